@@ -1,0 +1,87 @@
+# `make lab` opens the lessons, `make test` runs the tests; both set everything up first. `make help` lists the rest.
+#
+# PYTHON       the interpreter that .venv is made with             make lab PYTHON=python3.12
+# TORCH_INDEX  package index that torch comes from: the address that torch's install page shows for a CPU-only
+#              or CUDA build; remembered in .venv; empty: back to pip's own setting     make lab TORCH_INDEX=...
+# LAB_ARGS     further arguments for JupyterLab                    make lab LAB_ARGS=--no-browser
+# PYTEST_ARGS  further arguments for pytest                        make test PYTEST_ARGS='-k ranks'
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+# written last, so that a failed install leaves none; holds the folder that labkit is installed from
+STAMP := $(VENV)/installed
+TORCH_FROM := $(or $(shell cat $(VENV)/torch-index 2>/dev/null),default)
+TORCH_INDEX ?= $(filter-out default,$(TORCH_FROM))
+INDEX := $(or $(TORCH_INDEX),default)
+PIP := $(PY) -m pip --disable-pip-version-check
+export PIP_USER := 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab test notebooks experiments check lock clean FORCE
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@echo; sed -n '/^# PYTHON /,/^$$/s/^# /  /p' Makefile
+
+setup: $(STAMP) ## .venv with the locked packages and labkit, once
+
+ifneq ($(INDEX) $(CURDIR),$(TORCH_FROM) $(shell cat $(STAMP) 2>/dev/null))
+$(STAMP): FORCE
+endif
+$(STAMP): requirements.lock pyproject.toml
+	@rm -f $@
+	@if ! $(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  command -v $(PYTHON) >/dev/null || \
+	    { echo "$(PYTHON) was not found: install Python 3.11 or newer, or name one, as in: make PYTHON=python3.12" >&2; exit 1; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) is $$($(PYTHON) --version 2>&1), and labkit needs 3.11 or newer: name one, as in: make PYTHON=python3.12" >&2; exit 1; }; \
+	  $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	    { echo "$(PYTHON) cannot make virtual environments: install its venv package (python3-venv on Debian and Ubuntu)" >&2; exit 1; }; \
+	  $(PYTHON) -m venv --clear $(VENV); \
+	fi
+	@case "$(TORCH_INDEX)" in ''|*://*|/*) ;; *) \
+	  echo "TORCH_INDEX must be the address of a package index, got $(TORCH_INDEX)" >&2; exit 1;; esac
+	@echo "Installing into $(VENV): a few minutes the first time."
+ifneq ($(INDEX) $(TORCH_FROM),default default) # another build of the locked torch would count as installed
+	$(PIP) install --no-deps $(if $(filter-out $(TORCH_FROM),$(INDEX)),--force-reinstall) \
+	  $(addprefix --index-url ,$(TORCH_INDEX)) $$(grep '^torch==' requirements.lock)
+	@echo '$(INDEX)' > $(VENV)/torch-index
+endif
+	$(PIP) install $(addprefix --extra-index-url ,$(TORCH_INDEX)) -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@{ command -v $${CXX:-g++} || command -v clang++; } >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
+	  sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
+	  echo "Note: torch.compile needs a C++ compiler and Python's headers (g++ and python3-dev on Debian and Ubuntu)."
+	@echo '$(CURDIR)' > $@
+
+lab: setup ## JupyterLab on the first lesson
+	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS) notebooks/00_start_here.ipynb
+
+test: setup ## all tests
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+check: setup ## formatting, lint, types and the fast tests, in under two minutes
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+
+notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
+	$(PY) -m labkit.study.notebooks execute $(NOTEBOOKS)
+
+experiments: setup ## every experiment, without a notebook
+	@for name in $$($(PY) -m labkit list --names); do echo "== $$name"; $(PY) -m labkit run "$$name" || exit 1; done
+
+lock: ## requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes the newest versions
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install $(if $(UPGRADE),,-c requirements.lock) 'setuptools>=77' '.[dev]'
+	@# without what belongs to one build of torch (its suffix, CUDA packages): pip adds what the chosen build needs
+	{ echo '# Every package of the environment, pinned. Made by `make lock`; environment.yml repeats the direct ones.'; \
+	  build/lock/bin/python -m pip freeze --all --exclude pip --exclude labkit \
+	    | sed -e 's/+[^+]*$$//' -e '/^nvidia-/d' -e '/^triton/d' -e '/^cuda-/d'; } > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+
+clean: ## remove .venv and everything else that was made here
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find labkit tests notebooks -name __pycache__ -prune -exec rm -rf {} +

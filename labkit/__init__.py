@@ -1,0 +1,45 @@
+"""labkit: ranks, recording, honest measuring and drawing for the study notebooks."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# name -> module: resolved on first use, so that `import labkit` imports no torch, pandas or matplotlib
+_WHERE = {
+    "Ranks": "labkit.ranks",
+    "RankError": "labkit.ranks",
+    "PerRank": "labkit.report",
+    "Report": "labkit.report",
+    "record": "labkit.graphs",
+    "predict": "labkit.study",
+    "check": "labkit.study",
+}
+
+__all__ = ["PerRank", "RankError", "Ranks", "Report", "check", "predict", "record"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext labkit`: adds the `%%ranks` cell magic and starts the zygote in the background."""
+    from labkit.ranks import magic
+
+    magic.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext labkit`: ends the ranks and the zygote that the magic started."""
+    from labkit.ranks import magic
+
+    magic.unload(shell)

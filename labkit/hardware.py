@@ -1,0 +1,153 @@
+"""What this machine has, and which device and backend `Ranks` picks on it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BACKENDS = ("nccl", "gloo", "shm", "fake")
+MAX_RANKS_PER_GPU = 8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A device and a backend for a number of ranks, with the reason in words."""
+
+    device: str
+    backend: str
+    why: str
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def gpus() -> list[str]:
+    """Names of the visible NVIDIA GPUs, asked of `nvidia-smi` so that no CUDA context is made in this process.
+
+    `CUDA_VISIBLE_DEVICES` is respected; a machine without a driver has none.
+    """
+    try:
+        query = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+        listing = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in listing.splitlines() if line.strip()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [row[2] for row in rows]
+    chosen = []
+    for wanted in filter(None, (item.strip() for item in visible.split(","))):
+        match = [row[2] for row in rows if wanted == row[0] or row[1].startswith(wanted)]
+        if not match:  # CUDA stops at the first entry it does not know
+            break
+        chosen.append(match[0])
+    return chosen
+
+
+def torch_version() -> str:
+    """The installed torch's version, without importing it. Raises ValueError when torch is missing."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise ValueError("torch is not installed in this environment: `make lab` installs it") from None
+
+
+def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choice:
+    """Pick device and backend: NCCL with a GPU a rank, gloo on one shared GPU, gloo on CPU otherwise.
+
+    Raises ValueError for a world size, device or backend that this machine cannot carry.
+
+    >>> choose(2, device="cpu", backend="shm").backend
+    'shm'
+    """
+    count = len(gpus()) if device != "cpu" else 0
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+        raise ValueError(f"world_size must be a whole number of at least 1, got {world_size!r}")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"unknown device {device!r}: use 'auto', 'cpu' or 'cuda'")
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: use 'auto', {', '.join(map(repr, BACKENDS))}")
+    if device == "cuda" and not count:
+        raise ValueError("device 'cuda' was asked for, but this machine has no visible NVIDIA GPU")
+    if backend == "nccl" and (device == "cpu" or count < world_size):
+        have = f"{count} visible GPU{'s' * (count != 1)}" if device != "cpu" else "device='cpu'"
+        raise ValueError(f"backend 'nccl' needs one GPU a rank: {world_size} asked for, {have} here")
+    if device == "auto":
+        device = "cuda" if count and backend != "shm" else "cpu"
+        why = "no GPU here" if not count else "shm moves CPU tensors" if device == "cpu" else ""
+    else:
+        why = f"device={device!r} was asked for"
+    if backend == "shm" and device == "cuda":
+        raise ValueError("backend 'shm' moves CPU tensors only: use device='cpu'")
+    limit = max(32, 4 * cores()) if device == "cpu" else MAX_RANKS_PER_GPU * count
+    if world_size > limit:
+        carrier = f"{cores()} CPU cores" if device == "cpu" else f"{count} GPU{'s' * (count != 1)}"
+        raise ValueError(f"world_size {world_size} is above what {carrier} carry here: at most {limit}")
+    if backend == "shm" and not 2 <= world_size <= 8:
+        raise ValueError(f"backend 'shm' carries 2 to 8 ranks, got {world_size}: use 'gloo'")
+    if backend != "auto":
+        return Choice(device, backend, f"backend={backend!r} was asked for" + (f"; {why}" if why else ""))
+    if device == "cpu":
+        return Choice(device, "gloo", why)
+    if count >= world_size:
+        return Choice(device, "nccl", f"{count} GPUs, one a rank")
+    shared = "one GPU shared by all ranks" if count == 1 else f"{world_size} ranks share {count} GPUs"
+    return Choice(device, "gloo", f"{shared}, and NCCL wants one each")
+
+
+def describe() -> dict[str, Any]:
+    """Hardware and software of this machine, as provenance stores it."""
+    names = gpus()
+    return {
+        "hardware": f"{len(names)}x {names[0]}" if names else f"{cores()}-core CPU",
+        "cpu": _cpu_name(),
+        "gpus": names,
+        "driver": _driver() if names else "",
+        "cores": cores(),
+        "platform": platform.platform(aliased=True, terse=True),
+        "python": platform.python_version(),
+        "torch": torch_version(),
+        "commit": _commit(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return ""
+
+
+@functools.cache
+def _commit() -> str:
+    """The commit of the checkout labkit stands in, with '+changes' when the tree is not clean."""
+    here = Path(__file__).resolve().parent
+    try:
+        run = functools.partial(
+            subprocess.run, cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+        commit = run(["git", "rev-parse", "--short=12", "HEAD"]).stdout.strip()
+        changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", "labkit"]).stdout.strip()
+        return commit + ("+changes" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,114 @@
+"""Where something stands in the reader's code, written so that it can be committed: `In [5]:3 (name)`, never a full path."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import threading
+
+__all__ = ["is_library", "label", "place", "register", "registered", "rewrite"]
+
+_labels: dict[str, str] = {}
+_lock = threading.Lock()
+
+# ipykernel writes each cell to <tmp>/ipykernel_<pid>/<hash>.py; IPython alone calls it <ipython-input-5-hash>
+_CELL = re.compile(r"[\\/]ipykernel_\d+[\\/][^\\/]+\.py$")
+_IPYTHON = re.compile(r"^<ipython-input-(\d+)-")
+_LIBRARIES = tuple(
+    {os.path.normpath(p) + os.sep for k in ("purelib", "platlib") if (p := sysconfig.get_path(k))}
+    | {os.path.normpath(os.path.dirname(__file__)) + os.sep}
+)
+_STDLIB = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
+
+
+def register(filename: str, label: str) -> None:
+    """Say that code compiled under `filename` is to be shown as `label`, for this process and its forks.
+
+    >>> register("/tmp/ipykernel_1/42.py", "In [5]")
+    >>> place("/tmp/ipykernel_1/42.py", 3, "block")
+    'In [5]:3 (block)'
+    """
+    with _lock:
+        _labels[filename] = label
+
+
+def registered() -> dict[str, str]:
+    """A copy of everything registered so far: file name -> label."""
+    with _lock:
+        return dict(_labels)
+
+
+def label(filename: str) -> str:
+    """The short name of a file: its registered label, a package path for installed code, else the bare file name.
+
+    >>> label("/home/ada/project/model.py")
+    'model.py'
+    >>> label("/tmp/ipykernel_77/9.py")
+    'In [?]'
+    """
+    with _lock:
+        if filename in _labels:
+            return _labels[filename]
+    if match := _IPYTHON.match(filename):
+        return f"In [{match[1]}]"
+    if _CELL.search(filename):
+        return "In [?]"
+    if filename.startswith("<"):  # <string>, <stdin>, <frozen ...>, <eval_with_key>
+        return filename
+    whole = os.path.normpath(filename)
+    for root in _LIBRARIES:
+        if whole.startswith(root):
+            start = len(root) - len("labkit/") if root.endswith(os.sep + "labkit" + os.sep) else len(root)
+            return whole[start:].replace(os.sep, "/")
+    return os.path.basename(whole)
+
+
+def place(filename: str, line: int | None, name: str = "") -> str:
+    """One place in the code as `label:line (name)`; the parts that are unknown are left out.
+
+    >>> place("/home/ada/project/model.py", 12, "forward")
+    'model.py:12 (forward)'
+    >>> place("", None)
+    ''
+    """
+    if not filename:
+        return ""
+    where = label(filename) if line is None else f"{label(filename)}:{line}"
+    return f"{where} ({name})" if name else where
+
+
+def is_library(filename: str) -> bool:
+    """Whether a file belongs to installed packages or Python itself, so that it is not the reader's own place.
+
+    labkit's own code counts as a place: its model is part of what is studied.
+
+    >>> import logging
+    >>> is_library(logging.__file__), is_library("/home/ada/project/model.py"), is_library("<frozen runpy>")
+    (True, False, True)
+    """
+    if filename in _labels or _IPYTHON.match(filename):
+        return False
+    if filename.startswith("<"):
+        return True
+    whole = os.path.normpath(filename)
+    if whole.startswith(_LABKIT):
+        return False
+    return whole.startswith((*_LIBRARIES, _STDLIB))
+
+
+_LABKIT = os.path.normpath(os.path.dirname(__file__)) + os.sep
+_PATH_AND_LINE = re.compile(
+    r"""(?P<path>(?:/|[A-Za-z]:\\)[^\s:"'<>]+\.py|<ipython-input-[^>]+>):(?P<line>\d+)"""
+)
+_PATH = re.compile(r"""(?:/|[A-Za-z]:\\)[^\s:"'<>()]+\.py\b""")
+
+
+def rewrite(text: str) -> str:
+    """Replace every full path to Python code in a message by its short name.
+
+    >>> rewrite("failed at /home/ada/project/model.py:12 in forward")
+    'failed at model.py:12 in forward'
+    """
+    text = _PATH_AND_LINE.sub(lambda m: f"{label(m['path'])}:{m['line']}", text)
+    return _PATH.sub(lambda m: label(m[0]), text)

@@ -1,0 +1,62 @@
+"""One rank as the kernel sees it: its process, what it has answered, what it prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.ranks.errors import Outcome, from_report
+from labkit.ranks.output import Printer
+from labkit.ranks.spawn import Process
+
+
+class Member:
+    """The state of one rank. `outcome` is set once the current call has ended on it, however it ended."""
+
+    def __init__(self, rank: int, process: Process):
+        self.rank, self.process = rank, process
+        self.up = False
+        self.dead = self.noted = False  # noted: how it ended is known
+        self.number = -1
+        self.outcome: Outcome | None = None
+        self.value: bytes | None = None
+        self.standing: list[tuple[str, str, bool]] | None = None
+        self.sent: set[str] = set()
+        self.printers = [Printer(process.out, rank, error=False), Printer(process.err, rank, error=True)]
+
+    def begin(self, number: int) -> None:
+        self.number, self.outcome, self.value, self.standing = number, None, None, None
+
+    def hear_calls(self) -> None:
+        """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
+        try:
+            messages = self.process.calls.poll()
+        except EOFError:
+            self.dead = True
+            return
+        for kind, *rest in messages:
+            if kind == "up":
+                self.up = True
+            elif kind == "failed":
+                self.outcome = from_report(self.rank, rest[0])
+            elif rest[0] == self.number:
+                self._finish(kind, rest[1])
+
+    def _finish(self, kind: str, answer: Any) -> None:
+        if kind == "ok":
+            self.outcome, self.value = Outcome(self.rank, "ok"), answer
+        elif kind == "error":
+            self.outcome = from_report(self.rank, answer)
+        else:
+            self.outcome = Outcome(self.rank, "unpicklable", message=answer)
+
+    def hear_control(self) -> None:
+        """Read answers of the control thread; its end is the process' end, which the call socket reports."""
+        try:
+            for _, standing in self.process.control.poll():
+                self.standing = standing
+        except EOFError:
+            self.dead = True
+
+    def unfinished(self) -> Outcome:
+        silent = "" if self.standing is None else "in a built-in function called directly"
+        return Outcome(self.rank, "unfinished", message=silent, frames=self.standing or [])

@@ -1,0 +1,66 @@
+"""What ranks print, as it comes: labelled by rank, whole lines, on the running cell's own streams."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+
+MAX_LINE = 1 << 16  # a longer line is passed on in pieces, so that memory stays bounded
+READ = 1 << 16
+
+
+class Printer:
+    """One stream of one rank: reads the pipe, cuts it into lines, prints each behind `[rank N] `.
+
+    A carriage return starts the line again (progress bars); bytes that are not UTF-8 appear as U+FFFD.
+    """
+
+    def __init__(self, fd: int, rank: int, error: bool):
+        self.fd, self.label, self.error = fd, f"[rank {rank}] ", error
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._rest = ""
+        self._over = False  # the last thing printed ended in \r, so the next piece overwrites it
+        self.open = True
+
+    def drain(self, limit: int = 64) -> bool:
+        """Print what has arrived (at most `limit` reads); say whether more may be waiting."""
+        for _ in range(limit):
+            try:
+                data = os.read(self.fd, READ)
+            except BlockingIOError:
+                return False
+            except OSError:
+                data = b""
+            if not data:
+                self.open = False
+                return False
+            self._feed(self._decode(data))
+        return True
+
+    def _feed(self, text: str) -> None:
+        *whole, self._rest = (self._rest + text.replace("\r\n", "\n")).split("\n")
+        out = "".join(self._line(line) + "\n" for line in whole)
+        if "\r" in self._rest:
+            shown, _, self._rest = self._rest.rpartition("\r")
+            if shown.strip("\r"):
+                out += self._line(shown) + "\r"
+                self._over = True
+        while len(self._rest) > MAX_LINE:
+            out += self.label + self._rest[:MAX_LINE] + "\n"
+            self._rest = self._rest[MAX_LINE:]
+        if out:
+            self._stream().write(out)
+
+    def _line(self, line: str) -> str:
+        return self.label + line.rsplit("\r", 1)[-1]
+
+    def finish(self) -> None:
+        """Print what is left of an unfinished line."""
+        self.drain()
+        if self._rest:
+            self._stream().write(self.label + self._rest + "\n")
+            self._rest = ""
+
+    def _stream(self):
+        return sys.stderr if self.error else sys.stdout

@@ -1,0 +1,208 @@
+"""The kernel's side of the zygote: start it in the background, have it fork ranks, hear how they ended."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.ranks import wire
+
+# the third-party imports that ranks need; labkit.graphs brings pandas and the structured-trace subscriber
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch.distributed.tensor",
+    "labkit.ranks.worker",
+    "labkit.ranks.shm",
+    "labkit.graphs",
+)
+START_LIMIT_S = 120.0
+
+
+class StartError(RuntimeError):
+    """Ranks could not be started; the message says why."""
+
+
+@dataclass
+class Process:
+    """A forked rank process: its pid, the kernel's ends of its sockets and pipes, and how it ended."""
+
+    pid: int
+    calls: wire.Channel
+    control: wire.Channel
+    out: int
+    err: int
+    code: int | None = None
+    closed: bool = field(default=False, repr=False)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.calls.close()
+            self.control.close()
+            os.close(self.out)
+            os.close(self.err)
+
+
+class Spawner:
+    """One zygote and the ranks it forked. Use `shared()`; a second kernel has its own."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        in_main = threading.current_thread() is threading.main_thread()
+        # the parent-death signal fires when the *thread* that started the zygote ends: only the main one will do
+        parent = os.getpid() if in_main else 0
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        env.setdefault(
+            "OPENBLAS_NUM_THREADS", "1"
+        )  # numpy would start threads at import, and a fork loses them
+        here = str(
+            Path(__file__).resolve().parents[2]
+        )  # labkit may be on sys.path only, as in a notebook's first cell
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [here, env.get("PYTHONPATH", "")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "labkit.ranks.zygote", str(theirs.fileno()), str(parent), *PRELOAD],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+        )
+        theirs.close()
+        self.sock = ours
+        self.ready = False
+        self.ended: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._failed: dict[int, str] = {}
+        self._ticket = 0
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def hear(self) -> None:
+        """Read what the zygote has said, without waiting."""
+        while select.select([self.sock], [], [], 0)[0]:
+            message = self.sock.recv(1 << 16)
+            if not message:
+                raise StartError(f"the process that starts ranks ended: {self._last_words()}")
+            said = json.loads(message)
+            if "ready" in said:
+                self.ready = True
+            elif "forked" in said:
+                self._pids[said["forked"]] = said["pid"]
+            elif "failed" in said:
+                self._failed[said["failed"]] = said["why"]
+            elif "ended" in said:
+                self.ended[said["ended"]] = said["code"]
+
+    def _wait(self, done, limit: float, what: str) -> None:
+        deadline = time.monotonic() + limit
+        self.hear()
+        while not done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StartError(f"{what} took more than {limit:.0f} s")
+            select.select([self.sock], [], [], min(left, 0.5))
+            self.hear()
+
+    def fork(self, listener: socket.socket | None = None) -> Process:
+        """Fork one rank and return its process; rank 0 gets the rendezvous store's listening socket.
+
+        Raises StartError when the zygote is gone or the machine refuses another process.
+        """
+        self._wait(lambda: self.ready, START_LIMIT_S, "importing torch")
+        out, child_out = os.pipe()
+        err, child_err = os.pipe()
+        calls, child_calls = socket.socketpair()
+        control, child_control = socket.socketpair()
+        child = [child_out, child_err, child_calls.fileno(), child_control.fileno()]
+        if listener is not None:
+            child.append(listener.fileno())
+        self._ticket += 1
+        ticket = self._ticket
+        try:
+            wire.send_fds(self.sock, json.dumps({"fork": ticket}).encode(), child)
+        except OSError as error:
+            raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
+        finally:
+            os.close(child_out)
+            os.close(child_err)
+            child_calls.close()
+            child_control.close()
+        self._wait(lambda: ticket in self._pids or ticket in self._failed, 30, "forking a rank")
+        if ticket in self._failed:
+            raise StartError(f"this machine refused to fork a rank: {self._failed.pop(ticket)}")
+        for fd in (out, err):
+            os.set_blocking(fd, False)
+        return Process(self._pids.pop(ticket), wire.Channel(calls), wire.Channel(control), out, err)
+
+    def signal(self, pids: list[int], number: int, group: bool = False) -> None:
+        """Send a signal to ranks (with `group`, to everything they started too)."""
+        if pids and self.alive():
+            try:
+                self.sock.send(json.dumps({"signal": int(number), "pids": pids, "group": group}).encode())
+            except OSError:
+                pass
+
+    def kill(self, processes: list[Process], limit: float = 2.0) -> None:
+        """End ranks for good: kill their process groups, wait until they are reaped, close their files."""
+        pids = [p.pid for p in processes]
+        self.signal(pids, signal.SIGKILL, group=True)
+        try:
+            self._wait(lambda: all(pid in self.ended for pid in pids), limit, "ending ranks")
+        except StartError:
+            pass
+        for process in processes:
+            process.code = self.ended.pop(process.pid, None)
+            process.close()
+
+    def close(self) -> None:
+        """End the zygote and every rank it forked."""
+        if os.getpid() != self.owner:  # a fork of the kernel must not end the kernel's ranks
+            return
+        self.sock.close()
+        try:
+            self.process.wait(3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stderr:
+            self.process.stderr.close()
+
+    def _last_words(self) -> str:
+        try:
+            code = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            return "it closed its socket"
+        text = self.process.stderr.read().decode(errors="replace").strip() if self.process.stderr else ""
+        last = text.splitlines()[-1] if text else "no message"
+        return f"exit code {code}, {last}"
+
+
+_shared: Spawner | None = None
+
+
+def shared() -> Spawner:
+    """The zygote of this process, started on first use and again if it ended."""
+    global _shared
+    if _shared is None or _shared.owner != os.getpid() or not _shared.alive():
+        _shared = Spawner()
+        atexit.register(_shared.close)
+    return _shared

@@ -1,0 +1,244 @@
+"""What runs inside a rank: join the process group, then take calls until the kernel is gone.
+
+The main thread runs calls; a control thread answers "where are you?" while the main thread is stuck in a
+collective, and ends the process when the kernel's end of the socket closes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import importlib
+import linecache
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from labkit import places
+from labkit.ranks import cells, wire
+
+
+@dataclass(frozen=True)
+class Here:
+    """This rank: its number, the number of ranks, its device ('cpu', 'cuda:0'), backend and run label.
+
+    >>> Here(0, 2, "cpu", "gloo", "gloo · cpu").rank
+    0
+    """
+
+    rank: int
+    world_size: int
+    device: str
+    backend: str
+    label: str
+
+
+_here: Here | None = None
+
+
+def here() -> Here:
+    """The rank that this code runs on. Raises RuntimeError outside a rank."""
+    if _here is None:
+        raise RuntimeError(
+            "here() has an answer only inside a rank: call it in a function given to Ranks.run"
+        )
+    return _here
+
+
+class _State:
+    busy = True  # while starting, too; a SIGINT between calls is not the reader's code to interrupt
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    if _State.busy:
+        raise KeyboardInterrupt
+
+
+def main(calls_fd: int, control_fd: int, listener_fd: int | None) -> None:
+    """Run a rank on the inherited sockets; never returns."""
+    sys.stdin = open(os.devnull)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    signal.signal(signal.SIGINT, _interrupt)
+    calls, control = socket.socket(fileno=calls_fd), socket.socket(fileno=control_fd)
+    config = wire.receive(calls)
+    main_thread = threading.get_ident()
+    threading.Thread(target=_answer, args=(control, main_thread), daemon=True, name="labkit-control").start()
+    try:
+        _join(config, listener_fd)
+        wire.send(calls, ("up", os.getpid()))
+    except BaseException as error:
+        wire.send(calls, ("failed", describe_error(error)))
+        _leave(1)
+    try:
+        _serve(calls)
+    except EOFError:
+        _end_group()
+
+
+def _end_group() -> None:
+    os.killpg(0, signal.SIGKILL)  # this process and whatever it started
+    os._exit(0)
+
+
+def _leave(code: int) -> None:
+    """End without interpreter teardown: gloo's threads may abort there ("terminate called ...")."""
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    ctypes.CDLL(None).fflush(None)
+
+
+def _join(config: dict[str, Any], listener_fd: int | None) -> None:
+    global _here
+    rank, world_size = config["rank"], config["world_size"]
+    os.environ.update(config["env"])
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
+    )
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(config["port"]))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: do not depend on how its name resolves
+    sys.path[:] = config["path"]
+    sys.argv[:] = ["labkit-rank"]
+    if config["cwd"]:
+        os.chdir(config["cwd"])
+    random.seed()  # forked ranks would otherwise draw the same numbers where separate processes do not
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(config["threads"])
+    device = "cpu"
+    if config["device"] == "cuda":
+        index = rank % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        device = f"cuda:{index}"
+    backend = config["backend"]
+    _here = Here(rank, world_size, device, backend, config["label"])
+    for hook in config["hooks"]:
+        module, _, name = hook.partition(":")
+        getattr(importlib.import_module(module), name)()
+    limit = datetime.timedelta(seconds=config["collective_timeout"])
+    if backend == "fake":
+        from labkit.torch_compat import fake_store
+
+        dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=world_size)
+        return
+    if backend == "shm":
+        from labkit.ranks import shm
+
+        shm.register()
+    extra = (
+        {"master_listen_fd": listener_fd, "is_master": True}
+        if listener_fd is not None
+        else {"is_master": False}
+    )
+    store = dist.TCPStore(
+        "127.0.0.1", config["port"], world_size, timeout=limit, wait_for_workers=False, **extra
+    )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
+
+
+def _serve(calls: socket.socket) -> None:
+    functions: dict[bytes, Any] = {}
+    while True:
+        _State.busy = False
+        kind, number, sources, *parts = wire.receive(calls)
+        cells.learn(sources)
+        try:
+            _State.busy = True
+            if kind == "call":
+                value = _call(functions, *parts)
+            else:
+                value = cells.run(*parts)
+            _State.busy = False
+        except BaseException as error:
+            _State.busy = False
+            _flush()
+            wire.send(calls, ("error", number, describe_error(error)))
+            continue
+        try:
+            answer = ("ok", number, wire.dumps(value))
+        except Exception as error:
+            answer = ("unpicklable", number, f"{type(value).__name__}: {error}")
+        del value
+        _flush()
+        wire.send(calls, answer)
+
+
+def _call(functions: dict[bytes, Any], function: bytes, arguments: bytes) -> Any:
+    # one object for one pickle: a fresh function object each call would make torch.compile compile again
+    if function not in functions:
+        if len(functions) >= 256:
+            functions.clear()
+        functions[function] = wire.loads(function)
+    args, kwargs = wire.loads(arguments)
+    return functions[function](*args, **kwargs)
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data: its type, message, the reader's own frames and the whole traceback."""
+    trace = traceback.TracebackException.from_exception(error, compact=True)
+    frames = [
+        (_place(f.filename, f.lineno or 0, f.name), (f.line or "").strip(), places.is_library(f.filename))
+        for f in trace.stack
+        if f.filename != __file__ and not f.filename.startswith("<frozen") and f.filename != cells.__file__
+    ]
+    try:
+        pickled = wire.dumps(error.with_traceback(None))
+    except Exception:
+        pickled = None
+    message = str(error)
+    if isinstance(error, SyntaxError):
+        message = "".join(trace.format_exception_only()).strip()
+    return {
+        "type": type(error).__name__,
+        "message": message,
+        "frames": frames,
+        "text": "".join(trace.format()),
+        "exception": pickled,
+        "notes": list(getattr(error, "__notes__", ())),
+    }
+
+
+def _place(filename: str, line: int, name: str) -> str:
+    return places.place(filename, line, "" if name == "<module>" else name)
+
+
+def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
+    """Where a stack stands, outermost frame first: (place, source line, is it library code)."""
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename not in (__file__, cells.__file__, wire.__file__):
+            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            library = places.is_library(code.co_filename)
+            found.append((_place(code.co_filename, frame.f_lineno, code.co_name), line, library))
+        frame = frame.f_back
+        if frame is not None and frame.f_code.co_filename == __file__:
+            break
+    return found[::-1]
+
+
+def _answer(control: socket.socket, main_thread: int) -> None:
+    try:
+        while True:
+            question = wire.receive(control)
+            if question == "where":
+                frame = sys._current_frames().get(main_thread) if _State.busy else None
+                wire.send(control, ("where", stand(frame)))
+    except (EOFError, OSError):
+        _end_group()
