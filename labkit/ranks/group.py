@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import threading
@@ -13,14 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from labkit import hardware
-from labkit.ranks import cells, spawn, wire
+import cloudpickle
+
+from labkit import hardware, places
+from labkit.ranks import cells, wire
 from labkit.ranks.errors import Outcome, RankError, how_it_ended
 from labkit.ranks.member import Member
+from labkit.ranks.pool import Pool
 from labkit.report import PerRank, run_label
 
 GRACE_S = 0.5  # after the first failure, how long the other ranks have to report their own
-ANSWER_S = 0.3  # how long a stuck rank has to say where it stands
 HOOKS = ()
 
 _current: weakref.ref[Ranks] | None = None
@@ -84,14 +85,11 @@ class Ranks:
         )
         self.env = dict(env or {})
         self.calls = self.restarts = 0
-        self._members: list[Member] = []
         self._number = 0
         self._busy = threading.Lock()
         self._closed = False
-        self._spawner: spawn.Spawner | None = None
-        self._finalizer: weakref.finalize | None = None
         started = time.perf_counter()
-        self._start()
+        self._pool = self._start()
         _current = weakref.ref(self)
         if not quiet:
             print(f"{self.describe()}, up in {time.perf_counter() - started:.2f} s")
@@ -103,7 +101,9 @@ class Ranks:
         return f"{ranks} · {self.backend} · {where} ({self.why})"
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"pids {', '.join(str(m.process.pid) for m in self._members)}"
+        state = (
+            "closed" if self._closed else f"pids {', '.join(str(m.process.pid) for m in self._pool.members)}"
+        )
         return f"<Ranks: {self.describe()}; {state}>"
 
     def __len__(self) -> int:
@@ -136,6 +136,7 @@ class Ranks:
         """
         if not callable(fn):
             raise ValueError(f"run() needs a function, got {type(fn).__name__}")
+        _follow_edits(fn)
         function = _travel(fn, f"function {getattr(fn, '__name__', type(fn).__name__)!r}")
         try:
             arguments = wire.dumps((args, kwargs))
@@ -161,14 +162,17 @@ class Ranks:
 
     def status(self) -> list[dict[str, Any]]:
         """One row a rank: rank, pid, device, backend, alive, calls, restarts."""
-        self._hear_idle()
+        if not self._closed:
+            self._pool.serve(0)
         shared = {
             "device": self.device,
             "backend": self.backend,
             "calls": self.calls,
             "restarts": self.restarts,
         }
-        return [{"rank": m.rank, "pid": m.process.pid, "alive": not m.dead, **shared} for m in self._members]
+        return [
+            {"rank": m.rank, "pid": m.process.pid, "alive": not m.dead, **shared} for m in self._pool.members
+        ]
 
     def restart(self) -> None:
         """Replace every rank by a new process."""
@@ -178,46 +182,15 @@ class Ranks:
     def close(self) -> None:
         """End the ranks. Calling it again does nothing."""
         self._closed = True
-        if self._finalizer is not None:
-            self._finalizer()
+        self._pool.close()
 
     # -- starting and ending -------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        listener = wire.listening_socket(self.port)
-        self._spawner = spawner = spawn.shared()
-        processes: list[spawn.Process] = []
-        try:
-            for rank in range(self.world_size):
-                processes.append(spawner.fork(listener if rank == 0 and self.backend != "fake" else None))
-        except BaseException:
-            spawner.kill(processes)
-            raise
-        finally:
-            port = listener.getsockname()[1]
-            listener.close()
-        self._members = [Member(rank, process) for rank, process in enumerate(processes)]
-        self._finalizer = weakref.finalize(self, _end, spawner, processes, os.getpid())
-        for member in self._members:
-            member.process.calls.post(wire.frame(self._config(member.rank, port)))
-        try:
-            ready = self._pump(lambda: all(m.up for m in self._members), 60.0, stop=lambda: any(self._bad()))
-        except BaseException:
-            self._finalizer()
-            raise
-        if not ready or any(self._bad()):
-            outcomes = [m.outcome or m.unfinished() for m in self._members]
-            self._finalizer()
-            raise RankError("ranks could not be started", outcomes)
-
-    def _config(self, rank: int, port: int) -> dict[str, Any]:
-        return {
-            "rank": rank,
-            "world_size": self.world_size,
+    def _start(self) -> Pool:
+        config = {
             "backend": self.backend,
             "device": self.device,
             "label": self.label,
-            "port": port,
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "env": self.env,
@@ -225,16 +198,13 @@ class Ranks:
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
+        return Pool(self.world_size, config, self.port)
 
     def _replace(self) -> float:
         started = time.perf_counter()
-        if self._finalizer is not None:
-            for member in self._members:
-                for printer in member.printers:
-                    printer.finish()
-            self._finalizer()
+        self._pool.close()
         self.restarts += 1
-        self._start()
+        self._pool = self._start()
         return time.perf_counter() - started
 
     # -- one call ------------------------------------------------------------------------------------------
@@ -256,9 +226,13 @@ class Ranks:
         _positive("timeout", timeout, none=True)
         members = self._chosen(ranks)
         with self._exclusive():
-            self._hear_idle()
-            if any(m.dead for m in self._members):  # one died between calls: nothing to lose, start afresh
-                gone = [f"rank {m.rank} ({how_it_ended(m.process.code)})" for m in self._members if m.dead]
+            self._pool.serve(0)  # print what arrived, notice who died
+            if any(
+                m.dead for m in self._pool.members
+            ):  # one died between calls: nothing to lose, start afresh
+                gone = [
+                    f"rank {m.rank} ({how_it_ended(m.process.code)})" for m in self._pool.members if m.dead
+                ]
                 self._replace()
                 print(f"{', '.join(gone)} had ended since the last call: ranks replaced", file=sys.stderr)
                 members = self._chosen(ranks)
@@ -269,29 +243,27 @@ class Ranks:
             done = lambda: all(m.outcome for m in members)  # noqa: E731
             bad = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in members)  # noqa: E731
             try:
-                finished = self._pump(done, timeout, stop=bad)
+                finished = self._pool.pump(done, timeout, stop=bad)
                 if bad():
-                    self._pump(done, GRACE_S)
+                    self._pool.pump(done, GRACE_S)
             except KeyboardInterrupt:
                 self._interrupted(members)
                 raise
             if not finished or bad():
                 raise self._failed(members, time.perf_counter() - started, bool(finished or bad()))
-            for member in self._members:
-                for printer in member.printers:
-                    printer.finish()
+            self._pool.finish_output()
             return self._values(members)
 
     def _chosen(self, ranks: Iterable[int] | None) -> list[Member]:
         if ranks is None:
-            return self._members
+            return self._pool.members
         wanted = sorted(set([ranks] if isinstance(ranks, int) else ranks))
         for rank in wanted:
             if not isinstance(rank, int) or not 0 <= rank < self.world_size:
                 raise ValueError(f"no rank {rank!r} here: ranks are 0 to {self.world_size - 1}")
         if not wanted:
             raise ValueError("no rank was chosen: give at least one in ranks=")
-        return [self._members[rank] for rank in wanted]
+        return [self._pool.members[rank] for rank in wanted]
 
     def _send(self, members: Sequence[Member], request: tuple) -> None:
         sources = cells.known_sources()
@@ -326,7 +298,7 @@ class Ranks:
 
     def _failed(self, members: Sequence[Member], seconds: float, failed: bool) -> RankError:
         with _no_interrupt():
-            self._ask_where([m for m in members if not m.outcome])
+            self._pool.ask_where([m for m in members if not m.outcome])
             outcomes = [m.outcome or m.unfinished() for m in members]
             again = self._replace()
         after = f"All ranks were replaced in {again:.2f} s; names that %%ranks cells had defined are gone."
@@ -344,91 +316,15 @@ class Ranks:
     def _interrupted(self, members: Sequence[Member]) -> None:
         with _no_interrupt():
             stuck = [m for m in members if not m.outcome]
-            self._ask_where(stuck)
-            assert self._spawner is not None
-            self._spawner.signal([m.process.pid for m in stuck], signal.SIGINT)
-            self._pump(lambda: all(m.outcome for m in stuck), GRACE_S)
+            self._pool.ask_where(stuck)
+            self._pool.interrupt(stuck)
+            self._pool.pump(lambda: all(m.outcome for m in stuck), GRACE_S)
             lines = [m.unfinished().describe() for m in stuck]
             again = self._replace()
             print(
                 "\n".join(["interrupted", *lines, f"All ranks were replaced in {again:.2f} s."]),
                 file=sys.stderr,
             )
-
-    def _ask_where(self, members: Sequence[Member]) -> None:
-        for member in members:
-            member.process.control.post(wire.frame("where"))
-        self._pump(lambda: all(m.standing is not None or m.dead for m in members), ANSWER_S)
-
-    # -- waiting -------------------------------------------------------------------------------------------
-
-    def _bad(self) -> Iterable[Outcome]:
-        return [m.outcome for m in self._members if m.outcome and m.outcome.kind in ("dead", "error")]
-
-    def _pump(
-        self, done: Callable[[], bool], limit: float | None, stop: Callable[[], bool] | None = None
-    ) -> bool:
-        """Serve every rank's sockets, pipes and death from this thread until `done()`; False at the limit."""
-        deadline = None if limit is None else time.monotonic() + limit
-        while not done():
-            if stop is not None and stop():
-                return True
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            self._serve(left)
-        return True
-
-    def _serve(self, wait: float | None) -> None:
-        assert self._spawner is not None
-        poller = select.poll()
-        handlers: dict[int, Callable[[], Any]] = {self._spawner.fileno(): self._spawner.hear}
-        poller.register(self._spawner.fileno(), select.POLLIN)
-        for member in self._members:
-            if not member.dead:
-                calls, control = member.process.calls, member.process.control
-                handlers[calls.fileno()] = self._calls_handler(member)
-                poller.register(calls, select.POLLIN | (select.POLLOUT if calls.wants_write else 0))
-                handlers[control.fileno()] = member.hear_control
-                poller.register(control, select.POLLIN)
-            for printer in member.printers:
-                if printer.open:
-                    handlers[printer.fd] = printer.drain
-                    poller.register(printer.fd, select.POLLIN)
-        for fd, _ in poller.poll(None if wait is None else max(wait, 0) * 1000 + 0.5):
-            handlers[fd]()
-        for member in self._members:
-            if member.dead and not member.noted:
-                self._note_death(member)
-
-    def _calls_handler(self, member: Member) -> Callable[[], None]:
-        def handle() -> None:
-            member.process.calls.flush()
-            member.hear_calls()
-
-        return handle
-
-    def _note_death(self, member: Member) -> None:
-        assert self._spawner is not None
-        pid, ended = member.process.pid, self._spawner.ended
-        if pid not in ended:  # the connection closes a moment before the zygote has reaped the process
-            try:
-                self._spawner._wait(lambda: pid in ended, 1.0, "a rank's end")
-            except spawn.StartError:
-                pass
-        member.process.code, member.noted = ended.get(pid), True
-        if member.outcome is None:
-            member.outcome = Outcome(member.rank, "dead", code=member.process.code)
-
-    def _hear_idle(self) -> None:
-        """Between calls: print what arrived, notice who died."""
-        if not self._closed:
-            self._serve(0)
-
-
-def _end(spawner: spawn.Spawner, processes: list[spawn.Process], owner: int) -> None:
-    if os.getpid() == owner:
-        spawner.kill(processes)
 
 
 def _positive(name: str, value: float | None, none: bool = False) -> None:
@@ -447,6 +343,20 @@ def _travel(value: Any, what: str) -> bytes:
             hint = "; a compiled object stays in its process: call torch.compile inside the function"
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{what} cannot travel to the ranks: {reason}{hint}") from None
+
+
+def _follow_edits(fn: Callable[..., Any]) -> None:
+    """Send functions of the reader's own modules by value, as a notebook's are: the ranks then run today's code."""
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__ in ("__main__", *_followed):
+        return
+    if not places.is_library(file) and module.__name__.partition(".")[0] != "labkit":
+        cloudpickle.register_pickle_by_value(module)
+        _followed.add(module.__name__)
+
+
+_followed: set[str] = set()
 
 
 @contextmanager

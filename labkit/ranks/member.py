@@ -28,6 +28,7 @@ class Member:
 
     def hear_calls(self) -> None:
         """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
+        self.process.calls.flush()
         try:
             messages = self.process.calls.poll()
         except EOFError:

@@ -29,6 +29,7 @@ PRELOAD = (
     "labkit.graphs",
 )
 START_LIMIT_S = 120.0
+now = time.monotonic
 
 
 class StartError(RuntimeError):
@@ -113,14 +114,22 @@ class Spawner:
                 self.ended[said["ended"]] = said["code"]
 
     def _wait(self, done, limit: float, what: str) -> None:
-        deadline = time.monotonic() + limit
+        deadline = now() + limit
         self.hear()
         while not done():
-            left = deadline - time.monotonic()
+            left = deadline - now()
             if left <= 0:
                 raise StartError(f"{what} took more than {limit:.0f} s")
             select.select([self.sock], [], [], min(left, 0.5))
             self.hear()
+
+    def wait_ended(self, pids: list[int], limit: float) -> bool:
+        """Wait until ranks are reaped; False when that takes longer than `limit` seconds."""
+        try:
+            self._wait(lambda: all(pid in self.ended for pid in pids), limit, "ending ranks")
+        except StartError:
+            return False
+        return True
 
     def fork(self, listener: socket.socket | None = None) -> Process:
         """Fork one rank and return its process; rank 0 gets the rendezvous store's listening socket.
@@ -165,10 +174,7 @@ class Spawner:
         """End ranks for good: kill their process groups, wait until they are reaped, close their files."""
         pids = [p.pid for p in processes]
         self.signal(pids, signal.SIGKILL, group=True)
-        try:
-            self._wait(lambda: all(pid in self.ended for pid in pids), limit, "ending ranks")
-        except StartError:
-            pass
+        self.wait_ended(pids, limit)
         for process in processes:
             process.code = self.ended.pop(process.pid, None)
             process.close()

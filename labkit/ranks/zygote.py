@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 
-
 PR_SET_PDEATHSIG = 1
 
 

@@ -1,0 +1,131 @@
+"""The processes of one group of ranks, and the one loop that serves them: answers, output and deaths together."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labkit.ranks import spawn, wire
+from labkit.ranks.errors import Outcome, RankError
+from labkit.ranks.member import Member
+
+START_LIMIT_S = 60.0
+ANSWER_S = 0.3  # how long a stuck rank has to say where it stands
+
+
+class Pool:
+    """Live ranks of one process group. Everything waits in the calling thread, so an interrupt works.
+
+    `config` is what every rank is told as it starts; rank and port are added. Raises RankError when a rank
+    fails to start, ValueError when the port cannot be used.
+    """
+
+    def __init__(self, world_size: int, config: dict[str, Any], port: int = 0):
+        listener = wire.listening_socket(port)
+        self.spawner = spawner = spawn.shared()
+        processes: list[spawn.Process] = []
+        try:
+            for rank in range(world_size):
+                hosts_store = rank == 0 and config["backend"] != "fake"
+                processes.append(spawner.fork(listener if hosts_store else None))
+        except BaseException:
+            spawner.kill(processes)
+            raise
+        finally:
+            port = listener.getsockname()[1]
+            listener.close()
+        self.members = [Member(rank, process) for rank, process in enumerate(processes)]
+        # runs when the pool is dropped, too: ranks that nobody can reach any more must not stay
+        self.end = weakref.finalize(self, _end, spawner, processes, os.getpid())
+        try:
+            for member in self.members:
+                message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
+                member.process.calls.post(wire.frame(message))
+            failed = lambda: any(m.outcome for m in self.members)  # noqa: E731
+            self.pump(lambda: all(m.up for m in self.members), START_LIMIT_S, stop=failed)
+            if not all(m.up for m in self.members):
+                self.ask_where([m for m in self.members if not m.up and not m.outcome])
+                outcomes = [
+                    m.outcome or (Outcome(m.rank, "ok") if m.up else m.unfinished()) for m in self.members
+                ]
+                raise RankError("the ranks could not be started", outcomes)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End every rank. Calling it again does nothing."""
+        if self.end.alive:
+            for member in self.members:
+                for printer in member.printers:
+                    printer.finish()
+            self.end()
+
+    def finish_output(self) -> None:
+        """Print what the ranks have written and not ended with a newline."""
+        for member in self.members:
+            for printer in member.printers:
+                printer.finish()
+
+    def ask_where(self, members: Sequence[Member]) -> None:
+        """Ask stuck ranks where they stand; `member.standing` has what each answered in time."""
+        for member in members:
+            member.process.control.post(wire.frame("where"))
+        self.pump(lambda: all(m.standing is not None or m.dead for m in members), ANSWER_S)
+
+    def interrupt(self, members: Sequence[Member]) -> None:
+        """Raise KeyboardInterrupt in the Python code of ranks; one in a blocking collective does not notice."""
+        self.spawner.signal([m.process.pid for m in members], signal.SIGINT)
+
+    def pump(
+        self, done: Callable[[], bool], limit: float | None, stop: Callable[[], bool] | None = None
+    ) -> bool:
+        """Serve sockets, pipes and deaths until `done()` or `stop()`; False when `limit` seconds passed first."""
+        deadline = None if limit is None else spawn.now() + limit
+        while not done():
+            if stop is not None and stop():
+                return True
+            left = None if deadline is None else deadline - spawn.now()
+            if left is not None and left <= 0:
+                return False
+            self.serve(left)
+        return True
+
+    def serve(self, wait: float | None) -> None:
+        """One round: wait at most `wait` seconds for something to happen and handle it."""
+        poller = select.poll()
+        handlers: dict[int, Callable[[], Any]] = {self.spawner.fileno(): self.spawner.hear}
+        poller.register(self.spawner.fileno(), select.POLLIN)
+        for member in self.members:
+            if not member.dead:
+                calls, control = member.process.calls, member.process.control
+                handlers[calls.fileno()] = member.hear_calls
+                poller.register(calls, select.POLLIN | (select.POLLOUT if calls.wants_write else 0))
+                handlers[control.fileno()] = member.hear_control
+                poller.register(control, select.POLLIN)
+            for printer in member.printers:
+                if printer.open:
+                    handlers[printer.fd] = printer.drain
+                    poller.register(printer.fd, select.POLLIN)
+        for fd, _ in poller.poll(None if wait is None else max(wait, 0) * 1000 + 0.5):
+            handlers[fd]()
+        for member in self.members:
+            if member.dead and not member.noted:
+                self._note_death(member)
+
+    def _note_death(self, member: Member) -> None:
+        pid = member.process.pid
+        # the connection closes a moment before the zygote has reaped the process
+        self.spawner.wait_ended([pid], 1.0)
+        member.process.code, member.noted = self.spawner.ended.get(pid), True
+        if member.outcome is None:
+            member.outcome = Outcome(member.rank, "dead", code=member.process.code)
+
+
+def _end(spawner: spawn.Spawner, processes: list[spawn.Process], owner: int) -> None:
+    if os.getpid() == owner:  # a fork of the kernel must not end the kernel's ranks
+        spawner.kill(processes)
