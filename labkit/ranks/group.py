@@ -141,7 +141,7 @@ class Ranks:
         try:
             arguments = wire.dumps((args, kwargs))
         except Exception:
-            for name, value in [*((f"argument {i + 1}", v) for i, v in enumerate(args)), *kwargs.items()]:
+            for name, value in [*((f"argument {i + 1}", v) for i, v in enumerate(args)), *((f"argument {k}=", v) for k, v in kwargs.items())]:
                 _travel(value, f"{name} ({type(value).__name__})")
             raise
         return self._call(("call", function, arguments), timeout, ranks)

@@ -99,7 +99,7 @@ class Spawner:
 
     def hear(self) -> None:
         """Read what the zygote has said, without waiting."""
-        while select.select([self.sock], [], [], 0)[0]:
+        while self.sock.fileno() >= 0 and select.select([self.sock], [], [], 0)[0]:
             message = self.sock.recv(1 << 16)
             if not message:
                 raise StartError(f"the process that starts ranks ended: {self._last_words()}")
@@ -172,9 +172,10 @@ class Spawner:
 
     def kill(self, processes: list[Process], limit: float = 2.0) -> None:
         """End ranks for good: kill their process groups, wait until they are reaped, close their files."""
-        pids = [p.pid for p in processes]
-        self.signal(pids, signal.SIGKILL, group=True)
-        self.wait_ended(pids, limit)
+        if self.sock.fileno() >= 0:  # else the zygote was closed first, as at exit, and took its ranks along
+            pids = [p.pid for p in processes]
+            self.signal(pids, signal.SIGKILL, group=True)
+            self.wait_ended(pids, limit)
         for process in processes:
             process.code = self.ended.pop(process.pid, None)
             process.close()

@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import struct
+import sys
 from collections import deque
 from typing import Any
 
@@ -18,10 +19,11 @@ CHUNK = 1 << 20
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, but CUDA tensors travel as CPU tensors: loading a result must not make a CUDA context in the kernel."""
+    """cloudpickle, but CUDA tensors travel as CPU tensors: a result must not make a CUDA context in the kernel."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if getattr(obj, "is_cuda", False) is True and type(obj).__module__ == "torch":
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor) and obj.is_cuda:
             return obj.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(obj)
 
@@ -37,7 +39,7 @@ loads = pickle.loads
 
 
 def frame(message: Any) -> list[bytes]:
-    """A message as the byte strings to send: `bytes` values in a tuple stay unpickled inside it, so they are copied once."""
+    """A message as the byte strings to send, so that one pickle serves every rank."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return [HEADER.pack(len(body)), body]
 
