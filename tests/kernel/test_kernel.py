@@ -1,0 +1,167 @@
+"""A real Jupyter kernel: the %%ranks magic, places as the reader counts them, the stop button, the kernel's end."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import pytest
+
+pytestmark = pytest.mark.kernel
+
+
+class Kernel:
+    """A kernel under test: `run(code)` gives what a reader would see."""
+
+    def __init__(self):
+        from jupyter_client.manager import start_new_kernel
+
+        self.manager, self.client = start_new_kernel(kernel_name="python3")
+        self.pids: list[int] = []
+
+    def start(self, code: str) -> str:
+        return self.client.execute(code)
+
+    def finish(self, request: str, limit: float = 60) -> dict:
+        found = {"stdout": "", "stderr": "", "text": "", "html": "", "error": None}
+        deadline = time.monotonic() + limit
+        while True:
+            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                found[content["name"]] += content["text"]
+            elif kind in ("execute_result", "display_data"):
+                found["text"] += content["data"].get("text/plain", "")
+                found["html"] += content["data"].get("text/html", "")
+            elif kind == "error":
+                plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
+                found["error"] = (content["ename"], plain)
+            elif kind == "status" and content["execution_state"] == "idle":
+                return found
+
+    def run(self, code: str, limit: float = 60) -> dict:
+        return self.finish(self.start(code), limit)
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    kernel = Kernel()
+    kernel.run("%load_ext labkit\nimport labkit, os, time\nranks = labkit.Ranks(2, device='cpu')")
+    yield kernel
+    kernel.close()
+
+
+def gone(pids: list[int], limit: float = 2.0) -> list[int]:
+    def alive(pid):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    deadline = time.monotonic() + limit
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [pid for pid in pids if alive(pid)]
+
+
+def test_names_persist_on_the_ranks_and_the_last_expression_is_shown_side_by_side(kernel):
+    kernel.run("%%ranks\nimport torch, torch.distributed as dist\nx = torch.ones(2) * (dist.get_rank() + 1)")
+    found = kernel.run("%%ranks\ndist.all_reduce(x)\nx.tolist()")
+    assert found["error"] is None
+    assert found["text"] == "PerRank(rank 0: [3.0, 3.0], rank 1: [3.0, 3.0])"
+    assert "<th" in found["html"] and "rank 1" in found["html"]
+
+
+def test_one_rank_only_and_a_statement_shows_nothing(kernel):
+    assert (
+        kernel.run("%%ranks 1\nos = __import__('os'); os.environ['RANK']")["text"] == "PerRank(rank 1: '1')"
+    )
+    assert kernel.run("%%ranks\ny = 1")["text"] == ""
+    assert kernel.run("%%ranks\n41 + 1;")["text"] == ""
+
+
+def test_bad_options_are_one_sentence(kernel):
+    name, text = kernel.run("%%ranks --speed 3\n1")["error"]
+    assert name == "ValueError" and "does not know '--speed'" in text and "usage: %%ranks" in text
+
+
+def test_output_is_labelled_and_in_the_running_cell(kernel):
+    found = kernel.run("def hello():\n    print('hello')\n_ = ranks.run(hello)")
+    assert sorted(found["stdout"].splitlines()) == ["[rank 0] hello", "[rank 1] hello"]
+
+
+def test_an_error_shows_the_readers_own_cell_and_line(kernel):
+    kernel.run("def inner(x):\n    return 1 / x\n")
+    found = kernel.run("def outer():\n    y = 0\n    return inner(y)\nranks.run(outer)")
+    name, text = found["error"]
+    assert name == "RankError"
+    assert re.search(r"rank 0 \(and rank 1\) raised ZeroDivisionError: division by zero", text)
+    assert re.search(r"In \[\d+\]:3 \(outer\) +return inner\(y\)", text)
+    assert re.search(r"In \[\d+\]:2 \(inner\) +return 1 / x", text)
+    assert "ipykernel" not in text and "labkit/" not in text
+
+
+def test_an_error_in_a_ranks_cell_counts_lines_as_the_reader_does(kernel):
+    _, text = kernel.run("%%ranks\nz = 1\nraise ValueError('third line')")["error"]
+    assert re.search(r"In \[\d+\]:3 +raise ValueError\('third line'\)", text)
+    assert kernel.run("%%ranks\n1 +* 2")["error"][0] == "RankError"
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "def stuck():\n    time.sleep(60)",
+        "def stuck():\n    while True: pass",
+        "def stuck():\n    import torch, torch.distributed as d\n"
+        "    if d.get_rank() == 0: d.all_reduce(torch.ones(1))\n    else: time.sleep(60)",
+        "def stuck():\n    import torch.distributed as d\n    d.PrefixStore('x', d.distributed_c10d._get_default_store()).wait(['never'])",
+    ],
+    ids=["sleep", "loop", "collective", "store"],
+)
+@pytest.mark.parametrize("presses", [1, 2])
+def test_the_stop_button(kernel, stuck, presses):
+    kernel.run(stuck)
+    request = kernel.start("print('started', flush=True)\nranks.run(stuck)")
+    time.sleep(0.7)
+    pressed = time.monotonic()
+    for _ in range(presses):
+        kernel.manager.interrupt_kernel()
+        time.sleep(0.15)
+    found = kernel.finish(request)
+    assert time.monotonic() - pressed < 2
+    assert found["error"][0] == "KeyboardInterrupt"
+    assert "was" in found["stderr"] and "All ranks were replaced" in found["stderr"]
+    answer = kernel.run(
+        "def add():\n    import torch, torch.distributed as d\n    x = torch.ones(1)\n"
+        "    d.all_reduce(x)\n    return x.item()\nranks.run(add).same()"
+    )
+    assert answer["text"] == "2.0"
+
+
+@pytest.mark.parametrize("how", ["kill", "shutdown", "restart"])
+def test_no_process_outlives_its_kernel(how):
+    kernel = Kernel()
+    try:
+        kernel.run("import labkit, os, time\nranks = labkit.Ranks(2, device='cpu', quiet=True)")
+        text = kernel.run("print(*ranks.run(os.getpid), ranks._pool.spawner.process.pid)")["stdout"]
+        pids = list(map(int, text.split()))
+        assert len(pids) == 3 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
+        kernel.start("ranks.run(time.sleep, 60)")
+        time.sleep(0.5)
+        if how == "kill":
+            kernel.manager.signal_kernel(9)
+        elif how == "restart":
+            kernel.manager.restart_kernel(now=True)
+        else:
+            kernel.manager.shutdown_kernel(now=False)
+        assert gone(pids, 8 if how == "shutdown" else 2) == []
+    finally:
+        kernel.close()
