@@ -22,7 +22,7 @@ from labkit.ranks.pool import Pool
 from labkit.report import PerRank, run_label
 
 GRACE_S = 0.5  # after the first failure, how long the other ranks have to report their own
-HOOKS = ()
+HOOKS = ("labkit.graphs:install",)  # run in every rank as it starts
 
 _current: weakref.ref[Ranks] | None = None
 

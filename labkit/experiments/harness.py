@@ -1,0 +1,113 @@
+"""What runs in each rank for an experiment on variants: build, check, compile, record, then time them in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit.experiments.variants import Variant, own, with_own_code
+
+FORWARDS = 3  # recorded forwards a variant; counts must agree between them
+
+
+def measure(
+    variants: list[Variant],
+    config: Any,
+    rounds: int,
+    reduces: Mapping[str, Callable[..., Any]],
+    regional: bool = False,
+    talk: bool = False,
+) -> dict[str, Any]:
+    """Run on every rank: returns first-call seconds, errors, one Record a variant, and samples in seconds.
+
+    `reduces` maps a variant's letter to the all-reduce to use instead of labkit's own. All variants are
+    compiled before anything is recorded or timed, so counts and times are those of the same steady state.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from labkit import tensor_parallel
+    from labkit.graphs import record
+    from labkit.ranks import here
+    from labkit.timing import interleave
+
+    me = here()
+    device = torch.device(me.device)
+    x = config.sample(device=device)
+    whole = tensor_parallel.full(config)
+    forwards: dict[str, Callable[[], Any]] = {}
+    found: dict[str, Any] = {"first": {}, "error": {}, "records": {}, "regional": None}
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def build(variant: Variant) -> torch.nn.Module:
+        reduce = reduces.get(variant.letter) or getattr(tensor_parallel, variant.reduce)
+        model = tensor_parallel.shard(whole, me.rank, me.world_size, own_reduce(reduce))
+        return with_own_code(model.to(device))
+
+    with torch.no_grad():
+        expected = whole(config.sample()).to(device)
+        for variant in variants:
+            model = build(variant)
+            forward = torch.compile(model) if variant.compiled else model
+            dist.barrier()
+            started = time.perf_counter()
+            y = forward(x)
+            wait()
+            found["first"][variant.letter] = time.perf_counter() - started
+            # without communication the sums are missing, and so is any meaning of the numbers
+            error = float((y - expected).abs().max()) if me.backend != "fake" else None
+            found["error"][variant.letter] = error
+            forwards[variant.letter] = _timed(forward, x, wait)
+            forwards[variant.letter]()
+            if talk and me.rank == 0 and variant.compiled:
+                print(f"{variant.title}: first call {found['first'][variant.letter]:.1f} s", flush=True)
+        if regional:
+            found["regional"] = _regional(build, variants, x)
+        for letter, forward in forwards.items():
+            dist.barrier()
+            with record() as rec:
+                for _ in range(FORWARDS):
+                    with rec.forward():
+                        forward()
+            found["records"][letter] = rec
+        samples = interleave(forwards, rounds=rounds, warmup=3, barrier=dist.barrier)
+    found["samples"] = {letter: taken.samples for letter, taken in samples.items()}
+    return found
+
+
+def own_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """A reader's plain function gets code of its own, as the model's modules do; a wrapped one stays as it is."""
+    return reduce if hasattr(reduce, "_torchdynamo_disable") else own(reduce)
+
+
+def _timed(forward: Callable[..., Any], x: Any, wait: Callable[[], None]) -> Callable[[], Any]:
+    def run() -> Any:
+        y = forward(x)
+        # an eager functional result may still be in flight: one element makes it arrive
+        y[0, 0, 0].item() if x.device.type == "cpu" else wait()
+        return y
+
+    return run
+
+
+def _regional(build: Callable[[Variant], Any], variants: list[Variant], x: Any) -> float | None:
+    """Seconds of the first call when each block is compiled instead of the whole model (topic 12: regional)."""
+    import torch
+    import torch.distributed as dist
+
+    functional = next((v for v in variants if v.compiled and v.reduce == "functional"), None)
+    if functional is None:
+        return None
+    model = build(functional)
+    for block in model.blocks:
+        block.compile()
+    dist.barrier()
+    started = time.perf_counter()
+    model(x)
+    if x.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
