@@ -258,22 +258,33 @@ class Report:
                 parts.append("<ul>" + "".join(f"<li>{html.escape(str(e))}</li>" for e in entries) + "</ul>")
         return "".join(parts)
 
-    def to_json(self) -> str:
-        """One JSON document with everything in it; `from_json` reads it back."""
-        verdicts = [v if isinstance(v, (dict, str)) else v.to_dict() for v in self.verdicts]
+    def to_json(self, tables: Sequence[str] | None = None) -> str:
+        """One JSON document, with every table or those named; `from_json` reads it back.
+
+        Tables are written column by column, a repeated text once, so that a record of tens of thousands of
+        segments stays small enough to keep in a repository.
+        """
+        chosen = self.tables if tables is None else {name: self.tables[name] for name in tables}
         body = {
             "name": self.name,
             "title": self.title,
             "label": self.label,
             "provenance": self.provenance,
-            "verdicts": verdicts,
+            "verdicts": [v if isinstance(v, (dict, str)) else v.to_dict() for v in self.verdicts],
             "notes": self.notes,
             "view": self.view,
-            "tables": {
-                k: json.loads(t.to_json(orient="split", double_precision=12)) for k, t in self.tables.items()
-            },
         }
-        return json.dumps(body, indent=1, ensure_ascii=False, default=str)
+        text = json.dumps(body, indent=1, ensure_ascii=False, default=str)[:-2]
+        columns = [
+            f"  {json.dumps(name)}: {{\n"
+            + ",\n".join(
+                f"   {json.dumps(column)}: {json.dumps(_pack(table[column]), ensure_ascii=False, default=str)}"
+                for column in table.columns
+            )
+            + "\n  }"
+            for name, table in chosen.items()
+        ]
+        return text + ',\n "tables": {\n' + ",\n".join(columns) + "\n }\n}"
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -286,7 +297,10 @@ class Report:
         missing = [key for key in ("name", "title", "label", "tables") if key not in body]
         if missing:
             raise ValueError(f"this is not a saved report: it has no {', '.join(missing)}")
-        tables = {k: pd.DataFrame(t["data"], columns=t["columns"]) for k, t in body["tables"].items()}
+        tables = {
+            name: pd.DataFrame({column: _unpack(packed) for column, packed in table.items()})
+            for name, table in body["tables"].items()
+        }
         verdicts = [v if isinstance(v, str) else Verdict.from_dict(v) for v in body.get("verdicts", [])]
         rest = {k: body[k] for k in ("provenance", "notes", "view") if k in body}
         return cls(body["name"], body["title"], body["label"], tables, verdicts, **rest)
@@ -329,6 +343,26 @@ class Report:
             return cls.from_json(text).recorded()
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not a saved report: {error}") from error
+
+
+def _pack(column: pd.Series) -> Any:
+    """A column as a list, or as its distinct texts and an index into them where texts repeat."""
+    import pandas as pd
+
+    if pd.api.types.is_float_dtype(column):
+        # nine digits: a nanosecond in a second, and no noise behind them
+        return [None if pd.isna(v) else float(f"{v:.9g}") for v in column]
+    values = column.tolist()
+    if values and all(isinstance(v, str) for v in values):
+        distinct = list(dict.fromkeys(values))
+        if len(distinct) * 4 < len(values):
+            index = {text: i for i, text in enumerate(distinct)}
+            return {"texts": distinct, "index": [index[v] for v in values]}
+    return values
+
+
+def _unpack(packed: Any) -> list[Any]:
+    return [packed["texts"][i] for i in packed["index"]] if isinstance(packed, dict) else packed
 
 
 def provenance(**settings: Any) -> dict[str, Any]:

@@ -1,0 +1,157 @@
+"""`labkit doctor | list | run | record`: the experiments without a notebook."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from labkit import __version__, experiments, hardware
+from labkit.report import Report
+
+BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts")  # what --json prints of a report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status (2 for a request that cannot be met, with one sentence why)."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.act(options)
+    except (ValueError, RuntimeError) as error:
+        print(f"labkit: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("labkit: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="labkit", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    doctor = commands.add_parser("doctor", help="what this machine has, and what ranks would run on")
+    doctor.set_defaults(act=_doctor)
+    listing = commands.add_parser("list", help="the experiments, their questions and sources")
+    listing.set_defaults(act=_list)
+    run = commands.add_parser("run", help="run an experiment and print what it found")
+    run.add_argument("experiment", help="a name from `labkit list`")
+    _run_options(run)
+    run.add_argument("--save", metavar="DIR", help="also save the report there as NAME.json")
+    run.add_argument("--json", action="store_true", help="print JSON instead of text")
+    run.set_defaults(act=_run)
+    record = commands.add_parser("record", help="run experiments and keep their reports under data/recorded")
+    record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
+    _run_options(record)
+    record.add_argument("--into", metavar="DIR", help="folder of this machine's recordings")
+    record.set_defaults(act=_record)
+    return parser
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default 2)")
+    parser.add_argument("--backend", default="auto", help="auto, nccl, gloo or shm; auto takes shm on a CPU")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--blocks", type=int, default=40, metavar="N", help="transformer blocks (default 40)")
+    parser.add_argument("--rounds", type=int, default=30, metavar="N", help="timing rounds (default 30)")
+    parser.add_argument("--variants", default="ABCDE", help="letters of the variants (default ABCDE)")
+    parser.add_argument(
+        "--also", action="append", default=[], metavar="BACKEND", help="time on this one as well"
+    )
+    parser.add_argument("--regional", action="store_true", help="also time the first call block by block")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    facts = hardware.describe()
+    rows = [
+        (key, ", ".join(value) if isinstance(value, list) else str(value)) for key, value in facts.items()
+    ]
+    for count in (1, 2, 4):
+        choice = hardware.choose(count)
+        rows.append((f"Ranks({count})", f"{choice.backend} on {choice.device}: {choice.why}"))
+    for key, value in rows:
+        print(f"{key:<10} {value or '-'}")
+    from labkit.torch_compat import check_version
+
+    check_version(facts["torch"])
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    for name in experiments.NAMES:
+        experiment = experiments.get(name)
+        print(f"{name:<12} {experiment.QUESTION}\n{'':<12} {experiment.SOURCE}")
+    return 0
+
+
+def _measure(name: str, options: argparse.Namespace, quiet: bool) -> Report:
+    from labkit.ranks import Ranks
+
+    experiment = experiments.get(name)
+    backend = options.backend
+    if backend == "auto" and hardware.choose(options.ranks, options.device).device == "cpu":
+        backend = "shm" if options.ranks >= 2 else "gloo"  # gloo's own delay would hide what is measured
+    with Ranks(options.ranks, options.device, backend, timeout=None, quiet=quiet) as ranks:
+        arguments: dict[str, Any] = {
+            "blocks": options.blocks,
+            "rounds": options.rounds,
+            "variants": options.variants,
+            "also": tuple(options.also),
+            "regional": options.regional,
+        }
+        return experiment.run(ranks, talk=not quiet, **arguments)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.save:
+        _writable(Path(options.save))
+    report = _measure(options.experiment, options, quiet=options.json)
+    if options.json:
+        print(report.to_json([name for name in BRIEF if name in report.tables]))
+    else:
+        print(f"\n{report}")
+    if options.save:
+        print(f"saved: {report.save(options.save)}", file=sys.stderr)
+    return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    names = experiments.NAMES if options.experiment == "all" else (options.experiment,)
+    for name in names:
+        experiments.get(name)
+    folder = Path(options.into) if options.into else recordings() / _machine()
+    _writable(folder)
+    for name in names:
+        print(f"{name} ...", flush=True)
+        print(f"saved: {_measure(name, options, quiet=False).save(folder)}")
+    return 0
+
+
+def recordings() -> Path:
+    """`data/recorded` of the checkout. Raises ValueError when labkit was installed without the repository."""
+    folder = Path(__file__).resolve().parents[1] / "data" / "recorded"
+    if not folder.parent.is_dir():
+        raise ValueError("no data folder beside labkit: give the folder to record into with --into DIR")
+    return folder
+
+
+def _machine() -> str:
+    name = re.sub(r"[^a-z0-9]+", "-", hardware.describe()["hardware"].lower()).strip("-")
+    return f"{name}-{datetime.date.today().isoformat()}"
+
+
+def _writable(folder: Path) -> None:
+    """Raise ValueError, before minutes of measuring, when a report could not be saved in `folder`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".labkit-write-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write in {folder}: {error.strerror or error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

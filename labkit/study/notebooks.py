@@ -1,0 +1,252 @@
+"""Executes the lessons and saves their outputs fit to commit; tells when outputs are older than the code.
+
+    python -m labkit.study.notebooks execute [NOTEBOOK ...]
+    python -m labkit.study.notebooks check [NOTEBOOK ...]
+
+A saved notebook must read well on a code host and say nothing of the machine's folders, so the state of widgets
+is dropped (each has a static twin beside it), and outputs that hold a path of this machine are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NotebookError", "code_hash", "execute", "is_fresh", "lessons", "problems", "run"]
+
+ROOT = Path(__file__).resolve().parents[2]
+CELL_SECONDS = 600
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+class NotebookError(ValueError):
+    """A notebook that cannot be executed or saved; the message names the notebook and the cell."""
+
+
+def lessons() -> list[Path]:
+    """The notebooks of this checkout, in order; empty where labkit was installed without the repository."""
+    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code_hash(notebook: Any) -> str:
+    """SHA-256 over the sources of the code cells, in order: what the outputs were made from.
+
+    >>> import nbformat.v4 as v4
+    >>> one = v4.new_notebook(cells=[v4.new_code_cell("x = 1")])
+    >>> two = v4.new_notebook(cells=[v4.new_markdown_cell("Why?"), v4.new_code_cell("x = 1")])
+    >>> code_hash(one) == code_hash(two)
+    True
+    """
+    digest = hashlib.sha256()
+    for _, cell in _code_cells(notebook):
+        source = cell.source.encode()
+        digest.update(
+            b"%d:" % len(source) + source
+        )  # the length keeps a moved cell boundary from looking alike
+    return digest.hexdigest()
+
+
+def is_fresh(path: str | os.PathLike[str]) -> bool:
+    """Whether the saved outputs were made from the code that the notebook holds now."""
+    notebook = _read(Path(path))
+    return notebook.metadata.get("labkit", {}).get("code_hash") == code_hash(notebook)
+
+
+def run(
+    notebook: Any, folder: str | os.PathLike[str], name: str = "notebook", timeout: float = CELL_SECONDS
+) -> Any:
+    """Execute `notebook` top to bottom in a new kernel that works in `folder`; returns it with its outputs.
+
+    `timeout` is seconds a cell. Raises NotebookError naming the cell that failed, ran too long or lost its kernel.
+    """
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    running = [0]
+
+    def started(cell: Any, cell_index: int) -> None:
+        running[0] = cell_index
+
+    client = NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        coalesce_streams=True,
+        store_widget_state=False,
+        record_timing=False,
+        on_cell_execute=started,
+    )
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        raise NotebookError(
+            f"{name}, {_cell(notebook, running[0])}: {error.ename}: {error.evalue}\n{error}"
+        ) from error
+    except CellTimeoutError as error:
+        raise NotebookError(
+            f"{name}, {_cell(notebook, running[0])}: still running after {timeout} s"
+        ) from error
+    except DeadKernelError as error:
+        raise NotebookError(f"{name}, {_cell(notebook, running[0])}: the kernel died") from error
+    return notebook
+
+
+def execute(path: str | os.PathLike[str], timeout: float = CELL_SECONDS) -> Path:
+    """Execute the notebook at `path` in its own folder and save it with its outputs, in one step or not at all.
+
+    Raises NotebookError, and leaves the file as it was, when a cell fails or an output is not fit to commit.
+    """
+    path = Path(path)
+    notebook = run(_read(path), path.parent, path.name, timeout)
+    _tidy(notebook)
+    unfit = _unfit(notebook)
+    if unfit:
+        raise NotebookError("\n".join(f"{path.name}, {line}" for line in unfit))
+    _write(notebook, path)
+    return path
+
+
+def problems(path: str | os.PathLike[str]) -> list[str]:
+    """Why the notebook at `path` is not fit to commit, a line each; empty when it is.
+
+    Looked for: outputs older than the code, no outputs at all, errors, text on stderr, a path of this machine.
+    """
+    notebook = _read(Path(path))
+    found = _unfit(notebook)
+    if not is_fresh(path):
+        found.insert(0, "its outputs are older than its code: `make notebooks` executes it")
+    elif not any(cell.outputs for _, cell in _code_cells(notebook)):
+        found.insert(0, "it has no outputs: `make notebooks` executes it")
+    return found
+
+
+def _code_cells(notebook: Any) -> Iterator[tuple[int, Any]]:
+    return ((i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code")
+
+
+def _cell(notebook: Any, index: int) -> str:
+    """A cell as a person counts (from 1), with its first line."""
+    lines = [line.strip() for line in notebook.cells[index].source.splitlines()]
+    return f"cell {index + 1} ({next(filter(None, lines), '')[:60]})"
+
+
+def _read(path: Path) -> Any:
+    import nbformat
+
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except OSError as error:
+        raise NotebookError(f"cannot read notebook {path}: {error.strerror or error}") from error
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+        raise NotebookError(f"{path} is not a notebook: {str(error).splitlines()[0]}") from error
+    for i, cell in enumerate(
+        notebook.cells, 1
+    ):  # older formats have no ids; the same ones every time keep diffs small
+        cell.setdefault("id", f"cell-{i:03d}")
+    notebook.nbformat_minor = max(notebook.nbformat_minor, 5)
+    return notebook
+
+
+def _tidy(notebook: Any) -> None:
+    """Keep what the code makes, drop what the moment or the machine adds: timestamps, versions, widget state."""
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "labkit": {"code_hash": code_hash(notebook)},
+        "language_info": {"name": "python"},
+    }
+    for _, cell in _code_cells(notebook):
+        cell.metadata.pop("execution", None)
+        for output in cell.outputs:
+            if WIDGET in output.get("data", {}):
+                del output.data[WIDGET]
+                if set(output.data) <= {"text/plain"}:  # only the widget's repr is left
+                    output.data.clear()
+        cell.outputs = [o for o in cell.outputs if o.get("data", True)]
+
+
+def _unfit(notebook: Any) -> list[str]:
+    found = []
+    for i, cell in _code_cells(notebook):
+        for output in cell.outputs:
+            if output.output_type == "error":
+                found.append(f"cell {i}: ended in {output.ename}: {output.evalue}")
+            elif output.get("name") == "stderr":
+                found.append(f"cell {i}: wrote to stderr: {output.text.strip().splitlines()[-1][:200]!r}")
+            for text in _texts(output):
+                found += [f"cell {i}: its output holds this machine's path {p!r}" for p in _paths(text)]
+    return list(dict.fromkeys(found))
+
+
+def _texts(output: Any) -> Iterator[str]:
+    yield output.get("text", "")
+    yield from output.get("traceback", ())
+    for kind, value in output.get("data", {}).items():
+        if (
+            not kind.startswith("image/") or kind == "image/svg+xml"
+        ):  # a PNG's base64 holds any short word by chance
+            yield value if isinstance(value, str) else str(value)
+
+
+def _paths(text: str) -> list[str]:
+    """Paths of this machine in `text`: in the repository, the home folder, the environment or a temporary folder."""
+    places = {str(ROOT), str(Path.home()), sys.prefix, tempfile.gettempdir(), "/tmp", "/home", "/Users"}
+    places -= {"/", "/usr", "/usr/local", ""}
+    longest_first = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
+    return sorted(set(re.findall(rf"(?<![\w.~-])(?:{longest_first})(?:/[^\s'\"<>:,)\]]*|\b)", text)))
+
+
+def _write(notebook: Any, path: Path) -> None:
+    import nbformat
+
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(nbformat.writes(notebook) + "\n")
+        os.chmod(temporary, 0o644)  # mkstemp makes it private
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns 1 when any notebook failed, after trying them all."""
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit.study.notebooks", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("verb", choices=["execute", "check"])
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
+    parser.add_argument(
+        "--timeout", type=float, default=CELL_SECONDS, help="seconds a cell (default %(default)s)"
+    )
+    chosen = parser.parse_args(arguments)
+    paths = chosen.notebooks or lessons()
+    if not paths:
+        print(f"no notebooks found in {ROOT / 'notebooks'}", file=sys.stderr)
+        return 1
+    failed = 0
+    for path in paths:
+        start = time.monotonic()
+        try:
+            if chosen.verb == "execute":
+                execute(path, chosen.timeout)
+                print(f"{path.name}: executed in {time.monotonic() - start:.1f} s", flush=True)
+            elif unfit := problems(path):
+                raise NotebookError("\n".join(f"{path.name}: {line}" for line in unfit))
+        except NotebookError as error:
+            failed += 1
+            print(error, file=sys.stderr, flush=True)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
