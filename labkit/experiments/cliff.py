@@ -100,21 +100,31 @@ def _report(
     from labkit.graphs import merge
 
     main = runs[label]
-    per_variant: dict[str, list[pd.DataFrame]] = {n: [] for n in ("counts", "breakdown", "segments", "breaks", "graphs")}
+    per_variant: dict[str, list[pd.DataFrame]] = {
+        n: [] for n in ("counts", "breakdown", "segments", "breaks", "graphs")
+    }
     for variant in variants:
         record = merge(found["records"][variant.letter] for found in main)
         middle = _typical_forward(record.segments)
         one = record.segments[record.segments["forward"] == middle]
+        own = {(rank, i) for rank, found in main.items() for i in found["compiles"][variant.letter]}
+        breaks = record.breaks[
+            [pair in own for pair in zip(record.breaks["rank"], record.breaks["compile_id"], strict=True)]
+        ]
+        skips = breaks[breaks["kind"] == "skip"].groupby("rank").size()
+        counts = record.counts()
         tables = {
-            "counts": record.counts(),
+            "counts": counts.assign(skips=counts["rank"].map(skips).fillna(0).astype(int)),
             "breakdown": record.breakdown().query("forward == @middle"),
             "segments": one,
-            "breaks": record.breaks,
+            "breaks": breaks,
             "graphs": record.graphs.drop(columns=["code", "aot_code", "inductor_code"], errors="ignore"),
         }
         for name, table in tables.items():
             per_variant[name].append(table.assign(variant=variant.letter))
-    tables = {name: _variant_first(pd.concat(parts, ignore_index=True)) for name, parts in per_variant.items()}
+    tables = {
+        name: _variant_first(pd.concat(parts, ignore_index=True)) for name, parts in per_variant.items()
+    }
     tables["breaks"] = tables["breaks"].drop(columns="text", errors="ignore")
     tables["samples"] = _samples(runs, variants)
     tables["cold"] = _cold(runs, variants)
@@ -212,16 +222,22 @@ def _one_or_range(values: pd.Series) -> Any:
     return whole[0] if len(whole) == 1 else " / ".join(map(str, whole))
 
 
-def _notes(tables: dict[str, pd.DataFrame], variants: list[Variant], main: PerRank[dict[str, Any]]) -> list[str]:
+def _notes(
+    tables: dict[str, pd.DataFrame], variants: list[Variant], main: PerRank[dict[str, Any]]
+) -> list[str]:
     notes = []
     counts = tables["counts"].set_index("variant")
     letters = {v.letter for v in variants}
     for letter in sorted(letters & {"C", "E"}):
         regions, breaks = counts.loc[[letter], "regions"], counts.loc[[letter], "breaks"]
-        held = bool((regions == 1).all() and (breaks == 0).all() and (counts.loc[[letter], "graphs"] == 1).all())
+        held = bool(
+            (regions == 1).all() and (breaks == 0).all() and (counts.loc[[letter], "graphs"] == 1).all()
+        )
         notes.append(f"{letter}: 1 graph, 0 breaks on every rank: {'holds' if held else 'DOES NOT HOLD'}")
     if "E" in letters and counts.loc[["E"], "breaks"].sum() == 0:
-        notes.append("E: this torch rewrites a plain in-place all_reduce into the functional form and a copy back")
+        notes.append(
+            "E: this torch rewrites a plain in-place all_reduce into the functional form and a copy back"
+        )
     errors = [e for found in main for e in found["error"].values() if e is not None]
     if errors:
         agree = "agree" if max(errors) <= TOLERANCE else "DO NOT AGREE"

@@ -29,6 +29,7 @@ def measure(
 
     from labkit import tensor_parallel
     from labkit.graphs import record
+    from labkit.graphs.watch import watch
     from labkit.ranks import here
     from labkit.timing import interleave
 
@@ -37,7 +38,7 @@ def measure(
     x = config.sample(device=device)
     whole = tensor_parallel.full(config)
     forwards: dict[str, Callable[[], Any]] = {}
-    found: dict[str, Any] = {"first": {}, "error": {}, "records": {}, "regional": None}
+    found: dict[str, Any] = {"first": {}, "error": {}, "records": {}, "compiles": {}, "regional": None}
 
     def wait() -> None:
         if device.type == "cuda":
@@ -52,6 +53,7 @@ def measure(
         expected = whole(config.sample()).to(device)
         for variant in variants:
             model = build(variant)
+            before = {c.id for c in watch().known()}
             forward = torch.compile(model) if variant.compiled else model
             dist.barrier()
             started = time.perf_counter()
@@ -63,6 +65,8 @@ def measure(
             found["error"][variant.letter] = error
             forwards[variant.letter] = _timed(forward, x, wait)
             forwards[variant.letter]()
+            # a frame that was given up leaves no trace when it runs: remember which variant it belongs to
+            found["compiles"][variant.letter] = {c.id for c in watch().known()} - before
             if talk and me.rank == 0 and variant.compiled:
                 print(f"{variant.title}: first call {found['first'][variant.letter]:.1f} s", flush=True)
         if regional:

@@ -70,7 +70,11 @@ def with_own_code(model: torch.nn.Module) -> torch.nn.Module:
         if kind.__module__.partition(".")[0] == "torch":
             continue
         if kind not in copies:
-            body = {"forward": own(kind.forward), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+            body = {
+                "forward": own(kind.forward),
+                "__module__": kind.__module__,
+                "__qualname__": kind.__qualname__,
+            }
             copies[kind] = type(kind.__name__, (kind,), body)
         module.__class__ = copies[kind]
     return model
