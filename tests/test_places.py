@@ -1,0 +1,44 @@
+"""Places in the reader's code: short, the same on every machine, never a full path."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+from labkit import places
+
+
+def test_a_registered_cell_shows_its_label():
+    places.register("/tmp/ipykernel_7/11.py", "In [5]")
+    assert places.place("/tmp/ipykernel_7/11.py", 3, "block") == "In [5]:3 (block)"
+    assert not places.is_library("/tmp/ipykernel_7/11.py")
+    assert places.registered()["/tmp/ipykernel_7/11.py"] == "In [5]"
+
+
+def test_a_cell_nobody_registered_still_hides_its_file():
+    assert places.place("/tmp/ipykernel_99/5.py", 2) == "In [?]:2"
+    assert places.place("<ipython-input-4-abc>", 1, "f") == "In [4]:1 (f)"
+
+
+def test_files_show_their_name_and_installed_packages_their_path_from_the_package():
+    assert places.place("/home/ada/work/model.py", 12, "forward") == "model.py:12 (forward)"
+    assert places.label(torch.nn.modules.container.__file__) == "torch/nn/modules/container.py"
+    assert places.label(places.__file__) == "labkit/places.py"
+    assert places.place("", 3) == ""
+
+
+def test_labkits_own_code_is_a_place_and_installed_code_is_not():
+    assert not places.is_library(places.__file__)
+    assert places.is_library(torch.__file__)
+    assert places.is_library(os.__file__)
+    assert places.is_library("<frozen importlib._bootstrap>")
+
+
+def test_rewriting_a_message_leaves_no_full_path():
+    places.register("/tmp/ipykernel_7/12.py", "In [6]")
+    text = f'File "/tmp/ipykernel_7/12.py", line 3; {torch.__file__}:10; at /home/ada/m.py:4 in f'
+    said = places.rewrite(text)
+    assert said == 'File "In [6]", line 3; torch/__init__.py:10; at m.py:4 in f'
+    assert sys.prefix not in said

@@ -1,0 +1,103 @@
+"""PerRank and Report: agreement, tidy tables, saving that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pandas as pd
+import pytest
+
+from labkit.report import PerRank, Report, run_label
+from labkit.timing import Measurement, compare
+
+
+@pytest.fixture
+def report() -> Report:
+    table = pd.DataFrame({"rank": [0, 1] * 10, "kind": ["python", "compute"] * 10, "us": [1.25, None] * 10})
+    verdict = compare(Measurement("A", (1.0,) * 12), Measurement("B", (2.0,) * 12))
+    where = {"hardware": "2-core CPU", "date": "2026-01-02T03:04:05+00:00"}
+    return Report("demo", "A demonstration", "gloo · cpu", {"main": table}, [verdict], where, ["a note"])
+
+
+def test_same_returns_the_value_or_says_where_ranks_part():
+    import torch
+
+    assert PerRank([{"a": [1, 2]}, {"a": [1, 2]}]).same() == {"a": [1, 2]}
+    with pytest.raises(ValueError, match="rank 0 has 1, rank 2 has 5"):
+        PerRank([1, 1, 5]).same()
+    with pytest.raises(ValueError, match=r"\(1 of 3 elements\)"):
+        PerRank([torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])]).same()
+    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
+        PerRank([torch.ones(2), torch.ones(3)]).same()
+    with pytest.raises(ValueError, match="dtypes torch.float32 and torch.float64"):
+        PerRank([torch.ones(2), torch.ones(2, dtype=torch.float64)]).same()
+
+
+def test_frames_are_tidy():
+    tables = PerRank([pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [3]})]).frame()
+    assert tables.to_dict("list") == {"rank": [0, 0, 1], "x": [1, 2, 3]}
+    assert PerRank([5, 6]).frame().to_dict("list") == {"rank": [0, 1], "value": [5, 6]}
+
+
+def test_html_is_escaped_and_side_by_side():
+    html = PerRank(["<b>", "y"])._repr_html_()
+    assert "&lt;b&gt;" in html and "rank 0" in html and "rank 1" in html and "<b>" not in html
+
+
+def test_a_saved_report_comes_back_whole_and_labelled_as_recorded(report, tmp_path):
+    path = report.save(tmp_path / "deep" / "folder")
+    loaded = Report.load(path)
+    pd.testing.assert_frame_equal(loaded.frame, report.frame)
+    assert loaded.verdicts == report.verdicts and loaded.notes == report.notes
+    assert loaded.label == "recorded on 2-core CPU, 2026-01-02"
+    assert "recorded on" in loaded._repr_html_() and "A is faster than B" in loaded.text()
+
+
+def test_only_named_tables_are_written_when_asked(report):
+    assert list(json.loads(report.to_json([]))["tables"]) == []
+    assert list(json.loads(report.to_json(["main"]))["tables"]) == ["main"]
+
+
+def test_a_failed_save_keeps_the_old_file_and_leaves_no_temporary(report, tmp_path, monkeypatch):
+    path = report.save(tmp_path)
+    before = path.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ValueError, match="cannot save report 'demo' in .*No space left"):
+        report.save(tmp_path)
+    assert path.read_text() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["demo.json"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/self"), reason="needs a read-only place")
+def test_a_read_only_folder_is_named(report):
+    with pytest.raises(ValueError, match="cannot save report 'demo' in /proc/nowhere"):
+        report.save("/proc/nowhere")
+
+
+def test_files_that_are_no_reports_are_named(tmp_path):
+    with pytest.raises(ValueError, match="cannot read report .*missing.json"):
+        Report.load(tmp_path / "missing.json")
+    (tmp_path / "bad.json").write_text("{not json")
+    with pytest.raises(ValueError, match="bad.json is not a saved report"):
+        Report.load(tmp_path / "bad.json")
+    (tmp_path / "other.json").write_text('{"name": "x"}')
+    with pytest.raises(ValueError, match="has no title, label, tables"):
+        Report.load(tmp_path / "other.json")
+
+
+def test_a_report_without_a_view_says_so(report):
+    with pytest.raises(ValueError, match="has no view to draw it with"):
+        report.figure()
+
+
+def test_labels():
+    assert run_label("nccl", "cuda", 2, 2) == "nccl"
+    assert run_label("gloo", "cuda", 2, 1) == "gloo · 1 gpu"
+    assert run_label("shm", "cpu") == "shm · cpu"
+    with pytest.raises(ValueError, match="no run label for backend 'mpi'"):
+        run_label("mpi", "cpu")

@@ -1,0 +1,213 @@
+"""The repository keeps its promises: one lock behind every way in, quick set-up, notebooks fit to read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from labkit.study import notebooks
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# pip adds what the chosen build of torch needs, so the lock serves CPU and CUDA builds alike
+TORCH_BUILD = re.compile(r"nvidia-|triton|cuda-")
+
+
+def lock() -> dict[str, str]:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins), pins
+    return {canonicalize_name(name): version for name, version in (pin.split("==") for pin in pins)}
+
+
+def asked_for(*extras: str) -> list[Requirement]:
+    optional = PROJECT["optional-dependencies"]
+    wanted = PROJECT["dependencies"] + [line for extra in extras for line in optional[extra]]
+    return [r for r in map(Requirement, wanted) if r.name != PROJECT["name"]]
+
+
+def test_the_lock_satisfies_every_requirement_of_the_project():
+    pins = lock()
+    for requirement in asked_for(*PROJECT["optional-dependencies"]):
+        version = pins.get(canonicalize_name(requirement.name))
+        assert version, f"{requirement.name} is not in requirements.lock: `make lock`"
+        assert version in requirement.specifier, f"{requirement} is not met by the locked {version}"
+
+
+def test_the_lock_pins_everything_that_the_requirements_pull_in():
+    pins, seen = lock(), set()
+    queue = [(r.name, r.extras) for r in asked_for(*PROJECT["optional-dependencies"])]
+    while queue:
+        name, extras = queue.pop()
+        name = canonicalize_name(name)
+        if name in seen or TORCH_BUILD.match(name):
+            continue
+        seen.add(name)
+        assert name in pins, f"{name} is pulled in and not in requirements.lock: `make lock`"
+        for line in importlib.metadata.requires(name) or []:
+            needed = Requirement(line)
+            if any(needed.marker is None or needed.marker.evaluate({"extra": e}) for e in {"", *extras}):
+                queue.append((needed.name, needed.extras))
+    assert len(seen) > 50
+
+
+def test_conda_users_get_the_versions_of_the_lock():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    conda, (pip,) = [], [d["pip"] for d in environment["dependencies"] if isinstance(d, dict)]
+    conda = [d for d in environment["dependencies"] if isinstance(d, str)]
+    assert "pip" in conda
+    assert pip[-2:] == ["-r requirements.lock", "-e ."]
+    named = dict(line.split("==") for line in pip[:-2])
+    assert named == {r.name: lock()[canonicalize_name(r.name)] for r in asked_for("notebooks")}
+    (python,) = [d for d in conda if d.startswith("python=")]
+    minimum = PROJECT["requires-python"].removeprefix(">=").split(".")
+    assert [int(n) for n in python.removeprefix("python=").split(".")] >= [int(n) for n in minimum]
+
+
+@pytest.mark.parametrize(
+    "name", ["Makefile", "requirements.lock", "environment.yml", "pyproject.toml", ".ci/run"]
+)
+def test_set_up_names_no_host(name):
+    assert not re.search(r"\w+://\w|pypi|\.org\b", (ROOT / name).read_text())
+
+
+def test_the_readme_names_both_commands():
+    readme = (ROOT / "README.md").read_text()
+    assert "make lab" in readme and "make test" in readme
+
+
+def test_importing_labkit_imports_nothing_heavy():
+    code = "import labkit, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "labkit" in loaded
+    assert not {"torch", "numpy", "pandas", "matplotlib", "IPython", "ipywidgets"} & set(loaded)
+
+
+def test_experiments_run_without_the_packages_of_the_lessons():
+    without = [r.name for r in asked_for("notebooks") if r.name not in {d.name for d in asked_for()}]
+    modules = {"ipython": "IPython"}
+    code = (
+        f"import sys\nfor name in {[modules.get(name, name) for name in without]}: sys.modules[name] = None\n"
+        "import importlib, pkgutil, labkit.cli, labkit.ranks, labkit.experiments as e\n"
+        "for m in pkgutil.iter_modules(e.__path__): importlib.import_module('labkit.experiments.' + m.name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# the Makefile
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with what set-up depends on, where set-up has been done."""
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    stamp = tmp_path / ".venv" / "installed"
+    stamp.parent.mkdir()
+    stamp.write_text(f"{tmp_path}\n")
+    return tmp_path
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    env = {
+        k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "TORCH_INDEX", "PYTHON")
+    }
+    return subprocess.run(["make", *arguments], cwd=folder, env=env, capture_output=True, text=True)
+
+
+def up_to_date(folder: Path, *arguments: str) -> bool:
+    return make(folder, "-q", "setup", *arguments).returncode == 0
+
+
+def test_set_up_has_nothing_to_do_the_second_time(checkout):
+    assert up_to_date(checkout)
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
+def test_set_up_follows_the_lock_and_the_project(checkout, name):
+    later = (checkout / ".venv" / "installed").stat().st_mtime + 10
+    os.utime(checkout / name, (later, later))
+    assert not up_to_date(checkout)
+
+
+def test_set_up_follows_and_remembers_the_index_of_torch(checkout):
+    assert not up_to_date(checkout, "TORCH_INDEX=https://example.test/cpu")
+    (checkout / ".venv" / "torch-index").write_text("https://example.test/cpu\n")
+    assert up_to_date(checkout, "TORCH_INDEX=https://example.test/cpu")
+    assert up_to_date(checkout)
+    assert not up_to_date(checkout, "TORCH_INDEX=https://example.test/cuda")
+    assert not up_to_date(checkout, "TORCH_INDEX=")
+    plan = make(checkout, "-n", "setup", "TORCH_INDEX=https://example.test/cuda").stdout
+    assert re.search(r"--force-reinstall.*\n?.*--index-url https://example.test/cuda", plan)
+
+
+def test_set_up_follows_a_folder_that_moved(checkout, tmp_path_factory):
+    moved = tmp_path_factory.mktemp("elsewhere") / "copy"
+    shutil.copytree(checkout, moved)
+    assert not up_to_date(moved)
+
+
+def script(path: Path, body: str) -> str:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return f"PYTHON={path}"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            '[ "$1" = --version ] && echo Python 3.9.2 && exit 0; exit 1',
+            "is Python 3.9.2, and labkit needs 3.11",
+        ),
+        ('case "$2" in *ensurepip*) exit 1;; esac; exit 0', "cannot make virtual environments"),
+    ],
+)
+def test_an_unfit_interpreter_is_named_in_one_sentence(checkout, body, sentence):
+    shutil.rmtree(checkout / ".venv")
+    done = make(checkout, "setup", script(checkout / "fake", body))
+    assert done.returncode != 0
+    first, second = done.stderr.splitlines()
+    assert sentence in first and second.startswith("make: ***")
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_missing_interpreter_is_named_in_one_sentence(checkout):
+    shutil.rmtree(checkout / ".venv")
+    done = make(checkout, "setup", "PYTHON=no-such-python")
+    assert done.returncode != 0 and "no-such-python was not found" in done.stderr.splitlines()[0]
+
+
+def test_a_failed_install_leaves_set_up_to_be_done(checkout):
+    shutil.rmtree(checkout / ".venv")
+    venv = 'mkdir -p .venv/bin; printf "#!/bin/sh\\nexit 7\\n" > .venv/bin/python; chmod +x .venv/bin/python'
+    done = make(checkout, "setup", script(checkout / "fake", f'if [ "$2" = venv ]; then {venv}; fi; exit 0'))
+    assert done.returncode != 0 and "Error 7" in done.stderr
+    assert (checkout / ".venv" / "bin" / "python").exists()
+    assert not (checkout / ".venv" / "installed").exists()
+
+
+# the lessons, as they are committed
+
+
+def test_there_are_lessons():
+    assert notebooks.lessons(), "no notebooks found in notebooks/"
+
+
+@pytest.mark.parametrize("path", notebooks.lessons(), ids=lambda path: path.stem)
+def test_the_lesson_is_fit_to_read(path):
+    assert notebooks.problems(path) == []
