@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what this machine has, and what ranks would run on")
     doctor.set_defaults(act=_doctor)
     listing = commands.add_parser("list", help="the experiments, their questions and sources")
+    listing.add_argument("--names", action="store_true", help="only the names, for scripts")
     listing.set_defaults(act=_list)
     run = commands.add_parser("run", help="run an experiment and print what it found")
     run.add_argument("experiment", help="a name from `labkit list`")
@@ -81,6 +82,9 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     for name in experiments.NAMES:
+        if options.names:
+            print(name)
+            continue
         experiment = experiments.get(name)
         print(f"{name:<12} {experiment.QUESTION}\n{'':<12} {experiment.SOURCE}")
     return 0
