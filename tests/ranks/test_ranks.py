@@ -254,7 +254,9 @@ def test_a_taken_port_is_named():
 
 def test_an_unsupported_torch_is_refused(monkeypatch):
     monkeypatch.setattr("labkit.hardware.torch_version", lambda: "2.9.1+cpu")
-    with pytest.raises(RuntimeError, match="torch 2.9.1.cpu is installed; labkit supports torch 2.11 to 2.15"):
+    with pytest.raises(
+        RuntimeError, match="torch 2.9.1.cpu is installed; labkit supports torch 2.11 to 2.15"
+    ):
         labkit.Ranks(2, device="cpu", quiet=True)
 
 

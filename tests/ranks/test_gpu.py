@@ -1,0 +1,90 @@
+"""Ranks on GPUs: NCCL with one each, gloo with CUDA tensors where they share one; no context in the zygote."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+import labkit
+from labkit import hardware
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not hardware.gpus(), reason="needs at least one NVIDIA GPU: none is visible here"),
+]
+
+
+def add_up():
+    import torch
+    import torch.distributed as dist
+
+    from labkit.ranks import here
+
+    x = torch.full((1 << 16,), float(dist.get_rank() + 1), device=here().device)
+    dist.all_reduce(x)
+    return here().device, float(x.sum())
+
+
+def compiled_forward():
+    import torch
+
+    from labkit import record, tensor_parallel
+    from labkit.ranks import here
+
+    me = here()
+    config = tensor_parallel.Config(dim=64, heads=2, blocks=2, tokens=4)
+    whole = tensor_parallel.full(config)
+    model = torch.compile(tensor_parallel.shard(whole, me.rank, me.world_size).to(me.device))
+    x = config.sample(device=me.device)
+    with torch.no_grad():
+        expected = whole(config.sample())
+        y = model(x)
+        with record() as rec, rec.forward():
+            y = model(x)
+    return float((y.cpu() - expected).abs().max()), rec.counts().iloc[0].to_dict(), set(rec.events["kind"])
+
+
+def test_what_is_chosen_here_adds_up_on_the_gpu():
+    with labkit.Ranks(2) as ranks:
+        assert ranks.device == "cuda"
+        found = ranks.run(add_up)
+    assert {total for _, total in found} == {3.0 * (1 << 16)}
+    assert all(device.startswith("cuda:") for device, _ in found)
+
+
+def test_one_rank_over_nccl():
+    with labkit.Ranks(1, backend="nccl") as ranks:
+        assert ranks.label == "nccl"
+        assert ranks.run(add_up)[0][1] == float(1 << 16)
+
+
+def test_the_compiled_model_is_right_and_whole_on_the_gpu():
+    with labkit.Ranks(2, timeout=300) as ranks:
+        for error, counts, kinds in ranks.run(compiled_forward):
+            assert error < 1e-3
+            assert (counts["regions"], counts["breaks"], counts["collectives"]) == (1, 0, 8)
+            assert "kernel" in kinds
+
+
+def test_the_zygote_holds_no_cuda_context():
+    with labkit.Ranks(2) as ranks:
+        ranks.run(add_up)
+        zygote = ranks._pool.spawner.process.pid
+        query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+        using = set(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split())
+        assert str(zygote) not in using
+        maps = open(f"/proc/{zygote}/maps").read()
+        assert "/dev/nvidia" not in maps
+
+
+def test_a_cuda_result_arrives_as_a_cpu_tensor():
+    def tensor():
+        import torch
+
+        from labkit.ranks import here
+
+        return torch.ones(3, device=here().device)
+
+    with labkit.Ranks(2) as ranks:
+        assert {value.device.type for value in ranks.run(tensor)} == {"cpu"}
