@@ -1,4 +1,4 @@
-"""How long ranks take to start and to answer, side by side in one run: the zygote, torchrun, and a warm call in a kernel.
+"""Starting ranks and calling them, side by side in one run: the zygote, torchrun, and a warm call in a kernel.
 
     python benchmarks/launchers.py [--starts 20] [--torchruns 3]
 

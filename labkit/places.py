@@ -1,4 +1,4 @@
-"""Where something stands in the reader's code, written so that it can be committed: `In [5]:3 (name)`, never a full path."""
+"""Where something stands in the reader's code, fit to be committed: `In [5]:3 (name)`, never a full path."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _LABKIT = os.path.normpath(os.path.dirname(__file__)) + os.sep
 _PATH_AND_LINE = re.compile(
     r"""(?P<path>(?:/|[A-Za-z]:\\)[^\s:"'<>]+\.py|<ipython-input-[^>]+>):(?P<line>\d+)"""
 )
-_PATH = re.compile(r"""(?:/|[A-Za-z]:\\)[^\s:"'<>()]+\.py\b""")
+_PATH = re.compile(r"""(?<![\w.-])(?:/|[A-Za-z]:\\)[^\s:"'<>()]+\.py\b""")
 
 
 def rewrite(text: str) -> str:
@@ -109,6 +109,8 @@ def rewrite(text: str) -> str:
 
     >>> rewrite("failed at /home/ada/project/model.py:12 in forward")
     'failed at model.py:12 in forward'
+    >>> rewrite(f"# File: {__file__}:7 in label")
+    '# File: labkit/places.py:7 in label'
     """
     text = _PATH_AND_LINE.sub(lambda m: f"{label(m['path'])}:{m['line']}", text)
     return _PATH.sub(lambda m: label(m[0]), text)

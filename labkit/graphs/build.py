@@ -1,0 +1,179 @@
+"""From raw profiler events and the watch's compiles to the tables of a Record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from labkit import places, report
+from labkit.graphs import reasons
+from labkit.graphs.names import Names
+from labkit.graphs.record import Record
+from labkit.graphs.story import Story, tell
+from labkit.graphs.tables import table
+from labkit.graphs.watch import Watch
+from labkit.trace import Event, RawEvent, partition, tidy
+
+__all__ = ["build"]
+
+STAGES = ("aot_code", "inductor_code")
+_OP = re.compile(r"^\w+::?\w")  # aten::mm, c10d::allreduce_, shm:all_reduce
+
+
+def build(raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool) -> Record:
+    """Make the Record of one rank. `began` is when it was opened, in seconds since the epoch."""
+    events = tidy(raw)
+    names = Names()
+    story = tell(events, watch, began, names)
+    shown = [story.show(event, events) for event in events]
+    story.count(events)
+    rank = _rank()
+    origin = min((event.start for event in events), default=0)
+    rows = {
+        "events": _events(events, shown, origin),
+        "segments": _segments(events, story, origin),
+        "graphs": _graphs(story, stages),
+        "breaks": _breaks(story),
+        "recompiles": _recompiles(story, names),
+        "compiles": _compiles(story),
+    }
+    tables = {
+        name: table(
+            name, ({"rank": rank, **row} for row in found), STAGES if stages and name == "graphs" else ()
+        )
+        for name, found in rows.items()
+    }
+    return Record(tables, origin, _label(events), _notes(events, story, watch))
+
+
+def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "forward": e.forward,
+            "kind": e.kind,
+            "name": name,
+            "start_us": (e.start - origin) / 1e3,
+            "end_us": (e.end - origin) / 1e3,
+            "thread": e.thread,
+            "depth": e.depth,
+            "compile_id": e.compile_id,
+            "place": place,
+            "shapes": e.shapes,
+        }
+        for e, (name, place) in zip(events, shown, strict=True)
+    ]
+
+
+def _segments(events: Sequence[Event], story: Story, origin: int) -> list[dict[str, Any]]:
+    known = story.known
+    broken = {i for i, k in known.items() if k.compile.broke}
+    empty = {i for i, k in known.items() if k.compile.has_code and not k.compile.ops}
+    functions = {i: k.name for i, k in known.items()} | {i: u.name for i, u in story.unknown.items()}
+    return [
+        {
+            "forward": s.forward,
+            "kind": s.kind,
+            "start_us": (s.start - origin) / 1e3,
+            "end_us": (s.end - origin) / 1e3,
+            "compile_id": s.compile_id,
+            # operators and collectives keep their own name, the rest belongs to the function it runs in
+            "name": s.name if _OP.match(s.name) else functions.get(s.compile_id, s.name),
+        }
+        for s in partition(events, broken, empty)
+    ]
+
+
+def _graphs(story: Story, stages: bool) -> list[dict[str, Any]]:
+    rows = []
+    for i, k in story.known.items():
+        c = k.compile
+        if not c.has_code:
+            continue
+        row = {"compile_id": i, "name": k.name, "place": k.place, "ops": c.ops, "collectives": c.collectives}
+        row |= {"calls": k.calls, "code": places.rewrite(c.graph), "digest": c.digest}
+        if stages:
+            row |= {"aot_code": places.rewrite(c.aot), "inductor_code": places.rewrite(c.inductor)}
+        rows.append(row)
+    for i, u in story.unknown.items():
+        row = {"compile_id": i, "name": u.name, "place": u.place, "ops": u.ops, "collectives": 0}
+        row |= {"calls": u.calls, "code": "", "digest": ""}
+        rows.append(row | (dict.fromkeys(STAGES, "") if stages else {}))
+    return rows
+
+
+def _breaks(story: Story) -> list[dict[str, Any]]:
+    return [
+        {
+            "compile_id": i,
+            "kind": "break" if k.compile.broke else "skip",
+            "name": k.name,
+            "reason": k.why.reason,
+            "place": k.why.place,
+            "executed": k.calls if k.compile.broke else 0,
+            "at_collective": k.at_collective,
+            "during": k.during,
+            "text": k.why.text,
+        }
+        for i, k in story.known.items()
+        if k.why
+    ]
+
+
+def _recompiles(story: Story, names: Names) -> list[dict[str, Any]]:
+    rows = []
+    for i, k in story.known.items():
+        if k.during and k.compile.reasons and k.compile.has_code:
+            why = reasons.recompile(k.compile.reasons, k.place, names)
+            rows.append(
+                {"compile_id": i, "name": k.name, "reason": why.reason, "place": why.place, "text": why.text}
+            )
+    return rows
+
+
+def _compiles(story: Story) -> list[dict[str, Any]]:
+    rows = []
+    for i, k in story.known.items():
+        c = k.compile
+        seconds, backend = c.seconds or 0.0, c.backend_s or 0.0
+        row = {"compile_id": i, "name": k.name, "place": k.place, "cached": c.cached, "during": k.during}
+        rows.append({**row, "seconds": seconds, "dynamo_s": seconds - backend, "backend_s": backend})
+        if c.backward_s:
+            row["name"] = f"{k.name}, backward"
+            rows.append({**row, "seconds": c.backward_s, "dynamo_s": 0.0, "backend_s": c.backward_s})
+    return rows
+
+
+def _notes(events: Sequence[Event], story: Story, watch: Watch) -> list[str]:
+    notes = []
+    if not events:
+        notes.append("the profiler saw nothing: another profiler inside the block takes its events away")
+    if story.unknown:
+        notes.append(
+            f"{len(story.unknown)} regions were compiled before labkit listened, so their breaks are unknown: "
+            "call labkit.graphs.install() before compiling"
+        )
+    if watch.error:
+        notes.append(f"a record of torch's structured trace could not be read ({watch.error})")
+    return notes
+
+
+def _rank() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _label(events: Sequence[Event]) -> str:
+    """The run label of this process's default group; '' when there is none or labkit has no label for it."""
+    import torch
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return ""
+    on_gpu = any(event.kind == "kernel" for event in events)
+    gpus = torch.cuda.device_count() if on_gpu else 0
+    try:
+        return report.run_label(dist.get_backend(), "cuda" if on_gpu else "cpu", dist.get_world_size(), gpus)
+    except ValueError:
+        return ""

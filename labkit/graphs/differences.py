@@ -1,0 +1,99 @@
+"""The first thing that two ranks did differently, told from what they ran and not from ids or times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from labkit.trace.events import collective_op
+
+__all__ = ["Difference", "Step", "first_difference"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing a rank did: a region entered, a break executed or a collective called. Times as in `rec.events`."""
+
+    kind: str
+    name: str
+    start_us: float
+    end_us: float
+    place: str = ""
+    signature: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        at = f" at {self.place}" if self.place and self.place not in self.name else ""
+        return f"{self.kind} {self.name}{at}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where ranks part: the forward, how many steps they had in common, and what each rank did next (None: nothing).
+
+    `odd` are the ranks that differ from most, or from the lowest rank where there is no majority.
+    """
+
+    forward: int
+    index: int
+    steps: dict[int, Step | None]
+    odd: list[int]
+
+    def __str__(self) -> str:
+        said: dict[str, list[int]] = {}
+        for rank, step in self.steps.items():
+            said.setdefault("nothing more" if step is None else str(step), []).append(rank)
+        whole = [f"rank {' and '.join(map(str, ranks))}: {what}" for what, ranks in said.items()]
+        if len(whole) == 1:
+            # alike by name: what differs is inside
+            whole = [
+                f"{whole[0]}, with another graph or other shapes on rank {' and '.join(map(str, self.odd))}"
+            ]
+        return f"forward {self.forward}, step {self.index}: " + "; ".join(whole)
+
+
+def first_difference(events: pd.DataFrame, graphs: pd.DataFrame, breaks: pd.DataFrame) -> Difference | None:
+    """Compare the ranks' steps in order; see `Record.first_difference`."""
+    ranks = sorted(int(rank) for rank in events["rank"].unique())
+    if len(ranks) < 2:
+        return None
+    steps = {rank: _steps(rank, events, graphs, breaks) for rank in ranks}
+    for forward in sorted({f for mine in steps.values() for f in mine}):
+        here = {rank: mine.get(forward, []) for rank, mine in steps.items()}
+        for index in range(max(map(len, here.values()))):
+            at = {rank: mine[index] if index < len(mine) else None for rank, mine in here.items()}
+            signatures = {rank: step.signature if step else "" for rank, step in at.items()}
+            if len(set(signatures.values())) > 1:
+                seen = list(signatures.values())
+                usual = max(signatures.values(), key=seen.count)  # the first one where there is no majority
+                odd = [rank for rank, signature in signatures.items() if signature != usual]
+                return Difference(forward, index, at, odd)
+    return None
+
+
+def _steps(
+    rank: int, events: pd.DataFrame, graphs: pd.DataFrame, breaks: pd.DataFrame
+) -> dict[int, list[Step]]:
+    """Everything one rank did on its main thread that the others should have done as well, by forward."""
+    mine = events[(events["rank"] == rank) & (events["thread"] == "main") & (events["forward"] >= 0)]
+    mine = mine.sort_values("start_us", kind="stable")
+    digests = graphs[graphs["rank"] == rank].set_index("compile_id")["digest"].to_dict()
+    ended = breaks[(breaks["rank"] == rank) & (breaks["kind"] == "break")]
+    why = {b["compile_id"]: b for b in ended.to_dict("records")}
+    found: dict[int, list[Step]] = {}
+    for forward in sorted(mine["forward"].unique()):
+        steps: list[Step] = []
+        for e in mine[mine["forward"] == forward].to_dict("records"):
+            if e["kind"] == "region":
+                sign = f"region {e['name']} {digests.get(e['compile_id'], '')}"
+                steps.append(Step("region", e["name"], e["start_us"], e["end_us"], e["place"], sign))
+                if b := why.get(e["compile_id"]):  # which it will execute, after its graph
+                    sign = f"break {b['place']} {b['reason']}"
+                    steps.append(Step("break", b["reason"], e["start_us"], e["end_us"], b["place"], sign))
+            elif e["kind"] == "collective":
+                op = collective_op(e["name"])
+                shapes = f" of {e['shapes']}" if e["shapes"] else ""
+                sign = f"collective {op} {e['shapes']}"
+                steps.append(Step("collective", op + shapes, e["start_us"], e["end_us"], e["place"], sign))
+        found[int(forward)] = steps
+    return found

@@ -1,0 +1,104 @@
+"""Dynamo's reports of breaks and failed guards, cut down to one line, a place, and a text fit to be committed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from labkit import places
+from labkit.graphs.names import Names
+
+__all__ = ["Why", "graph_break", "recompile"]
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_LOCATION = re.compile(r"^Graph break in user code at (?P<file>.*):(?P<line>\d+)$", re.MULTILINE)
+_HEADER = re.compile(r"^Graph Break Reason: (?P<first>.*)$", re.MULTILINE)
+_ANOTHER = "*** While handling this graph break, another graph break occurred: ***"
+# torch names the kind of break in one line and the function in another
+_WHAT = (
+    (re.compile(r"Skip calling function `<function (\S+) at"), "{reason} {what}"),
+    (re.compile(r"Developer debug context: .*qualname: (\S+?),"), "{reason}: {what}"),
+    (re.compile(r"Developer debug context: builtin (\S+) "), "{reason} {what}"),
+)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|, \d{9,}(?=\))")
+_COMPILE = re.compile(r"^(?P<id>!?\d+(?:/\d+)+): ")
+_USER_STACK = "User stack trace:"
+
+
+@dataclass(frozen=True)
+class Why:
+    """One line, the place in the reader's code, and everything torch said about it."""
+
+    reason: str
+    place: str
+    text: str
+
+
+def graph_break(report: str, names: Names) -> Why:
+    """Read the payload of a `dynamo_graph_break_reason` record.
+
+    The place is the innermost frame of the reader's code (or of labkit's model): a break inside a function that was
+    inlined is shown where it stands, not where it was called from.
+    """
+    said, _, stack = report.partition("User code traceback:")
+    frames = [(m["file"], int(m["line"]), m["name"]) for m in _FRAME.finditer(stack)]
+    own = [frame for frame in frames if not places.is_library(frame[0])]
+    if own or frames:
+        place = names.place(*(own or frames)[-1])
+    else:
+        at = _LOCATION.search(report)
+        place = places.place(at["file"], int(at["line"])) if at else ""
+    header = _HEADER.search(said)
+    body = said[header.start("first") :] if header else said
+    body = body.partition("Stack variable source attribution:")[0]
+    first, _, second = body.partition(_ANOTHER)
+    reason = _line(first)
+    for pattern, form in _WHAT:
+        if what := pattern.search(first):
+            reason = form.format(reason=reason, what=what[1])
+            break
+    if second.strip():
+        reason = f"{_line(second)}, after: {reason}"
+    lines = [clean(body).strip()]
+    if own:
+        lines += ["", "In your code:", *(f"  {names.place(*frame)}" for frame in own)]
+    return Why(clean(reason), place, "\n".join(lines))
+
+
+def _line(body: str) -> str:
+    """The line that says what happened: the one after 'Encountered graph break when ...:', else the first."""
+    lines = [line.strip() for line in body.strip().splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return lines[1]
+    return lines[0] if lines else ""
+
+
+def limit(failure: str, place: str) -> Why:
+    """Read the failure of a frame that was compiled too often and now runs what it has, or eagerly."""
+    return Why(_line(failure), place, clean(failure).strip())
+
+
+def recompile(reasons: list[str], place: str, names: Names) -> Why:
+    """Read the failed guards of a recompile, newest cached code first; `place` is the function's own.
+
+    The place is where the guarded value is used, when Dynamo says so.
+    """
+    newest = reasons[0] if reasons else ""
+    guard, _, stack = newest.partition(_USER_STACK)
+    frames = [(m["file"], int(m["line"]), m["name"]) for m in _FRAME.finditer(stack)]
+    own = [frame for frame in frames if not places.is_library(frame[0])] or frames
+    if own:
+        place = names.place(*own[-1])
+    reason = _COMPILE.sub("", guard.strip().splitlines()[0]) if guard.strip() else "no guard was reported"
+    reason = reason.split("  # ")[0].strip()
+    text = "\n".join(clean(r.partition(_USER_STACK)[0].strip().split("  # ")[0].strip()) for r in reasons)
+    return Why(clean(reason), place, text)
+
+
+def clean(text: str) -> str:
+    """Without full paths and memory addresses, so that it is the same on every rank and can be committed.
+
+    >>> clean("calling <function f at 0x7fd0a7b75d00> in /home/ada/model.py:3")
+    'calling <function f> in model.py:3'
+    """
+    return places.rewrite(_ADDRESS.sub("", text))

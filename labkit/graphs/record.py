@@ -1,0 +1,263 @@
+"""What one record holds: tidy tables with a `rank` column, counts by execution, and ranks laid side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from labkit.graphs import tables
+from labkit.graphs.differences import Difference, first_difference
+
+__all__ = ["Record", "merge"]
+
+COUNTS = ["rank", "forwards", "regions", "breaks", "at_collective", "collectives", "lookups"]
+COUNTS += ["graphs", "static_breaks", "skips", "recompiles"]
+
+
+class Record:
+    """What ran and what was compiled, as `labkit.record()` leaves it; from one rank, or of several after `merge`.
+
+    Every table has a `rank` column. Times (`start_us`, `end_us`) are microseconds from an origin that all ranks of a
+    machine share. Reading a table inside the `with` block raises ValueError: it is filled when the block ends.
+
+    The profiler makes everything slower, small operators most of all: read proportions and counts here, and take
+    times from `labkit.timing`.
+    """
+
+    def __init__(
+        self,
+        found: dict[str, pd.DataFrame] | None = None,
+        origin_ns: int = 0,
+        label: str = "",
+        notes: list[str] | None = None,
+    ) -> None:
+        self._tables = found
+        self._mark: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+        self.origin_ns = origin_ns
+        self.label = label
+        self.notes = list(notes or [])
+
+    # --- while it is open ---
+
+    def forward(self) -> contextlib.AbstractContextManager[None]:
+        """Mark one forward: `with rec.forward(): model(x)`. Without marks the whole block counts as one.
+
+        Raises ValueError outside the record's block, and inside another mark.
+        """
+        if self._mark is None:
+            raise ValueError("rec.forward() marks a forward inside the `with labkit.record() as rec:` block")
+        return self._mark()
+
+    # --- its tables ---
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """All tables by name. Raises ValueError while the record is open."""
+        if self._tables is None:
+            raise ValueError("this record is still open: read it after its `with labkit.record()` block")
+        return self._tables
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """What ran: one row a range, with kind, thread, depth on that thread, compile_id, and place where known."""
+        return self.tables["events"]
+
+    @property
+    def segments(self) -> pd.DataFrame:
+        """The main thread's time inside each forward, in pieces of one kind that neither overlap nor leave holes.
+
+        Kinds: compute, collective, lookup, entry, python, and compile where Dynamo was still at work
+        (`labkit.trace.segments` says what each of them is).
+        """
+        return self.tables["segments"]
+
+    @property
+    def graphs(self) -> pd.DataFrame:
+        """Every graph that ran or was compiled here; `calls` is how often its region ran in the marked forwards."""
+        return self.tables["graphs"]
+
+    @property
+    def breaks(self) -> pd.DataFrame:
+        """Every graph break (`kind` 'break') and every frame given up because of one ('skip').
+
+        `executed` is how often it ran in the marked forwards, `at_collective` how many of these had a collective in
+        the eager part that follows. A frame given up runs as plain Python and leaves no trace to count: its
+        `executed` is 0. `during` says whether it was compiled in this record or before. `text` is all that torch
+        said, without paths and addresses.
+        """
+        return self.tables["breaks"]
+
+    @property
+    def recompiles(self) -> pd.DataFrame:
+        """Every recompile in this record: the guard that failed, and where the guarded value is used."""
+        return self.tables["recompiles"]
+
+    @property
+    def compiles(self) -> pd.DataFrame:
+        """Every compile behind these graphs: seconds in all, in Dynamo and in the backend, and whether a cache hit."""
+        return self.tables["compiles"]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks in this record, ascending."""
+        return sorted(int(rank) for rank in self.events["rank"].unique())
+
+    # --- what they add up to ---
+
+    def counts(self) -> pd.DataFrame:
+        """One row a rank, counted by execution: regions, breaks, at_collective, collectives and lookups per forward.
+
+        Several forwards that differ give their mean. `breaks` counts every run of a region whose compile ended in a
+        break. One break in a function that was inlined breaks its caller as well: with four disabled collectives in a
+        block, two of them in a norm's `forward`, the block's frame breaks at the call of the norm, then the norm's own
+        frame at the collective. So a block has 9 regions and 6 breaks, and 4 of these stand directly at a collective
+        (`at_collective`): 360, 240 and 160 in 40 blocks. The other columns are static, they do not grow with the
+        number of calls: `graphs`, `static_breaks` (compiles that ended in a break; Dynamo's own counters agree, but for
+        branches on data, which they leave out), `skips` (frames given up) and `recompiles`.
+        """
+        rows = []
+        for rank in self.ranks:
+            mine = {name: frame[frame["rank"] == rank] for name, frame in self.tables.items()}
+            events, breaks, graphs = mine["events"], mine["breaks"], mine["graphs"]
+            inside = events[events["forward"] >= 0]
+            forwards = int((inside["kind"] == "forward").sum())
+            kinds = inside["kind"].value_counts()
+            ended = breaks[breaks["kind"] == "break"]
+            rows.append(
+                {
+                    "rank": rank,
+                    "forwards": forwards,
+                    "regions": kinds.get("region", 0) / max(forwards, 1),
+                    "breaks": ended["executed"].sum() / max(forwards, 1),
+                    "at_collective": ended["at_collective"].sum() / max(forwards, 1),
+                    "collectives": kinds.get("collective", 0) / max(forwards, 1),
+                    "lookups": kinds.get("lookup", 0) / max(forwards, 1),
+                    "graphs": int((graphs["ops"] > 0).sum()),
+                    "static_breaks": len(ended),
+                    "skips": int((breaks["kind"] == "skip").sum()),
+                    "recompiles": len(mine["recompiles"]),
+                }
+            )
+        found = pd.DataFrame(rows, columns=COUNTS)
+        for column in COUNTS:
+            if (found[column] % 1 == 0).all():
+                found[column] = found[column].astype("int64")
+        return found
+
+    def breakdown(self) -> pd.DataFrame:
+        """Microseconds of each forward by kind of segment: columns rank, forward, kind, us."""
+        lengths = self.segments.assign(us=self.segments["end_us"] - self.segments["start_us"])
+        return lengths.groupby(["rank", "forward", "kind"])["us"].sum().reset_index()
+
+    def first_difference(self) -> Difference | None:
+        """The first thing that two ranks of a merged record did differently, or None.
+
+        Compared in order, forward by forward: regions (function and graph, whatever their ids), breaks (reason and
+        place) and collectives (operation, and shapes when recorded with `shapes=True`).
+        """
+        return first_difference(self.events, self.graphs, self.breaks)
+
+    # --- ranks together, and on disk ---
+
+    @classmethod
+    def merge(cls, records: Iterable[Record]) -> Record:
+        """Lay the records of several ranks side by side on one clock. Takes a list or a PerRank.
+
+        Raises ValueError when there is none, or when two of them are of the same rank.
+        """
+        records = list(records)
+        if not records:
+            raise ValueError("merge needs at least one record")
+        strangers = [type(r).__name__ for r in records if not isinstance(r, Record)]
+        if strangers:
+            raise ValueError(f"merge takes records, one a rank, and got a {strangers[0]}")
+        seen: set[int] = set()
+        for record in records:
+            twice = seen & set(record.ranks)
+            if twice:
+                raise ValueError(f"merge takes one record a rank, and rank {min(twice)} comes twice")
+            seen |= set(record.ranks)
+        origin = min(record.origin_ns for record in records)
+        together = {}
+        for name in tables.TABLES:
+            parts = []
+            for record in records:
+                part = record.tables[name]
+                if "start_us" in part.columns:
+                    later = (record.origin_ns - origin) / 1e3
+                    part = part.assign(start_us=part["start_us"] + later, end_us=part["end_us"] + later)
+                parts.append(part)
+            full = [part for part in parts if len(part)] or parts[:1]
+            together[name] = pd.concat(full, ignore_index=True)
+        labels = {record.label for record in records}
+        notes = [f"rank {', '.join(map(str, r.ranks))}: {note}" for r in records for note in r.notes]
+        return cls(together, origin, labels.pop() if len(labels) == 1 else "", notes)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the record as one JSON file (gzipped when the name ends in .gz) and return its path.
+
+        It is written beside its place and then renamed, so that a crash leaves what was there before. Raises
+        ValueError naming the file when it cannot be written.
+        """
+        body = {"origin_ns": self.origin_ns, "label": self.label, "notes": self.notes}
+        return tables.write(path, body, self.tables)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Record:
+        """Read what `save` wrote. Raises ValueError naming the file when it is missing or not a record."""
+        body, found = tables.read(path)
+        return cls(found, body["origin_ns"], body["label"], body["notes"])
+
+    # --- shown ---
+
+    def __repr__(self) -> str:
+        if self._tables is None:
+            return "Record(open)"
+        said: dict[str, list[int]] = {}
+        for row in self.counts().to_dict("records"):
+            forwards = f"{row['forwards']} forward" + ("s" if row["forwards"] != 1 else "")
+            text = (
+                f"{forwards}, each with {_n(row['regions'], 'region')}, {_n(row['breaks'], 'break')}"
+                f" ({_n(row['at_collective'])} at a collective), {_n(row['collectives'], 'collective')};"
+                f" {_n(row['graphs'], 'graph')}, {_n(row['recompiles'], 'recompile')}"
+            )
+            said.setdefault(text, []).append(int(row["rank"]))
+        parts = [f"rank {' and '.join(map(str, ranks))}: {text}" for text, ranks in said.items()]
+        return "\n".join(
+            [f"Record({' | '.join(parts) or 'nothing'})", *(f"  note: {note}" for note in self.notes)]
+        )
+
+    def _repr_html_(self) -> str:
+        if self._tables is None:
+            return html.escape(repr(self))
+        parts = [self.counts().to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}")]
+        if len(self.breaks):
+            columns = ["rank", "kind", "name", "reason", "place", "executed", "at_collective"]
+            parts.append(self.breaks[columns].to_html(index=False, border=0))
+        difference = self.first_difference() if len(self.ranks) > 1 else None
+        lines = [*([f"First difference: {difference}"] if difference else []), *self.notes]
+        parts += [f"<div>{html.escape(line)}</div>" for line in lines]
+        if self.label:
+            parts.append(f"<div style='color:#666'>{html.escape(self.label)}</div>")
+        return "".join(parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._tables is None:
+            raise ValueError("this record is still open: send it after its `with labkit.record()` block")
+        return {**self.__dict__, "_mark": None}
+
+
+def _n(count: float, noun: str = "") -> str:
+    text = f"{count:g}"
+    return f"{text} {noun}{'' if count == 1 else 's'}" if noun else text
+
+
+def merge(records: Iterable[Record]) -> Record:
+    """Lay the records of several ranks side by side: `merge(ranks.run(fn))`. See `Record.merge`."""
+    return Record.merge(records)

@@ -1,0 +1,93 @@
+"""`labkit.record()`: the profiler around a block of code, the structured trace beside it, one Record out of both."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from labkit import torch_compat
+from labkit.graphs.build import build
+from labkit.graphs.record import Record
+from labkit.graphs.watch import install
+from labkit.trace.profiler import BODY, FORWARD, Profile
+
+__all__ = ["record"]
+
+_busy = threading.Lock()
+
+
+@contextlib.contextmanager
+def record(*, stages: bool = False, shapes: bool = False) -> Iterator[Record]:
+    """Record what runs and what is compiled in a block of code, in a rank or in any single process.
+
+    `stages` keeps the text of later stages of graphs compiled inside the block (`rec.graphs`: `aot_code`,
+    `inductor_code`). `shapes` adds the shapes of tensors to events, which lets `first_difference` compare collectives
+    by shape; it slows every operator a little more. Raises ValueError inside another record, and while another torch
+    profiler runs. An exception in the block passes through; `rec` then holds what ran until it was raised.
+
+    Everything is slower under the profiler, small operators most of all: read proportions and counts from a record,
+    and times from `labkit.timing`. Warm up first, or mark forwards and look at the later ones: what is compiled
+    inside the block appears in its time (segments of kind `compile`).
+
+    Sources: torch.profiler (kineto) and torch's structured trace (torch/_logging/_internal.py).
+
+    >>> import torch
+    >>> def twice(x):
+    ...     return x.sin() + x.sin()
+    >>> compiled = torch.compile(twice, backend="eager")
+    >>> with record() as rec:
+    ...     for _ in range(3):
+    ...         with rec.forward():
+    ...             _ = compiled(torch.ones(4))
+    >>> rec
+    Record(rank 0: 3 forwards, each with 1 region, 0 breaks (0 at a collective), 0 collectives; 1 graph, 0 recompiles)
+    """
+    if not _busy.acquire(blocking=False):
+        raise ValueError(
+            "a record is already open in this process: records do not nest; end the outer one first"
+        )
+    try:
+        watch = install()
+        profile = Profile(shapes=shapes)
+        rec = Record()
+        kept, watch.keep_stages = watch.keep_stages, stages
+        began = time.time()
+        try:
+            profile.start()
+            rec._mark = _marks()
+            try:
+                with torch_compat.profiler_mark(BODY):
+                    yield rec
+            finally:
+                rec._mark = None
+                raw = profile.stop()
+                # also after an exception in the block: what ran until then is worth reading
+                _fill(rec, build(raw, watch, began, stages))
+        finally:
+            watch.keep_stages = kept
+    finally:
+        _busy.release()
+
+
+def _fill(rec: Record, done: Record) -> None:
+    rec.__dict__.update(done.__dict__)
+
+
+def _marks() -> Any:
+    """`rec.forward()` of one record: marks that do not nest."""
+    inside = threading.Lock()
+
+    @contextlib.contextmanager
+    def mark() -> Iterator[None]:
+        if not inside.acquire(blocking=False):
+            raise ValueError("rec.forward() is already open: forwards do not nest")
+        try:
+            with torch_compat.profiler_mark(FORWARD):
+                yield
+        finally:
+            inside.release()
+
+    return mark

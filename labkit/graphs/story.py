@@ -1,0 +1,174 @@
+"""Which compiles matter to a record, under which names, and how often each of them ran."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from labkit import torch_compat
+from labkit.graphs import reasons
+from labkit.graphs.names import Names
+from labkit.graphs.watch import Compile, Watch
+from labkit.trace import Event
+
+__all__ = ["Known", "Story", "Unknown", "tell"]
+
+_CLOCK_SLACK_S = 0.002  # between time.time() and the profiler's clock
+
+
+@dataclass
+class Known:
+    """A compile of this record, with the id it has here and what is shown of it."""
+
+    id: str
+    compile: Compile
+    name: str
+    place: str
+    why: reasons.Why | None = None
+    during: bool = False
+    calls: int = 0
+    at_collective: int = 0
+
+
+@dataclass
+class Unknown:
+    """A region whose compile was not watched: what torch's own short list of metrics still says about it."""
+
+    name: str
+    place: str = ""
+    ops: int = 0
+    calls: int = 0
+
+
+@dataclass
+class Story:
+    """All compiles that matter to a record. Dynamo starts its ids over when it is reset, so an id may name several.
+
+    Such a one is told from the others by time, and here becomes '0/0 (2)'.
+    """
+
+    by_raw_id: dict[str, list[Known]] = field(default_factory=lambda: defaultdict(list))
+    unknown: dict[str, Unknown] = field(default_factory=dict)  # compiled before the watch began
+
+    @property
+    def known(self) -> dict[str, Known]:
+        """Every compile by its id in this record, in the order they were made."""
+        alike = (k for ks in self.by_raw_id.values() for k in ks)
+        return {k.id: k for k in sorted(alike, key=lambda k: k.compile.started)}
+
+    def of(self, event: Event) -> Known | None:
+        """The compile that had this event's raw id at its time."""
+        before = [k for k in self.by_raw_id.get(event.compile_id, ()) if k.compile.started <= _seen(event)]
+        return before[-1] if before else None
+
+    def unwatched(self, raw_id: str) -> str:
+        """The id here of a compile that was not watched."""
+        return f"{raw_id} (?)" if self.by_raw_id.get(raw_id) else raw_id
+
+    def show(self, event: Event, events: Sequence[Event]) -> tuple[str, str]:
+        """Give an event its id in this record, and say its name and place."""
+        if not event.compile_id:
+            return event.name, ""
+        k = self.of(event)
+        if k is None:
+            event.compile_id = self.unwatched(event.compile_id)
+            unknown = self.unknown[event.compile_id]
+            name, place = unknown.name, unknown.place
+        else:
+            event.compile_id, name, place = k.id, k.name, k.place
+        if event.kind in ("region", "compiled", "compile"):
+            return name, place
+        if event.kind == "collective" and k and k.compile.broke and k.why and not region_of(event, events)[1]:
+            return event.name, k.why.place  # the eager call that the region broke for, or one right after it
+        return event.name, ""
+
+    def count(self, events: Sequence[Event]) -> None:
+        """Count the runs of every region inside forwards, and how many of these broke at a collective."""
+        known = self.known
+        eager: Counter[int] = Counter()  # region event -> collectives called outside its compiled graph
+        has_graph_call = set()
+        for event in events:
+            if event.kind not in ("collective", "compiled"):
+                continue
+            region, compiled = region_of(event, events)
+            if event.kind == "compiled":
+                has_graph_call.add(region)
+            elif not compiled:
+                eager[region] += 1
+        for index, event in enumerate(events):
+            if event.kind != "region" or event.forward < 0:
+                continue
+            k = known.get(event.compile_id)
+            if k is None:
+                self.unknown[event.compile_id].calls += 1
+                continue
+            k.calls += 1
+            # a backend that runs the graph operator by operator shows the graph's own collectives as well
+            own = 0 if index in has_graph_call else k.compile.collectives
+            if k.compile.broke and eager[index] > own:
+                k.at_collective += 1
+
+
+def tell(events: Sequence[Event], watch: Watch, began: float, names: Names) -> Story:
+    """The compiles that ran here, those made here, and frames given up earlier that are still given up.
+
+    `began` is when the record was opened, in seconds since the epoch.
+    """
+    everything = watch.known()
+    by_raw_id: dict[str, list[Compile]] = defaultdict(list)
+    for c in everything:
+        by_raw_id[c.id].append(c)
+    ran: set[int] = set()
+    unwatched: set[str] = set()
+    for event in events:
+        if event.compile_id:
+            before = [c for c in by_raw_id.get(event.compile_id, ()) if c.started <= _seen(event)]
+            if before:
+                ran.add(id(before[-1]))
+            else:
+                unwatched.add(event.compile_id)
+    alive = watch.alive()
+    story = Story()
+    for c in everything:
+        during = c.started >= began
+        if during or id(c) in ran or (c.skipped and c.epoch == alive):
+            same_id = story.by_raw_id[c.id]
+            here = c.id if not same_id else f"{c.id} ({len(same_id) + 1})"
+            same_id.append(_known(here, c, everything, during, names))
+    for metrics in torch_compat.compilation_metrics() if unwatched else []:
+        if metrics.compile_id in unwatched and metrics.co_name:
+            at = (metrics.co_name, metrics.co_filename or "", metrics.co_firstlineno or 0)
+            found = Unknown(*names.function(*at), metrics.graph_op_count or 0)
+            story.unknown[story.unwatched(metrics.compile_id)] = found
+    for raw_id in unwatched:
+        story.unknown.setdefault(story.unwatched(raw_id), Unknown(f"region {raw_id}"))
+    return story
+
+
+def _seen(event: Event) -> float:
+    """When, at the latest, an event's compile had started: seconds since the epoch."""
+    return (event.end if event.kind == "compile" else event.start) / 1e9 + _CLOCK_SLACK_S
+
+
+def _known(here: str, c: Compile, everything: Sequence[Compile], during: bool, names: Names) -> Known:
+    origin = c
+    if not c.filename:  # a frame given up before tracing: its earlier compiles know where it stands
+        frame = c.id.rpartition("/")[0]
+        alike = [o for o in everything if o.epoch == c.epoch and o.id.rpartition("/")[0] == frame]
+        origin = next((o for o in alike if o.filename), c)
+    name, place = names.function(origin.co_name, origin.filename, origin.line) if origin.co_name else ("", "")
+    why = None
+    if c.broke or c.skipped:
+        why = reasons.graph_break(c.break_text, names) if c.break_text else reasons.limit(c.failure, place)
+    return Known(here, c, name or f"frame {here}", place, why, during)
+
+
+def region_of(event: Event, events: Sequence[Event]) -> tuple[int, bool]:
+    """The region an event runs in (an index; -1: none), and whether it runs in that region's compiled graph."""
+    compiled = False
+    at = event.parent
+    while at >= 0 and events[at].kind != "region":
+        compiled = compiled or events[at].kind == "compiled"
+        at = events[at].parent
+    return at, compiled

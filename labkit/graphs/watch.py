@@ -1,0 +1,259 @@
+"""A subscriber to torch's structured trace: it remembers every compile, so that code compiled earlier keeps its name.
+
+Torch writes the trace only while someone listens, and only while compiling: calls of compiled code cost nothing more.
+Compiling costs what it takes to print the graphs and guards, about 10 ms for each small graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit import torch_compat
+
+__all__ = ["Compile", "Watch", "install", "watch"]
+
+MOST_COMPILES = 5000  # remembered in a process; the oldest go first
+MOST_TEXT = 64 << 20  # characters of graph code kept; the oldest lose theirs, names and counts stay
+
+_COLLECTIVE_CALL = re.compile(r"torch\.ops\._c10d_functional(?:_autograd)?\.(?!wait_tensor|_wrap)\w+")
+# what may differ between ranks that run the same graph: the device, and the name of the group they belong to
+_RANK_DEVICE = re.compile(r"cuda:\d+")
+_GROUP = re.compile(r"(torch\.ops\._c10d_functional\S*\(.*), '[^']*'\)")
+_COMMENT = re.compile(r"#.*")
+_STAGES = {
+    "aot_forward_graph": "aot",
+    "aot_inference_graph": "aot",
+    "aot_backward_graph": "aot",
+    "inductor_output_code": "inductor",
+}
+
+
+@dataclass
+class Compile:
+    """What the trace said about one attempt to compile one frame. `epoch` counts Dynamo resets, which reuse ids."""
+
+    epoch: int
+    id: str
+    started: float  # seconds since the epoch
+    begun: bool = False  # tracing started; a failed guard is reported before that
+    finished: bool = False
+    co_name: str = ""
+    filename: str = ""
+    line: int = 0
+    has_code: bool = False  # False: the frame was given up, or compiling failed
+    graph: str = ""
+    digest: str = ""  # of the graph, the same on every rank that has the same one
+    ops: int = 0
+    collectives: int = 0
+    break_text: str = ""
+    failure: str = ""
+    reasons: list[str] = field(default_factory=list)  # failed guards, newest cached code first
+    seconds: float | None = None
+    backend_s: float | None = None
+    backward_s: float | None = None
+    cached: bool | None = None
+    aot: str = ""
+    inductor: str = ""
+
+    @property
+    def broke(self) -> bool:
+        """Whether running this code ends in a graph break."""
+        return self.has_code and bool(self.break_text)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the frame was given up for good because of a break, and runs eagerly."""
+        given_up = bool(self.break_text) or "recompile limit" in self.failure
+        return self.finished and not self.has_code and given_up
+
+
+class Watch(logging.Handler):
+    """Collects `Compile`s from the records of torch's structured trace. It never raises into a compile."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.compiles: OrderedDict[tuple[int, str], Compile] = OrderedDict()
+        self.epoch = 0
+        self.keep_stages = False
+        self.error = ""  # the last thing this could not read, for a record's notes
+        self._text = 0
+        self._last_frame = -1
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._read(record.metadata, record.payload, record.created)  # type: ignore[attr-defined]
+        except Exception as error:  # a reader of traces must not break what it reads
+            self.error = f"{type(error).__name__}: {error}"
+
+    def _read(self, said: dict[str, Any], text: str | None, at: float) -> None:
+        name = compile_id(said)
+        if not name:
+            return
+        artifact = said["artifact"]["name"] if "artifact" in said else ""
+        if "dynamo_start" in said or artifact == "recompile_reasons":
+            self._begin(name, said, at)
+        compile_ = self.compiles.get((self.epoch, name))
+        if compile_ is None:
+            return
+        if "dynamo_start" in said:
+            compile_.begun = True
+            frame = (said["dynamo_start"].get("stack") or [{}])[-1]
+            compile_.co_name, compile_.line = frame.get("name", ""), frame.get("line", 0)
+        elif "dynamo_output_graph" in said:
+            self._graph(compile_, text or "")
+        elif artifact == "dynamo_graph_break_reason":
+            # what follows the reader's stack is Dynamo's own, and long
+            compile_.break_text = (text or "").split("\nTraceback (most recent call last)")[0]
+            self._kept(len(compile_.break_text))
+        elif artifact == "recompile_reasons":
+            compile_.reasons = _reasons(text or "")
+        elif artifact.startswith(("fx_graph_cache_", "aotautograd_cache_")):
+            if artifact.endswith("_hit"):
+                compile_.cached = True
+            elif artifact.endswith(("_miss", "_bypass")) and compile_.cached is None:
+                compile_.cached = False
+        elif "compilation_metrics" in said:
+            self._finish(compile_, said["compilation_metrics"])
+        elif "bwd_compilation_metrics" in said:
+            duration = said["bwd_compilation_metrics"].get("duration_us")
+            compile_.backward_s = duration / 1e6 if duration else None
+        elif self.keep_stages and (stage := next((s for key, s in _STAGES.items() if key in said), None)):
+            whole = "\n\n".join(filter(None, [getattr(compile_, stage), text or ""]))
+            setattr(compile_, stage, whole)
+            self._kept(len(text or ""))
+
+    def _begin(self, name: str, said: dict[str, Any], at: float) -> None:
+        known = self.compiles.get((self.epoch, name))
+        if known is not None and not known.finished and not (known.begun and "dynamo_start" in said):
+            return
+        frame = said.get("frame_id")
+        number = frame if isinstance(frame, int) else -1
+        # Dynamo numbers frames upwards until it is reset, so an id seen before starts a new life of the process
+        if known is not None or (name == "0/0" and self._last_frame >= 0):
+            self.epoch += 1
+            self._last_frame = -1
+        self._last_frame = max(self._last_frame, number)
+        self.compiles[self.epoch, name] = Compile(self.epoch, name, at)
+        while len(self.compiles) > MOST_COMPILES:
+            _, old = self.compiles.popitem(last=False)
+            self._text -= _size(old)
+
+    def _graph(self, compile_: Compile, code: str) -> None:
+        self._text -= len(compile_.graph)
+        compile_.graph = code
+        alike = _GROUP.sub(r"\1)", _RANK_DEVICE.sub("cuda", _COMMENT.sub("", code)))
+        compile_.digest = hashlib.md5(alike.encode(), usedforsecurity=False).hexdigest()[:12]
+        compile_.collectives = len(_COLLECTIVE_CALL.findall(alike))
+        self._kept(len(code))
+
+    def _finish(self, compile_: Compile, metrics: dict[str, Any]) -> None:
+        compile_.finished = True
+        compile_.has_code = bool(metrics.get("has_guarded_code"))
+        compile_.co_name = metrics.get("co_name") or compile_.co_name
+        compile_.filename = metrics.get("co_filename") or ""
+        compile_.line = metrics.get("co_firstlineno") or compile_.line
+        compile_.ops = metrics.get("graph_op_count") or 0
+        compile_.seconds = metrics.get("entire_frame_compile_time_s")
+        compile_.backend_s = metrics.get("backend_compile_time_s")
+        compile_.failure = str(metrics.get("fail_reason") or "")
+
+    def _kept(self, length: int) -> None:
+        self._text += length
+        if self._text <= MOST_TEXT:
+            return
+        for old in list(self.compiles.values())[:-1]:
+            self._text -= _size(old)
+            old.graph = old.aot = old.inductor = ""
+            self._text += _size(old)
+            if self._text <= MOST_TEXT:
+                return
+
+    def known(self) -> list[Compile]:
+        """Every compile remembered, oldest first."""
+        self.acquire()
+        try:
+            return list(self.compiles.values())
+        finally:
+            self.release()
+
+    def alive(self) -> int:
+        """The epoch that holds now; one more than the last one seen when Dynamo was reset since."""
+        frames = torch_compat.dynamo_frames_seen()
+        reset = frames is not None and self._last_frame >= frames
+        return self.epoch + 1 if reset else self.epoch
+
+
+def compile_id(said: dict[str, Any]) -> str:
+    """The id that a trace record belongs to, as Dynamo writes it: '1/0', or '!0/1/0' under compiled autograd.
+
+    >>> compile_id({"frame_id": 1, "frame_compile_id": 0, "attempt": 1})
+    '1/0'
+    """
+    parts = [said.get("frame_id"), said.get("frame_compile_id")]
+    frame = "/".join(str(part) for part in parts if part is not None)
+    autograd = said.get("compiled_autograd_id")
+    return frame if autograd is None else f"!{autograd}/{frame}".rstrip("/")
+
+
+def _reasons(text: str) -> list[str]:
+    """Several failed guards come as a JSON list, a single one as it is."""
+    if text.startswith("["):
+        try:
+            return [str(reason) for reason in json.loads(text)]
+        except ValueError:
+            pass
+    return [text] if text else []
+
+
+def _size(compile_: Compile) -> int:
+    return len(compile_.graph) + len(compile_.aot) + len(compile_.inductor) + len(compile_.break_text)
+
+
+_watch: Watch | None = None
+_lock = threading.Lock()
+
+
+def install() -> Watch:
+    """Start listening to this process's compiles and go on until it ends; a second call does nothing.
+
+    Ranks call this when they start, so that `labkit.record()` knows the graphs of code that was compiled before it
+    began. It keeps the last 5000 compiles and 64 million characters of their code. TORCH_TRACE and its files are left
+    as they are. Cost: nothing when calling compiled code; when compiling, about 10 ms a graph.
+
+    >>> install() is install()
+    True
+    """
+    global _watch
+    with _lock:
+        if _watch is None:
+            _watch = Watch()
+        logger = torch_compat.trace_logger()
+        if _watch not in logger.handlers:
+            # first in line: torch's own handler removes itself from the list on its first record, which would make
+            # the logger skip the handler after it
+            logger.handlers.insert(0, _watch)
+            if logger.level == logging.NOTSET or logger.level > logging.DEBUG:
+                logger.setLevel(logging.DEBUG)
+            logger.propagate = False
+        return _watch
+
+
+def watch() -> Watch:
+    """The process's watch, listening."""
+    return install()
+
+
+def uninstall() -> None:
+    """Stop listening and forget every compile."""
+    global _watch
+    with _lock:
+        if _watch is not None:
+            torch_compat.trace_logger().removeHandler(_watch)
+        _watch = None

@@ -1,0 +1,9 @@
+"""What ran when: profiler events made tidy, and each forward's time split into pieces that do not overlap."""
+
+from __future__ import annotations
+
+from labkit.trace.events import Event, tidy
+from labkit.trace.profiler import Profile, RawEvent
+from labkit.trace.segments import Segment, partition
+
+__all__ = ["Event", "Profile", "RawEvent", "Segment", "partition", "tidy"]

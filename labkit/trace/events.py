@@ -1,0 +1,244 @@
+"""From raw ranges to tidy events: what each one is, which forward it belongs to, what it lies in.
+
+The names are the profiler's own (torch 2.13): `Torch-Compiled Region: 1/0` and `TorchDynamo Cache Lookup` from
+Dynamo's frame evaluation, `Pregraph bytecode` and `AOTDispatcher Runtime Wrapper Prologue` on the way into a region,
+`## Call CompiledFxGraph` from Inductor, `c10d::` and `_c10d_functional::` from the collectives. Regions nest: what
+follows a graph break is a function of its own, called from inside the region that broke.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from labkit.trace.profiler import BODY, FORWARD, RawEvent
+
+__all__ = ["Event", "collective_op", "tidy"]
+
+REGION = "Torch-Compiled Region: "
+LOOKUP = "TorchDynamo Cache Lookup"
+ENTRY = ("Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
+COMPILED = "## Call CompiledFxGraph"
+COMPILING = ("dynamo", " (dynamo_timed)")
+
+_COLLECTIVE = re.compile(r"^(c10d|_?c10d_functional|_c10d_functional_autograd|shm)::?(\w+)$")
+_BACKEND = re.compile(r"^(gloo|nccl|mpi|ucc|xccl):(\w+)$")
+_OP = re.compile(r"^(?!autograd::|profiler::|torch::)\w+::[\w.]+$")
+_DEVICE_TRANSFER = re.compile(r"nccl|^Memcpy", re.IGNORECASE)
+_COMPILE_ID = re.compile(r"compile_id=(\S+)$")
+
+# kinds that hide what runs inside them: the aten calls of a compiled graph, the c10d call of a functional collective
+_OPAQUE = {
+    "op": {"op", "entry"},
+    "compiled": {"op", "compiled", "entry"},
+    "collective": {"op", "collective", "wait", "transfer", "entry"},
+    "wait": {"op", "collective", "wait", "transfer", "entry"},
+    "transfer": {"op", "collective", "wait", "transfer", "entry"},
+    "lookup": {"op", "entry"},
+    "entry": {"op", "entry"},
+}
+
+
+@dataclass(slots=True)
+class Event:
+    """One tidy event. Times are nanoseconds since the epoch; `parent` is the index of the event it lies in, or -1."""
+
+    kind: str
+    name: str
+    start: int
+    end: int
+    thread: str
+    depth: int
+    forward: int = -1
+    compile_id: str = ""
+    parent: int = -1
+    shapes: str = ""
+
+
+def collective_op(name: str) -> str:
+    """The operation behind an event's name, the same for the eager, functional and shm spelling.
+
+    >>> {collective_op(name) for name in ("c10d::allreduce_", "_c10d_functional::all_reduce_", "shm:all_reduce")}
+    {'all_reduce'}
+    """
+    op = name.rsplit(":", 1)[-1].strip("_")
+    return _SPELLING.get(op, op)
+
+
+_SPELLING = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather",
+    "allgather_base": "all_gather_into_tensor",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_base": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+}
+
+
+def classify(name: str, on_main: bool = True, floating: bool = False) -> str:
+    """What a host range is, or '' for one that says nothing here.
+
+    >>> classify("c10d::allreduce_"), classify("gloo:all_reduce", on_main=False), classify("aten::mm")
+    ('collective', 'transfer', 'op')
+    """
+    if name.startswith(REGION):
+        return "region"
+    if name == LOOKUP:
+        return "lookup"
+    if name in ENTRY:
+        return "entry"
+    if name.startswith(COMPILED):
+        return "compiled"
+    if name == COMPILING[0] or name.endswith(COMPILING[1]):
+        return "compile"
+    if name in (BODY, FORWARD):
+        return "forward"
+    if _BACKEND.match(name):
+        return "transfer" if floating or not on_main else "collective"
+    if match := _COLLECTIVE.match(name):
+        if match[2] == "wait_tensor":
+            return "wait"
+        if match[2].startswith("_wrap"):  # an eager tensor dressed for autograd: no communication
+            return "op"
+        return "transfer" if floating or (match[1] == "shm" and not on_main) else "collective"
+    return "op" if _OP.match(name) else ""
+
+
+def tidy(raw: Iterable[RawEvent]) -> list[Event]:
+    """Name, nest and number raw ranges; the order is by start, thread by thread, the main thread first.
+
+    The main thread is the one that carries the record's marks. Without a mark around a forward, everything that was
+    recorded is forward 0; with marks, what ran outside them has forward -1. Collectives are counted once: of several
+    nested ranges of one call the outermost stays. Whatever runs inside a compiled graph is part of it, except for
+    collectives and waits. A blocking collective reaches to the end of its transfer: the range that torch gives it ends
+    when the transfer is queued, and the waiting that follows has none.
+    """
+    host: dict[int, list[RawEvent]] = {}
+    device: list[RawEvent] = []
+    loose: list[RawEvent] = []
+    for event in raw:
+        if event.stream >= 0:
+            device.append(event)
+        elif event.floating:
+            loose.append(event)
+        else:
+            host.setdefault(event.thread, []).append(event)
+    main = next((t for t, events in host.items() if any(e.name == BODY for e in events)), None)
+    if main is None:
+        return []
+    names = _thread_names(host, loose, main)
+    marks = _marks(host[main])
+    found: list[Event] = []
+    for thread in sorted(host, key=lambda t: (t != main, t)):
+        found += _nest(host[thread], names[thread], thread == main, len(found), drop_body=len(marks) > 0)
+    for event in sorted(loose, key=lambda e: e.start):
+        if classify(event.name, on_main=False, floating=True) == "transfer":
+            found.append(Event("transfer", event.name, event.start, event.end, names[event.thread], 0))
+    _reach(found)
+    for event in sorted(device, key=lambda e: e.start):
+        kind = "transfer" if _DEVICE_TRANSFER.search(event.name) else "kernel"
+        found.append(Event(kind, event.name, event.start, event.end, f"stream {event.stream}", 0))
+    _number(found, marks or [_body(host[main])])
+    return found
+
+
+def _body(events: Sequence[RawEvent]) -> tuple[int, int]:
+    return next((e.start, e.end) for e in events if e.name == BODY)
+
+
+def _marks(events: Sequence[RawEvent]) -> list[tuple[int, int]]:
+    return sorted((e.start, e.end) for e in events if e.name == FORWARD)
+
+
+def _thread_names(host: dict[int, list[RawEvent]], loose: list[RawEvent], main: int) -> dict[int, str]:
+    """A readable name for every thread: what it does, and a number where several do the same."""
+    seen: Counter[str] = Counter()
+    names = {main: "main"}
+    threads: dict[int, list[str]] = {t: [e.name for e in events] for t, events in host.items()}
+    for event in loose:
+        threads.setdefault(event.thread, []).append(event.name)
+    for thread in sorted(threads):
+        if thread == main:
+            continue
+        backend = next((m[1] for n in threads[thread] if (m := _BACKEND.match(n))), "")
+        autograd = any(n.startswith("autograd::") for n in threads[thread])
+        role = backend or ("autograd" if autograd else "thread")
+        seen[role] += 1
+        names[thread] = role if seen[role] == 1 else f"{role} {seen[role]}"
+    return names
+
+
+def _nest(raw: list[RawEvent], thread: str, on_main: bool, offset: int, drop_body: bool) -> list[Event]:
+    """One thread's ranges as a tree of the events that matter, found by their times."""
+    found: list[Event] = []
+    open_: list[int] = []  # indices in `found`, outermost first
+    for event in sorted(raw, key=lambda e: (e.start, -e.end)):
+        while open_ and found[open_[-1]].end <= event.start:
+            open_.pop()
+        inside = found[open_[-1]] if open_ else None
+        kind = classify(event.name, on_main)
+        compiling = next((found[i] for i in open_ if found[i].kind == "compile"), None)
+        if compiling is not None:
+            # fake tensors and autotuning run real operators while compiling; they are not the program's
+            if not compiling.compile_id and (match := _COMPILE_ID.search(event.name)):
+                compiling.compile_id = match[1]
+            continue
+        if not kind or (drop_body and event.name == BODY):
+            continue
+        if inside is not None and kind in _OPAQUE.get(inside.kind, ()):
+            continue
+        end = min(event.end, inside.end) if inside else event.end
+        new = Event(kind, event.name, event.start, max(end, event.start), thread, len(open_))
+        new.shapes = event.shapes
+        if inside is not None:
+            new.parent = open_[-1] + offset
+            new.compile_id = inside.compile_id
+        if kind == "region":
+            new.compile_id = event.name.removeprefix(REGION)
+        open_.append(len(found))
+        found.append(new)
+    _lookups(found)
+    return found
+
+
+def _lookups(events: list[Event]) -> None:
+    """A lookup that finds code is followed by that code's region: give it the region's id."""
+    for before, after in zip(events, events[1:], strict=False):
+        if before.kind == "lookup":
+            hit = after.kind == "region" and after.parent == before.parent
+            before.compile_id = after.compile_id if hit else ""
+
+
+def _reach(events: list[Event]) -> None:
+    """Extend each blocking collective over its transfer, where its thread did nothing else until that had ended.
+
+    A call with `async_op=True` goes on to other work; should it only run Python meanwhile, it looks like waiting here.
+    """
+    calls = [i for i, e in enumerate(events) if e.kind == "collective" and e.name.startswith("c10d::")]
+    taken: set[int] = set()
+    for transfer in events:
+        if transfer.kind != "transfer" or transfer.depth or transfer.thread == "main":
+            continue
+        before = [i for i in calls if i not in taken and events[i].start <= transfer.start]
+        if not before:
+            continue
+        call = events[before[-1]]
+        taken.add(before[-1])
+        after = events[before[-1] + 1 : before[-1] + 2]
+        ends = [e.start for e in after if e.thread == call.thread]
+        ends += [events[call.parent].end] if call.parent >= 0 else []
+        if call.end < transfer.end <= min(ends, default=transfer.end):
+            call.end = transfer.end
+
+
+def _number(events: list[Event], forwards: list[tuple[int, int]]) -> None:
+    """Give every event the forward it starts in. What another thread starts in a forward belongs to it."""
+    starts = [start for start, _ in forwards]
+    for event in events:
+        i = bisect.bisect_right(starts, event.start) - 1
+        event.forward = i if i >= 0 and event.start <= forwards[i][1] else -1

@@ -1,0 +1,100 @@
+"""torch.profiler started and stopped by hand, and its raw events: names and integer times, nothing derived.
+
+`prof.events()` builds a tree of Python objects that takes seconds for thousands of events; the raw ones are read in
+milliseconds. Their times are nanoseconds since the epoch, so all processes of a machine share the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from labkit import torch_compat
+
+__all__ = ["BODY", "FORWARD", "Profile", "RawEvent"]
+
+BODY = "labkit.record"  # the mark around everything that was recorded
+FORWARD = "labkit.forward"  # the mark around one forward
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvent:
+    """One range as the profiler gives it: nanoseconds since the epoch, the thread or stream it ran on."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+    stream: int = -1  # of a GPU, where the range is a kernel or a copy; -1 on the host
+    floating: bool = False  # belongs to no thread's stack: an asynchronous range such as gloo's
+    shapes: str = ""  # of the tensors it was given, where shapes were asked for
+
+
+class Profile:
+    """A profiler for one block of code. Raises ValueError when another one is running in this process.
+
+    >>> import torch
+    >>> profile = Profile()
+    >>> profile.start()
+    >>> _ = torch.ones(3).sum()
+    >>> "aten::sum" in {event.name for event in profile.stop()}
+    True
+    """
+
+    def __init__(self, shapes: bool = False) -> None:
+        self._shapes = shapes
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        if torch_compat.profiler_running():
+            # torch would let the second one start and give the first one no events
+            raise ValueError(
+                "a torch profiler is already running in this process, and recording needs it: end that one first"
+            )
+        torch_compat.quiet_profiler()
+        activities = [ProfilerActivity.CPU]
+        if _on_gpu():
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=activities, record_shapes=self._shapes)
+        self._profiler.start()
+
+    def stop(self) -> list[RawEvent]:
+        """End the profiler and return what it saw, unordered."""
+        if _on_gpu():
+            import torch
+
+            torch.cuda.synchronize()  # or the kernels still running would be missing
+        self._profiler.stop()
+        found = torch_compat.profiler_events(self._profiler)
+        self._profiler = None
+        return [raw for event in found if (raw := _raw(event, self._shapes))]
+
+
+def _on_gpu() -> bool:
+    """Whether this process has used a GPU: asking for GPU events would otherwise create a context for nothing."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def _raw(event: Any, shapes: bool) -> RawEvent | None:
+    start = event.start_ns()
+    end = start + event.duration_ns()
+    if "CPU" in str(event.device_type()):
+        floating = bool(event.is_async())
+        given = _shapes(event) if shapes else ""
+        return RawEvent(event.name(), start, end, event.start_thread_id(), -1, floating, given)
+    if event.is_user_annotation():
+        return None  # the host's ranges once more, as the GPU timeline shows them
+    return RawEvent(event.name(), start, end, -1, event.device_resource_id())
+
+
+def _shapes(event: Any) -> str:
+    """The shapes of the tensors of a call such as '4x8, 8x8'; a list of tensors counts as its tensors."""
+    found = []
+    for given in event.structured_input_shapes():
+        tensors = given if given and isinstance(given[0], (list, tuple)) else [given]
+        found += ["x".join(map(str, shape)) for shape in tensors if shape]
+    return ", ".join(found)

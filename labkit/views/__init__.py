@@ -1,0 +1,23 @@
+"""Draws records and reports: the fragment strip, comparisons of variants, an explorer. Never imports torch."""
+
+from __future__ import annotations
+
+from labkit.views.compare import ratios, timings
+from labkit.views.explorer import explorer, explorer_static
+from labkit.views.shares import breakdown
+from labkit.views.source import beside_source
+from labkit.views.strip import strip, strip_text, strips
+from labkit.views.style import label_figure
+
+__all__ = [
+    "beside_source",
+    "breakdown",
+    "explorer",
+    "explorer_static",
+    "label_figure",
+    "ratios",
+    "strip",
+    "strip_text",
+    "strips",
+    "timings",
+]

@@ -1,0 +1,220 @@
+"""Variants side by side: how long a forward takes on each rank, and which differences are clear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from labkit.views import style
+from labkit.views.frames import need
+from labkit.views.rows import LEFT, beside, empty, heading, names, panels
+from labkit.views.style import Figure, Sheet, styled, variant_colour
+
+__all__ = ["ratios", "timings"]
+
+RIGHT = 2.35  # inches for the numbers beside a plot
+ROW = 0.3
+MARKERS = "osD^vPX*"
+
+
+@styled
+def timings(samples: pd.DataFrame, title: str | None = None, label: str = "") -> Figure:
+    """Draw every rank's times: faint rounds, a bar from p10 to p90, the median, in ms and as frames a second.
+
+    `samples` has variant, rank, round and seconds; with a column `evidence` each kind of evidence gets a panel and
+    a time axis of its own, because they measure different things.
+
+    Raises ValueError for a missing column or no samples.
+
+    >>> rows = [(v, i, 0, s + i / 1000) for v, s in (("A", 0.008), ("B", 0.012)) for i in range(5)]
+    >>> figure = timings(pd.DataFrame(rows, columns=["variant", "round", "rank", "seconds"]), label="host only")
+    """
+    samples = need(samples, ["variant", "round", "rank", "seconds"], "samples")
+    sheet = Sheet()
+    if samples.empty:
+        return empty(sheet, title, "No sample was taken", label)
+    sheet.title(_fastest(samples) if title is None else title)
+    ranks = sorted(samples["rank"].unique())
+    medians = [(f"median, rank {r}", _key(MARKERS[i % 8], style.INK)) for i, r in enumerate(ranks)]
+    sheet.legend([*medians, ("p10 to p90", _bar_key), ("one round", _key(".", "#555555"))])
+    for name, part in panels(samples):
+        variants = list(pd.unique(part["variant"]))
+        lanes = len(variants) * (0.14 * len(ranks) + 0.16)
+        heading(sheet, name)
+        quiet = {"fontsize": style.SMALL, "color": style.QUIET}
+        sheet.text("median of all ranks", left=sheet.width - RIGHT + 0.13, top=sheet.top - 0.16, **quiet)
+        sheet.top += 0.03
+        ax = sheet.axes(LEFT, sheet.width - LEFT - RIGHT, lanes)
+        _timing_rows(ax, part, variants, ranks)
+        ax.set_xlabel("ms per forward", labelpad=1)
+        sheet.top += 0.44
+    return sheet.finish(label)
+
+
+def _timing_rows(ax: Axes, part: pd.DataFrame, variants: Sequence[str], ranks: Sequence[int]) -> None:
+    step, pitch = 0.14, 0.14 * len(ranks) + 0.16
+    ax.set_ylim(len(variants) * pitch, 0)
+    centres = []
+    for i, variant in enumerate(variants):
+        middle = (i + 0.5) * pitch
+        centres.append(middle)
+        mine = part[part["variant"] == variant]
+        for j, rank in enumerate(ranks):
+            ms = mine.loc[mine["rank"] == rank, "seconds"].to_numpy() * 1e3
+            if not len(ms):
+                continue
+            y, colour = middle + (j - (len(ranks) - 1) / 2) * step, variant_colour(variant)
+            low, median, high = np.quantile(ms, [0.1, 0.5, 0.9])
+            ax.plot(
+                ms,
+                np.full(len(ms), y),
+                ".",
+                color=colour,
+                alpha=0.6,
+                markersize=3.6,
+                markeredgewidth=0,
+                zorder=3,
+            )
+            ax.plot([low, high], [y, y], color=colour, linewidth=4.5, alpha=0.3, solid_capstyle="butt")
+            ax.plot(median, y, MARKERS[j % 8], color=colour, markersize=6, markeredgecolor="white", zorder=4)
+        median = float(np.median(mine["seconds"]) * 1e3)
+        said = f"{median:.3g} ms    {1000 / median:.3g} frames/s"
+        beside(ax, middle, said)
+    names(ax, centres, variants)
+    # a round in which the machine was busy elsewhere must not squeeze all others into a corner
+    slow = float(part.groupby(["variant", "rank"])["seconds"].quantile(0.9).max() * 1e3)
+    ax.set_xlim(0, slow * 1.12)
+    beyond = int((part["seconds"] * 1e3 > slow * 1.12).sum())
+    if beyond:
+        said = (
+            f"{beyond} slower rounds lie to the right" if beyond > 1 else "1 slower round lies to the right"
+        )
+        ax.annotate(
+            said,
+            (1, 0),
+            (0, 3),
+            "axes fraction",
+            "offset points",
+            ha="right",
+            fontsize=7.5,
+            color=style.QUIET,
+        )
+
+
+@styled
+def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, label: str = "") -> Figure:
+    """Draw each verdict's time ratio with its interval on a log axis, 1 marked, and its outcome in words.
+
+    `verdicts` are `labkit.timing.Verdict` objects or a table with a, b, ratio, low, high, n, confidence and outcome;
+    with a column `evidence` the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
+
+    Raises ValueError for a missing column.
+    """
+    if not isinstance(verdicts, pd.DataFrame):
+        fields = ("a", "b", "ratio", "low", "high", "n", "confidence", "outcome")
+        rows = [{f: getattr(v, f) for f in fields if hasattr(v, f)} for v in verdicts]
+        verdicts = pd.DataFrame(rows, columns=list(fields) if not rows else None)
+    table = need(verdicts, ["a", "b", "ratio", "low", "high", "n", "confidence", "outcome"], "verdicts")
+    sheet = Sheet()
+    if table.empty:
+        return empty(sheet, title, "Nothing was compared", label)
+    first = next(iter(panels(table)[0][1].itertuples()))
+    clear = int((table["outcome"] != "cannot tell").sum())
+    more = (
+        f"{clear} of {len(table)} comparisons are clear, the others cannot tell" if clear < len(table) else ""
+    )
+    where = f" ({first.evidence})" if len(panels(table)) > 1 else ""
+    sheet.title(_headline(first) + where if title is None else title, more)
+    ends = table[["ratio", "low", "high"]].to_numpy(dtype=float)
+    ends = ends[np.isfinite(ends) & (ends > 0)]
+    edges = min(ends.min(), 0.8) / 1.15, max(ends.max(), 1.25) * 1.15
+    for name, part in panels(table):
+        heading(sheet, name)
+        ax = sheet.axes(LEFT, sheet.width - LEFT - 3.3, ROW * len(part))
+        ax.set(xscale="log", xlim=edges, ylim=(len(part), 0))
+        ax.axvline(1, color=style.QUIET, linewidth=1)
+        for i, row in enumerate(part.itertuples()):
+            _interval(ax, row, i + 0.5, edges)
+            beside(ax, i + 0.5, _said(row))
+        names(ax, [i + 0.5 for i in range(len(part))], [f"{r.a} against {r.b}" for r in part.itertuples()])
+        _ratio_ticks(ax, edges)
+        confidence = float(part["confidence"].iloc[0])
+        ax.set_xlabel(f"ratio of times, median over rounds with its {confidence:.0%} interval", labelpad=1)
+        sheet.top += 0.44
+    return sheet.finish(label)
+
+
+def _interval(ax: Axes, row: Any, y: float, edges: tuple[float, float]) -> None:
+    colour = "#999999" if row.outcome == "cannot tell" else variant_colour(str(row.a))
+    low = row.low if np.isfinite(row.low) and row.low > edges[0] else edges[0]
+    high = row.high if np.isfinite(row.high) and row.high < edges[1] else edges[1]
+    ax.plot(
+        [low, high], [y, y], color=colour, linewidth=3.2, alpha=0.6, solid_capstyle="butt", gid="interval"
+    )
+    for bound, edge, marker in ((row.low, edges[0], "<"), (row.high, edges[1], ">")):
+        if not np.isfinite(bound):
+            inside = edge * 1.02 if marker == "<" else edge / 1.02
+            ax.plot(inside, y, marker, color=colour, markersize=6)
+    face = "white" if row.outcome == "cannot tell" else colour
+    ax.plot(row.ratio, y, "o", color=colour, markerfacecolor=face, markersize=6.5, zorder=4)
+
+
+def _said(row: Any) -> str:
+    if row.outcome == "cannot tell":
+        return f"cannot tell ({row.ratio:.2f}× the time, n={row.n})"
+    return f"{row.a} is {row.outcome}: {row.ratio:.2f}× the time of {row.b} (n={row.n})"
+
+
+def _headline(row: Any) -> str:
+    if row.outcome == "cannot tell":
+        return f"{row.a} against {row.b}: cannot tell"
+    return f"{row.a} is {row.outcome} than {row.b}: it takes {row.ratio:.2f} times as long"
+
+
+def _ratio_ticks(ax: Axes, edges: tuple[float, float]) -> None:
+    """Round ratios as ticks, as many as the range leaves room for."""
+    decades = np.log10(edges[1] / edges[0])
+    near = [0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 2.5, 3]
+    wide = [step * 10.0**power for power in range(-6, 7) for step in ((1, 2, 5) if decades < 2.5 else (1,))]
+    if decades < 0.5:
+        choice = near
+    elif decades < 1.2:
+        choice = [0.1, 0.15, 0.25, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10]
+    else:
+        choice = wide
+    ticks = [tick for tick in choice if edges[0] <= tick <= edges[1]] or [1]
+    ax.minorticks_off()
+    ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+
+
+def _key(marker: str, colour: str) -> Any:
+    return lambda ax, x, y: ax.plot(
+        x + 0.13, y + 0.06, marker, color=colour, markersize=6, markeredgecolor="none"
+    )
+
+
+def _bar_key(ax: Axes, x: float, y: float) -> None:
+    ax.plot(
+        [x + 0.02, x + 0.22],
+        [y + 0.06] * 2,
+        color=style.INK,
+        alpha=0.3,
+        linewidth=4.5,
+        solid_capstyle="butt",
+    )
+
+
+def _fastest(samples: pd.DataFrame) -> str:
+    """The two ends of the medians, from the evidence that a reader cares for most."""
+    found = panels(samples)
+    name, part = next(((name, part) for name, part in found if name != "host only"), found[0])
+    medians = part.groupby("variant")["seconds"].median().sort_values() * 1e3
+    where = f" ({name})" if len(found) > 1 else ""
+    if len(medians) == 1:
+        return f"{medians.index[0]}: {medians.iloc[0]:.3g} ms a forward{where}"
+    ends = [f"{style.short_name(str(v))} with {medians[v]:.3g} ms" for v in medians.index[[0, -1]]]
+    return f"Shortest median forward: {ends[0]}; longest: {ends[1]}{where}"

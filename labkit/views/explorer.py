@@ -1,0 +1,200 @@
+"""Look around in a report: choose variant, blocks, rank and piece, with a static figure that shows without widgets."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from labkit.views import frames
+from labkit.views.frames import need, table_of
+from labkit.views.strip import described, strip, strip_text, strips
+from labkit.views.style import Figure, short_name
+
+__all__ = ["Explorer", "explorer", "explorer_static"]
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def explorer_static(report: Any) -> tuple[Figure, str]:
+    """The explorer's static twin: every variant's whole forward in one figure, and one line that says the same.
+
+    Raises ValueError when the report has no segments.
+
+    >>> import pandas as pd
+    >>> columns = ["variant", "rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
+    >>> segments = pd.DataFrame([("A", 0, 0, "compute", 0.0, 900.0, "", "aten::mm")], columns=columns)
+    >>> explorer_static({"segments": segments})[1]
+    'A: no region, no collective, no break; 0% of the time goes to lookups, region entry and Python'
+    """
+    records = _records(report)
+    label = str(getattr(report, "label", ""))
+    figure = strips(records, forward="typical", window="whole", label=label)
+    said = []
+    for name, record in records.items():
+        run = frames.forward(record, "typical")
+        said.append(f"{short_name(name)}: {'nothing was recorded' if run.empty else described(run)}")
+    return figure, " | ".join(said)
+
+
+def explorer(report: Any) -> Explorer:
+    """An interactive fragment strip over variant, number of blocks, rank and zoom.
+
+    As the last line of a cell it shows the widget, below it the static twin and its one line of text: these two
+    stay in a saved notebook, on a code host, and where ipywidgets is missing. Showing it again from the same cell
+    closes the widgets of the time before.
+
+    Raises ValueError when the report has no segments.
+    """
+    return Explorer(report)
+
+
+class Explorer:
+    """What `explorer` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
+
+    _shown: dict[str, Explorer] = {}
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        self.figure, self.text = explorer_static(report)
+        self._widget: Any = None
+        self._close: list[Callable[[], None]] = []
+
+    @property
+    def widget(self) -> Any:
+        """The live widget, or None where ipywidgets is not installed."""
+        if self._widget is None:
+            try:
+                import ipywidgets
+            except ImportError:
+                return None
+            self._widget = self._build(ipywidgets)
+        return self._widget
+
+    def close(self) -> None:
+        """Let go of the widgets and of everything that watches them; the static twin stays."""
+        while self._close:
+            self._close.pop()()
+        self._widget = None
+
+    def draw(
+        self,
+        variant: str,
+        blocks: int | None = None,
+        rank: int | None = None,
+        piece: tuple[float, float] = (0.0, 100.0),
+        block: bool = False,
+    ) -> tuple[Figure, str]:
+        """The strip of one choice and its text: `piece` in percent of the forward, or a typical `block` of it."""
+        record = frames.of_report(self.report, variant, blocks)
+        ranks = None if rank is None else [rank]
+        run = frames.forward(record, "typical", ranks)
+        whole = piece[0] <= 0 and piece[1] >= 100
+        window: Any = "block" if block else "whole"
+        if not block and not whole and not run.empty:
+            window = tuple(run.duration * edge / 100 for edge in piece)
+        label = str(getattr(self.report, "label", ""))
+        return strip(run, window=window, label=label), strip_text(run)
+
+    def _build(self, widgets: Any) -> Any:
+        segments = table_of(self.report, "segments")
+        assert segments is not None  # explorer_static has drawn them
+        variants = [str(v) for v in pd.unique(segments["variant"])]
+        sizes: list[Any] = (
+            sorted(int(n) for n in set(segments["blocks"])) if "blocks" in segments.columns else []
+        )
+        ranks = sorted(int(rank) for rank in set(segments["rank"]))
+        wide = widgets.Layout(width="420px")
+        variant = widgets.ToggleButtons(
+            options=variants, description="variant", style={"button_width": "48px"}
+        )
+        blocks = widgets.Dropdown(options=sizes or [None], description="blocks")
+        blocks.value = blocks.options[-1]
+        blocks.layout.display = None if len(sizes) > 1 else "none"
+        rank = widgets.Dropdown(
+            options=[("all ranks", None), *((f"rank {r}", r) for r in ranks)], description="rank"
+        )
+        block = widgets.Checkbox(value=True, description="magnify a typical block", indent=False)
+        piece = widgets.FloatRangeSlider(
+            value=(0.0, 100.0), min=0.0, max=100.0, step=0.5, description="zoom, %", continuous_update=False,
+            disabled=True, layout=wide,
+        )  # fmt: skip
+        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        text = widgets.HTML()
+
+        def redraw(_: Any = None) -> None:
+            piece.disabled = block.value
+            try:
+                figure, said = self.draw(variant.value, blocks.value, rank.value, piece.value, block.value)
+            except (
+                ValueError
+            ) as error:  # a variant that was not run with this many blocks: say so, keep the picture
+                text.value = html.escape(str(error))
+                return
+            picture.value = figure.png()
+            text.value = "<br>".join(html.escape(line) for line in said.splitlines())
+
+        controls = [variant, blocks, rank, block, piece]
+        for control in controls:
+            control.observe(redraw, "value")
+        redraw()
+        rows = [widgets.HBox([variant, blocks, rank]), widgets.HBox([block, piece])]
+        box = widgets.VBox([*rows, picture, text])
+
+        def close() -> None:
+            for control in controls:
+                control.unobserve_all()
+            for part in (*controls, *rows, picture, text, box):
+                part.close()
+
+        self._close.append(close)
+        return box
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if self.widget is not None:
+            self._replace(_cell())
+            bundle = self._widget._repr_mimebundle_() or {}
+            data = bundle[0] if isinstance(bundle, tuple) else bundle
+            if WIDGET in data:
+                display({WIDGET: data[WIDGET], "text/plain": self.text}, raw=True)
+        display({"image/png": self.figure.png(), "text/plain": self.text}, raw=True)
+        print(self.text)
+
+    def _replace(self, cell: str) -> None:
+        """Close what the same cell showed before: ipywidgets keeps every widget alive until it is closed."""
+        before = Explorer._shown.get(cell)
+        if before is not None and before is not self:
+            before.close()
+        Explorer._shown[cell] = self
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _records(report: Any) -> dict[str, Any]:
+    """One record a variant, of the largest number of blocks."""
+    segments = table_of(report, "segments")
+    if segments is None:
+        raise ValueError("this report has no table 'segments': there is nothing to explore")
+    need(segments, ["variant", *frames.SEGMENTS], "segments")
+    if segments.empty:
+        raise ValueError("table 'segments' of this report is empty: there is nothing to explore")
+    variants: Sequence[str] = [str(v) for v in pd.unique(segments["variant"])]
+    found = {}
+    for variant in variants:
+        mine = segments[segments["variant"] == variant]
+        blocks = int(mine["blocks"].max()) if "blocks" in mine.columns else None
+        found[variant] = frames.of_report(report, variant, blocks)
+    return found
+
+
+def _cell() -> str:
+    """The notebook cell that is running, as far as the front end says."""
+    from IPython import get_ipython
+
+    header = getattr(get_ipython(), "parent_header", None) or {}
+    return str(header.get("metadata", {}).get("cellId", "") if isinstance(header, dict) else "")

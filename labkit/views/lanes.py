@@ -1,0 +1,213 @@
+"""The lanes of a fragment strip: what each rank's main thread did, with breaks above and transfers below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from labkit.views import style
+from labkit.views.frames import Forward
+
+__all__ = ["LABEL", "Lanes", "draw_number", "key_entries"]
+
+LABEL = 0.75  # inches left of the lanes for "rank 0"
+MARK = 0.18  # inches that one row of break numbers takes
+TICK = 0.07
+WORDS = 60  # bars of a lane that get their name written in them, at most
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One forward between `start` and `end` ms, drawn on an axis `limit` ms long and `inches` wide.
+
+    `lane` is a lane's height in inches; `detail` writes break numbers and names of bars where there is room;
+    `zero` is the time that the axis calls 0; `unit` is 'ms' or 'µs'.
+    """
+
+    run: Forward
+    start: float
+    end: float
+    limit: float
+    inches: float
+    lane: float = 0.3
+    detail: bool = False
+    zero: float = 0.0
+    unit: str = "ms"
+
+    @property
+    def above(self) -> float:
+        """Inches over a lane: for the ticks of its breaks and the rows of numbers that this window needs."""
+        if self.run.breaks.empty:
+            return 0.06
+        rows = max((row for placed in self._numbers.values() for _, _, row in placed), default=-1) + 1
+        return TICK + 0.05 + MARK * rows
+
+    @property
+    def below(self) -> float:
+        return 0.12 if len(self.run.transfers) else 0.0
+
+    @property
+    def height(self) -> float:
+        """Inches that all lanes take."""
+        return len(self.run.ranks) * self._pitch
+
+    @property
+    def _pitch(self) -> float:
+        return self.above + self.lane + self.below + 0.05
+
+    @property
+    def _per_inch(self) -> float:
+        return self.limit / self.inches
+
+    def scaled(self, ms: Any) -> Any:
+        """Times in ms, as numbers on this panel's axis."""
+        return (ms - self.zero) * (1000.0 if self.unit == "µs" else 1.0)
+
+    def draw(self, ax: Axes) -> None:
+        """Draw every rank's lane."""
+        ax.set(
+            xlim=(self.scaled(self.start), self.scaled(self.start + self.limit)),
+            ylim=(self.height, 0),
+            yticks=[],
+        )
+        ax.spines["left"].set_visible(False)
+        for i, rank in enumerate(self.run.ranks):
+            top = i * self._pitch + self.above
+            ax.annotate(
+                f"rank {rank}",
+                xy=(0, top + self.lane / 2),
+                xycoords=ax.get_yaxis_transform(),
+                xytext=(-7, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=style.NORMAL,
+                gid="lane-label",
+            )
+            self._bars(ax, self.run.segments, rank, top, self.lane)
+            if self.below:
+                self._bars(ax, self.run.transfers, rank, top + self.lane + 0.03, self.below - 0.04)
+            self._words(ax, rank, top)
+            self._breaks(ax, rank, top)
+            self._outline(ax, rank, top)
+
+    def _within(self, frame: pd.DataFrame, rank: int) -> pd.DataFrame:
+        return frame[(frame["rank"] == rank) & (frame["end"] > self.start) & (frame["start"] < self.end)]
+
+    def _bars(self, ax: Axes, frame: pd.DataFrame, rank: int, top: float, height: float) -> None:
+        mine = self._within(frame, rank)
+        start = self.scaled(mine["start"].clip(lower=self.start))
+        length = self.scaled(mine["end"].clip(upper=self.end)) - start
+        for kind, (colour, _) in style.KINDS.items():
+            these = (mine["kind"] == kind).to_numpy()
+            if these.any():  # one collection a kind, however many bars
+                spans = list(zip(start[these], length[these], strict=True))
+                bars = ax.broken_barh(spans, (top, height), facecolor=colour, linewidth=0)
+                bars.set_gid(f"{kind} rank {rank}")
+
+    def _words(self, ax: Axes, rank: int, top: float) -> None:
+        """Names in the bars that are wide enough: which region computes, which collective."""
+        mine = self._within(self.run.segments, rank)
+        mine = mine[mine["kind"].isin(["compute", "collective"])]
+        if not self.detail or len(mine) > WORDS:
+            return
+        for bar in mine.itertuples():
+            start, end = max(bar.start, self.start), min(bar.end, self.end)
+            text = _name(bar)
+            if text and style.text_width(text, 7.5) + 0.06 <= (end - start) / self._per_inch:
+                at = self.scaled((start + end) / 2)
+                ax.text(at, top + self.lane / 2, text, ha="center", va="center", fontsize=7.5, color="white")
+
+    @cached_property
+    def _numbers(self) -> dict[int, list[tuple[float, int, int]]]:
+        """By rank: (ms, number, row) of the breaks with room for a number in one of two rows."""
+        placed: dict[int, list[tuple[float, int, int]]] = {}
+        if not self.detail or self.run.breaks.empty:
+            return placed
+        for rank, mine in self._marks().groupby("rank"):
+            free = [-float("inf")] * 2
+            for at, number in zip(mine["at"], mine["number"], strict=True):
+                row = next((row for row in (0, 1) if at - free[row] >= 0.19 * self._per_inch), None)
+                if row is not None:  # a break too close to both rows keeps its tick alone
+                    free[row] = at
+                    placed.setdefault(int(rank), []).append((at, int(number), row))
+        return placed
+
+    def _marks(self) -> pd.DataFrame:
+        marks = self.run.breaks
+        return marks[marks["at"].between(self.start, self.end)].sort_values("at")
+
+    def _breaks(self, ax: Axes, rank: int, top: float) -> None:
+        if self.run.breaks.empty:
+            return
+        mine = self._marks()
+        mine = mine[mine["rank"] == rank]
+        if mine.empty:
+            return
+        ticks = ax.vlines(self.scaled(mine["at"]), top - TICK, top, color=style.INK, linewidth=0.8)
+        ticks.set_gid(f"breaks rank {rank}")
+        points: dict[int, list[tuple[float, float]]] = {}
+        for at, number, row in self._numbers.get(rank, []):
+            points.setdefault(number, []).append((self.scaled(at), top - TICK - MARK * (row + 0.5)))
+        for number, places in points.items():
+            draw_number(ax, [x for x, _ in places], [y for _, y in places], number)
+
+    def _outline(self, ax: Axes, rank: int, top: float) -> None:
+        found = self.run.difference
+        if found is None or rank not in found.spans:
+            return
+        start, end = found.spans[rank]
+        if end < self.start or start > self.end:
+            return
+        # a sliver of time still gets a box that can be seen
+        grow = max(0.0, 0.08 * self._per_inch - (end - start)) / 2 + 0.02 * self._per_inch
+        left, right = self.scaled(start - grow), self.scaled(end + grow)
+        shape = Rectangle(
+            (left, top - 0.035), right - left, self.lane + 0.07, fill=False, edgecolor=style.INK
+        )
+        shape.set(linewidth=2.0, clip_on=False, zorder=5, gid="first-difference")
+        ax.add_patch(shape)
+
+
+def _name(bar: Any) -> str:
+    """What may be written in a bar: the collective, the region that computes, or the eager operator."""
+    if bar.kind == "collective":
+        return bar.name.split(":")[-1].strip("_")
+    return bar.compile_id or bar.name.removeprefix("aten::")
+
+
+def draw_number(ax: Axes, x: Sequence[float], y: Sequence[float], number: int) -> None:
+    """A break's number in a circle, at one or many places (two artists, however many places)."""
+    circle = {"s": 105, "facecolor": "white", "edgecolor": style.INK, "linewidth": 0.8}
+    ax.scatter(x, y, marker="o", zorder=4, clip_on=False, **circle).set_gid(f"number {number}")
+    glyph = 22 if number < 10 else 42
+    ax.scatter(x, y, marker=f"${number}$", s=glyph, color=style.INK, linewidth=0.2, zorder=5, clip_on=False)
+
+
+def key_entries(runs: list[Forward]) -> list[tuple[str, Callable]]:
+    """Legend entries for what occurs in these forwards, and nothing else."""
+    seen: set[str] = set()
+    for run in runs:
+        seen |= set(run.segments["kind"]) | set(run.transfers["kind"])
+    entries: list[tuple[str, Callable]] = [
+        (words, style.swatch(colour)) for kind, (colour, words) in style.KINDS.items() if kind in seen
+    ]
+    if any(len(run.breaks) for run in runs):
+        entries.append(("graph break", _tick_key))
+    if any(run.difference for run in runs):
+        entries.append(("first difference between ranks", _box_key))
+    return entries
+
+
+def _tick_key(ax: Axes, x: float, y: float) -> None:
+    ax.plot([x + 0.1, x + 0.1], [y, y + 0.12], color=style.INK, linewidth=1.2)
+
+
+def _box_key(ax: Axes, x: float, y: float) -> None:
+    ax.add_patch(Rectangle((x + 0.02, y), 0.16, 0.12, fill=False, edgecolor=style.INK, linewidth=1.6))

@@ -1,0 +1,313 @@
+"""The fragment strip: for each rank on one time axis, what ran compiled, what did not, and where compilation broke."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from labkit.views import frames, style
+from labkit.views.frames import Forward
+from labkit.views.lanes import LABEL, Lanes, draw_number, key_entries
+from labkit.views.steps import Reason
+from labkit.views.style import Figure, Sheet, styled
+from labkit.views.window import Span, Window, choose, same_piece
+
+__all__ = ["strip", "strip_text", "strips"]
+
+FOOTNOTE = "Drawn from a profile, which lengthens short steps: read counts and order here, not speed."
+IDS = " 1/0 in a bar: the region that Dynamo numbered so."
+MANY = 160  # segments a lane beyond which the whole forward alone cannot be read
+REASONS = 8
+PLACE = 4.4  # inches that a place in the code may take
+AXIS = 0.46  # inches that a time axis takes
+
+
+@styled
+def strip(
+    record: Any,
+    forward: int | str = 0,
+    window: Window = None,
+    ranks: Sequence[int] | None = None,
+    title: str | None = None,
+    label: str = "",
+) -> Figure:
+    """Draw one forward, a lane per rank on one shared time axis: compute, collectives, lookups, entries, gaps, breaks.
+
+    `record` is what `labkit.record()` gives, of one rank, merged, or one a rank (its `segments`, `events` and `breaks`
+    are read). `forward` is a number, or 'typical' for the one of median duration. `window` magnifies a piece under the
+    whole forward: (start, end) in ms, 'block' for a typical block, 'difference' for the first place where ranks
+    differ, 'whole' for none; by default a block when the whole is too dense to read. Transfers that run on other
+    threads stand as a thin lane below a rank's own; breaks are numbered above it and listed with reason and place.
+
+    Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
+
+    >>> import pandas as pd
+    >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
+    >>> rows = [(r, 0, "compute", 0.0, 900.0, "0/0", "") for r in (0, 1)]
+    >>> figure = strip({"segments": pd.DataFrame(rows, columns=columns)}, label="gloo · cpu")
+    >>> print(figure.texts[0].get_text())
+    Eager: no collective and no compiled region in one forward
+    """
+    record = frames.whole(record)
+    run = _take(record, forward, ranks)
+    label = label or str(getattr(record, "label", "") or "")
+    sheet = Sheet()
+    sheet.title(finding(run) if title is None else title)
+    if run.empty:
+        return _nothing(sheet, label)
+    sheet.legend(key_entries([run]))
+    chosen = choose(run, window, MANY)
+    widest = None if chosen is None else chosen[1] - chosen[0]
+    _panel(sheet, run, run.duration, chosen, widest, alone=True, aligned=False)
+    _difference(sheet, run)
+    _reasons(sheet, [("", reason) for reason in run.reasons])
+    return sheet.finish(label, _footnote([run]))
+
+
+@styled
+def strips(
+    records: Mapping[str, Any],
+    forward: int | str = 0,
+    window: Window = None,
+    ranks: Sequence[int] | None = None,
+    title: str | None = None,
+    label: str = "",
+) -> Figure:
+    """Draw several variants under each other on the same time scale, and the same piece of each magnified.
+
+    `records` maps a variant's name to its record. With `window` 'block' (the default while there are at most three
+    variants that need it) the piece is the same collectives of every variant, each starting at 0; 'whole' leaves
+    the magnified pieces out; (start, end) in ms takes that time of each.
+
+    Raises ValueError for no records, and whatever `strip` raises.
+    """
+    if not records:
+        raise ValueError("nothing to draw: give at least one record by name")
+    runs = {name: _take(record, forward, ranks) for name, record in records.items()}
+    sheet = Sheet()
+    sheet.title(comparison(runs) if title is None else title)
+    full = [run for run in runs.values() if not run.empty]
+    if not full:
+        return _nothing(sheet, label)
+    sheet.legend(key_entries(full))
+    pieces = same_piece(runs, window, MANY)
+    longest = max(run.duration for run in full)
+    widest = max((end - start for start, end in pieces.values()), default=None)
+    aligned = window in (None, "block")
+    runs, reasons = _shared_numbers(runs)
+    for i, (name, run) in enumerate(runs.items()):
+        sheet.top += 0.12 if i else 0.0
+        sheet.text(style.variant_name(name), fontweight="bold", fontsize=10.5)
+        if run.empty:
+            sheet.text("nothing was recorded", left=LABEL + 0.15, color=style.QUIET)
+            continue
+        sheet.top -= 0.02
+        sheet.text(described(run), color=style.QUIET, fontsize=style.SMALL + 0.3)
+        _panel(sheet, run, longest, pieces.get(name), widest, alone=False, aligned=aligned)
+        _difference(sheet, run)
+    _reasons(sheet, reasons)
+    return sheet.finish(label, _footnote(full))
+
+
+def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None = None) -> str:
+    """Say in one line per rank what the strip draws.
+
+    >>> import pandas as pd
+    >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
+    >>> print(strip_text({"segments": pd.DataFrame([], columns=columns)}))
+    nothing was recorded: no forward ran inside the record
+    >>> rows = [(0, 0, "compute", 0.0, 600.0, "", "aten::mm"), (0, 0, "python", 600.0, 800.0, "", "")]
+    >>> print(strip_text({"segments": pd.DataFrame(rows, columns=columns)}))
+    rank 0: no region, no collective, no break, 25% of 0.8 ms in lookups, region entry and Python
+    """
+    run = _take(record, forward, ranks)
+    if run.empty:
+        return NOTHING
+    lines = [f"rank {rank}: {_line(run, rank)}" for rank in run.ranks]
+    if run.difference:
+        lines.append(f"first difference between ranks, step {run.difference.index}: {run.difference.text}")
+    return "\n".join(lines)
+
+
+NOTHING = "nothing was recorded: no forward ran inside the record"
+
+
+def _take(record: Any, number: int | str, ranks: Sequence[int] | None) -> Forward:
+    return record if isinstance(record, Forward) else frames.forward(record, number, ranks)
+
+
+def _line(run: Forward, rank: int) -> str:
+    n = run.counts.loc[rank]
+    return (
+        f"{plural(n.regions, 'region')}, {plural(n.collectives, 'collective')}, {plural(n.breaks, 'break')}, "
+        f"{run.share(rank):.0%} of {run.took(rank):.3g} ms in lookups, region entry and Python"
+    )
+
+
+def described(run: Forward) -> str:
+    """The text twin on one line: once when ranks agree in their counts, else rank by rank."""
+    if len(run.counts.drop_duplicates()) > 1:
+        return "; ".join(f"rank {rank}: {_line(run, rank)}" for rank in run.ranks)
+    n = run.counts.iloc[0]
+    shares = sorted(run.share(rank) for rank in run.ranks)
+    low, high = f"{shares[0]:.0%}", f"{shares[-1]:.0%}"
+    spread = high if low == high else f"{low[:-1]}-{high}"
+    each = "every rank: " if len(run.ranks) > 1 else ""
+    return (
+        f"{each}{plural(n.regions, 'region')}, {plural(n.collectives, 'collective')}, {plural(n.breaks, 'break')}; "
+        f"{spread} of the time goes to lookups, region entry and Python"
+    )
+
+
+def plural(n: int, noun: str) -> str:
+    """'1 region', '360 regions', 'no region'."""
+    return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
+
+
+def finding(run: Forward) -> str:
+    """What one strip shows, as its title."""
+    if run.empty:
+        return "Nothing was recorded"
+    n = run.counts.max()
+    if run.difference is not None:
+        ranks = " and ".join(map(str, run.ranks)) if len(run.ranks) == 2 else f"{len(run.ranks)} ranks"
+        return f"Ranks {ranks} part ways at step {run.difference.index} of this forward"
+    if not n.regions:
+        return f"Eager: {plural(n.collectives, 'collective')} and no compiled region in one forward"
+    regions = plural(n.regions, "compiled region")
+    if not n.breaks:
+        return f"{regions} with {plural(n.collectives, 'collective')} inside one forward, and no graph break"
+    at = f", {n.at_collective} of them at a collective" if n.get("at_collective", 0) else ""
+    return f"One forward fell into {regions} at {plural(n.breaks, 'graph break')}{at}"
+
+
+def comparison(runs: Mapping[str, Forward]) -> str:
+    """What several strips show together, as their title."""
+    parts: list[str] = []
+    for name, run in runs.items():
+        n = 0 if run.empty else int(run.counts["regions"].max())
+        parts.append(
+            f"{plural(n, 'compiled region') if not parts else n or 'none'} in {style.short_name(name)}"
+        )
+    return f"The same forward: {', '.join(parts)}"
+
+
+def _footnote(runs: Sequence[Forward]) -> str:
+    compiled = any(run.counts["regions"].any() for run in runs)
+    return FOOTNOTE + (IDS if compiled else "")
+
+
+def _nothing(sheet: Sheet, label: str) -> Figure:
+    sheet.text(NOTHING, color=style.QUIET)
+    sheet.top += 0.3
+    return sheet.finish(label)
+
+
+def _panel(
+    sheet: Sheet,
+    run: Forward,
+    total: float,
+    piece: Span | None,
+    widest: float | None,
+    alone: bool,
+    aligned: bool,
+) -> None:
+    """The whole forward on an axis `total` ms long and, under a beam, `piece` of it on one `widest` ms long.
+
+    `alone`: no other variant shares the figure. `aligned`: the piece's own axis begins at 0.
+    """
+    left, width = LABEL + 0.15, sheet.width - LABEL - 0.45
+    unit = "ms" if total >= 2 else "µs"
+    lane = 0.32 if alone and piece is None else 0.2
+    detail = piece is None and run.densest <= MANY
+    whole = Lanes(run, 0.0, total, total, width, lane, detail, unit=unit)
+    top = sheet.top
+    ax = sheet.axes(left, width, whole.height)
+    whole.draw(ax)
+    ax.set_label("whole")
+    if piece is None or widest is None:
+        if alone:
+            ax.set_xlabel(f"{unit} since the forward began", labelpad=1)
+        else:
+            ax.xaxis.set_major_formatter(f"{{x:g}} {unit}")
+        sheet.top += AXIS if alone else AXIS - 0.16
+        return
+    ax.xaxis.set_major_formatter(f"{{x:g}} {unit}")  # the unit in the ticks leaves room for the beam
+    start, end = piece
+    ends = whole.scaled(start), whole.scaled(end)
+    ax.axvspan(*ends, facecolor="none", edgecolor=style.INK, linewidth=1.0, zorder=6)
+    sheet.top += AXIS - 0.06
+    foot, high, right = top + whole.height, left + width * end / total, left + width * (end - start) / widest
+    beam = [(left + width * start / total, foot), (high, foot), (right, sheet.top), (left, sheet.top)]
+    sheet.behind(beam, facecolor="#EFEFEF", linewidth=0)
+    unit = "µs" if aligned and widest < 2 else unit
+    lanes = Lanes(run, start, end, widest, width, 0.42, True, zero=start if aligned else 0.0, unit=unit)
+    near = sheet.axes(left, width, lanes.height)
+    lanes.draw(near)
+    near.set_label("magnified")
+    since = "this piece began" if aligned else "the forward began"
+    near.set_xlabel(f"{unit} since {since} (magnified {total / widest:.0f}×)", labelpad=1)
+    sheet.top += AXIS
+
+
+def _difference(sheet: Sheet, run: Forward) -> None:
+    if run.difference is None:
+        return
+    said = f"First difference, outlined: at step {run.difference.index}, {run.difference.text}"
+    lines = style.wrap(said, sheet.width - 0.4)
+    for line in lines:
+        sheet.text(line, left=0.2)
+    sheet.top += 0.05
+
+
+def _reasons(sheet: Sheet, reasons: Sequence[tuple[str, Reason]]) -> None:
+    """The list under the lanes: number, how often, where, why."""
+    if not reasons:
+        return
+    shown = sorted(reasons, key=lambda r: -sum(r[1].executed.values()))[:REASONS]
+    shown = [r for r in reasons if r in shown]
+    sheet.top += 0.06
+    sheet.text("Where it broke, and why", left=0.2, fontweight="bold")
+    times = [r.times for _, r in shown]
+    after = 0.55 + max(style.text_width(t, style.NORMAL, "bold") for t in times) + 0.15
+    places = [f"{name} {r.place}".strip() for name, r in shown]
+    middle = after + min(PLACE, max(style.text_width(p) for p in places)) + 0.2
+    for (_, reason), often, place in zip(shown, times, places, strict=True):
+        lines = style.wrap(reason.reason, sheet.width - middle - 0.15)
+        if len(lines) > 2:
+            lines = [lines[0], style.cut(" ".join(lines[1:]), sheet.width - middle - 0.15)]
+        if reason.number:
+            ax = sheet.axes(0.2, 0.3, 0.21, top=sheet.top)
+            ax.set(xlim=(0, 0.3), ylim=(0.21, 0))
+            ax.set_axis_off()
+            draw_number(ax, [0.12], [0.06], reason.number)
+        top = sheet.top
+        sheet.text(often, left=0.55, top=top, fontweight="bold")
+        sheet.text(style.cut(place, PLACE), left=after, top=top)
+        for i, line in enumerate(lines):
+            sheet.text(line, left=middle, top=top + 0.17 * i, color=style.QUIET)
+        sheet.top += 0.21 + 0.17 * (len(lines) - 1)
+    if len(reasons) > len(shown):
+        sheet.text(f"and {len(reasons) - len(shown)} more, run less often", left=0.55, color=style.QUIET)
+
+
+def _shared_numbers(runs: Mapping[str, Forward]) -> tuple[dict[str, Forward], list[tuple[str, Reason]]]:
+    """One numbering of breaks for all variants, so that a number means one place and reason in the whole figure."""
+    numbers: dict[tuple[str, str], int] = {}
+    renumbered: dict[str, Forward] = {}
+    listed: list[tuple[str, Reason]] = []
+    several = sum(bool(run.reasons) for run in runs.values()) > 1
+    for name, run in runs.items():
+        mine: dict[int, int] = {}
+        for reason in run.reasons:
+            if reason.number:
+                mine[reason.number] = numbers.setdefault((reason.reason, reason.place), len(numbers) + 1)
+            listed.append(
+                (
+                    f"{style.short_name(name)}:" if several else "",
+                    replace(reason, number=mine.get(reason.number, 0)),
+                )
+            )
+        renumbered[name] = replace(run, breaks=run.breaks.assign(number=run.breaks["number"].map(mine)))
+    return renumbered, listed

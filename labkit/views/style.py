@@ -1,0 +1,285 @@
+"""How every figure looks: one colour per meaning, text that fits, a layout in inches, the run label at lower right.
+
+Importing this changes no global matplotlib setting: views draw inside `styled`, and figures are `Figure` objects
+that pyplot never hears of, so a notebook shows a returned figure once and nothing stays open.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.figure import Figure as _Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+
+__all__ = ["Figure", "KINDS", "Sheet", "label_figure", "styled", "variant_colour", "variant_name"]
+
+WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
+DPI = 110
+SMALL, NORMAL, TITLE = 8.5, 9.5, 12.0
+INK, QUIET, FAINT = "#222222", "#666666", "#E6E6E6"
+
+# What a rank's main thread does. Okabe-Ito, told apart with any colour vision, the same in every figure.
+KINDS: dict[str, tuple[str, str]] = {
+    "compute": ("#0072B2", "compute"),
+    "collective": ("#D55E00", "collective"),
+    "lookup": ("#F0E442", "cache lookup & guards"),
+    "entry": ("#CC79A7", "region entry & exit"),
+    "python": ("#BBBBBB", "Python in between"),
+    "compile": ("#4B3F72", "compiling"),
+    "transfer": ("#E69F00", "transfer on another thread"),
+    "wait": ("#56B4E9", "wait"),
+}
+
+# The variants of the study, by letter.
+VARIANTS: dict[str, tuple[str, str]] = {
+    "A": ("#000000", "eager, in place"),
+    "B": ("#D55E00", "compiled, disabled"),
+    "C": ("#009E73", "compiled, functional"),
+    "D": ("#56B4E9", "eager, functional"),
+    "E": ("#CC79A7", "compiled, in place"),
+}
+OTHER_VARIANTS = ("#0072B2", "#E69F00", "#8C6D31", "#7F3C8D", "#5F6B6D")
+
+STYLE = {
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "axes.facecolor": "white",
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same widths on every machine
+    "font.size": NORMAL,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": QUIET,
+    "axes.labelsize": NORMAL,
+    "axes.titlesize": NORMAL,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "axes.axisbelow": True,
+    "path.simplify": True,
+}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def styled(draw: F) -> F:
+    """Run a drawing function under labkit's style and leave the caller's rcParams as they were."""
+
+    @functools.wraps(draw)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with mpl.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return inside  # type: ignore[return-value]
+
+
+class Figure(_Figure):
+    """A matplotlib Figure that shows itself in a notebook without pyplot, whichever backend is active."""
+
+    def png(self, scale: float = 1.0) -> bytes:
+        """The figure as PNG bytes, `scale` times its own dots per inch."""
+        out = io.BytesIO()
+        self.savefig(out, format="png", dpi=self.dpi * scale)
+        return out.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+
+def variant_colour(variant: str) -> str:
+    """The colour that stands for a variant in every figure; names labkit does not know get one of five others.
+
+    >>> variant_colour("C")
+    '#009E73'
+    """
+    letter = short_name(variant)
+    if letter in VARIANTS:
+        return VARIANTS[letter][0]
+    return OTHER_VARIANTS[sum(map(ord, variant)) % len(OTHER_VARIANTS)]
+
+
+def variant_name(variant: str) -> str:
+    """A variant's letter with its meaning, or the name as it is when it is not one of the letters.
+
+    >>> variant_name("B")
+    'B  compiled, disabled'
+    """
+    return f"{variant}  {VARIANTS[variant][1]}" if variant in VARIANTS else variant
+
+
+def short_name(variant: str) -> str:
+    """The letter of a variant, or its whole name when it has none.
+
+    >>> short_name("B compile, disabled"), short_name("ours")
+    ('B', 'ours')
+    """
+    letter = variant.split(" ")[0].rstrip(":,")
+    return letter if letter in VARIANTS else variant
+
+
+@functools.cache
+def _renderer() -> RendererAgg:
+    return RendererAgg(1, 1, 72)
+
+
+@functools.lru_cache(maxsize=4096)
+def text_width(text: str, size: float = NORMAL, weight: str = "normal") -> float:
+    """The width in inches of one line of text in labkit's font."""
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    return _renderer().get_text_width_height_descent(text.replace("$", ""), font, ismath=False)[0] / 72
+
+
+def wrap(text: str, width: float, size: float = NORMAL, weight: str = "normal") -> list[str]:
+    """Break text at spaces so that no line is wider than `width` inches."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_width(longer, size, weight) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def cut(text: str, width: float, size: float = NORMAL) -> str:
+    """Shorten text to `width` inches, ending in an ellipsis where something was left off."""
+    if text_width(text, size) <= width:
+        return text
+    while text and text_width(text + "…", size) > width:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+def label_figure(fig: _Figure, label: str) -> None:
+    """Write the run label (such as 'gloo · cpu') at the figure's lower right; a second call replaces the first."""
+    for old in [t for t in fig.texts if t.get_gid() == "run-label"]:
+        old.remove()
+    if not label:
+        return
+    up = 0.08 / fig.get_figheight()
+    right = 1 - 0.12 / fig.get_figwidth()
+    frame = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "#999999", "linewidth": 0.7}
+    text = fig.text(
+        right, up, label, ha="right", va="bottom", fontsize=SMALL, color=INK, bbox=frame, gid="run-label"
+    )
+    text.set_in_layout(False)
+
+
+class Sheet:
+    """A figure filled from the top in inches, so that lanes, lists and legends never overlap however many there are.
+
+    `top` is the next free line. `finish` sets the height and turns inches into matplotlib's fractions.
+
+    >>> sheet = Sheet()
+    >>> ax = sheet.axes(left=1, width=8, height=2)
+    >>> print(f"{sheet.finish('simulated').get_figheight():.2f} inches")
+    2.57 inches
+    """
+
+    def __init__(self, width: float = WIDTH) -> None:
+        self.fig = Figure(figsize=(width, 1), dpi=DPI)
+        self.width = width
+        self.top = 0.12
+        self._placed: list[Callable[[float], None]] = []
+
+    def axes(self, left: float, width: float, height: float, top: float | None = None) -> Axes:
+        """Axes with their box at (`left`, `top`), all inches; without `top`, at the next free line."""
+        if top is None:
+            top = self.top
+            self.top += height
+        ax = self.fig.add_axes((0.0, 0.0, 1.0, 1.0), label=f"axes {len(self.fig.axes)}")
+        box = (left, top, width, height)
+        self._placed.append(lambda total: ax.set_position(self._fractions(box, total)))
+        return ax
+
+    def text(self, text: str, left: float = 0.15, top: float | None = None, **style: Any) -> None:
+        """One line of text with its upper edge at `top` (default: the next free line, which moves on)."""
+        style = {"fontsize": NORMAL, "va": "top", "parse_math": False, **style}
+        if top is None:
+            top = self.top
+            self.top += style["fontsize"] / 72 * 1.45
+        artist = self.fig.text(left / self.width, 0, text, **style)
+        self._placed.append(lambda total: artist.set_y(1 - top / total))
+
+    def title(self, text: str, subtitle: str = "") -> None:
+        """The finding in bold, and a quiet line under it, both wrapped to the figure's width."""
+        room = self.width - 0.3
+        for line in wrap(text, room, TITLE, "bold"):
+            self.text(line, fontsize=TITLE, fontweight="bold")
+        for line in wrap(subtitle, room, NORMAL) if subtitle else []:
+            self.text(line, color=QUIET)
+        self.top += 0.06
+
+    def legend(
+        self, entries: list[tuple[str, Callable[[Axes, float, float], Any]]], left: float = 0.15
+    ) -> None:
+        """A row of keys, wrapped: each entry is (text, draw(ax, x, y)), in inches."""
+        rows: list[list[tuple[float, Any, str]]] = [[]]
+        x = left
+        for text, draw in entries:
+            wide = 0.26 + text_width(text, SMALL) + 0.22
+            if rows[-1] and x + wide > self.width - 0.1:
+                rows.append([])
+                x = left
+            rows[-1].append((x, draw, text))
+            x += wide
+        for row in rows:
+            ax = self.axes(0, self.width, 0.21)
+            ax.set(xlim=(0, self.width), ylim=(0.21, 0))
+            ax.set_axis_off()
+            ax.set_label("legend")
+            for x, draw, text in row:
+                draw(ax, x, 0.04)
+                ax.text(x + 0.26, 0.1, text, fontsize=SMALL, va="center", color=INK)
+        self.top += 0.06
+
+    def behind(self, corners: list[tuple[float, float]], **style: Any) -> None:
+        """A polygon behind all axes, corners in inches from the upper left (the beam of a magnified piece)."""
+        from matplotlib.patches import Polygon
+
+        patch = Polygon([(0, 0)], closed=True, transform=self.fig.transFigure, zorder=-5, **style)
+        self.fig.add_artist(patch)
+        self._placed.append(lambda total: patch.set_xy([(x / self.width, 1 - y / total) for x, y in corners]))
+
+    def finish(self, label: str = "", footnote: str = "") -> Figure:
+        """Set the height, place everything, write footnote (lower left) and run label (lower right)."""
+        room = self.width - 0.45 - (text_width(label, SMALL) + 0.3 if label else 0)
+        lines = wrap(footnote, room, SMALL - 0.5) if footnote else []
+        total = self.top + max(0.45 if label else 0.1, 0.16 * len(lines) + 0.2)
+        self.fig.set_size_inches(self.width, total)
+        for place in self._placed:
+            place(total)
+        for i, line in enumerate(reversed(lines)):
+            self.fig.text(
+                0.15 / self.width,
+                (0.1 + 0.16 * i) / total,
+                line,
+                fontsize=SMALL - 0.5,
+                color=QUIET,
+                va="bottom",
+            )
+        label_figure(self.fig, label)
+        return self.fig
+
+    def _fractions(
+        self, box: tuple[float, float, float, float], total: float
+    ) -> tuple[float, float, float, float]:
+        left, top, width, height = box
+        return left / self.width, 1 - (top + height) / total, width / self.width, height / total
+
+
+def swatch(colour: str) -> Callable[[Axes, float, float], Any]:
+    """A legend key: a filled box."""
+    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.12, facecolor=colour, edgecolor="none"))

@@ -1,0 +1,126 @@
+"""Which piece of a forward to magnify: a time span, one typical block, or where ranks first differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from labkit.views.frames import Forward
+from labkit.views.steps import collectives
+
+__all__ = ["Window", "block", "choose", "same_piece"]
+
+Window = tuple[float, float] | str | None
+Span = tuple[float, float]
+
+PIECE = 4  # collectives in a piece where no repeating pattern of regions says how long a block is
+WORDS = ("block", "difference", "whole")
+
+
+def choose(run: Forward, window: Window, many: int) -> Span | None:
+    """The (start, end) in ms to magnify, or None to draw only the whole.
+
+    Raises ValueError for a word or a pair that is no window, naming what is allowed.
+    """
+    if window is None:
+        dense = run.densest > many
+        window = "whole" if not dense else "difference" if run.difference else "block"
+    if isinstance(window, str):
+        if window not in WORDS:
+            raise ValueError(
+                f"window {window!r} is not known: give (start, end) in ms or one of {', '.join(WORDS)}"
+            )
+        if window == "whole":
+            return None
+        return _difference(run) if window == "difference" else _span(run, *block([run]))
+    try:
+        start, end = (float(edge) for edge in window)
+    except (TypeError, ValueError):
+        raise ValueError(f"window must be (start, end) in ms, got {window!r}") from None
+    if not start < end:
+        raise ValueError(f"window must end after it starts, got {window!r}")
+    if end <= 0 or start >= run.duration:
+        raise ValueError(
+            f"window {window!r} lies outside this forward, which takes 0 to {run.duration:.3g} ms"
+        )
+    return max(start, 0.0), min(end, run.duration)
+
+
+def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[str, Span]:
+    """The same piece of every variant's forward: between the same collectives, however long each one takes.
+
+    Empty where nothing is to be magnified.
+    """
+    full = {name: run for name, run in runs.items() if not run.empty}
+    if window is None:
+        dense = any(run.densest > many for run in full.values())
+        window = "block" if dense and len(full) <= 3 else "whole"
+    if window != "block":
+        found = {name: choose(run, window, many) for name, run in full.items()}
+        return {name: span for name, span in found.items() if span}
+    if any(_calls(run).empty for run in full.values()):  # nothing that all of them could be counted by
+        return {name: _middle(run) for name, run in full.items()}
+    first, last = block(list(full.values()))
+    return {name: _span(run, first, last) for name, run in full.items()}
+
+
+def block(runs: Sequence[Forward]) -> tuple[int, int]:
+    """A typical block of these forwards: the number of its first collective and of the next block's first.
+
+    A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in;
+    where that sequence says nothing (one region, or none), `PIECE` collectives. Typical is the block that takes
+    nearest to the median of its forward, so that a moment in which the machine was busy is not magnified.
+    """
+    most = max(runs, key=lambda run: run.counts["regions"].max())
+    ids = list(_calls(most)["compile_id"])
+    length = next((p for p in range(2, len(ids) // 2 + 1) if ids[p:] == ids[:-p]), 0)
+    if not length or len(set(ids)) == 1:
+        length = min(PIECE, max(len(ids), 1))
+    firsts = np.arange(0, max(len(ids) - length, 0) + 1, length)
+    away = np.zeros(len(firsts))
+    for run in runs:
+        spans = [_span(run, int(first), int(first) + length) for first in firsts]
+        took = np.array([end - start for start, end in spans])
+        away = np.maximum(away, np.abs(np.log(took / np.median(took))))
+    # the ends of a forward also hold what comes before its first and after its last block
+    inner = slice(1, -1) if len(firsts) > 2 else slice(None)
+    first = int(firsts[inner][np.argmin(away[inner])])
+    return first, first + length
+
+
+def _calls(run: Forward) -> pd.DataFrame:
+    """The collectives of the lowest rank, without the waits that belong to them."""
+    return collectives(run.segments[run.segments["rank"] == run.ranks[0]])
+
+
+def _span(run: Forward, first: int, last: int) -> Span:
+    """The time from the end of the collective before number `first` to the end of the one before number `last`."""
+    starts = _calls(run)["start"].to_numpy()
+    mine = run.segments[run.segments["rank"] == run.ranks[0]]
+    ends = mine.loc[mine["kind"] == "collective", "end"].to_numpy()
+    if not len(starts):
+        return _middle(run)
+
+    def edge(number: int, otherwise: float) -> float:
+        before = ends[ends <= starts[number]] if number < len(starts) else ends[:0]
+        return float(before.max()) if len(before) else otherwise
+
+    start = edge(first, 0.0) if first else 0.0
+    end = edge(last, run.duration)
+    return (start, end) if start < end else (0.0, run.duration)
+
+
+def _middle(run: Forward) -> Span:
+    """A tenth of the forward, in its middle."""
+    return run.duration * 0.45, run.duration * 0.55
+
+
+def _difference(run: Forward) -> Span:
+    if run.difference is None:
+        raise ValueError("window 'difference': the ranks of this forward do not differ")
+    start = min(start for start, _ in run.difference.spans.values())
+    end = max(end for _, end in run.difference.spans.values())
+    margin = max(0.02 * run.duration, 2 * (end - start))
+    return max(0.0, start - margin), min(run.duration, end + margin)

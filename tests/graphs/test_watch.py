@@ -1,0 +1,177 @@
+"""The subscriber to torch's structured trace: it listens quietly, forgets in time, and disturbs nobody."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import labkit
+from labkit import torch_compat
+from labkit.graphs import install
+from labkit.graphs import watch as watching
+from labkit.graphs.watch import Watch, compile_id
+
+
+def said(frame: int, number: int = 0, **what) -> dict:
+    return {"frame_id": frame, "frame_compile_id": number, "attempt": 0, **what}
+
+
+def tell(watch: Watch, frame: int, number: int = 0, graph: str = "x = a + b", **metrics) -> None:
+    """What a compile says, from start to end."""
+    records = [
+        (said(frame, number, dynamo_start={"stack": [{"name": "f", "line": 3, "filename": 0}]}), None),
+        (said(frame, number, dynamo_output_graph={"sizes": {}}), graph),
+        (
+            said(frame, number, compilation_metrics={"has_guarded_code": True, "co_name": "f", **metrics}),
+            None,
+        ),
+    ]
+    for metadata, payload in records:
+        record = logging.LogRecord("torch.__trace", logging.DEBUG, "", 0, "", (), None)
+        record.metadata, record.payload = metadata, payload
+        watch.handle(record)
+
+
+def test_installing_twice_listens_once():
+    watch = install()
+    assert install() is watch
+    assert torch_compat.trace_logger().handlers.count(watch) == 1
+
+
+def test_the_first_compile_of_a_process_is_heard_and_nothing_is_printed():
+    # torch's own handler leaves the list while the first record is handled, which would hide it from the next one
+    code = """
+import labkit.graphs, torch
+watch = labkit.graphs.install()
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+known = watch.known()
+print(len(known), known[0].id, known[0].begun, known[0].finished, known[0].ops, watch.error or "read all")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "1 0/0 True True 1 read all"
+    assert done.stderr == ""
+
+
+def test_torch_trace_still_writes_its_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_TRACE", str(tmp_path))
+    code = (
+        "import labkit.graphs, torch\nlabkit.graphs.install()\n"
+        "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2))"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)
+    logs = list(tmp_path.glob("dedicated_log_torch_trace_*.log"))
+    assert len(logs) == 1 and "dynamo_output_graph" in logs[0].read_text()
+
+
+def test_it_hears_compiles_again_after_torch_set_its_logs_up_anew():
+    watch = install()
+    torch._logging.set_logs(dynamo=logging.ERROR)
+    try:
+        before = len(watch.known())
+        with labkit.record():
+            torch.compile(lambda x: x - 1, backend="eager")(torch.ones(2))
+        assert len(watch.known()) == before + 1
+    finally:
+        torch._logging.set_logs()
+
+
+def test_calling_compiled_code_writes_no_record(monkeypatch):
+    run = torch.compile(lambda x: x.sin() + 1)
+    run(torch.ones(3))
+    heard = []
+    monkeypatch.setattr(watching.install(), "emit", heard.append)
+    for _ in range(5):
+        run(torch.ones(3))
+    assert heard == []
+
+
+def test_only_the_last_compiles_are_remembered(monkeypatch):
+    monkeypatch.setattr(watching, "MOST_COMPILES", 10)
+    watch = Watch()
+    for frame in range(25):
+        tell(watch, frame)
+    assert [c.id for c in watch.known()] == [f"{frame}/0" for frame in range(15, 25)]
+
+
+def test_code_is_dropped_before_names_and_counts_are(monkeypatch):
+    monkeypatch.setattr(watching, "MOST_TEXT", 1000)
+    watch = Watch()
+    for frame in range(10):
+        tell(watch, frame, graph="y" * 300, graph_op_count=4)
+    kept = [bool(c.graph) for c in watch.known()]
+    assert kept == [False] * 7 + [True] * 3
+    assert all(c.ops == 4 and c.digest for c in watch.known())
+
+
+def test_a_reset_starts_a_new_epoch_and_keeps_the_old_one():
+    watch = Watch()
+    tell(watch, 0, co_filename="a.py")
+    tell(watch, 1, co_filename="a.py")
+    tell(watch, 0, co_filename="b.py")
+    assert [(c.epoch, c.id, c.filename) for c in watch.known()] == [
+        (0, "0/0", "a.py"),
+        (0, "1/0", "a.py"),
+        (1, "0/0", "b.py"),
+    ]
+
+
+def test_a_recompile_belongs_to_the_same_epoch():
+    watch = Watch()
+    tell(watch, 0)
+    record = logging.LogRecord("torch.__trace", logging.DEBUG, "", 0, "", (), None)
+    record.metadata = said(0, 1, artifact={"name": "recompile_reasons", "encoding": "json"})
+    record.payload = "0/0: tensor 'x' size mismatch"
+    watch.handle(record)
+    tell(watch, 0, 1)
+    assert [(c.epoch, c.id, c.reasons) for c in watch.known()] == [
+        (0, "0/0", []),
+        (0, "0/1", ["0/0: tensor 'x' size mismatch"]),
+    ]
+
+
+def test_a_record_it_cannot_read_is_noted_and_breaks_nothing():
+    watch = Watch()
+    tell(watch, 0)
+    record = logging.LogRecord("torch.__trace", logging.DEBUG, "", 0, "", (), None)
+    record.metadata, record.payload = said(0, dynamo_output_graph={}), 42
+    watch.handle(record)
+    assert watch.error.startswith("TypeError")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("a = b + c  # File: x.py:1", "a = b + c  # File: y.py:2", True),
+        ('x: "f32[4]cuda:0"', 'x: "f32[4]cuda:1"', True),
+        (
+            "t = torch.ops._c10d_functional.all_reduce(s, 'sum', '1')",
+            "t = torch.ops._c10d_functional.all_reduce(s, 'sum', '2')",
+            True,
+        ),
+        (
+            "t = torch.ops._c10d_functional.all_reduce(s, 'sum', '1')",
+            "t = torch.ops._c10d_functional.all_reduce(s, 'max', '1')",
+            False,
+        ),
+        ("a = b + c", "a = b * c", False),
+    ],
+)
+def test_a_digest_is_the_same_for_the_same_graph_on_another_rank(one, other, alike):
+    digests = []
+    for graph in (one, other):
+        watch = Watch()
+        tell(watch, 0, graph=graph)
+        digests.append(watch.known()[0].digest)
+    assert (digests[0] == digests[1]) is alike
+
+
+def test_ids_are_written_as_dynamo_writes_them():
+    assert compile_id({"compiled_autograd_id": 2, "frame_id": 1, "frame_compile_id": 0}) == "!2/1/0"
+    assert compile_id({"compiled_autograd_id": 2}) == "!2"
+    assert compile_id({"str": ["x", 1]}) == ""

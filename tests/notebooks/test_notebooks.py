@@ -1,0 +1,30 @@
+"""Every lesson runs top to bottom, in a copy, so that the committed outputs stay as they are."""
+
+from __future__ import annotations
+
+import shutil
+
+import nbformat
+import pytest
+
+from labkit.study import notebooks
+
+pytestmark = [pytest.mark.slow, pytest.mark.kernel]
+
+
+def test_there_are_lessons():
+    assert notebooks.lessons(), "no notebooks found in notebooks/"
+
+
+@pytest.mark.parametrize("path", notebooks.lessons(), ids=lambda path: path.stem)
+def test_the_lesson_runs_top_to_bottom(path, tmp_path):
+    folder = tmp_path / "notebooks"
+    shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    notebook = nbformat.read(folder / path.name, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    done = notebooks.run(notebook, folder, path.name)
+    errors = [o for c in done.cells for o in c.get("outputs", []) if o.output_type == "error"]
+    assert not errors
+    assert all(c.execution_count for c in done.cells if c.cell_type == "code" and c.source.strip())

@@ -1,0 +1,148 @@
+"""Executing and saving a notebook: what is kept, what is dropped, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from labkit.study import notebooks
+
+
+def write(path: Path, *sources: str) -> Path:
+    cells = [v4.new_code_cell(source, id=f"c{i}") for i, source in enumerate(sources)]
+    nbformat.write(v4.new_notebook(cells=cells), path)
+    return path
+
+
+def with_output(path: Path, output: dict) -> Path:
+    cell = v4.new_code_cell("x", id="c0", execution_count=1, outputs=[nbformat.from_dict(output)])
+    notebook = v4.new_notebook(cells=[cell])
+    notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook)}
+    nbformat.write(notebook, path)
+    return path
+
+
+def stream(text: str, name: str = "stdout") -> dict:
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+@pytest.mark.kernel
+def test_executing_saves_outputs_that_the_next_run_would_save_too(tmp_path):
+    path = write(tmp_path / "a.ipynb", "x = 20", "print('one'); print('two'); x + 22")
+    notebooks.execute(path)
+    first = path.read_bytes()
+    notebook = nbformat.read(path, as_version=4)
+    printed, value = notebook.cells[1].outputs
+    assert printed.text == "one\ntwo\n" and value.data["text/plain"] == "42"
+    assert [c.id for c in notebook.cells] == ["c0", "c1"]
+    assert [c.execution_count for c in notebook.cells] == [1, 2]
+    assert notebooks.is_fresh(path) and notebooks.problems(path) == []
+    assert os.listdir(tmp_path) == ["a.ipynb"]
+    notebooks.execute(path)
+    assert path.read_bytes() == first
+
+
+@pytest.mark.kernel
+def test_a_widget_leaves_no_trace_but_its_static_twin(tmp_path):
+    path = write(
+        tmp_path / "a.ipynb", "import ipywidgets\ndisplay(ipywidgets.IntSlider())\nprint('slider at 0')"
+    )
+    notebooks.execute(path)
+    saved = json.loads(path.read_text())
+    assert "widgets" not in saved["metadata"]
+    (output,) = saved["cells"][0]["outputs"]
+    assert output["text"] == ["slider at 0\n"]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("1 / 0", "a.ipynb, cell 2 (1 / 0): ZeroDivisionError: division by zero"),
+        ("import time\ntime.sleep(60)", "a.ipynb, cell 2 (import time): still running after 2 s"),
+        ("import os\nos._exit(3)", "a.ipynb, cell 2 (import os): the kernel died"),
+        ("import os\nos.getcwd()", "a.ipynb, cell 2: its output holds this machine's path"),
+        ("import sys\nprint('noise', file=sys.stderr)", "a.ipynb, cell 2: wrote to stderr: 'noise'"),
+    ],
+)
+def test_a_run_that_is_not_fit_to_save_leaves_the_file_alone(tmp_path, source, message):
+    path = write(tmp_path / "a.ipynb", "print('fine')", source)
+    before = path.read_bytes()
+    with pytest.raises(notebooks.NotebookError) as caught:
+        notebooks.execute(path, timeout=2)
+    assert str(caught.value).startswith(message)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.ipynb"]
+
+
+def test_an_edited_cell_makes_the_outputs_stale(tmp_path):
+    path = with_output(tmp_path / "a.ipynb", stream("1\n"))
+    assert notebooks.problems(path) == []
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.append(v4.new_markdown_cell("Words do not count.", id="c1"))
+    nbformat.write(notebook, path)
+    assert notebooks.is_fresh(path)
+    notebook.cells[0].source = "y"
+    nbformat.write(notebook, path)
+    assert not notebooks.is_fresh(path)
+    assert "older than its code" in notebooks.problems(path)[0]
+
+
+def test_a_moved_cell_boundary_is_another_code():
+    together = v4.new_notebook(cells=[v4.new_code_cell("a\nb")])
+    apart = v4.new_notebook(cells=[v4.new_code_cell("a"), v4.new_code_cell("b")])
+    assert notebooks.code_hash(together) != notebooks.code_hash(apart)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"saved in {notebooks.ROOT}/data", True),
+        (f"{Path.home()}/.cache", True),
+        ("File /tmp/ipykernel_12/34.py:1", True),
+        ("file:///tmp/x", True),
+        ("see docs/tmp/readme", False),
+        ("https://example.test/home/page", False),
+        ("ratio a/b, /tmpfs", False),
+    ],
+)
+def test_paths_of_this_machine_are_found(tmp_path, text, found):
+    path = with_output(tmp_path / "a.ipynb", stream(text))
+    assert any("this machine's path" in line for line in notebooks.problems(path)) == found
+
+
+def test_an_error_output_is_a_problem(tmp_path):
+    error = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
+    path = with_output(tmp_path / "a.ipynb", error)
+    assert notebooks.problems(path) == ["cell 1: ended in ValueError: no"]
+
+
+def test_a_picture_is_not_searched_for_paths(tmp_path):
+    picture = {"output_type": "display_data", "data": {"image/png": "AAAA /tmp/x AAAA"}, "metadata": {}}
+    assert notebooks.problems(with_output(tmp_path / "a.ipynb", picture)) == []
+
+
+def test_a_notebook_without_outputs_is_a_problem(tmp_path):
+    path = write(tmp_path / "a.ipynb", "x")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook)}
+    nbformat.write(notebook, path)
+    assert notebooks.problems(path) == ["it has no outputs: `make notebooks` executes it"]
+
+
+def test_the_command_line_checks_all_and_says_what_is_wrong(tmp_path, capsys):
+    good = with_output(tmp_path / "good.ipynb", stream("1\n"))
+    bad = write(tmp_path / "bad.ipynb", "x")
+    broken = tmp_path / "broken.ipynb"
+    broken.write_text("not json")
+    assert notebooks.main(["check", str(good)]) == 0
+    assert notebooks.main(["check", str(broken), str(bad), str(tmp_path / "none.ipynb"), str(good)]) == 1
+    complaints = capsys.readouterr().err
+    assert "bad.ipynb: its outputs are older" in complaints
+    assert "broken.ipynb is not a notebook" in complaints
+    assert "none.ipynb: No such file" in complaints

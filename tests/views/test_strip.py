@@ -1,0 +1,285 @@
+"""The fragment strip: what it draws, where breaks and differences stand, what its text says."""
+
+from __future__ import annotations
+
+import matplotlib.collections
+import pandas as pd
+import pytest
+
+from labkit.views import frames, strip, strip_text, strips
+
+
+def axes(figure, name):
+    return [ax for ax in figure.axes if ax.get_label() == name]
+
+
+def artists(ax, gid):
+    return [artist for artist in ax.get_children() if artist.get_gid() == gid]
+
+
+def bars(ax, kind, rank):
+    return sum(len(c.get_paths()) for c in artists(ax, f"{kind} rank {rank}"))
+
+
+def words(figure):
+    inside = [t.get_text() for ax in figure.axes for t in ax.texts]
+    return [t.get_text() for t in figure.texts] + inside
+
+
+def test_every_segment_becomes_a_bar_of_its_kind(broken):
+    (ax,) = axes(strip(broken), "whole")
+    for rank in (0, 1):
+        mine = broken.segments[broken.segments["rank"] == rank]
+        for kind, n in mine["kind"].value_counts().items():
+            assert bars(ax, kind, rank) == n
+    assert [t.get_text() for t in artists(ax, "lane-label")] == ["rank 0", "rank 1"]
+    assert ax.get_xlabel() == "µs since the forward began"
+
+
+def test_time_starts_on_the_earliest_rank_and_is_shared(broken):
+    run = frames.forward(broken)
+    starts = run.segments.groupby("rank")["start"].min()
+    assert starts[0] == 0 and starts[1] == pytest.approx(0.030)
+    assert run.duration == pytest.approx(1.03)
+    assert run.took(1) == pytest.approx(1.0)
+
+
+def test_breaks_stand_where_the_compiled_part_ends(broken, with_events):
+    for record in (broken, with_events):
+        run = frames.forward(record)
+        mine = run.breaks[run.breaks["rank"] == 0].sort_values("at")
+        assert list(mine["at"]) == pytest.approx([0.150, 0.370, 0.650, 0.870])
+        assert list(mine["number"]) == [1, 2, 1, 2]
+        assert [(r.number, r.times, r.place) for r in run.reasons] == [
+            (1, "×2", "In [3]:8 (forward)"),
+            (2, "×2", "In [3]:12 (forward)"),
+            (0, "given up", "In [3]:20 (Model.forward)"),
+        ]
+
+
+def test_reasons_and_places_are_listed(broken):
+    said = words(strip(broken))
+    assert "In [3]:8 (forward)" in said and "In [3]:12 (forward)" in said and "given up" in said
+    assert said.count("Skip calling `torch.compiler.disable()`d function all_reduce") == 2
+    assert said.count("×2") == 2
+
+
+def test_a_region_without_a_kernel_breaks_where_it_starts(with_events):
+    events = with_events.events
+    gone = (events["kind"] == "compiled") & (events["compile_id"] == "2/0")
+    with_events.events = events[~gone]
+    run = frames.forward(with_events)
+    mine = run.breaks[run.breaks["rank"] == 0]
+    assert list(mine["at"]) == pytest.approx([0.150, 0.280, 0.650, 0.780])
+
+
+def test_ranks_that_broke_differently_are_counted_apart(broken):
+    broken.breaks = broken.breaks[(broken.breaks["rank"] == 0) | (broken.breaks["kind"] == "skip")]
+    said = words(strip(broken))
+    assert said.count("rank 0 ×2, rank 1 ×0") == 2
+
+
+def test_nested_ranges_of_one_collective_count_once(with_events):
+    assert list(frames.forward(with_events).counts["collectives"]) == [4, 4]
+
+
+def test_transfers_of_other_threads_get_a_lane_of_their_own(with_events, broken):
+    (ax,) = axes(strip(with_events), "whole")
+    assert bars(ax, "transfer", 0) == 4
+    del with_events.events
+    (ax,) = axes(strip(with_events), "whole")
+    assert bars(ax, "transfer", 0) == 0
+
+
+def test_the_difference_is_outlined_on_every_rank_and_said(diverged):
+    figure = strip(diverged, window="whole")
+    (ax,) = axes(figure, "whole")
+    assert len(artists(ax, "first-difference")) == 2
+    said = " ".join(words(figure))
+    assert "rank 0: region Block.forward; rank 1: nothing more" in said
+    assert "Ranks 0 and 1 part ways at step 4" in said
+    assert "first difference between ranks" in said
+    assert "rank 1: nothing more" in strip_text(diverged)
+
+
+def test_ranks_that_agree_get_no_outline(broken):
+    figure = strip(broken)
+    assert not [a for ax in figure.axes for a in artists(ax, "first-difference")]
+    assert "first difference between ranks" not in words(figure)
+
+
+def test_the_records_own_difference_wins(broken):
+    class Recorded:
+        tables = {"segments": broken.segments, "breaks": broken.breaks}
+
+        def first_difference(self):
+            from labkit.graphs.differences import Difference, Step
+
+            start = 5_280.0 + 20
+            steps = {0: Step("region", "mine", start, start + 200), 1: None}
+            return Difference(0, 2, steps, [1])
+
+    run = frames.forward(Recorded())
+    assert run.difference.index == 2
+    assert run.difference.text == "rank 0: region mine; rank 1: nothing more"
+    # from where the region starts to the end of the first thing it does, on the axis of the forward
+    assert run.difference.spans[0] == pytest.approx((0.300, 0.370))
+    assert run.difference.spans[1] == pytest.approx((1.030, 1.030))
+
+
+def test_dense_forwards_get_a_magnified_piece(dense):
+    figure = strip(dense)
+    (near,) = axes(figure, "magnified")
+    (whole,) = axes(figure, "whole")
+    assert bars(whole, "collective", 0) == 80
+    assert bars(near, "collective", 0) == 2  # one block
+    assert near.get_xlabel().startswith("ms since the forward began (magnified")
+    assert not axes(strip(dense, window="whole"), "magnified")
+
+
+def test_a_window_is_in_ms(broken):
+    (near,) = axes(strip(broken, window=(0.1, 0.2)), "magnified")
+    assert near.get_xlim() == pytest.approx((100, 200))
+
+
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        ("blok", "window 'blok' is not known"),
+        ((0.2, 0.1), "must end after it starts"),
+        ((5, 6), "lies outside this forward"),
+        (3, r"window must be \(start, end\) in ms, got 3"),
+        ("difference", "do not differ"),
+    ],
+)
+def test_windows_that_are_none(broken, window, said):
+    with pytest.raises(ValueError, match=said):
+        strip(broken, window=window)
+
+
+def test_a_busy_moment_is_not_taken_for_a_typical_block(dense):
+    slow = dense.segments.copy()
+    # block 20 of 40 takes ten times as long, and everything after it is later
+    late = slow["start_us"] >= slow["start_us"].min() + 20 * 500
+    slow.loc[late, ["start_us", "end_us"]] += 4_500.0
+    first = slow.index[late & (slow["rank"] == 0)][0]
+    slow.loc[first, "start_us"] -= 4_500.0
+    dense.segments = slow
+    (near,) = axes(strip(dense), "magnified")
+    low, high = near.get_xlim()
+    assert high - low == pytest.approx(0.5, abs=0.05)
+
+
+def test_ten_thousand_segments_stay_few_artists():
+    rows = [
+        (r, 0, "compute" if i % 2 else "collective", i, i + 1.0, "0/0", "x")
+        for r in (0, 1)
+        for i in range(10_000)
+    ]
+    columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
+    figure = strip({"segments": pd.DataFrame(rows, columns=columns)})
+    (ax,) = axes(figure, "whole")
+    drawn = [c for c in ax.collections if isinstance(c, matplotlib.collections.PolyCollection)]
+    assert sum(len(c.get_paths()) for c in drawn) == 20_000
+    assert sum(len(ax.get_children()) for ax in figure.axes) < 150
+
+
+def test_the_label_is_drawn_and_defaults_to_the_records_own(broken):
+    labelled = [t.get_text() for t in strip(broken).texts if t.get_gid() == "run-label"]
+    assert labelled == ["gloo · cpu"]
+    labelled = [t.get_text() for t in strip(broken, label="simulated").texts if t.get_gid() == "run-label"]
+    assert labelled == ["simulated"]
+
+
+def test_text_says_the_same_numbers(broken, whole):
+    assert strip_text(broken).splitlines() == [
+        "rank 0: 4 regions, 4 collectives, 4 breaks, 34% of 1 ms in lookups, region entry and Python",
+        "rank 1: 4 regions, 4 collectives, 4 breaks, 34% of 1 ms in lookups, region entry and Python",
+    ]
+    assert strip_text(whole, ranks=[1]) == (
+        "rank 1: 1 region, 4 collectives, no break, 13% of 0.78 ms in lookups, region entry and Python"
+    )
+
+
+def test_variants_share_the_time_scale_and_the_piece(dense, whole):
+    figure = strips({"B": dense, "C": whole}, label="shm · cpu")
+    first, second = axes(figure, "whole")
+    assert first.get_xlim() == second.get_xlim()
+    near, other = axes(figure, "magnified")
+    assert near.get_xlim() == other.get_xlim() and near.get_xlim()[0] == 0
+    assert bars(near, "collective", 0) == bars(other, "collective", 0) == 2
+    assert figure.texts[0].get_text() == "The same forward: 80 compiled regions in B, 1 in C"
+
+
+def test_break_numbers_mean_one_place_in_the_whole_figure(broken, dense):
+    dense.breaks = dense.breaks.assign(
+        place=dense.breaks["place"].replace("In [3]:8 (forward)", "In [9]:1 (other)")
+    )
+    said = words(strips({"B": broken, "F": dense}, window="whole"))
+    listed = [text for text in said if text.startswith(("B: In", "F: In"))]
+    assert listed[:2] == ["B: In [3]:8 (forward)", "B: In [3]:12 (forward)"]
+    assert "F: In [9]:1 (other)" in listed
+
+
+def test_nothing_recorded_says_so(broken):
+    broken.segments = broken.segments.iloc[:0]
+    figure = strip(broken)
+    assert "Nothing was recorded" in words(figure)
+    assert strip_text(broken) == "nothing was recorded: no forward ran inside the record"
+    assert "nothing was recorded" in " ".join(words(strips({"B": broken})))
+
+
+def test_one_variant_without_a_forward_does_not_hide_the_other(broken, whole):
+    broken.segments = broken.segments.iloc[:0]
+    figure = strips({"B": broken, "C": whole})
+    assert len(axes(figure, "whole")) == 1 and "nothing was recorded" in words(figure)
+
+
+def test_a_missing_column_is_named_with_its_table(broken):
+    with pytest.raises(ValueError, match="table 'segments' has no column 'compile_id'"):
+        strip({"segments": broken.segments.drop(columns="compile_id")})
+    with pytest.raises(ValueError, match="table 'breaks' has no column 'place'"):
+        strip({"segments": broken.segments, "breaks": broken.breaks.drop(columns="place")})
+    with pytest.raises(ValueError, match="table 'events' has no column 'thread'"):
+        strip({"segments": broken.segments, "events": pd.DataFrame({"rank": [0], "forward": [0]})})
+    with pytest.raises(ValueError, match="this dict has no table 'segments'"):
+        strip({})
+    with pytest.raises(ValueError, match="table 'segments' must be a DataFrame, got list"):
+        strip({"segments": []})
+
+
+def test_what_was_not_recorded_is_refused(broken):
+    with pytest.raises(ValueError, match="forward 3 was not recorded: there are 0"):
+        strip(broken, forward=3)
+    with pytest.raises(ValueError, match="rank 7 was not recorded: forward 0 has ranks 0, 1"):
+        strip(broken, ranks=[0, 7])
+    with pytest.raises(ValueError, match="several variants"):
+        strip({"segments": pd.concat([broken.segments.assign(variant=v) for v in "BC"])})
+    with pytest.raises(ValueError, match="nothing to draw"):
+        strips({})
+
+
+def test_the_typical_forward_is_the_one_of_median_length(broken):
+    parts = []
+    for number, stretch in enumerate((3.0, 1.0, 2.0)):
+        part = broken.segments.assign(forward=number)
+        zero = part["start_us"].min()
+        part["start_us"] = zero + (part["start_us"] - zero) * stretch
+        part["end_us"] = zero + (part["end_us"] - zero) * stretch
+        parts.append(part)
+    broken.segments = pd.concat(parts)
+    assert frames.forward(broken, "typical").duration == pytest.approx(2.06)
+
+
+def test_a_record_a_rank_is_merged():
+    class Piece:
+        def __init__(self, segments):
+            self.tables = {"segments": segments}
+
+        @classmethod
+        def merge(cls, pieces):
+            return cls(pd.concat([p.tables["segments"] for p in pieces]))
+
+    rows = [[(r, 0, "compute", 0.0, 10.0, "", "x")] for r in (0, 1)]
+    columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
+    assert frames.forward([Piece(pd.DataFrame(row, columns=columns)) for row in rows]).ranks == [0, 1]
