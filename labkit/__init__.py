@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Ranks": "labkit.ranks",
     "RankError": "labkit.ranks",
-    "PerRank": "labkit.report",
+    "PerRank": "labkit.per_rank",
     "Report": "labkit.report",
     "record": "labkit.graphs",
     "predict": "labkit.study",

@@ -1,4 +1,4 @@
-"""The nouns every other part speaks: one value a rank, a measurement, a verdict, a report, and the label of a run."""
+"""What an experiment found: the report, its provenance, and the label that says how its run communicated."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import json
 import os
 import pkgutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from labkit.per_rank import PerRank
 
 if TYPE_CHECKING:
     import pandas as pd
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 __all__ = ["PerRank", "Report", "run_label"]
 
@@ -45,152 +44,6 @@ def run_label(backend: str, device: str, world_size: int = 2, gpus: int = 0) -> 
         where = "cpu" if device == "cpu" else f"{gpus or world_size} gpu"
         return f"{backend} · {where}"
     raise ValueError(f"no run label for backend {backend!r}: labkit runs on 'nccl', 'gloo', 'shm' and 'fake'")
-
-
-class PerRank(Sequence[T], Generic[T]):
-    """One value from each rank, in rank order: what `Ranks.run` returns.
-
-    Indexing is by rank number, so a result of `%%ranks 1` has `[1]` and no `[0]`.
-
-    >>> losses = PerRank([0.25, 0.5])
-    >>> losses[1]
-    0.5
-    >>> losses.map(lambda v: v * 4)
-    PerRank(rank 0: 1.0, rank 1: 2.0)
-    """
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Sequence[T] | Mapping[int, T]):
-        pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
-        self._values: dict[int, T] = dict(sorted(pairs))
-
-    def __getitem__(self, rank):  # type: ignore[override]
-        try:
-            return self._values[rank]
-        except (KeyError, TypeError):
-            raise IndexError(f"no value from rank {rank!r}: this result has ranks {self.ranks}") from None
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._values.values())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PerRank) and self._values == other._values
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def ranks(self) -> list[int]:
-        """The rank numbers that gave a value, ascending."""
-        return list(self._values)
-
-    def items(self) -> list[tuple[int, T]]:
-        """Pairs of rank and value."""
-        return list(self._values.items())
-
-    def map(self, fn: Callable[[T], U]) -> PerRank[U]:
-        """Apply `fn` to every rank's value, in the calling process."""
-        return PerRank({rank: fn(value) for rank, value in self._values.items()})
-
-    def same(self) -> T:
-        """Return the one value that all ranks agree on.
-
-        Tensors and arrays agree when shape, dtype and every element do. Raises ValueError naming the
-        first rank that differs from the lowest one, with both values.
-
-        >>> PerRank([3, 3]).same()
-        3
-        """
-        first_rank, first = next(iter(self._values.items()))
-        for rank, value in self._values.items():
-            if not _equal(first, value):
-                raise ValueError(
-                    f"ranks differ: rank {first_rank} has {_short(first)}, rank {rank} has {_short(value)}"
-                    f"{_where_differ(first, value)}"
-                )
-        return first
-
-    def frame(self) -> pd.DataFrame:
-        """Lay the values out as a tidy DataFrame with a `rank` column.
-
-        Mappings become one column a key; DataFrames are stacked; anything else stands in `value`.
-
-        >>> PerRank([{"ms": 1.5}, {"ms": 2.5}]).frame()
-           rank   ms
-        0     0  1.5
-        1     1  2.5
-        """
-        import pandas as pd
-
-        values = list(self._values.values())
-        if values and all(isinstance(v, pd.DataFrame) for v in values):
-            parts = []
-            for rank, table in self._values.items():
-                body = table.drop(columns="rank", errors="ignore")  # type: ignore[attr-defined]
-                body.insert(0, "rank", rank)
-                parts.append(body)
-            return pd.concat(parts, ignore_index=True)
-        rows = [
-            {"rank": rank, **value} if isinstance(value, Mapping) else {"rank": rank, "value": value}
-            for rank, value in self._values.items()
-        ]
-        return pd.DataFrame(rows)
-
-    def __repr__(self) -> str:
-        texts = {rank: repr(value) for rank, value in self._values.items()}
-        if any("\n" in text or len(text) > 60 for text in texts.values()):
-            return "\n".join(f"rank {rank}: {text}" for rank, text in texts.items())
-        return "PerRank(" + ", ".join(f"rank {rank}: {text}" for rank, text in texts.items()) + ")"
-
-    def _repr_html_(self) -> str:
-        cell = "vertical-align:top;text-align:left;padding:2px 14px 2px 0;white-space:pre-wrap;font-family:monospace"
-        head = "".join(f'<th style="{cell};font-weight:bold">rank {rank}</th>' for rank in self._values)
-        body = "".join(f'<td style="{cell}">{_html(value)}</td>' for value in self._values.values())
-        return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>"
-
-
-def _html(value: Any) -> str:
-    render = getattr(value, "_repr_html_", None)
-    if callable(render) and not isinstance(value, type):
-        text = render()
-        if text is not None:
-            return text
-    return html.escape(repr(value))
-
-
-def _short(value: Any) -> str:
-    text = repr(value).replace("\n", " ")
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if hasattr(a, "equals") and type(a) is type(b):  # pandas: rows and columns, NaN equal to NaN
-        return bool(a.equals(b))
-    if _is_array(a) and _is_array(b):
-        return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a == b)
-
-
-def _where_differ(a: Any, b: Any) -> str:
-    if not (_is_array(a) and _is_array(b)):
-        return ""
-    if a.shape != b.shape:
-        return f" (shapes {tuple(a.shape)} and {tuple(b.shape)})"
-    if a.dtype != b.dtype:
-        return f" (dtypes {a.dtype} and {b.dtype})"
-    unequal = int((a != b).sum())
-    return f" ({unequal} of {a.numel() if hasattr(a, 'numel') else a.size} elements)"
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ class RankError(RuntimeError):
         return self.outcomes[0].rank
 
     def _paragraphs(self) -> list[str]:
-        shown, said = [], {}
+        shown: list[str] = []
+        said: dict[str, int] = {}
         for outcome in self.outcomes:
             text = outcome.describe()
             key = text.split(" ", 2)[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -12,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import cloudpickle
-
-from labkit import hardware, places
+from labkit import hardware
 from labkit.ranks import cells, wire
+from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
 from labkit.ranks.errors import Outcome, RankError, how_it_ended
 from labkit.ranks.member import Member
 from labkit.ranks.pool import Pool
@@ -65,9 +63,9 @@ class Ranks:
         check_version(hardware.torch_version())
         if sys.platform != "linux":
             raise ValueError(f"Ranks needs Linux (WSL2 included): this is {sys.platform}")
-        _positive("timeout", timeout, none=True)
-        _positive("collective_timeout", collective_timeout)
-        _positive("threads", threads)
+        positive("timeout", timeout, none=True)
+        positive("collective_timeout", collective_timeout)
+        positive("threads", threads)
         self.world_size, self.device, self.backend, self.why = (
             world_size,
             choice.device,
@@ -120,7 +118,7 @@ class Ranks:
         fn: Callable[..., Any],
         *args: Any,
         timeout: float | None | str = "default",
-        ranks=None,
+        ranks: int | Iterable[int] | None = None,
         **kwargs: Any,
     ) -> PerRank:
         """Call `fn(*args, **kwargs)` on every rank (or on those in `ranks`) and return the values by rank.
@@ -136,18 +134,26 @@ class Ranks:
         """
         if not callable(fn):
             raise ValueError(f"run() needs a function, got {type(fn).__name__}")
-        _follow_edits(fn)
-        function = _travel(fn, f"function {getattr(fn, '__name__', type(fn).__name__)!r}")
+        follow_edits(fn)
+        function = travel(fn, f"function {getattr(fn, '__name__', type(fn).__name__)!r}")
         try:
             arguments = wire.dumps((args, kwargs))
         except Exception:
-            for name, value in [*((f"argument {i + 1}", v) for i, v in enumerate(args)), *((f"argument {k}=", v) for k, v in kwargs.items())]:
-                _travel(value, f"{name} ({type(value).__name__})")
+            for name, value in [
+                *((f"argument {i + 1}", v) for i, v in enumerate(args)),
+                *((f"argument {k}=", v) for k, v in kwargs.items()),
+            ]:
+                travel(value, f"{name} ({type(value).__name__})")
             raise
         return self._call(("call", function, arguments), timeout, ranks)
 
     def run_cell(
-        self, source: str, filename: str, first_line: int = 1, timeout="default", ranks=None
+        self,
+        source: str,
+        filename: str,
+        first_line: int = 1,
+        timeout: float | None | str = "default",
+        ranks: int | Iterable[int] | None = None,
     ) -> PerRank:
         """Run source text in the namespace that `%%ranks` cells share; the value of its last expression, by rank."""
         return self._call(("cell", source, filename, first_line), timeout, ranks)
@@ -220,19 +226,15 @@ class Ranks:
         finally:
             self._busy.release()
 
-    def _call(self, request: tuple, timeout: float | None | str, ranks: Iterable[int] | None) -> PerRank:
-        if timeout == "default":
-            timeout = self.timeout
-        _positive("timeout", timeout, none=True)
+    def _call(
+        self, request: tuple, timeout: float | None | str, ranks: int | Iterable[int] | None
+    ) -> PerRank:
+        limit = self.timeout if timeout == "default" else positive("timeout", timeout, none=True)
         members = self._chosen(ranks)
         with self._exclusive():
             self._pool.serve(0)  # print what arrived, notice who died
-            if any(
-                m.dead for m in self._pool.members
-            ):  # one died between calls: nothing to lose, start afresh
-                gone = [
-                    f"rank {m.rank} ({how_it_ended(m.process.code)})" for m in self._pool.members if m.dead
-                ]
+            gone = [f"rank {m.rank} ({how_it_ended(m.process.code)})" for m in self._pool.members if m.dead]
+            if gone:  # between calls there is nothing to lose: start afresh
                 self._replace()
                 print(f"{', '.join(gone)} had ended since the last call: ranks replaced", file=sys.stderr)
                 members = self._chosen(ranks)
@@ -243,7 +245,7 @@ class Ranks:
             done = lambda: all(m.outcome for m in members)  # noqa: E731
             bad = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in members)  # noqa: E731
             try:
-                finished = self._pool.pump(done, timeout, stop=bad)
+                finished = self._pool.pump(done, limit, stop=bad)
                 if bad():
                     self._pool.pump(done, GRACE_S)
             except KeyboardInterrupt:
@@ -254,7 +256,7 @@ class Ranks:
             self._pool.finish_output()
             return self._values(members)
 
-    def _chosen(self, ranks: Iterable[int] | None) -> list[Member]:
+    def _chosen(self, ranks: int | Iterable[int] | None) -> list[Member]:
         if ranks is None:
             return self._pool.members
         wanted = sorted(set([ranks] if isinstance(ranks, int) else ranks))
@@ -288,7 +290,7 @@ class Ranks:
                 except Exception as error:
                     what = f"it does not unpickle in the kernel ({type(error).__name__}: {error})"
                     member.outcome = Outcome(member.rank, "unpicklable", message=what)
-            outcomes.append(member.outcome)
+            outcomes.append(member.outcome or member.unfinished())
             member.value = None
         if len(values) < len(members):
             raise RankError(
@@ -297,7 +299,7 @@ class Ranks:
         return PerRank(values)
 
     def _failed(self, members: Sequence[Member], seconds: float, failed: bool) -> RankError:
-        with _no_interrupt():
+        with no_interrupt():
             self._pool.ask_where([m for m in members if not m.outcome])
             outcomes = [m.outcome or m.unfinished() for m in members]
             again = self._replace()
@@ -314,7 +316,7 @@ class Ranks:
         return RankError(f"no end after {seconds:.1f} s (timeout)", outcomes, after)
 
     def _interrupted(self, members: Sequence[Member]) -> None:
-        with _no_interrupt():
+        with no_interrupt():
             stuck = [m for m in members if not m.outcome]
             self._pool.ask_where(stuck)
             self._pool.interrupt(stuck)
@@ -325,52 +327,6 @@ class Ranks:
                 "\n".join(["interrupted", *lines, f"All ranks were replaced in {again:.2f} s."]),
                 file=sys.stderr,
             )
-
-
-def _positive(name: str, value: float | None, none: bool = False) -> None:
-    if value is None and none:
-        return
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-        raise ValueError(f"{name} must be a number above 0{' or None' if none else ''}, got {value!r}")
-
-
-def _travel(value: Any, what: str) -> bytes:
-    try:
-        return wire.dumps(value)
-    except Exception as error:
-        hint = ""
-        if hasattr(value, "_torchdynamo_orig_callable") or type(value).__name__ == "OptimizedModule":
-            hint = "; a compiled object stays in its process: call torch.compile inside the function"
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{what} cannot travel to the ranks: {reason}{hint}") from None
-
-
-def _follow_edits(fn: Callable[..., Any]) -> None:
-    """Send functions of the reader's own modules by value, as a notebook's are: the ranks then run today's code."""
-    module = sys.modules.get(getattr(fn, "__module__", None) or "")
-    file = getattr(module, "__file__", None)
-    if module is None or file is None or module.__name__ in ("__main__", *_followed):
-        return
-    if not places.is_library(file) and module.__name__.partition(".")[0] != "labkit":
-        cloudpickle.register_pickle_by_value(module)
-        _followed.add(module.__name__)
-
-
-_followed: set[str] = set()
-
-
-@contextmanager
-def _no_interrupt():
-    """Hold SIGINT back while ranks are being replaced: a second press of stop must not leave half of them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def current() -> Ranks | None:

@@ -12,22 +12,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labkit import torch_compat
 from labkit.ranks import wire
 
-# the third-party imports that ranks need; labkit.graphs brings pandas and the structured-trace subscriber
-PRELOAD = (
-    "torch",
-    "torch.distributed",
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "torch.distributed.tensor",
-    "labkit.ranks.worker",
-    "labkit.ranks.shm",
-    "labkit.graphs",
-)
+# what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
+PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.ranks.shm", "labkit.graphs")
 START_LIMIT_S = 120.0
 now = time.monotonic
 
@@ -113,7 +106,7 @@ class Spawner:
             elif "ended" in said:
                 self.ended[said["ended"]] = said["code"]
 
-    def _wait(self, done, limit: float, what: str) -> None:
+    def _wait(self, done: Callable[[], bool], limit: float, what: str) -> None:
         deadline = now() + limit
         self.hear()
         while not done():

@@ -170,6 +170,7 @@ def _serve(calls: socket.socket) -> None:
             _flush()
             wire.send(calls, ("error", number, describe_error(error)))
             continue
+        answer: tuple[str, Any, Any]
         try:
             answer = ("ok", number, wire.dumps(value))
         except Exception as error:

@@ -147,7 +147,9 @@ class Explorer:
             for control in controls:
                 control.unobserve_all()
             for part in (*controls, *rows, picture, text, box):
-                part.close()
+                for own in (getattr(part, "layout", None), getattr(part, "style", None), part):
+                    if own is not None:
+                        own.close()
 
         self._close.append(close)
         return box

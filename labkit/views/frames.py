@@ -124,6 +124,7 @@ def forward(record: Any, number: int | str = 0, ranks: Sequence[int] | None = No
 
     Raises ValueError for a missing table or column, a forward or rank that was not recorded, or several variants.
     """
+    record = whole(record)
     segments = table_of(record, "segments")
     if segments is None:
         raise ValueError(

@@ -28,9 +28,9 @@ def beside_source(
     """Draw own frames per second beside the source's, in two panels with the same variants and each its own axis.
 
     `measured` has variant and frames_per_s, and low and high where its spread is to be drawn; `reference` has run,
-    variant and frames_per_s (several runs of a variant become several bars; `approximate` adds a tilde). `here` and `there` name the hardware.
-    The title compares the pair `compare` on both: absolute numbers of different machines say
-    nothing about each other, ratios do.
+    variant and frames_per_s (several runs of a variant become several bars; `approximate` adds a tilde). `here` and
+    `there` name the hardware. The title compares the pair `compare` on both: absolute numbers of different machines
+    say nothing about each other, ratios do.
 
     Raises ValueError for a missing column.
     """

@@ -81,8 +81,8 @@ def block(runs: Sequence[Forward]) -> tuple[int, int]:
     firsts = np.arange(0, max(len(ids) - length, 0) + 1, length)
     away = np.zeros(len(firsts))
     for run in runs:
-        spans = [_span(run, int(first), int(first) + length) for first in firsts]
-        took = np.array([end - start for start, end in spans])
+        start, end = _spans(run, firsts, length)
+        took = np.maximum(end - start, 1e-9)
         away = np.maximum(away, np.abs(np.log(took / np.median(took))))
     # the ends of a forward also hold what comes before its first and after its last block
     inner = slice(1, -1) if len(firsts) > 2 else slice(None)
@@ -96,20 +96,29 @@ def _calls(run: Forward) -> pd.DataFrame:
 
 
 def _span(run: Forward, first: int, last: int) -> Span:
-    """The time from the end of the collective before number `first` to the end of the one before number `last`."""
+    """The time from the end of the collective before number `first` to the end of the one before `last`."""
+    (start,), (end,) = _spans(run, np.array([first]), last - first)
+    return (float(start), float(end)) if start < end else (0.0, run.duration)
+
+
+def _spans(run: Forward, firsts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where pieces of `length` collectives start and end, for each first one."""
     starts = _calls(run)["start"].to_numpy()
-    mine = run.segments[run.segments["rank"] == run.ranks[0]]
-    ends = mine.loc[mine["kind"] == "collective", "end"].to_numpy()
     if not len(starts):
-        return _middle(run)
+        middle = _middle(run)
+        return np.full(len(firsts), middle[0]), np.full(len(firsts), middle[1])
+    mine = run.segments[run.segments["rank"] == run.ranks[0]]
+    ends = np.sort(
+        mine.loc[mine["kind"] == "collective", "end"].to_numpy()
+    )  # with the waits that belong to them
 
-    def edge(number: int, otherwise: float) -> float:
-        before = ends[ends <= starts[number]] if number < len(starts) else ends[:0]
-        return float(before.max()) if len(before) else otherwise
+    def edges(numbers: np.ndarray) -> np.ndarray:
+        inside = np.minimum(numbers, len(starts) - 1)
+        before = np.searchsorted(ends, starts[inside], side="right") - 1
+        found = np.where(before >= 0, ends[np.maximum(before, 0)], 0.0)
+        return np.where(numbers == 0, 0.0, np.where(numbers < len(starts), found, run.duration))
 
-    start = edge(first, 0.0) if first else 0.0
-    end = edge(last, run.duration)
-    return (start, end) if start < end else (0.0, run.duration)
+    return edges(firsts), edges(firsts + length)
 
 
 def _middle(run: Forward) -> Span:

@@ -25,19 +25,9 @@ BLOCK = [
     ("collective", 90, "2/0", "c10d::allreduce_"),
     ("python", 40, "", ""),
 ]
-WHOLE = [
-    ("lookup", 50, "", ""),
-    ("entry", 30, "0/0", ""),
-    *[
-        (kind, us, "0/0", name)
-        for _ in range(4)
-        for kind, us, name in (
-            ("compute", 90, "Model.forward"),
-            ("collective", 80, "_c10d_functional::all_reduce_"),
-        )
-    ],
-    ("entry", 20, "0/0", ""),
-]
+STEP = [("compute", 90, "0/0", "Model.forward"), ("collective", 80, "0/0", "_c10d_functional::all_reduce_")]
+INTO = [("lookup", 50, "", ""), ("entry", 30, "0/0", "")]
+OUT = [("entry", 20, "0/0", "")]
 BREAKS = [("1/0", "In [3]:8 (forward)"), ("2/0", "In [3]:12 (forward)")]
 
 
@@ -75,7 +65,13 @@ def broken():
 @pytest.fixture
 def whole():
     """Two ranks, one compiled region with 4 collectives in it."""
-    return make(WHOLE)
+    return make(INTO + STEP * 4 + OUT)
+
+
+@pytest.fixture
+def dense_whole():
+    """As many collectives as in the forty blocks, in one region."""
+    return make(INTO + STEP * 80 + OUT)
 
 
 @pytest.fixture
@@ -123,8 +119,13 @@ def report(broken, whole):
     parts = {"B": broken, "C": whole}
     columns = ["variant", "rank", "regions", "breaks", "collectives", "static_breaks"]
     counted = [(v, r, *n) for v, n in (("B", (4, 4, 4, 2)), ("C", (1, 0, 4, 0))) for r in (0, 1)]
-    seconds = [(e, v, i, r, s * (1 + i / 100)) for e in ("host only", "gloo · cpu") for v, s in (("B", 0.02), ("C", 0.01))
-               for i in range(10) for r in (0, 1)]  # fmt: skip
+    seconds = [
+        (evidence, variant, i, rank, fastest * (1 + i / 100))
+        for evidence in ("host only", "gloo · cpu")
+        for variant, fastest in (("B", 0.02), ("C", 0.01))
+        for i in range(10)
+        for rank in (0, 1)
+    ]
     verdict = {"a": "C", "b": "B", "ratio": 0.5, "low": 0.45, "high": 0.6, "n": 10, "confidence": 0.99}
     spent = [("B", r, "entry", 60.0) for r in (0, 1)] + [("B", r, "compute", 40.0) for r in (0, 1)]
     spent += [("C", r, "compute", 95.0) for r in (0, 1)] + [("C", r, "lookup", 5.0) for r in (0, 1)]
@@ -140,4 +141,10 @@ def report(broken, whole):
         ),
         "verdicts": pd.DataFrame([{"evidence": "gloo · cpu", **verdict, "outcome": "faster"}]),
     }
-    return Report("cliff", "The cliff", "gloo · cpu", tables, provenance={"hardware": "a test"})
+    return Report(
+        "cliff",
+        "The cliff",
+        "gloo · cpu",
+        tables,
+        provenance={"hardware": "a test", "date": "2026-11-21T08:00:00"},
+    )

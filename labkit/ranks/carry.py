@@ -1,0 +1,64 @@
+"""What a call carries to the ranks, and what must not get in its way."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cloudpickle
+
+from labkit import places
+from labkit.ranks import wire
+
+
+def positive(name: str, value: Any, none: bool = False) -> float | None:
+    """The value. Raises ValueError unless it is a number above 0 (or None, with `none`)."""
+    if value is None and none:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        raise ValueError(f"{name} must be a number above 0{' or None' if none else ''}, got {value!r}")
+    return value
+
+
+def travel(value: Any, what: str) -> bytes:
+    """The value as bytes. Raises ValueError naming `what` and why it cannot travel."""
+    try:
+        return wire.dumps(value)
+    except Exception as error:
+        hint = ""
+        if hasattr(value, "_torchdynamo_orig_callable") or type(value).__name__ == "OptimizedModule":
+            hint = "; a compiled object stays in its process: call torch.compile inside the function"
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{what} cannot travel to the ranks: {reason}{hint}") from None
+
+
+def follow_edits(fn: Callable[..., Any]) -> None:
+    """Send functions of the reader's own modules by value, as a notebook's are: the ranks then run today's code."""
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__ in ("__main__", *_followed):
+        return
+    if not places.is_library(file) and module.__name__.partition(".")[0] != "labkit":
+        cloudpickle.register_pickle_by_value(module)
+        _followed.add(module.__name__)
+
+
+_followed: set[str] = set()
+
+
+@contextmanager
+def no_interrupt() -> Iterator[None]:
+    """Hold SIGINT back while ranks are being replaced: a second press of stop must not leave half of them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

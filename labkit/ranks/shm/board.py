@@ -1,0 +1,221 @@
+"""Where the ranks of a group meet: each raises a word that says its turn and its call, and waits for the others' words.
+
+A word is `turn << 32 | call`, so one comparison tells both that a peer has arrived and that it means the same call.
+Words and slots are used in turn, even and odd: a rank that raises its word of turn k has finished reading turn k - 1,
+so once all words of turn k - 1 have been seen, nobody reads the slots of turn k - 2 any more.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from labkit.ranks.shm import calls
+from labkit.ranks.shm.errors import Deadline, Mismatch, PeerGone, PeerLeft, ShmError
+from labkit.ranks.shm.order import fence
+from labkit.ranks.shm.peers import Peer
+from labkit.ranks.shm.segment import MAX_RANKS, PAGE
+
+# a control page in int64 words: two lines of (word, numel, .), who this is, why it left, the tables of all_to_all
+WORDS = PAGE // 8
+LINE, PID, START, LEFT, LEFT_KIND, LEFT_BYTES, LEFT_TEXT, TABLES = 8, 16, 17, 24, 25, 26, 32, 192
+TEXT_BYTES = (TABLES - LEFT_TEXT) * 8
+TAKEN_BACK = -1  # in place of a word: this rank came, but its turn failed
+LAST_TURN = 2**30 - 1  # an odd number: turns stay even and odd across the wrap
+KINDS: tuple[type[ShmError], ...] = (PeerLeft, Mismatch)
+
+SPINS = 300  # a look takes 40 ns: about 12 us, in which a peer that runs alongside arrives
+YIELD_S = 2e-3  # then give the core away between looks, for this long
+NAP_S = (5e-5, 1e-3)  # then sleep: between these bounds, a 50th of the time waited so far
+LOOK_S = 0.02  # how often to look whether the peers are alive
+
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Board:
+    """The control pages as one rank sees them. `timeout` in seconds."""
+
+    def __init__(self, memory: Any, rank: int, size: int, timeout: float):
+        self.words = memoryview(memory).cast("B")[: size * PAGE].cast("q")
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.turn = 0
+        self.failed = ""
+        self.waiting: tuple[int, int, float, list[int]] | None = None  # call, numel, since, missing peers
+        others = [peer for peer in range(size) if peer != rank]
+        self._mine = tuple(rank * WORDS + parity * LINE for parity in (0, 1))
+        self._theirs = tuple([peer * WORDS + parity * LINE for peer in others] for parity in (0, 1))
+        self._spins = range(SPINS if size <= cores() else 0)
+
+    def sign_in(self) -> None:
+        me = Peer.me()
+        self.words[self.rank * WORDS + START] = me.start
+        if fence:
+            fence()
+        self.words[self.rank * WORDS + PID] = me.pid
+
+    def peer(self, rank: int) -> Peer | None:
+        """The process of a rank; None while it has not signed in."""
+        pid = self.words[rank * WORDS + PID]
+        if fence:
+            fence()
+        return Peer(pid, self.words[rank * WORDS + START]) if pid else None
+
+    def next_turn(self) -> int:
+        """Begin a turn; returns which of the two slots is free for it."""
+        self.turn = turn = self.turn + 1 & LAST_TURN
+        return turn & 1
+
+    def meet(self, call: int, numel: int, opts: Any = None) -> None:
+        """Say that this rank's slot is written, and return when every rank has said so in the same call.
+
+        opts: the options of c10d, for a timeout of this call alone. Raises Mismatch, Deadline, PeerGone or PeerLeft.
+        """
+        words, turn = self.words, self.turn
+        parity, word = turn & 1, turn << 32 | call
+        at = self._mine[parity]
+        words[at + 1] = numel
+        if fence:
+            fence()
+        words[at] = word
+        for at in self._theirs[parity]:
+            if words[at] != word:
+                for _ in self._spins:
+                    if words[at] == word:
+                        break
+                else:
+                    self._wait(word, numel, opts)
+                    break
+            if words[at + 1] != numel:
+                self._arrived(at, word, numel)
+        if fence:
+            fence()
+
+    def _wait(self, word: int, numel: int, opts: Any) -> None:
+        now = time.monotonic()
+        since, look, limit = now, now + LOOK_S, self._limit(opts)
+        missing = list(self._theirs[self.turn & 1])
+        try:
+            while True:
+                missing = [at for at in missing if not self._arrived(at, word, numel)]
+                if not missing:
+                    return
+                now = time.monotonic()
+                if now - since < YIELD_S:
+                    _yield()
+                    continue
+                if now >= look:
+                    look = now + LOOK_S
+                    if self.failed:  # by another thread
+                        raise PeerLeft(f"rank {self.rank} stopped waiting: {self.failed}")
+                    ranks = [at // WORDS for at in missing]
+                    self.waiting = (word & 0xFFFFFFFF, numel, since, ranks)
+                    self._look_for_dead(missing, word, numel, now - since)
+                    if now - since >= limit:
+                        raise Deadline(self._late(ranks, word, numel, now - since))
+                time.sleep(min(max(NAP_S[0], (now - since) / 50), NAP_S[1], max(limit - (now - since), 0)))
+        finally:
+            self.waiting = None
+
+    def _limit(self, opts: Any) -> float:
+        own = getattr(opts, "timeout", None)
+        seconds = own.total_seconds() if own is not None else -1.0
+        return seconds if seconds > 0 else self.timeout
+
+    def _arrived(self, at: int, word: int, numel: int) -> bool:
+        seen = self.words[at]
+        if seen >> 32 != word >> 32:
+            left = self.words[at // WORDS * WORDS + LEFT]
+            seen = self.words[at]  # again: it may have come, finished and only then left
+            if seen >> 32 != word >> 32:
+                if left:
+                    self._raise_why_it_left(at // WORDS)
+                return False
+        if fence:
+            fence()
+        if seen != word or self.words[at + 1] != numel:
+            both = sorted(
+                [(self.rank, word & 0xFFFFFFFF, numel), (at // WORDS, seen & 0xFFFFFFFF, self.words[at + 1])]
+            )
+            said = ", ".join(f"rank {rank} called {calls.unpack(call, n)}" for rank, call, n in both)
+            raise Mismatch(f"ranks met in different calls: {said}")
+        return True
+
+    def _look_for_dead(self, missing: list[int], word: int, numel: int, waited: float) -> None:
+        for at in missing:
+            peer = self.peer(at // WORDS)
+            if peer and not peer.alive() and not self._arrived(at, word, numel):
+                raise PeerGone(
+                    f"rank {at // WORDS} (pid {peer.pid}) is gone: its process ended while rank {self.rank} waited "
+                    f"for it in {calls.unpack(word & 0xFFFFFFFF, numel)}, {waited:.2f} s by now"
+                )
+
+    def _late(self, ranks: list[int], word: int, numel: int, waited: float) -> str:
+        call = calls.unpack(word & 0xFFFFFFFF, numel)
+        return (
+            f"rank {self.rank} waited {waited:.1f} s in {call} for {'; '.join(map(self._whereabouts, ranks))}"
+        )
+
+    def _whereabouts(self, rank: int) -> str:
+        peer = self.peer(rank)
+        if not peer:
+            return f"rank {rank}, which never joined the group"
+        at = rank * WORDS
+        last = max(self.words[at], self.words[at + LINE])
+        if not last:
+            return f"rank {rank} (pid {peer.pid}), which is alive and has called nothing yet"
+        op = calls.name(last & 0xFFFFFFFF)
+        return f"rank {rank} (pid {peer.pid}), which is alive and was in {op} last"
+
+    def where(self) -> str:
+        """What this rank waits for right now, in words; '' when it does not."""
+        waiting = self.waiting
+        if waiting is None:
+            return ""
+        call, numel, since, ranks = waiting
+        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return f"in {calls.unpack(call, numel)}, waiting for {who} since {time.monotonic() - since:.1f} s"
+
+    def fail(self, why: str, kind: type[ShmError] = PeerLeft) -> None:
+        """This turn failed: tell the others, who raise `kind` when they wait for this rank, in this turn or later."""
+        if not self.failed:
+            self._leave(why, kind)
+            self.words[self._mine[self.turn & 1]] = TAKEN_BACK
+
+    def _leave(self, why: str, kind: type[ShmError]) -> None:
+        self.failed = why
+        page, text = self.rank * WORDS, why.encode()[:TEXT_BYTES]
+        self.words[page + LEFT_KIND] = KINDS.index(kind)
+        self.words[page + LEFT_BYTES] = len(text)
+        text = text.ljust(TEXT_BYTES, b"\0")
+        self.words[page + LEFT_TEXT : page + TABLES] = memoryview(text).cast("q")
+        if fence:
+            fence()
+        self.words[page + LEFT] = 1
+        if fence:
+            fence()
+
+    def _raise_why_it_left(self, rank: int) -> None:
+        if fence:
+            fence()
+        page = rank * WORDS
+        text = self.words[page + LEFT_TEXT : page + TABLES].tobytes()
+        why = text[: self.words[page + LEFT_BYTES]].decode(errors="replace")
+        kind = KINDS[self.words[page + LEFT_KIND]]
+        raise kind(why if kind is Mismatch else f"rank {rank} is gone from the group: {why}")
+
+    def table(self, rank: int, parity: int) -> slice:
+        """The words of a rank's table of all_to_all: how much it sends to each rank, then how much it expects."""
+        start = rank * WORDS + TABLES + parity * 2 * MAX_RANKS
+        return slice(start, start + 2 * self.size)
+
+    def close(self) -> None:
+        """Leave in good order. What others still read of this rank's last turn stays as it is."""
+        if not self.failed:
+            self._leave("it closed the group", PeerLeft)
+        self.words.release()

@@ -1,0 +1,152 @@
+"""The collectives on flat tensors, each as what a rank puts into its slot and what it takes from the others'.
+
+Every rank takes every turn, also where it has nothing to give or to take: turns are what keeps slots apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.ranks.shm import calls
+from labkit.ranks.shm.errors import Mismatch
+from labkit.ranks.shm.link import Link
+from labkit.ranks.shm.reduction import reducer
+
+
+def _nothing(parity: int, low: int, high: int) -> None:
+    pass
+
+
+def barrier(link: Link, opts: Any) -> None:
+    link.run(calls.pack("barrier"), 0, [(0, 0)], _nothing, _nothing, opts)
+
+
+def reduce(link: Link, tensor: Tensor, reduction: int, root: int | None, opts: Any) -> None:
+    """Reduce into `tensor` in place, on the root or, where root is None, on every rank."""
+    dtype, numel = tensor.dtype, tensor.numel()
+    into = reducer(reduction, dtype, link.size)
+
+    def put(parity: int, low: int, high: int) -> None:
+        link.view(parity, link.rank, dtype, high - low).copy_(tensor[low:high])
+
+    def take(parity: int, low: int, high: int) -> None:
+        if root is None or root == link.rank:
+            into([link.view(parity, r, dtype, high - low) for r in range(link.size)], tensor[low:high])
+
+    op = "all_reduce" if root is None else "reduce"
+    link.run(calls.pack(op, dtype, reduction, root or 0), numel, link.pieces(numel, dtype), put, take, opts)
+
+
+def gather(link: Link, outputs: Sequence[Tensor] | None, tensor: Tensor, root: int | None, opts: Any) -> None:
+    """Every rank's `tensor` into the outputs of the root or, where root is None, of every rank."""
+    dtype, numel = tensor.dtype, tensor.numel()
+
+    def put(parity: int, low: int, high: int) -> None:
+        link.view(parity, link.rank, dtype, high - low).copy_(tensor[low:high])
+
+    def take(parity: int, low: int, high: int) -> None:
+        for rank, output in enumerate(outputs or ()):
+            output[low:high].copy_(link.view(parity, rank, dtype, high - low))
+
+    call = calls.pack("all_gather" if root is None else "gather", dtype, 0, root or 0)
+    link.run(call, numel, link.pieces(numel, dtype), put, take, opts)
+
+
+def broadcast(link: Link, tensor: Tensor, root: int, opts: Any) -> None:
+    dtype, numel = tensor.dtype, tensor.numel()
+
+    def put(parity: int, low: int, high: int) -> None:
+        if root == link.rank:
+            link.view(parity, root, dtype, high - low).copy_(tensor[low:high])
+
+    def take(parity: int, low: int, high: int) -> None:
+        if root != link.rank:
+            tensor[low:high].copy_(link.view(parity, root, dtype, high - low))
+
+    link.run(calls.pack("broadcast", dtype, 0, root), numel, link.pieces(numel, dtype), put, take, opts)
+
+
+def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reduction: int, opts: Any) -> None:
+    """Reduce the ranks' lists of `inputs` item by item; this rank gets the item of its own number."""
+    dtype, numel, n = output.dtype, output.numel(), link.size
+    into = reducer(reduction, dtype, n)
+
+    def put(parity: int, low: int, high: int) -> None:
+        for to in range(n):
+            link.view(parity, link.rank, dtype, high - low, to, n).copy_(inputs[to][low:high])
+
+    def take(parity: int, low: int, high: int) -> None:
+        into([link.view(parity, r, dtype, high - low, link.rank, n) for r in range(n)], output[low:high])
+
+    call = calls.pack("reduce_scatter", dtype, reduction)
+    link.run(call, numel, link.pieces(numel, dtype, n), put, take, opts)
+
+
+def scatter(link: Link, output: Tensor, inputs: Sequence[Tensor] | None, root: int, opts: Any) -> None:
+    dtype, numel, n = output.dtype, output.numel(), link.size
+
+    def put(parity: int, low: int, high: int) -> None:
+        for to, tensor in enumerate(inputs or ()):
+            link.view(parity, root, dtype, high - low, to, n).copy_(tensor[low:high])
+
+    def take(parity: int, low: int, high: int) -> None:
+        output[low:high].copy_(link.view(parity, root, dtype, high - low, link.rank, n))
+
+    call = calls.pack("scatter", dtype, 0, root)
+    link.run(call, numel, link.pieces(numel, dtype, n), put, take, opts)
+
+
+def all_to_all(
+    link: Link, outputs: Sequence[Tensor], inputs: Sequence[Tensor], dtype: torch.dtype, opts: Any
+) -> None:
+    """`inputs[i]` goes to rank i, `outputs[i]` comes from it; lengths may differ from pair to pair."""
+    n, me, words = link.size, link.rank, link.board.words
+    room = link.room(dtype, n)
+    counts = [t.numel() for t in (*inputs, *outputs)]
+    longest = [0]
+
+    def put(parity: int, low: int, high: int) -> None:
+        if low == 0:
+            at = link.board.table(me, parity)
+            for i, count in enumerate(counts):
+                words[at.start + i] = count
+        for to, tensor in enumerate(inputs):
+            part = tensor[low : low + room]
+            if part.numel():
+                link.view(parity, me, dtype, part.numel(), to, n).copy_(part)
+
+    def take(parity: int, low: int, high: int) -> None:
+        if low == 0:
+            longest[0] = _agree([list(words[link.board.table(r, parity)]) for r in range(n)])
+        for rank, tensor in enumerate(outputs):
+            part = tensor[low : low + room]
+            if part.numel():
+                part.copy_(link.view(parity, rank, dtype, part.numel(), me, n))
+
+    def pieces() -> Any:
+        # how many there are is known once the first has shown the longest message of any pair
+        yield 0, room
+        low = room
+        while low < longest[0]:
+            yield low, low + room
+            low += room
+
+    link.run(calls.pack("all_to_all", dtype), 0, pieces(), put, take, opts)
+
+
+def _agree(tables: list[list[int]]) -> int:
+    """The longest message of any pair, once all pairs agree. Every rank sees all tables, so all raise alike."""
+    n = len(tables)
+    for source in range(n):
+        for target in range(n):
+            sent, expected = tables[source][target], tables[target][n + source]
+            if sent != expected:
+                raise Mismatch(
+                    f"ranks disagree in all_to_all: rank {source} sends {sent} elements to rank {target}, "
+                    f"which expects {expected}"
+                )
+    return max(max(table[:n]) for table in tables)

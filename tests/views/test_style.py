@@ -1,0 +1,69 @@
+"""The look: no global setting touched, text that fits, and figures that a notebook shows exactly once."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import pytest
+
+from labkit.views import label_figure, strip, style
+
+
+def test_colours_tell_kinds_apart():
+    colours = [colour for colour, _ in style.KINDS.values()]
+    assert len(set(colours)) == len(colours)
+    variants = [colour for colour, _ in style.VARIANTS.values()]
+    assert len(set(variants)) == len(variants)
+    assert style.variant_colour("B compiled, disabled") == style.variant_colour("B") == "#D55E00"
+    assert style.variant_colour("ours") in style.OTHER_VARIANTS
+
+
+def test_drawing_leaves_the_readers_settings_alone(broken):
+    before = dict(mpl.rcParams)
+    mpl.rcParams["font.size"] = 33.0
+    try:
+        figure = strip(broken)
+        assert mpl.rcParams["font.size"] == 33.0
+        assert all(text.get_fontsize() < 14 for text in figure.texts)
+    finally:
+        mpl.rcParams.update(before)
+
+
+def test_no_figure_is_left_with_pyplot(broken):
+    import matplotlib.pyplot as plt
+
+    strip(broken)
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize("size", [8.0, 12.0])
+def test_wrapped_and_cut_text_fits(size):
+    text = "graph break in loop, after: Skip calling `torch.compiler.disable()`d function all_reduce " * 3
+    lines = style.wrap(text, 3.0, size)
+    assert " ".join(lines) == " ".join(text.split())
+    assert max(style.text_width(line, size) for line in lines) <= 3.0
+    short = style.cut(text, 3.0, size)
+    assert short.endswith("…") and style.text_width(short, size) <= 3.0
+    assert style.cut("fits", 3.0, size) == "fits"
+
+
+def test_a_second_label_replaces_the_first():
+    figure = style.Sheet().finish("simulated")
+    label_figure(figure, "nccl")
+    assert [t.get_text() for t in figure.texts] == ["nccl"]
+    x, y = figure.texts[0].get_position()
+    assert x > 0.9 and y < 0.3
+
+
+def test_no_two_texts_of_a_strip_overlap(broken, dense):
+    for record in (broken, dense):
+        figure = strip(record)
+        figure.draw_without_rendering()
+        boxes = [t.get_window_extent() for t in figure.texts]
+        boxes += [
+            t.get_window_extent() for ax in figure.axes for t in (*ax.texts, ax.xaxis.label) if t.get_text()
+        ]
+        canvas = figure.bbox
+        for i, box in enumerate(boxes):
+            assert canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1
+            # a pixel of shared leading is not an overlap
+            assert not any(box.padded(-1.5).overlaps(other.padded(-1.5)) for other in boxes[i + 1 :])
