@@ -1,4 +1,4 @@
-"""Ranks shared by the tests of a file: starting them costs a fork, importing torch for the zygote costs seconds once."""
+"""Ranks shared by the tests of a file: a start costs a fork, importing torch for the zygote costs seconds once."""
 
 from __future__ import annotations
 

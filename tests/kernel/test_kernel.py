@@ -122,7 +122,8 @@ def test_an_error_in_a_ranks_cell_counts_lines_as_the_reader_does(kernel):
         "def stuck():\n    while True: pass",
         "def stuck():\n    import torch, torch.distributed as d\n"
         "    if d.get_rank() == 0: d.all_reduce(torch.ones(1))\n    else: time.sleep(60)",
-        "def stuck():\n    import torch.distributed as d\n    d.PrefixStore('x', d.distributed_c10d._get_default_store()).wait(['never'])",
+        "def stuck():\n    import os, torch.distributed as d\n"
+        "    d.TCPStore('127.0.0.1', int(os.environ['MASTER_PORT']), is_master=False).wait(['never'])",
     ],
     ids=["sleep", "loop", "collective", "store"],
 )
