@@ -61,6 +61,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--also", action="append", default=[], metavar="BACKEND", help="time on this one as well"
     )
+    parser.add_argument("--cold", action="store_true", help="compile from an empty cache")
     parser.add_argument("--regional", action="store_true", help="also time the first call block by block")
 
 
@@ -104,6 +105,7 @@ def _measure(name: str, options: argparse.Namespace, quiet: bool) -> Report:
             "variants": options.variants,
             "also": tuple(options.also),
             "regional": options.regional,
+            "cold": options.cold,
         }
         return experiment.run(ranks, talk=not quiet, **arguments)
 

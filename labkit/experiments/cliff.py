@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments import harness, reference
@@ -34,6 +36,7 @@ def run(
     host_only: bool = True,
     regional: bool = False,
     also: tuple[str, ...] = (),
+    cold: bool = False,
     timeout: float | None = 900.0,
     talk: bool = False,
 ) -> Report:
@@ -44,7 +47,8 @@ def run(
     dim, heads, tokens: the model's size; small, so that what is measured is not the matrix products. rounds:
     interleaved timing rounds. reduces: {letter: all-reduce function} to try your own in a variant's place.
     host_only: measure as well on a fake process group that moves nothing. also: further backends to time on the
-    same device, such as ('gloo',). regional: time the first call with blocks compiled one by one.
+    same device, such as ('gloo',). regional: time the first call with blocks compiled one by one. cold: compile
+    from an empty cache of Inductor's, so that first calls cost what they cost on a new machine.
 
     Times are seconds; a round's time is that of its slowest rank. Raises ValueError for a size or a variant that
     does not exist, before anything runs, and RankError when a rank fails.
@@ -70,19 +74,22 @@ def run(
     if unknown:
         raise ValueError(f"reduces names variant {min(unknown)!r}, which is not among {variants!r}")
     arguments = (chosen, config, rounds, dict(reduces or {}))
-    runs = {ranks.label: ranks.run(harness.measure, *arguments, regional, talk, timeout=timeout)}
-    others = [*also, *(["fake"] if host_only and ranks.backend != "fake" else [])]
-    for backend in others:
-        device = "cpu" if backend == "fake" else ranks.device
-        with Ranks(ranks.world_size, device, backend, threads=ranks.threads, quiet=True) as more:
-            if more.label not in runs:
-                runs[more.label] = more.run(harness.measure, *arguments, False, talk, timeout=timeout)
+    with tempfile.TemporaryDirectory(prefix="labkit-inductor-") if cold else nullcontext() as cache:
+        main = ranks.run(harness.measure, *arguments, regional, talk, cache, timeout=timeout)
+        runs = {ranks.label: main}
+        for backend in [*also, *(["fake"] if host_only and ranks.backend != "fake" else [])]:
+            device = "cpu" if backend == "fake" else ranks.device
+            with Ranks(ranks.world_size, device, backend, threads=ranks.threads, quiet=True) as more:
+                if more.label not in runs:
+                    found = more.run(harness.measure, *arguments, False, talk, cache, timeout=timeout)
+                    runs[more.label] = found
     settings = {
         "backend": ranks.backend,
         "device": ranks.device,
         "world_size": ranks.world_size,
         "threads": ranks.threads,
         "rounds": rounds,
+        "cold": cold,
         "model": {"blocks": blocks, "dim": dim, "heads": heads, "tokens": tokens},
     }
     return _report(chosen, runs, ranks.label, blocks, provenance(**settings))
@@ -170,11 +177,11 @@ def _cold(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) -> 
     for evidence, found in runs.items():
         for rank, values in found.items():
             for variant in variants:
-                first, error = values["first"][variant.letter], values["error"][variant.letter]
-                rows.append((evidence, variant.letter, rank, first, error))
+                first, cached, error = (values[key][variant.letter] for key in ("first", "cached", "error"))
+                rows.append((evidence, variant.letter, rank, first, cached, error))
             if values["regional"] is not None:
-                rows.append((evidence, "C, block by block", rank, values["regional"], None))
-    return pd.DataFrame(rows, columns=["evidence", "variant", "rank", "first_call_s", "max_error"])
+                rows.append((evidence, "C, block by block", rank, values["regional"], None, None))
+    return pd.DataFrame(rows, columns=["evidence", "variant", "rank", "first_call_s", "cached", "max_error"])
 
 
 def _verdicts(samples: pd.DataFrame, variants: list[Variant]) -> list[Verdict]:

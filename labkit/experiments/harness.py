@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,12 +19,34 @@ def measure(
     reduces: Mapping[str, Callable[..., Any]],
     regional: bool = False,
     talk: bool = False,
+    cache: str | None = None,
 ) -> dict[str, Any]:
     """Run on every rank: returns first-call seconds, errors, one Record a variant, and samples in seconds.
 
-    `reduces` maps a variant's letter to the all-reduce to use instead of labkit's own. All variants are
-    compiled before anything is recorded or timed, so counts and times are those of the same steady state.
+    `reduces` maps a variant's letter to the all-reduce to use instead of labkit's own; `cache` is the folder of
+    Inductor's cache, None for the usual one. All variants are compiled before anything is recorded or timed, so
+    counts and times are those of the same steady state.
     """
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if cache is not None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    try:
+        return _measure(variants, config, rounds, reduces, regional, talk)
+    finally:
+        if cache is not None:
+            os.environ.pop("TORCHINDUCTOR_CACHE_DIR")
+            if before is not None:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+def _measure(
+    variants: list[Variant],
+    config: Any,
+    rounds: int,
+    reduces: Mapping[str, Callable[..., Any]],
+    regional: bool,
+    talk: bool,
+) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -38,7 +61,14 @@ def measure(
     x = config.sample(device=device)
     whole = tensor_parallel.full(config)
     forwards: dict[str, Callable[[], Any]] = {}
-    found: dict[str, Any] = {"first": {}, "error": {}, "records": {}, "compiles": {}, "regional": None}
+    found: dict[str, Any] = {
+        "first": {},
+        "error": {},
+        "cached": {},
+        "compiles": {},
+        "records": {},
+        "regional": None,
+    }
 
     def wait() -> None:
         if device.type == "cuda":
@@ -66,7 +96,9 @@ def measure(
             forwards[variant.letter] = _timed(forward, x, wait)
             forwards[variant.letter]()
             # a frame that was given up leaves no trace when it runs: remember which variant it belongs to
-            found["compiles"][variant.letter] = {c.id for c in watch().known()} - before
+            made = [c for c in watch().known() if c.id not in before]
+            found["compiles"][variant.letter] = {c.id for c in made}
+            found["cached"][variant.letter] = any(c.cached for c in made)
             if talk and me.rank == 0 and variant.compiled:
                 print(f"{variant.title}: first call {found['first'][variant.letter]:.1f} s", flush=True)
         if regional:

@@ -58,18 +58,31 @@ class ShmProcessGroup(dist.ProcessGroup):
 
     # --- reductions ---
 
-    @collective("all_reduce")
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Done:
+        # written out where the others are decorated: this is the call that must be fast
+        if profiling():
+            return self._all_reduce_shown(tensors, opts)
         reduction = SUM if opts is None else code(opts.reduceOp)
         for tensor in tensors:
-            data = plain(tensor)
-            if not (writable(data) and self._link.all_reduce(data, reduction, opts)):
-                out = Outputs([data], keep=True)
-                collectives.reduce(self._link, out.flat[0], reduction, None, opts)
-                out.done()
+            data = tensor.data
+            if not (
+                type(data) is Tensor
+                and data.is_cpu
+                and data.is_contiguous()
+                and not data.is_inference()
+                and self._link.all_reduce(data, reduction, opts)
+            ):
+                self._all_reduce_slow(tensor, reduction, opts)
         return self._handle(tensors, opts)
 
     allreduce_coalesced = allreduce
+
+    @collective("all_reduce")
+    def _all_reduce_shown(self, tensors: Tensors, opts: Any) -> Done:
+        reduction = SUM if opts is None else code(opts.reduceOp)
+        for tensor in tensors:
+            self._all_reduce_slow(tensor, reduction, opts)
+        return self._handle(tensors, opts)
 
     @collective("reduce")
     def reduce(self, tensors: Tensors, opts: Any) -> Done:
