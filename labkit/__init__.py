@@ -18,17 +18,32 @@ _WHERE = {
     "check": "labkit.study",
 }
 
+_PARTS = (
+    "experiments",
+    "graphs",
+    "hardware",
+    "ranks",
+    "report",
+    "study",
+    "tensor_parallel",
+    "timing",
+    "trace",
+    "views",
+)
+
 __all__ = ["PerRank", "RankError", "Ranks", "Report", "check", "predict", "record"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _PARTS:
+        return importlib.import_module(f"labkit.{name}")
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_PARTS})
 
 
 def load_ipython_extension(shell: Any) -> None:

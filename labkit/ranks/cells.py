@@ -9,9 +9,12 @@ import sys
 from typing import Any
 
 from labkit import places
+from labkit.ranks import home
 
-# what %%ranks cells see: one namespace a rank, as __main__ is for a script
-namespace: dict[str, Any] = {"__name__": "__ranks__", "__builtins__": __builtins__}
+CELLS = (
+    "__ranks__"  # the module that %%ranks cells run in, apart from what functions of the kernel bring along
+)
+namespace: dict[str, Any] = vars(home.found(CELLS))
 
 
 def known_sources() -> dict[str, tuple[str, str]]:

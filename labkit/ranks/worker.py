@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from labkit import places
-from labkit.ranks import cells, wire
+from labkit.ranks import cells, home, wire
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: do not depend on how its name resolves
     sys.path[:] = config["path"]
     sys.argv[:] = ["labkit-rank"]
+    home.found("__main__")
     if config["cwd"]:
         os.chdir(config["cwd"])
     random.seed()  # forked ranks would otherwise draw the same numbers where separate processes do not
@@ -153,7 +154,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
 
 
 def _serve(calls: socket.socket) -> None:
-    functions: dict[bytes, Any] = {}
+    functions: dict[bytes, home.Carried] = {}
     while True:
         _State.busy = False
         kind, number, sources, *parts = wire.receive(calls)
@@ -180,14 +181,14 @@ def _serve(calls: socket.socket) -> None:
         wire.send(calls, answer)
 
 
-def _call(functions: dict[bytes, Any], function: bytes, arguments: bytes) -> Any:
+def _call(functions: dict[bytes, home.Carried], function: bytes, arguments: bytes) -> Any:
     # one object for one pickle: a fresh function object each call would make torch.compile compile again
     if function not in functions:
         if len(functions) >= 256:
             functions.clear()
-        functions[function] = wire.loads(function)
-    args, kwargs = wire.loads(arguments)
-    return functions[function](*args, **kwargs)
+        functions[function] = home.Carried(function)
+    args, kwargs = home.Carried(arguments).use()
+    return functions[function].use()(*args, **kwargs)
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

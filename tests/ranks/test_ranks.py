@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import socket
@@ -345,3 +346,39 @@ def test_nothing_outlives_the_process_that_started_the_ranks(number):
         process.send_signal(number)
         process.wait(10)
     assert wait_gone(pids) == []
+
+
+def test_functions_of_one_module_live_in_one_module_on_the_rank(ranks):
+    """Dynamo looks the globals of an inlined function up in its module: compiling across two of them must work."""
+
+    def compiled():
+        import torch
+
+        return torch.compile(outer, backend="eager", fullgraph=True)(torch.ones(2)).tolist()
+
+    assert ranks.run(compiled).same() == [3.0, 3.0]
+    assert ranks.run(lambda reduce: reduce(1), inner).same() == 2
+
+
+def inner(x):
+    return operator.add(x, 1)
+
+
+def outer(x):
+    return inner(inner(x))
+
+
+@pytest.mark.parametrize("order", [(1, 2, 1), (2, 1, 2)])
+def test_a_global_has_the_value_that_it_has_in_the_kernel_now(ranks, order, monkeypatch):
+    found = []
+    for value in order:
+        monkeypatch.setitem(globals(), "SETTING", value)
+        found.append(ranks.run(read_setting).same())
+    assert tuple(found) == order
+
+
+SETTING = 0
+
+
+def read_setting():
+    return SETTING
