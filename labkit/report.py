@@ -46,7 +46,7 @@ def run_label(backend: str, device: str, world_size: int = 2, gpus: int = 0) -> 
     raise ValueError(f"no run label for backend {backend!r}: labkit runs on 'nccl', 'gloo', 'shm' and 'fake'")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What an experiment found: tidy tables, verdicts, where and how it ran. Data only; a view draws it.
 
@@ -98,7 +98,7 @@ class Report:
         lines += ["", *self.notes] if self.notes else []
         return "\n".join(lines)
 
-    __str__ = text
+    __str__ = __repr__ = text
 
     def _repr_html_(self) -> str:
         parts = [

@@ -48,7 +48,7 @@ def run(
     interleaved timing rounds. reduces: {letter: all-reduce function} to try your own in a variant's place.
     host_only: measure as well on a fake process group that moves nothing. also: further backends to time on the
     same device, such as ('gloo',). regional: time the first call with blocks compiled one by one. cold: compile
-    from an empty cache of Inductor's, so that first calls cost what they cost on a new machine.
+    on new ranks from an empty cache of Inductor's, so that first calls cost what they cost on a new machine.
 
     Times are seconds; a round's time is that of its slowest rank. Raises ValueError for a size or a variant that
     does not exist, before anything runs, and RankError when a rank fails.
@@ -74,6 +74,8 @@ def run(
     if unknown:
         raise ValueError(f"reduces names variant {min(unknown)!r}, which is not among {variants!r}")
     arguments = (chosen, config, rounds, dict(reduces or {}))
+    if cold:
+        ranks.restart()  # what a process has compiled, it keeps in memory as well
     with tempfile.TemporaryDirectory(prefix="labkit-inductor-") if cold else nullcontext() as cache:
         main = ranks.run(harness.measure, *arguments, regional, talk, cache, timeout=timeout)
         runs = {ranks.label: main}
