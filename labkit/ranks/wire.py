@@ -41,17 +41,15 @@ loads = pickle.loads
 def frame(message: Any) -> list[bytes]:
     """A message as the byte strings to send, so that one pickle serves every rank."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    return [HEADER.pack(len(body)), body]
+    head = HEADER.pack(len(body))
+    # a small message goes out whole: a header of its own would wake the receiver twice
+    return [head + body] if len(body) < CHUNK else [head, body]
 
 
 def send(sock: socket.socket, message: Any) -> None:
     """Send one message on a blocking socket."""
-    head, body = frame(message)
-    if len(body) < CHUNK:
-        sock.sendall(head + body)
-    else:
-        sock.sendall(head)
-        sock.sendall(body)
+    for part in frame(message):
+        sock.sendall(part)
 
 
 def receive(sock: socket.socket) -> Any:

@@ -41,6 +41,7 @@ class Here:
 
 
 _here: Here | None = None
+_libc = ctypes.CDLL(None)
 
 
 def here() -> Here:
@@ -100,7 +101,7 @@ def _flush() -> None:
             stream.flush()
         except (OSError, ValueError):
             pass
-    ctypes.CDLL(None).fflush(None)
+    _libc.fflush(None)
 
 
 def _join(config: dict[str, Any], listener_fd: int | None) -> None:

@@ -1,4 +1,4 @@
-"""What a rank says about its call: operation, dtype, reduction and root in 32 bits, which peers compare with their own."""
+"""What a rank says about its call in 32 bits, which peers compare with theirs: operation, dtype, reduction, root."""
 
 from __future__ import annotations
 

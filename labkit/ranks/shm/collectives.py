@@ -5,6 +5,7 @@ Every rank takes every turn, also where it has nothing to give or to take: turns
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ from labkit.ranks.shm import calls
 from labkit.ranks.shm.errors import Mismatch
 from labkit.ranks.shm.link import Link
 from labkit.ranks.shm.reduction import reducer
+
+
+def cut(tensor: Tensor, low: int, high: int) -> Tensor:
+    return tensor if high - low == tensor.numel() else tensor[low:high]
 
 
 def _nothing(parity: int, low: int, high: int) -> None:
@@ -31,11 +36,11 @@ def reduce(link: Link, tensor: Tensor, reduction: int, root: int | None, opts: A
     into = reducer(reduction, dtype, link.size)
 
     def put(parity: int, low: int, high: int) -> None:
-        link.view(parity, link.rank, dtype, high - low).copy_(tensor[low:high])
+        link.view(parity, link.rank, dtype, high - low).copy_(cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         if root is None or root == link.rank:
-            into([link.view(parity, r, dtype, high - low) for r in range(link.size)], tensor[low:high])
+            into([link.view(parity, r, dtype, high - low) for r in range(link.size)], cut(tensor, low, high))
 
     op = "all_reduce" if root is None else "reduce"
     link.run(calls.pack(op, dtype, reduction, root or 0), numel, link.pieces(numel, dtype), put, take, opts)
@@ -46,11 +51,11 @@ def gather(link: Link, outputs: Sequence[Tensor] | None, tensor: Tensor, root: i
     dtype, numel = tensor.dtype, tensor.numel()
 
     def put(parity: int, low: int, high: int) -> None:
-        link.view(parity, link.rank, dtype, high - low).copy_(tensor[low:high])
+        link.view(parity, link.rank, dtype, high - low).copy_(cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         for rank, output in enumerate(outputs or ()):
-            output[low:high].copy_(link.view(parity, rank, dtype, high - low))
+            cut(output, low, high).copy_(link.view(parity, rank, dtype, high - low))
 
     call = calls.pack("all_gather" if root is None else "gather", dtype, 0, root or 0)
     link.run(call, numel, link.pieces(numel, dtype), put, take, opts)
@@ -61,11 +66,11 @@ def broadcast(link: Link, tensor: Tensor, root: int, opts: Any) -> None:
 
     def put(parity: int, low: int, high: int) -> None:
         if root == link.rank:
-            link.view(parity, root, dtype, high - low).copy_(tensor[low:high])
+            link.view(parity, root, dtype, high - low).copy_(cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         if root != link.rank:
-            tensor[low:high].copy_(link.view(parity, root, dtype, high - low))
+            cut(tensor, low, high).copy_(link.view(parity, root, dtype, high - low))
 
     link.run(calls.pack("broadcast", dtype, 0, root), numel, link.pieces(numel, dtype), put, take, opts)
 
@@ -77,10 +82,12 @@ def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reducti
 
     def put(parity: int, low: int, high: int) -> None:
         for to in range(n):
-            link.view(parity, link.rank, dtype, high - low, to, n).copy_(inputs[to][low:high])
+            link.view(parity, link.rank, dtype, high - low, to, n).copy_(cut(inputs[to], low, high))
 
     def take(parity: int, low: int, high: int) -> None:
-        into([link.view(parity, r, dtype, high - low, link.rank, n) for r in range(n)], output[low:high])
+        into(
+            [link.view(parity, r, dtype, high - low, link.rank, n) for r in range(n)], cut(output, low, high)
+        )
 
     call = calls.pack("reduce_scatter", dtype, reduction)
     link.run(call, numel, link.pieces(numel, dtype, n), put, take, opts)
@@ -91,10 +98,10 @@ def scatter(link: Link, output: Tensor, inputs: Sequence[Tensor] | None, root: i
 
     def put(parity: int, low: int, high: int) -> None:
         for to, tensor in enumerate(inputs or ()):
-            link.view(parity, root, dtype, high - low, to, n).copy_(tensor[low:high])
+            link.view(parity, root, dtype, high - low, to, n).copy_(cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
-        output[low:high].copy_(link.view(parity, root, dtype, high - low, link.rank, n))
+        cut(output, low, high).copy_(link.view(parity, root, dtype, high - low, link.rank, n))
 
     call = calls.pack("scatter", dtype, 0, root)
     link.run(call, numel, link.pieces(numel, dtype, n), put, take, opts)
@@ -111,21 +118,19 @@ def all_to_all(
 
     def put(parity: int, low: int, high: int) -> None:
         if low == 0:
-            at = link.board.table(me, parity)
-            for i, count in enumerate(counts):
-                words[at.start + i] = count
+            words[link.board.table(me, parity)] = memoryview(array("q", counts))
         for to, tensor in enumerate(inputs):
-            part = tensor[low : low + room]
-            if part.numel():
-                link.view(parity, me, dtype, part.numel(), to, n).copy_(part)
+            count = min(counts[to] - low, room)
+            if count > 0:
+                link.view(parity, me, dtype, count, to, n).copy_(cut(tensor, low, low + count))
 
     def take(parity: int, low: int, high: int) -> None:
         if low == 0:
-            longest[0] = _agree([list(words[link.board.table(r, parity)]) for r in range(n)])
+            longest[0] = _agree([words[link.board.table(r, parity)].tolist() for r in range(n)])
         for rank, tensor in enumerate(outputs):
-            part = tensor[low : low + room]
-            if part.numel():
-                part.copy_(link.view(parity, rank, dtype, part.numel(), me, n))
+            count = min(counts[n + rank] - low, room)
+            if count > 0:
+                cut(tensor, low, low + count).copy_(link.view(parity, rank, dtype, count, me, n))
 
     def pieces() -> Any:
         # how many there are is known once the first has shown the longest message of any pair

@@ -15,7 +15,7 @@ from labkit import torch_compat
 from labkit.ranks.shm import collectives
 from labkit.ranks.shm.join import join
 from labkit.ranks.shm.reduction import SUM, code
-from labkit.ranks.shm.tensors import FakeTensorGiven, Outputs, flat, plain, same, split, writable
+from labkit.ranks.shm.tensors import FakeTensorGiven, Outputs, flat, same, split
 from labkit.ranks.shm.work import Done
 
 profiling = torch_compat.profiling_flag()
@@ -30,10 +30,10 @@ def collective(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @wraps(run)
         def entry(self: ShmProcessGroup, *args: Any, **kwargs: Any) -> Any:
             try:
-                if not profiling():
-                    return run(self, *args, **kwargs)
-                with torch_compat.fast_range(shown):
-                    return run(self, *args, **kwargs)
+                if profiling():
+                    with torch_compat.fast_range(shown):
+                        return run(self, *args, **kwargs)
+                return run(self, *args, **kwargs)
             except FakeTensorGiven:
                 return self._over
 
@@ -49,7 +49,7 @@ class ShmProcessGroup(dist.ProcessGroup):
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this overload
         self._link, token = join(store, rank, size, timeout.total_seconds())
         self._timeout, self._group_name, self._group_desc = timeout, "", ""
         self._over = Done([])
@@ -58,10 +58,8 @@ class ShmProcessGroup(dist.ProcessGroup):
 
     # --- reductions ---
 
+    @collective("all_reduce")
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Done:
-        # written out where the others are decorated: this is the call that must be fast
-        if profiling():
-            return self._all_reduce_shown(tensors, opts)
         reduction = SUM if opts is None else code(opts.reduceOp)
         for tensor in tensors:
             data = tensor.data
@@ -72,17 +70,12 @@ class ShmProcessGroup(dist.ProcessGroup):
                 and not data.is_inference()
                 and self._link.all_reduce(data, reduction, opts)
             ):
-                self._all_reduce_slow(tensor, reduction, opts)
+                out = Outputs([tensor], keep=True)
+                collectives.reduce(self._link, out.flat[0], reduction, None, opts)
+                out.done()
         return self._handle(tensors, opts)
 
     allreduce_coalesced = allreduce
-
-    @collective("all_reduce")
-    def _all_reduce_shown(self, tensors: Tensors, opts: Any) -> Done:
-        reduction = SUM if opts is None else code(opts.reduceOp)
-        for tensor in tensors:
-            self._all_reduce_slow(tensor, reduction, opts)
-        return self._handle(tensors, opts)
 
     @collective("reduce")
     def reduce(self, tensors: Tensors, opts: Any) -> Done:
@@ -119,7 +112,7 @@ class ShmProcessGroup(dist.ProcessGroup):
     def _reduce_scatter_one(self, output: Tensor, input: Tensor, reduction: int, opts: Any) -> None:
         self._expect_times("reduce_scatter_tensor", "input", input, output)
         out = Outputs([output])
-        parts = flat(input).chunk(self.size()) if input.numel() else [flat(input)] * self.size()
+        parts = flat(input).chunk(self._link.size) if input.numel() else [flat(input)] * self._link.size
         collectives.reduce_scatter(self._link, out.flat[0], parts, reduction, opts)
         out.done()
 
@@ -167,13 +160,13 @@ class ShmProcessGroup(dist.ProcessGroup):
         self._expect_times("all_gather_into_tensor", "output", output, input)
         out = Outputs([output])
         whole = out.flat[0]
-        parts = whole.chunk(self.size()) if whole.numel() else [whole] * self.size()
+        parts = whole.chunk(self._link.size) if whole.numel() else [whole] * self._link.size
         collectives.gather(self._link, parts, flat(input), None, opts)
         out.done()
 
     @collective("gather")
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Done:
-        root = opts.rootRank == self.rank()
+        root = opts.rootRank == self._link.rank
         for i, tensor in enumerate(inputs):
             parts = outputs[i] if root else []
             if root:
@@ -186,7 +179,7 @@ class ShmProcessGroup(dist.ProcessGroup):
 
     @collective("scatter")
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Done:
-        root = opts.rootRank == self.rank()
+        root = opts.rootRank == self._link.rank
         for i, output in enumerate(outputs):
             parts = inputs[i] if root else []
             if root:
@@ -201,7 +194,13 @@ class ShmProcessGroup(dist.ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Done:
         self._expect("all_to_all", "output", outputs)
         self._expect("all_to_all", "input", inputs)
-        self._all_to_all(outputs, [flat(t) for t in inputs], opts)
+        dtype = inputs[0].dtype
+        for tensor in (*inputs, *outputs):
+            if tensor.dtype != dtype:
+                raise ValueError(f"all_to_all moves tensors of one dtype, got {dtype} and {tensor.dtype}")
+        out = Outputs(outputs)
+        collectives.all_to_all(self._link, out.flat, [flat(t) for t in inputs], dtype, opts)
+        out.done()
         return self._handle(outputs, opts)
 
     @collective("all_to_all_single")
@@ -213,22 +212,14 @@ class ShmProcessGroup(dist.ProcessGroup):
         input_sizes: Sequence[int],
         opts: Any = None,
     ) -> Done:
+        if output.dtype != input.dtype:
+            raise ValueError(f"all_to_all_single moves one dtype, got {input.dtype} and {output.dtype}")
         out = Outputs([output])
-        whole = out.flat[0].view(output.shape)
-        received = split("output", whole, output_sizes, self.size())
-        sent = split("input", plain(input), input_sizes, self.size())
-        self._all_to_all(received, sent, opts)
+        received = split("output", out.flat[0], output.shape, output_sizes, self._link.size)
+        sent = split("input", flat(input), input.shape, input_sizes, self._link.size)
+        collectives.all_to_all(self._link, received, sent, input.dtype, opts)
         out.done()
         return self._handle([output], opts)
-
-    def _all_to_all(self, outputs: Tensors, inputs: Tensors, opts: Any) -> None:
-        dtype = inputs[0].dtype
-        for tensor in (*inputs, *outputs):
-            if tensor.dtype != dtype:
-                raise ValueError(f"all_to_all moves tensors of one dtype, got {dtype} and {tensor.dtype}")
-        out = Outputs(outputs)
-        collectives.all_to_all(self._link, out.flat, inputs, dtype, opts)
-        out.done()
 
     @collective("barrier")
     def barrier(self, opts: Any = None) -> Done:
@@ -248,7 +239,7 @@ class ShmProcessGroup(dist.ProcessGroup):
     def _p2p(self) -> Any:
         if self._gloo is None:
             self._link.check_open()
-            self._gloo = torch_compat.local_gloo(self._store, self.rank(), self.size(), self._timeout)
+            self._gloo = torch_compat.local_gloo(self._store, self._link.rank, self._link.size, self._timeout)
         return self._gloo
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Any:
@@ -267,15 +258,15 @@ class ShmProcessGroup(dist.ProcessGroup):
         return self._over if opts is not None and not opts.asyncOp else Done(list(tensors))
 
     def _expect(self, op: str, what: str, parts: Tensors) -> None:
-        if len(parts) != self.size():
-            raise ValueError(f"{op} takes one {what} for each of {self.size()} ranks, got {len(parts)}")
+        if len(parts) != self._link.size:
+            raise ValueError(f"{op} takes one {what} for each of {self._link.size} ranks, got {len(parts)}")
 
     def _expect_times(self, op: str, what: str, whole: Tensor, part: Tensor) -> None:
         if whole.dtype != part.dtype:
             raise ValueError(f"{op} moves tensors of one dtype, got {whole.dtype} and {part.dtype}")
-        if whole.numel() != part.numel() * self.size():
+        if whole.numel() != part.numel() * self._link.size:
             raise ValueError(
-                f"{op}: the {what} must hold {self.size()} x {part.numel()} elements, got {whole.numel()}"
+                f"{op}: the {what} must hold {self._link.size} x {part.numel()} elements, got {whole.numel()}"
             )
 
     def where(self) -> str:
@@ -287,7 +278,7 @@ class ShmProcessGroup(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Make every rank that waits in this group raise; callable from another thread."""
-        self._link.board.fail(f"rank {self.rank()} aborted it")
+        self._link.board.fail(f"rank {self._link.rank} aborted it")
 
     def shutdown(self) -> None:
         self._link.close()
@@ -316,7 +307,7 @@ class ShmProcessGroup(dist.ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
 
-    def _get_backend(self, device: torch.device) -> ShmProcessGroup:
+    def _get_backend(self, device: torch.device) -> ShmProcessGroup:  # type: ignore[override]
         return self
 
     def _start_coalescing(self, device: torch.device) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit.ranks.shm.board import Board
-from labkit.ranks.shm.errors import Deadline, ShmError
+from labkit.ranks.shm.errors import Deadline, OutOfMemory, ShmError
 from labkit.ranks.shm.link import Link
 from labkit.ranks.shm.segment import MAX_RANKS, Layout, Ticket, attach, create
 
 TICKET = "segment"
+_NONE = "none: "  # instead of a ticket
 _PATIENCE = timedelta(seconds=0.5)  # the store waits in C++, where an interrupt does not reach it
 
 
@@ -27,11 +28,15 @@ def join(store: Any, rank: int, size: int, timeout: float) -> tuple[Link, str]:
         raise ValueError(f"shm carries up to {MAX_RANKS} ranks, got {size}")
     layout = Layout(size)
     if rank == 0:
-        with create(layout) as (memory, ticket):
-            board = Board(memory, rank, size, timeout)
-            board.sign_in()
-            store.set(TICKET, ticket.dumps())
-            _wait_for_all(board, store, ticket)
+        try:
+            with create(layout) as (memory, ticket):
+                board = Board(memory, rank, size, timeout)
+                board.sign_in()
+                store.set(TICKET, ticket.dumps())
+                _wait_for_all(board, store, ticket)
+        except OutOfMemory as error:
+            store.set(TICKET, f"{_NONE}{error}")
+            raise
         store.delete_key(TICKET)  # the same store may carry another group of this name later
     else:
         ticket = _ticket(store, rank, timeout)
@@ -55,11 +60,15 @@ def _ticket(store: Any, rank: int, timeout: float) -> Ticket:
     while True:
         try:
             store.wait([TICKET], _PATIENCE)
-            return Ticket.loads(store.get(TICKET))
         except dist.DistStoreError:
             waited = time.monotonic() - since
             if waited >= timeout:
                 raise Deadline(f"rank {rank} waited {waited:.1f} s for rank 0 to make the group") from None
+            continue
+        text = store.get(TICKET).decode()
+        if text.startswith(_NONE):
+            raise OutOfMemory(f"rank 0 could not make the group: {text.removeprefix(_NONE)}")
+        return Ticket.loads(text)
 
 
 def _wait_for_all(board: Board, store: Any, ticket: Ticket) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ def code(op: Any) -> int:
     return REDUCTIONS.index(name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def reducer(reduction: int, dtype: torch.dtype, size: int) -> Reducer:
     """The function that reduces `size` parts into its second argument.
 

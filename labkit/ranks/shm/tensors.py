@@ -37,11 +37,6 @@ def flat(tensor: Tensor) -> Tensor:
     return plain(tensor).reshape(-1)
 
 
-def writable(data: Tensor) -> bool:
-    """Whether results can go straight into `data`."""
-    return data.is_contiguous() and not (data.is_inference() or data.is_conj() or data.is_neg())
-
-
 class Outputs:
     """Flat tensors to write, standing for `tensors`; `done()` brings their numbers into those that are no plain row.
 
@@ -53,7 +48,7 @@ class Outputs:
         self._back: list[tuple[Tensor, Tensor]] = []
         for tensor in tensors:
             data = plain(tensor)
-            if writable(data):
+            if data.is_contiguous() and not data.is_inference():
                 self.flat.append(data.view(-1))
                 continue
             if any(step == 0 and length > 1 for step, length in zip(data.stride(), data.shape, strict=True)):
@@ -82,18 +77,18 @@ def same(what: str, tensors: Sequence[Tensor], like: Tensor) -> None:
             )
 
 
-def split(what: str, tensor: Tensor, sizes: Sequence[int], n: int) -> list[Tensor]:
-    """The rows of `tensor` for each of `n` ranks, flat: `sizes` rows, or as many for each.
+def split(what: str, flat: Tensor, shape: Sequence[int], sizes: Sequence[int], n: int) -> list[Tensor]:
+    """The rows of a flattened tensor of `shape` for each of `n` ranks: `sizes` rows, or as many for each.
 
-    >>> [t.tolist() for t in split("input", torch.arange(6).view(3, 2), [1, 2], 2)]
+    >>> [t.tolist() for t in split("input", torch.arange(6), (3, 2), [1, 2], 2)]
     [[0, 1], [2, 3, 4, 5]]
     """
-    rows = tensor.shape[0] if tensor.dim() else 1
+    rows = shape[0] if shape else 1
     if not sizes:
         if rows % n:
             raise ValueError(f"{what} has {rows} rows, which {n} ranks cannot share equally")
         sizes = [rows // n] * n
     if len(sizes) != n or sum(sizes) != rows:
         raise ValueError(f"{what} has {rows} rows for {n} ranks, but the split sizes are {list(sizes)}")
-    row = tensor.numel() // rows if rows else 0
-    return list(tensor.reshape(-1).split([size * row for size in sizes]))
+    row = flat.numel() // rows if rows else 0
+    return list(flat.split_with_sizes([size * row for size in sizes]))
