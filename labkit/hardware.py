@@ -113,7 +113,7 @@ def describe() -> dict[str, Any]:
         "gpus": names,
         "driver": _driver() if names else "",
         "cores": cores(),
-        "platform": platform.platform(aliased=True, terse=True),
+        "platform": " ".join([platform.system(), platform.machine(), *platform.libc_ver()]),
         "python": platform.python_version(),
         "torch": torch_version(),
         "commit": _commit(),
