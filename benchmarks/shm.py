@@ -29,29 +29,29 @@ def operations(n: int) -> dict[str, Callable]:
         x = torch.zeros(*shape)
         return lambda group: dist.all_reduce(x, group=group)
 
-    x, wide = torch.zeros(16, 128), torch.zeros(16 * n, 128)
+    # the names since torch 2.13; the older ones warn there at every call, which takes longer than the collective
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    x, wide, received = torch.zeros(16, 128), torch.zeros(16 * n, 128), torch.zeros(16 * n, 128)
     return {
         "all_reduce 16x1": all_reduce(16, 1),
         "all_reduce 16x128": all_reduce(16, 128),
         "all_reduce 512x512": all_reduce(512, 512),
         "all_reduce 2048x2048": all_reduce(2048, 2048),
         "broadcast 16x128": lambda group: dist.broadcast(x, 0, group=group),
-        "all_gather 16x128": lambda group: dist.all_gather_into_tensor(wide, x, group=group),
-        "reduce_scatter 16x128": lambda group: dist.reduce_scatter_tensor(x, wide, group=group),
-        "all_to_all 16x128": lambda group: dist.all_to_all_single(wide, torch.empty_like(wide), group=group),
+        "all_gather 16x128": lambda group: all_gather(wide, x, group=group),
+        "reduce_scatter 16x128": lambda group: reduce_scatter(x, wide, group=group),
+        "all_to_all 16x128": lambda group: dist.all_to_all_single(received, wide, group=group),
         "barrier": lambda group: dist.barrier(group=group),
     }
 
 
 def rank_main(rank: int, n: int, folder: str, args: argparse.Namespace, results) -> None:
-    import warnings
-
     import torch
     import torch.distributed as dist
 
     from labkit.ranks import shm
 
-    warnings.simplefilter("ignore", FutureWarning)  # names that newer versions of torch spell differently
     torch.set_num_threads(1)
     shm.register()
     began = time.perf_counter()

@@ -141,7 +141,7 @@ def _driver() -> str:
 @functools.cache
 def _commit() -> str:
     """The commit of the checkout labkit stands in, with '+changes' when the tree is not clean."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     try:
         run = functools.partial(
             subprocess.run, cwd=here, capture_output=True, text=True, timeout=10, check=True

@@ -2,6 +2,14 @@
 
 An `all_reduce` of a few kilobytes between two ranks takes 10 to 20 us, of the order of NCCL over NVLink, where gloo
 takes hundreds: what a program does between its collectives becomes visible on a laptop.
+
+- Every collective is done here; `send` and `recv` go over gloo. Reductions take any dtype that torch adds or compares
+  on CPU, copies take any. All ranks get the same bits, as parts are added in the order of the ranks.
+- A collective has ended when it returns, `async_op=True` or not. So ranks must start the collectives of *all* groups in
+  one order; where gloo would let two groups overtake each other, here both ranks wait until the deadline.
+- Ranks in different calls all raise `Mismatch`; a wait ends in `Deadline` (the group's timeout) or, within a few
+  hundredths of a second, in `PeerGone`. A group that failed once refuses every later call.
+- One machine, one user. Tested on Linux on x86-64; `order.py` has what other processors need.
 """
 
 from __future__ import annotations

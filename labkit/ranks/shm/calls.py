@@ -34,6 +34,11 @@ def pack(op: str, dtype: torch.dtype | None = None, reduction: int = 0, root: in
 
 
 def name(call: int) -> str:
+    """The operation of a packed call.
+
+    >>> name(pack("broadcast", torch.int8, root=1))
+    'broadcast'
+    """
     return OPS[call >> 24 & 255]
 
 

@@ -18,7 +18,8 @@ from labkit.ranks.shm.link import Link
 from labkit.ranks.shm.reduction import reducer
 
 
-def cut(tensor: Tensor, low: int, high: int) -> Tensor:
+def _cut(tensor: Tensor, low: int, high: int) -> Tensor:
+    # most tensors go through in one piece, and cutting that costs as much as copying it
     return tensor if high - low == tensor.numel() else tensor[low:high]
 
 
@@ -27,6 +28,7 @@ def _nothing(parity: int, low: int, high: int) -> None:
 
 
 def barrier(link: Link, opts: Any) -> None:
+    """Return when every rank has come."""
     link.run(calls.pack("barrier"), 0, [(0, 0)], _nothing, _nothing, opts)
 
 
@@ -36,11 +38,11 @@ def reduce(link: Link, tensor: Tensor, reduction: int, root: int | None, opts: A
     into = reducer(reduction, dtype, link.size)
 
     def put(parity: int, low: int, high: int) -> None:
-        link.view(parity, link.rank, dtype, high - low).copy_(cut(tensor, low, high))
+        link.view(parity, link.rank, dtype, high - low).copy_(_cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         if root is None or root == link.rank:
-            into([link.view(parity, r, dtype, high - low) for r in range(link.size)], cut(tensor, low, high))
+            into([link.view(parity, r, dtype, high - low) for r in range(link.size)], _cut(tensor, low, high))
 
     op = "all_reduce" if root is None else "reduce"
     link.run(calls.pack(op, dtype, reduction, root or 0), numel, link.pieces(numel, dtype), put, take, opts)
@@ -51,26 +53,27 @@ def gather(link: Link, outputs: Sequence[Tensor] | None, tensor: Tensor, root: i
     dtype, numel = tensor.dtype, tensor.numel()
 
     def put(parity: int, low: int, high: int) -> None:
-        link.view(parity, link.rank, dtype, high - low).copy_(cut(tensor, low, high))
+        link.view(parity, link.rank, dtype, high - low).copy_(_cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         for rank, output in enumerate(outputs or ()):
-            cut(output, low, high).copy_(link.view(parity, rank, dtype, high - low))
+            _cut(output, low, high).copy_(link.view(parity, rank, dtype, high - low))
 
     call = calls.pack("all_gather" if root is None else "gather", dtype, 0, root or 0)
     link.run(call, numel, link.pieces(numel, dtype), put, take, opts)
 
 
 def broadcast(link: Link, tensor: Tensor, root: int, opts: Any) -> None:
+    """The root's `tensor` into that of every rank."""
     dtype, numel = tensor.dtype, tensor.numel()
 
     def put(parity: int, low: int, high: int) -> None:
         if root == link.rank:
-            link.view(parity, root, dtype, high - low).copy_(cut(tensor, low, high))
+            link.view(parity, root, dtype, high - low).copy_(_cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         if root != link.rank:
-            cut(tensor, low, high).copy_(link.view(parity, root, dtype, high - low))
+            _cut(tensor, low, high).copy_(link.view(parity, root, dtype, high - low))
 
     link.run(calls.pack("broadcast", dtype, 0, root), numel, link.pieces(numel, dtype), put, take, opts)
 
@@ -82,11 +85,11 @@ def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reducti
 
     def put(parity: int, low: int, high: int) -> None:
         for to in range(n):
-            link.view(parity, link.rank, dtype, high - low, to, n).copy_(cut(inputs[to], low, high))
+            link.view(parity, link.rank, dtype, high - low, to, n).copy_(_cut(inputs[to], low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         into(
-            [link.view(parity, r, dtype, high - low, link.rank, n) for r in range(n)], cut(output, low, high)
+            [link.view(parity, r, dtype, high - low, link.rank, n) for r in range(n)], _cut(output, low, high)
         )
 
     call = calls.pack("reduce_scatter", dtype, reduction)
@@ -94,14 +97,15 @@ def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reducti
 
 
 def scatter(link: Link, output: Tensor, inputs: Sequence[Tensor] | None, root: int, opts: Any) -> None:
+    """`inputs[i]` of the root into the output of rank i; elsewhere inputs are None or empty."""
     dtype, numel, n = output.dtype, output.numel(), link.size
 
     def put(parity: int, low: int, high: int) -> None:
         for to, tensor in enumerate(inputs or ()):
-            link.view(parity, root, dtype, high - low, to, n).copy_(cut(tensor, low, high))
+            link.view(parity, root, dtype, high - low, to, n).copy_(_cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
-        cut(output, low, high).copy_(link.view(parity, root, dtype, high - low, link.rank, n))
+        _cut(output, low, high).copy_(link.view(parity, root, dtype, high - low, link.rank, n))
 
     call = calls.pack("scatter", dtype, 0, root)
     link.run(call, numel, link.pieces(numel, dtype, n), put, take, opts)
@@ -122,7 +126,7 @@ def all_to_all(
         for to, tensor in enumerate(inputs):
             count = min(counts[to] - low, room)
             if count > 0:
-                link.view(parity, me, dtype, count, to, n).copy_(cut(tensor, low, low + count))
+                link.view(parity, me, dtype, count, to, n).copy_(_cut(tensor, low, low + count))
 
     def take(parity: int, low: int, high: int) -> None:
         if low == 0:
@@ -130,7 +134,7 @@ def all_to_all(
         for rank, tensor in enumerate(outputs):
             count = min(counts[n + rank] - low, room)
             if count > 0:
-                cut(tensor, low, low + count).copy_(link.view(parity, rank, dtype, count, me, n))
+                _cut(tensor, low, low + count).copy_(link.view(parity, rank, dtype, count, me, n))
 
     def pieces() -> Any:
         # how many there are is known once the first has shown the longest message of any pair
