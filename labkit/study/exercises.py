@@ -57,14 +57,22 @@ def _gate(attempt: Callable[..., Any], ranks: Ranks) -> Answer:
         if first.type == "NotImplementedError":
             return Answer(False, ("there is nothing to check: write the body of the function first",))
         said = str(error).splitlines()[1]
-        return Answer(False, (said,), "it must take a tensor and return the sum over the ranks, in both modes")
-    findings = [f"eager: largest error {seen['eager_error']:.1e}, functional operations {seen['eager_functional']}"]
+        return Answer(
+            False, (said,), "it must take a tensor and return the sum over the ranks, in both modes"
+        )
+    findings = [
+        f"eager: largest error {seen['eager_error']:.1e}, functional operations {seen['eager_functional']}"
+    ]
     if seen["returned_none"]:
-        return Answer(False, ("it returns None",), "return the tensor: the layer goes on with what you return")
+        return Answer(
+            False, ("it returns None",), "return the tensor: the layer goes on with what you return"
+        )
     if seen["eager_error"] > 1e-4:
         return Answer(False, tuple(findings), "in eager the sums are not the sum over all ranks")
     if seen["eager_functional"]:
-        return Answer(False, tuple(findings), "eager pays for wrapping and allocating: take dist.all_reduce there")
+        return Answer(
+            False, tuple(findings), "eager pays for wrapping and allocating: take dist.all_reduce there"
+        )
     findings.append(
         f"compiled: largest error {seen['error']:.1e}, {seen['regions']} region, {seen['breaks']} breaks a forward"
     )
@@ -101,7 +109,9 @@ def _look_at_gate(attempt: Callable[..., Any], blocks: int) -> dict[str, Any]:
         return {**found, "eager_error": 0.0, "eager_functional": 0}
     with torch.no_grad():
         expected = whole(config.sample()).to(me.device)
-        model = with_own_code(tensor_parallel.shard(whole, me.rank, me.world_size, own_reduce(attempt)).to(me.device))
+        model = with_own_code(
+            tensor_parallel.shard(whole, me.rank, me.world_size, own_reduce(attempt)).to(me.device)
+        )
         with record() as rec:
             y = model(x)
             found["eager_error"] = float((y - expected).abs().max())
