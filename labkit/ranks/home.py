@@ -73,7 +73,7 @@ class _Unpickler(pickle.Unpickler):
         return by_value._make_function(code, vars(home), *rest)
 
     def _set_state(self, function: Any, state: tuple[dict, dict]) -> None:
-        home = _homes.get(state[1].get("__module__"))
+        home = _homes.get(str(state[1].get("__module__")))
         if home is not None and function.__globals__ is vars(home):
             self.brought.append((home, dict(state[1]["__globals__"])))
         by_value._function_setstate(function, state)
