@@ -52,7 +52,8 @@ def test_eager_enters_no_region(report, variant):
 
 @pytest.mark.slow
 def test_every_variant_agrees_with_the_unsharded_model(report):
-    cold = report.tables["cold"].query("evidence == @report.label and variant in list('ABCDE')")
+    cold = report.tables["cold"].query("evidence == @report.label")
+    cold = cold[cold["variant"].isin(list("ABCDE"))]
     assert len(cold) == 10 and (cold["max_error"] < cliff.TOLERANCE).all()
     assert any("agree with the unsharded model" in note for note in report.notes)
 
@@ -89,12 +90,13 @@ def test_it_survives_saving(report, tmp_path):
 
 @pytest.mark.slow
 def test_a_readers_own_all_reduce_takes_a_variants_place(shm_ranks):
+    import torch
+
+    @torch.compiler.disable
     def hidden(x):
-        import torch
         import torch.distributed as dist
 
         dist.all_reduce(x)
-        torch.compiler.disable(int)(3)
         return x
 
     found = cliff.run(shm_ranks, blocks=1, variants="E", rounds=2, reduces={"E": hidden}, host_only=False)
