@@ -83,6 +83,17 @@ def fake_store() -> Any:
     return require("torch.testing._internal.distributed.fake_pg").FakeStore()
 
 
+def flight_record(stacks: bool = True, active: bool = False) -> list[dict[str, Any]]:
+    """The collectives that torch's flight recorder holds, oldest first; with `active` only those that have not ended.
+
+    Empty where this torch does not record, or records none of its own backends.
+    """
+    import pickle
+
+    dump = getattr(require("torch._C._distributed_c10d"), "_dump_fr_trace", None)
+    return [] if dump is None else pickle.loads(dump(True, stacks, active)).get("entries", [])
+
+
 # --- recording: the structured trace and the profiler ---
 
 

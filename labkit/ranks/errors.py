@@ -6,6 +6,8 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.ranks.standing import SHOWN, Collective
+
 # what a rank reports when a peer left a collective: a consequence, not the cause
 _PEER_GONE = (
     "closed by peer",
@@ -29,6 +31,8 @@ class Outcome:
     text: str = ""
     code: int | None = None
     exception: bytes | None = None
+    waits: str = ""
+    collectives: list[Collective] | None = None
 
     @property
     def order(self) -> int:
@@ -53,9 +57,20 @@ class Outcome:
         if self.kind == "unfinished":
             if not self.frames:
                 return f"{who} was {self.message or 'busy outside Python and did not say where'}."
-            return f"{who} was here:\n{stack(self.frames)}"
+            doing = f"was waiting in {self.waits}" if self.waits else "was"
+            return f"{who} {doing} here:\n{stack(self.frames)}"
         head = f"{who} raised {self.type}: {self.message}" if self.message else f"{who} raised {self.type}"
         return f"{head}\n{stack(self.frames)}" if self.frames else head
+
+    def describe_collectives(self) -> str:
+        """The last collectives of this rank, a line each; '' when it said nothing about them."""
+        if self.collectives is None:
+            return ""
+        if not self.collectives:
+            return f"rank {self.rank} has called no collective."
+        last = self.collectives[-SHOWN:]
+        lines = [f"    {c.number}  {c.describe()}{'' if c.ended else '  (not finished)'}" for c in last]
+        return "\n".join([f"last collectives of rank {self.rank}:", *lines])
 
 
 def how_it_ended(code: int | None) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import datetime
 import importlib
-import linecache
 import os
 import random
 import signal
@@ -22,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from labkit import places
-from labkit.ranks import cells, wire
+from labkit.ranks import cells, standing, wire
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ def main(calls_fd: int, control_fd: int, listener_fd: int | None) -> None:
     signal.signal(signal.SIGINT, _interrupt)
     calls, control = socket.socket(fileno=calls_fd), socket.socket(fileno=control_fd)
     config = wire.receive(calls)
-    main_thread = threading.get_ident()
-    threading.Thread(target=_answer, args=(control, main_thread), daemon=True, name="labkit-control").start()
+    threading.Thread(target=_answer, args=(control,), daemon=True, name="labkit-control").start()
     try:
         _join(config, listener_fd)
         wire.send(calls, ("up", os.getpid()))
@@ -131,6 +129,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     for hook in config["hooks"]:
         module, _, name = hook.partition(":")
         getattr(importlib.import_module(module), name)()
+    standing.prepare()
     limit = datetime.timedelta(seconds=config["collective_timeout"])
     if backend == "fake":
         from labkit.torch_compat import fake_store
@@ -194,9 +193,14 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: its type, message, the reader's own frames and the whole traceback."""
     trace = traceback.TracebackException.from_exception(error, compact=True)
     frames = [
-        (_place(f.filename, f.lineno or 0, f.name), (f.line or "").strip(), places.is_library(f.filename))
+        (
+            standing.place(f.filename, f.lineno or 0, f.name),
+            (f.line or "").strip(),
+            places.is_library(f.filename),
+        )
         for f in trace.stack
-        if f.filename != __file__ and not f.filename.startswith("<frozen") and f.filename != cells.__file__
+        if f.filename not in (__file__, cells.__file__, standing.__file__)
+        and not f.filename.startswith("<frozen")
     ]
     try:
         pickled = wire.dumps(error.with_traceback(None))
@@ -215,31 +219,17 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _place(filename: str, line: int, name: str) -> str:
-    return places.place(filename, line, "" if name == "<module>" else name)
-
-
-def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
-    """Where a stack stands, outermost frame first: (place, source line, is it library code)."""
-    found = []
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename not in (__file__, cells.__file__, wire.__file__):
-            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            library = places.is_library(code.co_filename)
-            found.append((_place(code.co_filename, frame.f_lineno, code.co_name), line, library))
-        frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename == __file__:
-            break
-    return found[::-1]
-
-
-def _answer(control: socket.socket, main_thread: int) -> None:
+def _answer(control: socket.socket) -> None:
+    looker = standing.Looker(lambda: _State.busy)
     try:
         while True:
             question = wire.receive(control)
-            if question == "where":
-                frame = sys._current_frames().get(main_thread) if _State.busy else None
-                wire.send(control, ("where", stand(frame)))
+            try:
+                answer = looker.look() if question == "look" else looker.where()
+            except (
+                Exception
+            ) as error:  # the stack changed under the look: no answer is better than none ever again
+                answer = (repr(error), "") if question == "look" else standing.Standing([], "", [])
+            wire.send(control, (question, answer))
     except (EOFError, OSError):
         _end_group()
