@@ -94,6 +94,28 @@ def flight_record(stacks: bool = True, active: bool = False) -> list[dict[str, A
     return [] if dump is None else pickle.loads(dump(True, stacks, active)).get("entries", [])
 
 
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor only stands for another while a program is traced."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
+def replace_process_group(kind: type) -> None:
+    """Make c10d build its groups of this subclass of ProcessGroup."""
+    c10d = require("torch.distributed.distributed_c10d")
+    if not isinstance(getattr(c10d, "ProcessGroup", None), type) or not hasattr(
+        c10d, "_new_process_group_helper"
+    ):
+        raise UnsupportedTorch("this torch makes its process groups elsewhere, so they cannot be checked")
+    c10d.ProcessGroup = kind
+
+
+def replace_backend(name: str, create: Callable[..., Any]) -> None:
+    """Make c10d create a registered third-party backend by another function."""
+    plugins = require("torch.distributed").Backend._plugins
+    plugins[name.upper()] = plugins[name.upper()]._replace(creator_fn=create)
+
+
 # --- recording: the structured trace and the profiler ---
 
 

@@ -36,6 +36,8 @@ class Ranks:
     with each rank's last collectives and their first difference; None: no such limit. Compiling and computing
     do not count, however long they take.
     collective_timeout: seconds a collective waits for its peers before it raises.
+    check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes, reduction,
+    root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
     threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one.
 
     Prints one line that says what was chosen and why; `quiet=True` does not. Raises ValueError, before any
@@ -56,6 +58,7 @@ class Ranks:
         timeout: float | None = 300.0,
         stall: float | None = 30.0,
         collective_timeout: float = 120.0,
+        check: str | None = None,
         threads: int = 1,
         port: int = 0,
         env: dict[str, str] | None = None,
@@ -72,6 +75,10 @@ class Ranks:
         positive("stall", stall, none=True)
         positive("collective_timeout", collective_timeout)
         positive("threads", threads)
+        if check not in (None, "collectives"):
+            raise ValueError(f"check must be None or 'collectives', got {check!r}")
+        if check and choice.backend not in ("gloo", "shm"):
+            raise ValueError(f"check='collectives' works on gloo and shm, and this is {choice.backend}")
         self.world_size, self.device, self.backend, self.why = (
             world_size,
             choice.device,
@@ -87,7 +94,7 @@ class Ranks:
             threads,
             port,
         )
-        self.stall = stall
+        self.stall, self.check = stall, check
         self.env = dict(env or {})
         self.calls = self.restarts = 0
         self._number = 0
@@ -207,6 +214,7 @@ class Ranks:
             "label": self.label,
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
+            "check": self.check,
             "env": self.env,
             "path": list(sys.path),
             "cwd": os.getcwd(),

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -18,21 +19,26 @@ from typing import Any
 
 from labkit import places
 
+# what a checked process group notes by itself (see checking.py)
+recorded: deque[Collective] | None = None
+waiting = ""
+
 KEPT = 256  # collectives that the flight recorder keeps; its default of 2,000 takes 20 ms to read
 SHOWN = 4  # collectives in an error message
 IDLE = 0.2  # a main thread that used more than this share of a core computes
-_HIDDEN = tuple(
+HIDDEN = tuple(
     os.path.join(os.path.dirname(__file__), f)
-    for f in ("worker.py", "cells.py", "wire.py", "standing.py", "checking.py")
+    for f in ("worker.py", "cells.py", "wire.py", "standing.py", "checking.py", "signature.py")
 )
-_SHM = os.path.join(os.path.dirname(__file__), "shm", "")
+_HERE = os.path.join(os.path.dirname(__file__), "")
+_SHM = os.path.join(_HERE, "shm", "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().machine, ())
 
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective that a rank has called: its group, number, name, shapes, dtypes, the reader's line, and if it ended."""
+    """A collective that a rank has called: group, number, name, shapes, dtypes, the reader's line, and if it ended."""
 
     group: str
     number: int
@@ -61,7 +67,7 @@ class Standing:
 
     frames: list[tuple[str, str, bool]]
     waits: str
-    collectives: list[Collective]
+    collectives: list[Collective] | None
 
 
 def prepare() -> None:
@@ -112,6 +118,8 @@ class Looker:
             frame = frame.f_back
         pending = _record(stacks=False, active=True)
         numbers = tuple(e["record_id"] for e in pending)
+        if recorded:
+            turn = recorded[-1].number
         return (tuple(stack), turn, numbers), self._waits(inner, pending, used)
 
     def where(self) -> Standing:
@@ -127,8 +135,11 @@ class Looker:
         if frame is None:
             return ""
         if frame.f_code.co_filename.startswith(_SHM):
-            return "a collective over shared memory"
+            said = sys.modules["torch.distributed"].group.WORLD.where()
+            return said.removeprefix("in ").partition(", waiting")[0] or "a collective over shared memory"
         on_gpu = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
+        if waiting:
+            return waiting
         if used > IDLE and not on_gpu:  # waiting for a GPU spins
             return ""
         if frame.f_code is _STORE_WAIT:
@@ -157,27 +168,33 @@ def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
     found = []
     while frame is not None:
         code = frame.f_code
-        if code.co_filename not in _HIDDEN:
+        if code.co_filename not in HIDDEN:
             line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            found.append(
-                (
-                    place(code.co_filename, frame.f_lineno, code.co_name),
-                    line,
-                    places.is_library(code.co_filename),
-                )
-            )
+            at = place(code.co_filename, frame.f_lineno, code.co_name)
+            found.append((at, line, is_library(code.co_filename)))
         frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename == _HIDDEN[0]:
+        if frame is not None and frame.f_code.co_filename == HIDDEN[0]:
             break
     return found[::-1]
 
 
+def is_library(filename: str) -> bool:
+    """Whether a frame is hidden from the reader: installed code, Python itself, and how labkit carries collectives."""
+    return filename.startswith(_HERE) or places.is_library(filename)
+
+
 def place(filename: str, line: int, name: str) -> str:
+    """`In [5]:3 (name)`; code outside functions has no name."""
     return places.place(filename, line, "" if name == "<module>" else name)
 
 
-def collectives() -> list[Collective]:
-    """The last collectives of this rank, oldest first."""
+def collectives() -> list[Collective] | None:
+    """The last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
+    if recorded is not None:
+        return list(recorded)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or hasattr(distributed.group.WORLD, "where"):
+        return None
     found = []
     for entry in _record(stacks=True, active=False):
         theirs = (f for f in entry.get("frames", ()) if _readers(f["filename"]))
@@ -197,7 +214,7 @@ def collectives() -> list[Collective]:
 
 
 def _readers(filename: str) -> bool:
-    return filename not in _HIDDEN and not places.is_library(filename)
+    return filename not in HIDDEN and not is_library(filename)
 
 
 def _name(profiling_name: str) -> str:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from labkit import places
 from labkit.ranks import cells, standing, wire
 
 
@@ -148,21 +147,33 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     store = dist.TCPStore(
         "127.0.0.1", config["port"], world_size, timeout=limit, wait_for_workers=False, **extra
     )
+    if config["check"]:
+        from labkit.ranks import checking
+
+        own = dist.TCPStore(
+            "127.0.0.1", config["port"], is_master=False, wait_for_workers=False, timeout=limit
+        )
+        checking.install(backend, own)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
 def _serve(calls: socket.socket) -> None:
     functions: dict[bytes, Any] = {}
+    checking: Any = sys.modules.get("labkit.ranks.checking")  # there only in checked ranks
     while True:
         _State.busy = False
         kind, number, sources, *parts = wire.receive(calls)
         cells.learn(sources)
         try:
             _State.busy = True
+            if checking:
+                checking.begin(number)
             if kind == "call":
                 value = _call(functions, *parts)
             else:
                 value = cells.run(*parts)
+            if checking:
+                checking.finish()
             _State.busy = False
         except BaseException as error:
             _State.busy = False
@@ -196,11 +207,10 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         (
             standing.place(f.filename, f.lineno or 0, f.name),
             (f.line or "").strip(),
-            places.is_library(f.filename),
+            standing.is_library(f.filename),
         )
         for f in trace.stack
-        if f.filename not in (__file__, cells.__file__, standing.__file__)
-        and not f.filename.startswith("<frozen")
+        if f.filename not in standing.HIDDEN and not f.filename.startswith("<frozen")
     ]
     try:
         pickled = wire.dumps(error.with_traceback(None))
