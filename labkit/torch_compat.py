@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pickle
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -83,15 +84,13 @@ def fake_store() -> Any:
     return require("torch.testing._internal.distributed.fake_pg").FakeStore()
 
 
-def flight_record(stacks: bool = True, active: bool = False) -> list[dict[str, Any]]:
-    """The collectives that torch's flight recorder holds, oldest first; with `active` only those that have not ended.
+def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
+    """The collectives that torch's flight recorder holds, oldest first; those that have ended say `retired`.
 
-    Empty where this torch does not record, or records none of its own backends.
+    Empty where this torch does not record. It can leave out what has ended, but never does so for gloo.
     """
-    import pickle
-
     dump = getattr(require("torch._C._distributed_c10d"), "_dump_fr_trace", None)
-    return [] if dump is None else pickle.loads(dump(True, stacks, active)).get("entries", [])
+    return [] if dump is None else pickle.loads(dump(True, stacks)).get("entries", [])
 
 
 def is_fake(tensor: Any) -> bool:

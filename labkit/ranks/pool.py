@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.ranks import spawn, wire
-from labkit.ranks.errors import Outcome, RankError
+from labkit.ranks.errors import Outcome, RankError, crash_frames
 from labkit.ranks.member import Member
 
 START_LIMIT_S = 60.0
@@ -126,7 +126,8 @@ class Pool:
         self.spawner.wait_ended([pid], 1.0)
         member.process.code, member.noted = self.spawner.ended.get(pid), True
         if member.outcome is None:
-            member.outcome = Outcome(member.rank, "dead", code=member.process.code)
+            frames = crash_frames(member.process.last_words())
+            member.outcome = Outcome(member.rank, "dead", frames=frames, code=member.process.code)
 
 
 def _end(spawner: spawn.Spawner, processes: list[spawn.Process], owner: int) -> None:

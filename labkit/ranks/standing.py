@@ -116,8 +116,9 @@ class Looker:
             elif (link := getattr(frame.f_locals.get("self"), "_link", None)) is not None:
                 turn = link.board.turn
             frame = frame.f_back
-        pending = _record(stacks=False, active=True)
-        numbers = tuple(e["record_id"] for e in pending)
+        noted = _record(stacks=False)
+        pending = [e for e in noted if not e["retired"]]
+        numbers = noted[-1]["record_id"] if noted else 0, len(pending)
         if recorded:
             turn = recorded[-1].number
         return (tuple(stack), turn, numbers), self._waits(inner, pending, used)
@@ -151,8 +152,9 @@ class Looker:
         return ""
 
     def _sleeps(self) -> bool:
+        # the main thread's number is the process'; threading still has that of the process this was forked from
         try:
-            with open(f"/proc/self/task/{self.thread.native_id}/syscall") as file:
+            with open(f"/proc/self/task/{os.getpid()}/syscall") as file:
                 return file.read().split()[0] in _SLEEPS
         except (OSError, IndexError):
             return False
@@ -185,7 +187,7 @@ def is_library(filename: str) -> bool:
 
 def place(filename: str, line: int, name: str) -> str:
     """`In [5]:3 (name)`; code outside functions has no name."""
-    return places.place(filename, line, "" if name == "<module>" else name)
+    return places.place(filename, line, "" if name in ("<module>", "<cell line: 1>") else name)
 
 
 def collectives() -> list[Collective] | None:
@@ -196,7 +198,7 @@ def collectives() -> list[Collective] | None:
     if distributed is None or hasattr(distributed.group.WORLD, "where"):
         return None
     found = []
-    for entry in _record(stacks=True, active=False):
+    for entry in _record(stacks=True):
         theirs = (f for f in entry.get("frames", ()) if _readers(f["filename"]))
         at = next(theirs, None)
         found.append(
@@ -226,9 +228,9 @@ def _dtype(name: str) -> str:
     return known.get(name, name.lower())
 
 
-def _record(stacks: bool, active: bool) -> list[dict[str, Any]]:
+def _record(stacks: bool) -> list[dict[str, Any]]:
     if "torch.distributed" not in sys.modules:
         return []
     from labkit.torch_compat import flight_record
 
-    return flight_record(stacks, active)
+    return flight_record(stacks)

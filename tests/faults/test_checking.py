@@ -9,7 +9,8 @@ import pytest
 pytestmark = pytest.mark.kernel
 
 START = """
-groups = {n: labkit.Ranks(n, device='cpu', backend=b, check='collectives', quiet=True) for n, b in ((2, 'gloo'), (4, 'gloo'), (3, 'shm'))}
+backends = {2: 'gloo', 3: 'shm', 4: 'gloo'}
+groups = {n: labkit.Ranks(n, device='cpu', backend=b, check='collectives', quiet=True) for n, b in backends.items()}
 ranks = groups[2]
 import torch.distributed._functional_collectives as fc
 """
@@ -27,8 +28,8 @@ SILENT = {
     "shape": (ALL + "    dist.all_reduce(torch.ones((2, 3) if mine else (3, 2)))", "different shape"),
     "size": (ALL + "    dist.all_reduce(torch.ones(4 if mine else 6))", "different shape"),
     "one fewer": (
-        ALL
-        + "    if mine:\n        dist.all_reduce(torch.ones(4))\n    dist.all_reduce(torch.ones(4))\n    dist.all_reduce(torch.ones(4))",
+        ALL + "    if mine:\n        dist.all_reduce(torch.ones(4))\n"
+        "    dist.all_reduce(torch.ones(4))\n    dist.all_reduce(torch.ones(4))",
         "different line that called it",
     ),
     "one fewer through a helper": (

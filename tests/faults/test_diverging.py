@@ -1,4 +1,4 @@
-"""Ranks that diverge: the stall limit names the first difference, and checked ranks raise before anything is computed."""
+"""Ranks that diverge or never end: the stall limit names the first difference, the timeout says where each stands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 
 pytestmark = pytest.mark.kernel
 
-LIMITED = "groups = {n: labkit.Ranks(n, device='cpu', backend='gloo', quiet=True, stall=0.6) for n in (2, 4)}; ranks = groups[2]"
+LIMITED = """
+groups = {n: labkit.Ranks(n, device='cpu', backend='gloo', quiet=True, stall=0.6) for n in (2, 4)}
+ranks = groups[2]
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +69,7 @@ def test_a_compiled_function(lesson):
         "    f(torch.ones(4))\n    if dist.get_rank():\n        f(torch.ones(4))",
     )
     assert re.search(
-        r"First difference, at collective 2:\n +rank 0  never called it\n +rank 1  all_reduce", text
+        r"First difference, at collective \d+:\n +rank 0  never called it\n +rank 1  all_reduce", text
     )
 
 
