@@ -33,8 +33,8 @@ SILENT = {
         "different line that called it",
     ),
     "one fewer through a helper": (
-        ALL
-        + "    def add(x):\n        dist.all_reduce(x)\n    if mine:\n        add(torch.ones(4))\n    add(torch.ones(4))",
+        ALL + "    def add(x):\n        dist.all_reduce(x)\n"
+        "    if mine:\n        add(torch.ones(4))\n    add(torch.ones(4))",
         "different line that called it",
     ),
     "one fewer at the end": (

@@ -47,7 +47,8 @@ def test_one_call_more(lesson, n):
 def test_another_order(lesson):
     text = stalled(
         lesson,
-        "    x = torch.ones(4)\n    if dist.get_rank() == 0:\n        dist.all_reduce(x)\n        dist.broadcast(x, 0)\n"
+        "    x = torch.ones(4)\n    if dist.get_rank() == 0:\n"
+        "        dist.all_reduce(x)\n        dist.broadcast(x, 0)\n"
         "    else:\n        dist.broadcast(x, 0)\n        dist.all_reduce(x)",
     )
     assert re.search(
@@ -95,7 +96,8 @@ def test_other_sizes_abort_gloo_and_the_cell_says_who(lesson):
 )
 def test_work_of_one_rank_is_no_stall_of_the_other(lesson, work):
     found = lesson.cell(
-        f"def late():\n    if dist.get_rank():\n        {work}\n    dist.all_reduce(torch.ones(1))\n    return 'came'\nranks.run(late).same()"
+        f"def late():\n    if dist.get_rank():\n        {work}\n"
+        f"    dist.all_reduce(torch.ones(1))\n    return 'came'\nranks.run(late).same()"
     )
     assert found.out["error"] is None, found.error
     assert found.out["text"] == "'came'"
@@ -115,7 +117,8 @@ def test_the_limit_can_be_set_for_a_call_and_switched_off(lesson):
 )
 def test_a_rank_sleeps_or_loops_for_ever(lesson, stuck, line, peers, n):
     found = lesson.cell(
-        f"def stuck():\n    if dist.get_rank() == 0:\n        {stuck}\n    {peers}()\ngroups[{n}].run(stuck, timeout=1.2)"
+        f"def stuck():\n    if dist.get_rank() == 0:\n        {stuck}\n"
+        f"    {peers}()\ngroups[{n}].run(stuck, timeout=1.2)"
     )
     assert found.seconds < 3.2
     assert found.error.startswith("no end after 1.2 s (timeout)")

@@ -30,7 +30,8 @@ def test_threads_and_a_thread_left_behind(lesson):
         "def threads():\n    import threading\n    found = []\n"
         "    ts = [threading.Thread(target=lambda i=i: found.append(i)) for i in range(4)]\n"
         "    [t.start() for t in ts]; [t.join() for t in ts]\n"
-        "    threading.Thread(target=time.sleep, args=(60,)).start()\n    return sorted(found)\nranks.run(threads).same()"
+        "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "    return sorted(found)\nranks.run(threads).same()"
     )
     assert lesson.value(code) == "[0, 1, 2, 3]"
     assert lesson.right()
@@ -50,7 +51,8 @@ def test_a_subprocess_and_a_pool_of_processes(lesson):
 
 def test_ranks_inside_a_rank(lesson):
     code = (
-        "def nested():\n    import labkit\n    with labkit.Ranks(2, device='cpu', backend='gloo', quiet=True) as inner:\n"
+        "def nested():\n    import labkit\n"
+        "    with labkit.Ranks(2, device='cpu', backend='gloo', quiet=True) as inner:\n"
         "        return inner.run(right_number).same()\nranks.run(nested, ranks=[0])[0]"
     )
     assert lesson.value(code, 120) == "[3.0, 3.0]"
@@ -88,7 +90,9 @@ def test_twenty_restarts(lesson):
 def test_two_kernels_at_once(lesson):
     other = Kernel()
     try:
-        code = "import labkit, os\nmine = labkit.Ranks(2, device='cpu', backend='gloo', quiet=True)\nprint(*mine.run(os.getpid))"
+        code = (
+            "import labkit, os\nmine = labkit.Ranks(2, device='cpu', quiet=True)\nprint(*mine.run(os.getpid))"
+        )
         pids = list(map(int, other.run(code, 120)["stdout"].split()))
         assert len(pids) == 2 and lesson.right()
         other.manager.signal_kernel(9)

@@ -92,14 +92,16 @@ def test_a_class_of_the_notebook_travels_both_ways(lesson):
     code = (
         "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.w = torch.nn.Parameter(torch.ones(2))\n    def forward(self, x): return (self.w * x).sum()\n"
-        "net = ranks.run(lambda net: net, Net())[1]\n(type(net).__name__, isinstance(net, Net), net(torch.ones(2)).item())"
+        "net = ranks.run(lambda net: net, Net())[1]\n"
+        "(type(net).__name__, isinstance(net, Net), net(torch.ones(2)).item())"
     )
     assert lesson.value(code) == "('Net', True, 2.0)"
 
 
 def test_a_function_compiled_in_a_rank_is_not_compiled_again_by_the_next_call(lesson):
     code = (
-        "state = {}\ndef step(x):\n    if 'f' not in state: state['f'] = torch.compile(lambda x: x * 2, backend='eager')\n"
+        "state = {}\ndef step(x):\n"
+        "    if 'f' not in state: state['f'] = torch.compile(lambda x: x * 2, backend='eager')\n"
         "    import torch._dynamo.utils as u\n    y = state['f'](x)\n"
         "    return y.tolist(), u.counters['stats']['unique_graphs']\n"
         "[ranks.run(step, torch.ones(1) * i).same() for i in range(3)]"
