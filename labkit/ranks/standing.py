@@ -71,16 +71,17 @@ class Standing:
 
 
 def prepare() -> None:
-    """In a rank, before its process group exists: bound the flight recorder, and note waits in a TCPStore."""
+    """In a rank, before its process group exists: bound the flight recorder, and note waits in a store."""
     import torch.distributed as dist
 
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(KEPT))
-    for name in (
-        "wait",
-        "get",
-        "multi_get",
-    ):  # of TCPStore only: a Store written in Python may not be patched
-        setattr(dist.TCPStore, name, _noted(getattr(dist.Store, name)))
+    for kind in (
+        dist.TCPStore,
+        dist.PrefixStore,
+        dist.FileStore,
+    ):  # not Store: one written in Python would call itself
+        for name in ("wait", "get", "multi_get"):
+            setattr(kind, name, _noted(getattr(dist.Store, name)))
 
 
 def _noted(method: Callable[..., Any]) -> Callable[..., Any]:

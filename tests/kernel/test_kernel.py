@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 
 import pytest
@@ -100,8 +101,10 @@ def test_no_process_outlives_its_kernel(how):
     kernel = Kernel()
     try:
         kernel.run("import labkit, os, time\nranks = labkit.Ranks(2, device='cpu', quiet=True)")
-        text = kernel.run("print(*ranks.run(os.getpid), ranks._pool.spawner.process.pid)")["stdout"]
-        pids = list(map(int, text.split()))
+        ask = "print(*ranks.run(os.getpid), ranks._pool.spawner.process.pid, ranks.run(os.getenv, 'MASTER_PORT')[0])"
+        *pids, port = map(int, kernel.run(ask)["stdout"].split())
+        with socket.create_connection(("127.0.0.1", port), 1):
+            pass
         assert len(pids) == 3 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
         kernel.start("ranks.run(time.sleep, 60)")
         time.sleep(0.5)
@@ -112,5 +115,7 @@ def test_no_process_outlives_its_kernel(how):
         else:
             kernel.manager.shutdown_kernel(now=False)
         assert gone(pids, 8 if how == "shutdown" else 2) == []
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 1)
     finally:
         kernel.close()
