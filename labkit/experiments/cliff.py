@@ -117,9 +117,9 @@ def _report(
         middle = _typical_forward(record.segments)
         one = record.segments[record.segments["forward"] == middle]
         own = {(rank, i) for rank, found in main.items() for i in found["compiles"][variant.letter]}
-        breaks = record.breaks[
-            [pair in own for pair in zip(record.breaks["rank"], record.breaks["compile_id"], strict=True)]
-        ]
+        places = zip(record.breaks["rank"], record.breaks["compile_id"], strict=True)
+        # a plain list of booleans, where it is empty, would choose columns
+        breaks = record.breaks[pd.Series([place in own for place in places], record.breaks.index, dtype=bool)]
         skips = breaks[breaks["kind"] == "skip"].groupby("rank").size()
         counts = record.counts()
         tables = {
