@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 import labkit
 
+pytestmark = pytest.mark.slow  # seconds of collectives: `make check` leaves them to `make test`
+
 EXACT = ["uint8", "int8", "int32", "int64"]
 CLOSE = {"float64": 1e-12, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 REDUCING = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]

@@ -13,6 +13,8 @@ import pytest
 import labkit
 from labkit.ranks import RankError
 
+pytestmark = pytest.mark.slow  # seconds of collectives: `make check` leaves them to `make test`
+
 
 @pytest.fixture(scope="module")
 def three():
