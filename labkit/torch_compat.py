@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pickle
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -81,6 +82,37 @@ def dynamo_reset() -> None:
 def fake_store() -> Any:
     """A store for the 'fake' backend, whose collectives return at once and move nothing (torch's testing fake_pg)."""
     return require("torch.testing._internal.distributed.fake_pg").FakeStore()
+
+
+def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
+    """The collectives that torch's flight recorder holds, oldest first; those that have ended say `retired`.
+
+    Empty where this torch does not record. It can leave out what has ended, but never does so for gloo.
+    """
+    dump = getattr(require("torch._C._distributed_c10d"), "_dump_fr_trace", None)
+    return [] if dump is None else pickle.loads(dump(True, stacks)).get("entries", [])
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor only stands for another while a program is traced."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
+def replace_process_group(kind: type) -> None:
+    """Make c10d build its groups of this subclass of ProcessGroup."""
+    c10d = require("torch.distributed.distributed_c10d")
+    if not isinstance(getattr(c10d, "ProcessGroup", None), type) or not hasattr(
+        c10d, "_new_process_group_helper"
+    ):
+        raise UnsupportedTorch("this torch makes its process groups elsewhere, so they cannot be checked")
+    c10d.ProcessGroup = kind
+
+
+def replace_backend(name: str, create: Callable[..., Any]) -> None:
+    """Make c10d create a registered third-party backend by another function."""
+    plugins = require("torch.distributed").Backend._plugins
+    plugins[name.upper()] = plugins[name.upper()]._replace(creator_fn=create)
 
 
 # --- recording: the structured trace and the profiler ---

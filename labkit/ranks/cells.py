@@ -34,6 +34,7 @@ def known_sources() -> dict[str, tuple[str, str]]:
             if named:
                 label = re.sub(r"\[", " [", named[1], count=1)
                 found[filename] = (label, "".join(entry[2]))
+                places.register(filename, label)  # for what the kernel itself has to say, as about a crash
     return found
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import signal
 from dataclasses import dataclass, field
 from typing import Any
+
+from labkit.ranks.standing import HIDDEN, SHOWN, Collective, is_library, place
 
 # what a rank reports when a peer left a collective: a consequence, not the cause
 _PEER_GONE = (
@@ -29,6 +33,8 @@ class Outcome:
     text: str = ""
     code: int | None = None
     exception: bytes | None = None
+    waits: str = ""
+    collectives: list[Collective] | None = None
 
     @property
     def order(self) -> int:
@@ -47,15 +53,27 @@ class Outcome:
         if self.kind == "ok":
             return f"{who} finished its part."
         if self.kind == "dead":
-            return f"{who} died: {how_it_ended(self.code)}."
+            died = f"{who} died: {how_it_ended(self.code)}"
+            return f"{died}, here:\n{stack(self.frames)}" if self.frames else f"{died}."
         if self.kind == "unpicklable":
             return f"{who} finished, but its result cannot travel back to the kernel: {self.message}"
         if self.kind == "unfinished":
             if not self.frames:
                 return f"{who} was {self.message or 'busy outside Python and did not say where'}."
-            return f"{who} was here:\n{stack(self.frames)}"
+            doing = f"was waiting in {self.waits}" if self.waits else "was"
+            return f"{who} {doing} here:\n{stack(self.frames)}"
         head = f"{who} raised {self.type}: {self.message}" if self.message else f"{who} raised {self.type}"
         return f"{head}\n{stack(self.frames)}" if self.frames else head
+
+    def describe_collectives(self) -> str:
+        """The last collectives of this rank, a line each; '' when it said nothing about them."""
+        if self.collectives is None:
+            return ""
+        if not self.collectives:
+            return f"rank {self.rank} has called no collective."
+        last = self.collectives[-SHOWN:]
+        lines = [f"    {c.number}  {c.describe()}{'' if c.ended else '  (not finished)'}" for c in last]
+        return "\n".join([f"last collectives of rank {self.rank}:", *lines])
 
 
 def how_it_ended(code: int | None) -> str:
@@ -72,18 +90,33 @@ def how_it_ended(code: int | None) -> str:
     return f"killed by {name}" + (" (out of memory is one cause)" if name == "SIGKILL" else "")
 
 
+def crash_frames(text: str) -> list[tuple[str, str, bool]]:
+    """The main thread's stack, outermost first, out of what faulthandler wrote as the process died.
+
+    The process had one thread when its main thread began, so that is the last one listed.
+    """
+    found = []
+    for file, line, name in re.findall(r'File "(.*)", line (\d+) in (.*)', text.rpartition("hread 0x")[2]):
+        if file in HIDDEN and file.endswith("worker.py"):
+            break
+        if file not in HIDDEN:
+            source = linecache.getline(file, int(line)).strip()
+            found.append((place(file, int(line), name), source, is_library(file)))
+    return found[::-1]
+
+
 def stack(frames: list[tuple[str, str, bool]]) -> str:
     """Source lines, the reader's own in full, runs of library code as their innermost call."""
     lines, hidden = [], 0
-    width = max((len(place) for place, _, library in frames if not library), default=0)
-    for i, (place, line, library) in enumerate(frames):
+    width = max((len(where) for where, _, library in frames if not library), default=0)
+    for i, (where, line, library) in enumerate(frames):
         if library and i + 1 < len(frames):
             hidden += 1
             continue
         if hidden:
             lines.append(f"    ... {hidden} library frame{'s' * (hidden > 1)}")
             hidden = 0
-        lines.append(f"    {place:<{width}}  {line}".rstrip())
+        lines.append(f"    {where:<{width}}  {line}".rstrip())
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
 from labkit.ranks.errors import Outcome, RankError, how_it_ended
 from labkit.ranks.member import Member
 from labkit.ranks.pool import Pool
+from labkit.ranks.stall import explain, watch
 from labkit.report import PerRank, run_label
 
 GRACE_S = 0.5  # after the first failure, how long the other ranks have to report their own
@@ -31,7 +32,12 @@ class Ranks:
     device: 'auto', 'cpu' or 'cuda'; backend: 'auto', 'nccl', 'gloo', 'shm' (a fast link between CPU ranks of one
     machine) or 'fake' (every rank runs alone and collectives do nothing: real host time, wrong numbers).
     timeout: seconds a call may take unless it says otherwise; None waits for ever.
+    stall: seconds that every unfinished rank may stand in the same collective or store wait before the call ends
+    with each rank's last collectives and their first difference; None: no such limit. Compiling and computing
+    do not count, however long they take.
     collective_timeout: seconds a collective waits for its peers before it raises.
+    check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes, reduction,
+    root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
     threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one.
 
     Prints one line that says what was chosen and why; `quiet=True` does not. Raises ValueError, before any
@@ -50,7 +56,9 @@ class Ranks:
         backend: str = "auto",
         *,
         timeout: float | None = 300.0,
+        stall: float | None = 30.0,
         collective_timeout: float = 120.0,
+        check: str | None = None,
         threads: int = 1,
         port: int = 0,
         env: dict[str, str] | None = None,
@@ -64,8 +72,13 @@ class Ranks:
         if sys.platform != "linux":
             raise ValueError(f"Ranks needs Linux (WSL2 included): this is {sys.platform}")
         positive("timeout", timeout, none=True)
+        positive("stall", stall, none=True)
         positive("collective_timeout", collective_timeout)
         positive("threads", threads)
+        if check not in (None, "collectives"):
+            raise ValueError(f"check must be None or 'collectives', got {check!r}")
+        if check and choice.backend not in ("gloo", "shm"):
+            raise ValueError(f"check='collectives' works on gloo and shm, and this is {choice.backend}")
         self.world_size, self.device, self.backend, self.why = (
             world_size,
             choice.device,
@@ -81,6 +94,7 @@ class Ranks:
             threads,
             port,
         )
+        self.stall, self.check = stall, check
         self.env = dict(env or {})
         self.calls = self.restarts = 0
         self._number = 0
@@ -118,15 +132,16 @@ class Ranks:
         fn: Callable[..., Any],
         *args: Any,
         timeout: float | None | str = "default",
+        stall: float | None | str = "default",
         ranks: int | Iterable[int] | None = None,
         **kwargs: Any,
     ) -> PerRank:
         """Call `fn(*args, **kwargs)` on every rank (or on those in `ranks`) and return the values by rank.
 
         The function and its arguments travel by value; what it prints appears here, labelled, as it is printed.
-        Raises RankError when a rank raises, dies or does not finish within `timeout` seconds: the culprit and its
-        source lines come first, then where every other rank stood, and the ranks are new afterwards. Raises
-        ValueError for something that cannot travel, before any rank hears of the call.
+        Raises RankError when a rank raises, dies, does not finish within `timeout` seconds, or when all stall: the
+        culprit and its source lines come first, then where every other rank stood, and the ranks are new afterwards.
+        Raises ValueError for something that cannot travel, before any rank hears of the call.
 
         >>> with Ranks(2, device="cpu", quiet=True) as ranks:
         ...     ranks.run(lambda x: x * 2, 21, ranks=[1])
@@ -145,7 +160,7 @@ class Ranks:
             ]:
                 travel(value, f"{name} ({type(value).__name__})")
             raise
-        return self._call(("call", function, arguments), timeout, ranks)
+        return self._call(("call", function, arguments), timeout, ranks, stall)
 
     def run_cell(
         self,
@@ -199,6 +214,7 @@ class Ranks:
             "label": self.label,
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
+            "check": self.check,
             "env": self.env,
             "path": list(sys.path),
             "cwd": os.getcwd(),
@@ -227,9 +243,14 @@ class Ranks:
             self._busy.release()
 
     def _call(
-        self, request: tuple, timeout: float | None | str, ranks: int | Iterable[int] | None
+        self,
+        request: tuple,
+        timeout: float | None | str,
+        ranks: int | Iterable[int] | None,
+        stall: float | None | str = "default",
     ) -> PerRank:
         limit = self.timeout if timeout == "default" else positive("timeout", timeout, none=True)
+        patience = self.stall if stall == "default" else positive("stall", stall, none=True)
         members = self._chosen(ranks)
         with self._exclusive():
             self._pool.serve(0)  # print what arrived, notice who died
@@ -245,14 +266,14 @@ class Ranks:
             done = lambda: all(m.outcome for m in members)  # noqa: E731
             bad = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in members)  # noqa: E731
             try:
-                finished = self._pool.pump(done, limit, stop=bad)
-                if bad():
+                how = watch(self._pool, members, limit, patience, done, bad)
+                if how == "failed":
                     self._pool.pump(done, GRACE_S)
             except KeyboardInterrupt:
                 self._interrupted(members)
                 raise
-            if not finished or bad():
-                raise self._failed(members, time.perf_counter() - started, bool(finished or bad()))
+            if how != "done":
+                raise self._failed(members, how, time.perf_counter() - started, patience)
             self._pool.finish_output()
             return self._values(members)
 
@@ -298,27 +319,20 @@ class Ranks:
             )
         return PerRank(values)
 
-    def _failed(self, members: Sequence[Member], seconds: float, failed: bool) -> RankError:
+    def _failed(
+        self, members: Sequence[Member], how: str, seconds: float, patience: float | None
+    ) -> RankError:
         with no_interrupt():
-            self._pool.ask_where([m for m in members if not m.outcome])
-            outcomes = [m.outcome or m.unfinished() for m in members]
+            self._pool.ask("where", [m for m in members if how != "failed" or not m.outcome])
+            outcomes = [m.ended() for m in members]
             again = self._replace()
         after = f"All ranks were replaced in {again:.2f} s; names that %%ranks cells had defined are gone."
-        if failed:
-            first = min(outcomes, key=lambda o: (o.order, o.rank))
-            error = RankError(f"rank {first.rank} failed after {seconds:.2f} s", outcomes, after)
-            if first.exception:
-                try:
-                    error.__cause__ = wire.loads(first.exception)
-                except Exception:
-                    pass
-            return error
-        return RankError(f"no end after {seconds:.1f} s (timeout)", outcomes, after)
+        return explain(how, outcomes, seconds, patience, after)
 
     def _interrupted(self, members: Sequence[Member]) -> None:
         with no_interrupt():
             stuck = [m for m in members if not m.outcome]
-            self._pool.ask_where(stuck)
+            self._pool.ask("where", stuck)
             self._pool.interrupt(stuck)
             self._pool.pump(lambda: all(m.outcome for m in stuck), GRACE_S)
             lines = [m.unfinished().describe() for m in stuck]

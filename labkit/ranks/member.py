@@ -7,6 +7,7 @@ from typing import Any
 from labkit.ranks.errors import Outcome, from_report
 from labkit.ranks.output import Printer
 from labkit.ranks.spawn import Process
+from labkit.ranks.standing import Standing
 
 
 class Member:
@@ -19,7 +20,8 @@ class Member:
         self.number = -1
         self.outcome: Outcome | None = None
         self.value: bytes | None = None
-        self.standing: list[tuple[str, str, bool]] | None = None
+        self.standing: Standing | None = None
+        self.glance: tuple[Any, str] | None = None
         self.sent: set[str] = set()
         self.printers = [Printer(process.out, rank, error=False), Printer(process.err, rank, error=True)]
 
@@ -53,11 +55,26 @@ class Member:
     def hear_control(self) -> None:
         """Read answers of the control thread; its end is the process' end, which the call socket reports."""
         try:
-            for _, standing in self.process.control.poll():
-                self.standing = standing
+            for question, answer in self.process.control.poll():
+                if question == "look":
+                    self.glance = answer
+                else:
+                    self.standing = answer
         except EOFError:
             self.dead = True
 
     def unfinished(self) -> Outcome:
-        silent = "" if self.standing is None else "in a built-in function called directly"
-        return Outcome(self.rank, "unfinished", message=silent, frames=self.standing or [])
+        """How the call stands on a rank that has not ended it."""
+        if self.standing is None:
+            return Outcome(self.rank, "unfinished")
+        silent = "in a built-in function called directly"
+        return Outcome(
+            self.rank, "unfinished", message=silent, frames=self.standing.frames, waits=self.standing.waits
+        )
+
+    def ended(self) -> Outcome:
+        """How the call ended or stands, with what the rank has said about its collectives."""
+        outcome = self.outcome or self.unfinished()
+        if self.standing is not None:
+            outcome.collectives = self.standing.collectives
+        return outcome

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.ranks import spawn, wire
-from labkit.ranks.errors import Outcome, RankError
+from labkit.ranks.errors import Outcome, RankError, crash_frames
 from labkit.ranks.member import Member
 
 START_LIMIT_S = 60.0
@@ -48,7 +48,7 @@ class Pool:
             failed = lambda: any(m.outcome for m in self.members)  # noqa: E731
             self.pump(lambda: all(m.up for m in self.members), START_LIMIT_S, stop=failed)
             if not all(m.up for m in self.members):
-                self.ask_where([m for m in self.members if not m.up and not m.outcome])
+                self.ask("where", [m for m in self.members if not m.up and not m.outcome])
                 outcomes = [
                     m.outcome or (Outcome(m.rank, "ok") if m.up else m.unfinished()) for m in self.members
                 ]
@@ -71,11 +71,14 @@ class Pool:
             for printer in member.printers:
                 printer.finish()
 
-    def ask_where(self, members: Sequence[Member]) -> None:
-        """Ask stuck ranks where they stand; `member.standing` has what each answered in time."""
+    def ask(self, question: str, members: Sequence[Member]) -> None:
+        """Ask ranks a question, 'where' or 'look'; `member.standing` or `.glance` has what each answered in time."""
+        name = "standing" if question == "where" else "glance"
+        members = [m for m in members if not m.dead]
         for member in members:
-            member.process.control.post(wire.frame("where"))
-        self.pump(lambda: all(m.standing is not None or m.dead for m in members), ANSWER_S)
+            setattr(member, name, None)
+            member.process.control.post(wire.frame(question))
+        self.pump(lambda: all(getattr(m, name) is not None or m.dead for m in members), ANSWER_S)
 
     def interrupt(self, members: Sequence[Member]) -> None:
         """Raise KeyboardInterrupt in the Python code of ranks; one in a blocking collective does not notice."""
@@ -123,7 +126,8 @@ class Pool:
         self.spawner.wait_ended([pid], 1.0)
         member.process.code, member.noted = self.spawner.ended.get(pid), True
         if member.outcome is None:
-            member.outcome = Outcome(member.rank, "dead", code=member.process.code)
+            frames = crash_frames(member.process.last_words())
+            member.outcome = Outcome(member.rank, "dead", frames=frames, code=member.process.code)
 
 
 def _end(spawner: spawn.Spawner, processes: list[spawn.Process], owner: int) -> None:

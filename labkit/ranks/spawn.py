@@ -38,6 +38,7 @@ class Process:
     control: wire.Channel
     out: int
     err: int
+    crash: int  # a file in memory where the rank writes its stack as a fatal signal ends it
     code: int | None = None
     closed: bool = field(default=False, repr=False)
 
@@ -48,6 +49,11 @@ class Process:
             self.control.close()
             os.close(self.out)
             os.close(self.err)
+            os.close(self.crash)
+
+    def last_words(self) -> str:
+        """The stacks that the rank wrote as a fatal signal (SIGSEGV, SIGABRT, ...) ended it; '' otherwise."""
+        return os.pread(self.crash, 1 << 16, 0).decode(errors="replace")
 
 
 class Spawner:
@@ -134,7 +140,8 @@ class Spawner:
         err, child_err = os.pipe()
         calls, child_calls = socket.socketpair()
         control, child_control = socket.socketpair()
-        child = [child_out, child_err, child_calls.fileno(), child_control.fileno()]
+        crash = os.memfd_create("labkit-crash")
+        child = [child_out, child_err, child_calls.fileno(), child_control.fileno(), crash]
         if listener is not None:
             child.append(listener.fileno())
         self._ticket += 1
@@ -153,7 +160,7 @@ class Spawner:
             raise StartError(f"this machine refused to fork a rank: {self._failed.pop(ticket)}")
         for fd in (out, err):
             os.set_blocking(fd, False)
-        return Process(self._pids.pop(ticket), wire.Channel(calls), wire.Channel(control), out, err)
+        return Process(self._pids.pop(ticket), wire.Channel(calls), wire.Channel(control), out, err, crash)
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         """Send a signal to ranks (with `group`, to everything they started too)."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import datetime
 import importlib
-import linecache
 import os
 import random
 import signal
@@ -22,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from labkit import places
-from labkit.ranks import cells, home, wire
+from labkit.ranks import cells, home, standing, wire
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ def main(calls_fd: int, control_fd: int, listener_fd: int | None) -> None:
     signal.signal(signal.SIGINT, _interrupt)
     calls, control = socket.socket(fileno=calls_fd), socket.socket(fileno=control_fd)
     config = wire.receive(calls)
-    main_thread = threading.get_ident()
-    threading.Thread(target=_answer, args=(control, main_thread), daemon=True, name="labkit-control").start()
+    threading.Thread(target=_answer, args=(control,), daemon=True, name="labkit-control").start()
     try:
         _join(config, listener_fd)
         wire.send(calls, ("up", os.getpid()))
@@ -133,6 +131,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     for hook in config["hooks"]:
         module, _, name = hook.partition(":")
         getattr(importlib.import_module(module), name)()
+    standing.prepare()
     limit = datetime.timedelta(seconds=config["collective_timeout"])
     if backend == "fake":
         from labkit.torch_compat import fake_store
@@ -151,21 +150,33 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     store = dist.TCPStore(
         "127.0.0.1", config["port"], world_size, timeout=limit, wait_for_workers=False, **extra
     )
+    if config["check"]:
+        from labkit.ranks import checking
+
+        own = dist.TCPStore(
+            "127.0.0.1", config["port"], is_master=False, wait_for_workers=False, timeout=limit
+        )
+        checking.install(backend, own)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
 def _serve(calls: socket.socket) -> None:
     functions: dict[bytes, home.Carried] = {}
+    checking: Any = sys.modules.get("labkit.ranks.checking")  # there only in checked ranks
     while True:
         _State.busy = False
         kind, number, sources, *parts = wire.receive(calls)
         cells.learn(sources)
         try:
             _State.busy = True
+            if checking:
+                checking.begin(number)
             if kind == "call":
                 value = _call(functions, *parts)
             else:
                 value = cells.run(*parts)
+            if checking:
+                checking.finish()
             _State.busy = False
         except BaseException as error:
             _State.busy = False
@@ -196,9 +207,13 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: its type, message, the reader's own frames and the whole traceback."""
     trace = traceback.TracebackException.from_exception(error, compact=True)
     frames = [
-        (_place(f.filename, f.lineno or 0, f.name), (f.line or "").strip(), places.is_library(f.filename))
+        (
+            standing.place(f.filename, f.lineno or 0, f.name),
+            (f.line or "").strip(),
+            standing.is_library(f.filename),
+        )
         for f in trace.stack
-        if f.filename != __file__ and not f.filename.startswith("<frozen") and f.filename != cells.__file__
+        if f.filename not in standing.HIDDEN and not f.filename.startswith("<frozen")
     ]
     try:
         pickled = wire.dumps(error.with_traceback(None))
@@ -217,31 +232,17 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _place(filename: str, line: int, name: str) -> str:
-    return places.place(filename, line, "" if name == "<module>" else name)
-
-
-def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
-    """Where a stack stands, outermost frame first: (place, source line, is it library code)."""
-    found = []
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename not in (__file__, cells.__file__, wire.__file__):
-            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            library = places.is_library(code.co_filename)
-            found.append((_place(code.co_filename, frame.f_lineno, code.co_name), line, library))
-        frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename == __file__:
-            break
-    return found[::-1]
-
-
-def _answer(control: socket.socket, main_thread: int) -> None:
+def _answer(control: socket.socket) -> None:
+    looker = standing.Looker(lambda: _State.busy)
     try:
         while True:
             question = wire.receive(control)
-            if question == "where":
-                frame = sys._current_frames().get(main_thread) if _State.busy else None
-                wire.send(control, ("where", stand(frame)))
+            try:
+                answer = looker.look() if question == "look" else looker.where()
+            except (
+                Exception
+            ) as error:  # the stack changed under the look: no answer is better than none ever again
+                answer = (repr(error), "") if question == "look" else standing.Standing([], "", [])
+            wire.send(control, (question, answer))
     except (EOFError, OSError):
         _end_group()

@@ -8,6 +8,7 @@ kernel is gone, however it went, the zygote kills every rank's process group and
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -113,11 +114,12 @@ class Zygote:
         self.sock.close()
         os.close(self.wake_read)
         os.close(self.wake_write)
-        out, err, calls, control, *listener = fds
+        out, err, calls, control, crash, *listener = fds
         os.dup2(out, 1)
         os.dup2(err, 2)
         os.close(out)
         os.close(err)
+        faulthandler.enable(crash, all_threads=True)
         from labkit.ranks import worker
 
         worker.main(calls, control, listener[0] if listener else None)

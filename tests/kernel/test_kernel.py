@@ -4,50 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 
 import pytest
+from kernels import Kernel, gone
 
 pytestmark = pytest.mark.kernel
-
-
-class Kernel:
-    """A kernel under test: `run(code)` gives what a reader would see."""
-
-    def __init__(self):
-        from jupyter_client.manager import start_new_kernel
-
-        self.manager, self.client = start_new_kernel(kernel_name="python3")
-        self.pids: list[int] = []
-
-    def start(self, code: str) -> str:
-        return self.client.execute(code)
-
-    def finish(self, request: str, limit: float = 60) -> dict:
-        found = {"stdout": "", "stderr": "", "text": "", "html": "", "error": None}
-        deadline = time.monotonic() + limit
-        while True:
-            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
-            if message["parent_header"].get("msg_id") != request:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                found[content["name"]] += content["text"]
-            elif kind in ("execute_result", "display_data"):
-                found["text"] += content["data"].get("text/plain", "")
-                found["html"] += content["data"].get("text/html", "")
-            elif kind == "error":
-                plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
-                found["error"] = (content["ename"], plain)
-            elif kind == "status" and content["execution_state"] == "idle":
-                return found
-
-    def run(self, code: str, limit: float = 60) -> dict:
-        return self.finish(self.start(code), limit)
-
-    def close(self):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +19,6 @@ def kernel():
     kernel.run("%load_ext labkit\nimport labkit, os, time\nranks = labkit.Ranks(2, device='cpu')")
     yield kernel
     kernel.close()
-
-
-def gone(pids: list[int], limit: float = 2.0) -> list[int]:
-    def alive(pid):
-        try:
-            with open(f"/proc/{pid}/stat") as stat:
-                return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-        except FileNotFoundError:
-            return False
-
-    deadline = time.monotonic() + limit
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return [pid for pid in pids if alive(pid)]
 
 
 def test_names_persist_on_the_ranks_and_the_last_expression_is_shown_side_by_side(kernel):
@@ -152,8 +101,10 @@ def test_no_process_outlives_its_kernel(how):
     kernel = Kernel()
     try:
         kernel.run("import labkit, os, time\nranks = labkit.Ranks(2, device='cpu', quiet=True)")
-        text = kernel.run("print(*ranks.run(os.getpid), ranks._pool.spawner.process.pid)")["stdout"]
-        pids = list(map(int, text.split()))
+        ask = "print(*ranks.run(os.getpid), ranks._pool.spawner.process.pid, ranks.run(os.getenv, 'MASTER_PORT')[0])"
+        *pids, port = map(int, kernel.run(ask)["stdout"].split())
+        with socket.create_connection(("127.0.0.1", port), 1):
+            pass
         assert len(pids) == 3 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
         kernel.start("ranks.run(time.sleep, 60)")
         time.sleep(0.5)
@@ -164,5 +115,7 @@ def test_no_process_outlives_its_kernel(how):
         else:
             kernel.manager.shutdown_kernel(now=False)
         assert gone(pids, 8 if how == "shutdown" else 2) == []
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 1)
     finally:
         kernel.close()

@@ -1,0 +1,237 @@
+"""Where a rank stands, as its control thread sees it: the stack, what it waits in, and its last collectives.
+
+Nothing here runs during a call unless the kernel asks: torch's flight recorder notes every collective anyway
+(gloo and NCCL; `torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read from outside.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from labkit import places
+
+# what a checked process group notes by itself (see checking.py)
+recorded: deque[Collective] | None = None
+waiting = ""
+
+KEPT = 256  # collectives that the flight recorder keeps; its default of 2,000 takes 20 ms to read
+SHOWN = 4  # collectives in an error message
+IDLE = 0.2  # a main thread that used more than this share of a core computes
+HIDDEN = tuple(
+    os.path.join(os.path.dirname(__file__), f)
+    for f in ("worker.py", "cells.py", "wire.py", "standing.py", "checking.py", "signature.py")
+)
+_HERE = os.path.join(os.path.dirname(__file__), "")
+_SHM = os.path.join(_HERE, "shm", "")
+_DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
+_SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().machine, ())
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective that a rank has called: group, number, name, shapes, dtypes, the reader's line, and if it ended."""
+
+    group: str
+    number: int
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    place: str
+    ended: bool
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        return self.op, self.shapes, self.dtypes
+
+    def describe(self) -> str:
+        """Such as `all_reduce (2, 3) float32 at In [5]:3`."""
+        what = [
+            self.op,
+            *(f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)),
+        ]
+        return " ".join(what) + (f" at {self.place}" if self.place else "")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A rank's answer to "where are you?": its stack, outermost first, what it waits in, and its last collectives."""
+
+    frames: list[tuple[str, str, bool]]
+    waits: str
+    collectives: list[Collective] | None
+
+
+def prepare() -> None:
+    """In a rank, before its process group exists: bound the flight recorder, and note waits in a store."""
+    import torch.distributed as dist
+
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(KEPT))
+    for kind in (
+        dist.TCPStore,
+        dist.PrefixStore,
+        dist.FileStore,
+    ):  # not Store: one written in Python would call itself
+        for name in ("wait", "get", "multi_get"):
+            setattr(kind, name, _noted(getattr(dist.Store, name)))
+
+
+def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
+    def store_wait(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    store_wait.__doc__ = method.__doc__
+    return store_wait
+
+
+_STORE_WAIT = _noted(len).__code__
+
+
+class Looker:
+    """Looks at the main thread from the control thread. `busy` says whether a call is running."""
+
+    def __init__(self, busy: Callable[[], bool]):
+        self.busy = busy
+        self.thread = threading.main_thread()
+        self.clock = time.pthread_getcpuclockid(_ident(self.thread))
+        self.seen = (time.monotonic(), time.clock_gettime(self.clock))
+
+    def look(self) -> tuple[Any, str]:
+        """What changes when the rank makes progress, and what it waits in ('' when it does not wait)."""
+        frame = self._frame()
+        before, self.seen = self.seen, (time.monotonic(), time.clock_gettime(self.clock))
+        used = (self.seen[1] - before[1]) / max(self.seen[0] - before[0], 1e-6)
+        stack, turn = [], 0
+        inner = frame
+        while frame is not None:
+            if not frame.f_code.co_filename.startswith(_SHM):  # its spin moves, and is no progress
+                stack.append((id(frame.f_code), frame.f_lasti))
+            elif (link := getattr(frame.f_locals.get("self"), "_link", None)) is not None:
+                turn = link.board.turn
+            frame = frame.f_back
+        noted = _record(stacks=False)
+        pending = [e for e in noted if not e["retired"]]
+        numbers = noted[-1]["record_id"] if noted else 0, len(pending)
+        if recorded:
+            turn = recorded[-1].number
+        return (tuple(stack), turn, numbers), self._waits(inner, pending, used)
+
+    def where(self) -> Standing:
+        """The whole answer, source lines included."""
+        frame = self._frame()
+        _, waits = self.look()
+        return Standing(stand(frame), waits, collectives())
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(_ident(self.thread)) if self.busy() else None
+
+    def _waits(self, frame: FrameType | None, pending: list[dict[str, Any]], used: float) -> str:
+        if frame is None:
+            return ""
+        if frame.f_code.co_filename.startswith(_SHM):
+            said = sys.modules["torch.distributed"].group.WORLD.where()
+            return said.removeprefix("in ").partition(", waiting")[0] or "a collective over shared memory"
+        on_gpu = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
+        if waiting:
+            return waiting
+        if used > IDLE and not on_gpu:  # waiting for a GPU spins
+            return ""
+        if frame.f_code is _STORE_WAIT:
+            return "a store"
+        if pending and not self._sleeps():
+            return _name(pending[0]["profiling_name"])
+        if _DISTRIBUTED in frame.f_code.co_filename:
+            return frame.f_code.co_name
+        return ""
+
+    def _sleeps(self) -> bool:
+        # the main thread's number is the process'; threading still has that of the process this was forked from
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/syscall") as file:
+                return file.read().split()[0] in _SLEEPS
+        except (OSError, IndexError):
+            return False
+
+
+def _ident(thread: threading.Thread) -> int:
+    assert thread.ident is not None
+    return thread.ident
+
+
+def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
+    """Where a stack stands, outermost frame first: (place, source line, is it library code)."""
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename not in HIDDEN:
+            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            at = place(code.co_filename, frame.f_lineno, code.co_name)
+            found.append((at, line, is_library(code.co_filename)))
+        frame = frame.f_back
+        if frame is not None and frame.f_code.co_filename == HIDDEN[0]:
+            break
+    return found[::-1]
+
+
+def is_library(filename: str) -> bool:
+    """Whether a frame is hidden from the reader: installed code, Python itself, and how labkit carries collectives."""
+    return filename.startswith(_HERE) or places.is_library(filename)
+
+
+def place(filename: str, line: int, name: str) -> str:
+    """`In [5]:3 (name)`; code outside functions has no name."""
+    return places.place(filename, line, "" if name in ("<module>", "<cell line: 1>") else name)
+
+
+def collectives() -> list[Collective] | None:
+    """The last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
+    if recorded is not None:
+        return list(recorded)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or hasattr(distributed.group.WORLD, "where"):
+        return None
+    found = []
+    for entry in _record(stacks=True):
+        theirs = (f for f in entry.get("frames", ()) if _readers(f["filename"]))
+        at = next(theirs, None)
+        found.append(
+            Collective(
+                entry["process_group"][0],
+                entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"],
+                _name(entry["profiling_name"]),
+                tuple(tuple(shape) for shape in entry["input_sizes"]),
+                tuple(_dtype(name) for name in entry["input_dtypes"]),
+                place(at["filename"], at["line"], at["name"]) if at else "",
+                bool(entry["retired"]),
+            )
+        )
+    return found
+
+
+def _readers(filename: str) -> bool:
+    return filename not in HIDDEN and not is_library(filename)
+
+
+def _name(profiling_name: str) -> str:
+    return profiling_name.rpartition(":")[2]
+
+
+def _dtype(name: str) -> str:
+    known = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
+    return known.get(name, name.lower())
+
+
+def _record(stacks: bool) -> list[dict[str, Any]]:
+    if "torch.distributed" not in sys.modules:
+        return []
+    from labkit.torch_compat import flight_record
+
+    return flight_record(stacks)

@@ -1,0 +1,59 @@
+"""A real Jupyter kernel for tests, and what must be gone after one."""
+
+from __future__ import annotations
+
+import re
+import time
+
+
+class Kernel:
+    """A kernel under test: `run(code)` gives what a reader would see."""
+
+    def __init__(self):
+        from jupyter_client.manager import start_new_kernel
+
+        self.manager, self.client = start_new_kernel(kernel_name="python3")
+        self.pids: list[int] = []
+
+    def start(self, code: str) -> str:
+        return self.client.execute(code)
+
+    def finish(self, request: str, limit: float = 60) -> dict:
+        found = {"stdout": "", "stderr": "", "text": "", "html": "", "error": None}
+        deadline = time.monotonic() + limit
+        while True:
+            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                found[content["name"]] += content["text"]
+            elif kind in ("execute_result", "display_data"):
+                found["text"] += content["data"].get("text/plain", "")
+                found["html"] += content["data"].get("text/html", "")
+            elif kind == "error":
+                plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
+                found["error"] = (content["ename"], plain)
+            elif kind == "status" and content["execution_state"] == "idle":
+                return found
+
+    def run(self, code: str, limit: float = 60) -> dict:
+        return self.finish(self.start(code), limit)
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def gone(pids: list[int], limit: float = 2.0) -> list[int]:
+    def alive(pid):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    deadline = time.monotonic() + limit
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [pid for pid in pids if alive(pid)]
