@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from labkit import places
 from labkit.ranks import cells, home, standing, wire
 
 
@@ -163,6 +162,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
 def _serve(calls: socket.socket) -> None:
     functions: dict[bytes, home.Carried] = {}
     checking: Any = sys.modules.get("labkit.ranks.checking")  # there only in checked ranks
+    me = os.getpid()
     while True:
         _State.busy = False
         kind, number, sources, *parts = wire.receive(calls)
@@ -180,9 +180,14 @@ def _serve(calls: socket.socket) -> None:
             _State.busy = False
         except BaseException as error:
             _State.busy = False
+            if os.getpid() != me:
+                traceback.print_exc()
+                _leave(1)
             _flush()
             wire.send(calls, ("error", number, describe_error(error)))
             continue
+        if os.getpid() != me:  # a child that the reader's code forked: it must not answer in the rank's name
+            _leave(0)
         answer: tuple[str, Any, Any]
         try:
             answer = ("ok", number, wire.dumps(value))
