@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -114,7 +115,8 @@ class Pool:
                 if printer.open:
                     handlers[printer.fd] = printer.drain
                     poller.register(printer.fd, select.POLLIN)
-        for fd, _ in poller.poll(None if wait is None else max(wait, 0) * 1000 + 0.5):
+        # rounded up, or the last part of a millisecond would be spent in turning round; 0 does not wait at all
+        for fd, _ in poller.poll(None if wait is None else math.ceil(max(wait, 0) * 1000)):
             handlers[fd]()
         for member in self.members:
             if member.dead and not member.noted:
