@@ -170,7 +170,10 @@ def _tidy(notebook: Any) -> None:
                 del output.data[WIDGET]
                 if set(output.data) <= {"text/plain"}:  # only the widget's repr is left
                     output.data.clear()
-        cell.outputs = [o for o in cell.outputs if o.get("data", True)]
+        # how long calls stood while they ran: of no use to a reader of the page
+        cell.outputs = [
+            o for o in cell.outputs if o.get("data", True) and o.get("metadata", {}).get("labkit") != "live"
+        ]
 
 
 def _unfit(notebook: Any) -> list[str]:
