@@ -1,23 +1,29 @@
-"""Starting ranks and calling them, side by side in one run: the zygote, torchrun, and a warm call in a kernel.
+"""Starting ranks and calling them: labkit beside a bare floor, torchrun and ipyparallel, all in one run.
 
-    python benchmarks/launchers.py [--starts 20] [--torchruns 3]
+    python benchmarks/launchers.py [--starts 20] [--rounds 200] [--save DIR]
 
-Prints medians with the 10th and 90th percentile. Two ranks, gloo on CPU; 'started' means a finished all_reduce.
+Two ranks, gloo on CPU unless a row says otherwise. 'started' ends with a finished all_reduce. The warm calls are timed
+inside a real Jupyter kernel, their rounds interleaved. `--save DIR` keeps the Report as DIR/launchers.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import json
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 import labkit
-from labkit.timing import Measurement
+from labkit.ranks import RankError, spawn
+from labkit.report import provenance
+from labkit.timing import Measurement, compare, interleave
 
 HELLO = """
 import os, torch, torch.distributed as dist
@@ -28,18 +34,78 @@ assert x.item() == dist.get_world_size()
 os._exit(0)
 """
 
-WARM = """
+# in a kernel: every way to call a function with one all_reduce on two processes that are up
+WARM = '''
+import json, os, subprocess, sys, time
 import labkit
 from labkit.timing import interleave
-ranks = labkit.Ranks(2, device="cpu", backend="{backend}", quiet=True)
+
+FLOOR = """
+import os, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+while os.read(0, 1):
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    os.write(1, b".")
+"""
+
 def call():
     import torch, torch.distributed as dist
     x = torch.ones(1)
     dist.all_reduce(x)
     return x.item()
-taken = interleave({{"call": lambda: ranks.run(call)}}, rounds=300, warmup=30)["call"]
-print("samples", *taken.samples)
-"""
+
+def floor():
+    env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}", WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo")
+    pipe = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    both = [subprocess.Popen([sys.executable, "-c", FLOOR], env=dict(env, RANK=str(r)), **pipe) for r in (0, 1)]
+    def once():
+        for process in both: process.stdin.write(b".")
+        for process in both: assert process.stdout.read(1) == b"."
+    def end():
+        for process in both: process.stdin.close(); process.wait()
+    return once, end
+
+def ranks(**options):
+    group = labkit.Ranks(2, device="cpu", quiet=True, **options)
+    def once(): assert group.run(call).same() == 2.0
+    return once, group.close
+
+def parallel():
+    import ipyparallel
+    began = time.perf_counter()
+    cluster = ipyparallel.Cluster(n=2, log_level=50)
+    view = cluster.start_and_connect_sync(activate=False)[:]
+    def join(port):
+        import os, torch, torch.distributed as dist
+        torch.set_num_threads(1)
+        os.environ.update(GLOO_SOCKET_IFNAME="lo")
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{{port}}", rank=MINE, world_size=2)
+    view.scatter("MINE", [0, 1], flatten=True, block=True)
+    view.apply_sync(join, {other})
+    assert view.apply_sync(call) == [2.0, 2.0]
+    print("started", json.dumps(time.perf_counter() - began))
+    def once(): assert view.apply_sync(call) == [2.0, 2.0]
+    return once, lambda: cluster.stop_cluster_sync()
+
+made = {{
+    "bare processes behind pipes": floor(),
+    "labkit": ranks(backend="gloo"),
+    "labkit over shm": ranks(backend="shm"),
+    "labkit, check='collectives'": ranks(backend="gloo", check="collectives"),
+    "labkit over shm, check='collectives'": ranks(backend="shm", check="collectives"),
+}}
+try:
+    made["ipyparallel"] = parallel()
+except ImportError:
+    print("ipyparallel is not installed: left out")
+try:
+    taken = interleave({{name: once for name, (once, _) in made.items()}}, rounds={rounds}, warmup=20)
+finally:
+    for _, end in made.values(): end()
+print("samples", json.dumps({{name: m.samples for name, m in taken.items()}}))
+'''
 
 
 def all_reduce() -> float:
@@ -52,74 +118,163 @@ def all_reduce() -> float:
     return x.item()
 
 
-def zygote(starts: int) -> Measurement:
-    """Two fresh ranks up to a finished all_reduce, once the zygote is up."""
-    labkit.Ranks(2, device="cpu", quiet=True).close()
-    samples = []
-    for _ in range(starts):
-        began = time.perf_counter()
-        ranks = labkit.Ranks(2, device="cpu", quiet=True)
-        ranks.run(all_reduce)
-        samples.append(time.perf_counter() - began)
-        ranks.close()
-    return Measurement("labkit.Ranks(2), zygote up", tuple(samples))
+def fail_once() -> None:
+    """Rank 1 raises while rank 0 waits for it."""
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1:
+        raise ValueError("half-way")
+    all_reduce()
 
 
-def replacement(starts: int) -> Measurement:
-    """From the end of a failed call's message to a finished all_reduce on the new ranks."""
-    samples = []
-    with labkit.Ranks(2, device="cpu", quiet=True) as ranks:
-        for _ in range(starts):
-            began = time.perf_counter()
-            ranks.restart()
+def fresh(**options: Any) -> Callable[[], None]:
+    """Two new ranks, up to a finished all_reduce, and their end."""
+
+    def once() -> None:
+        with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True, **options) as ranks:
             ranks.run(all_reduce)
-            samples.append(time.perf_counter() - began)
-    return Measurement("replace both ranks", tuple(samples))
+
+    return once
 
 
-def torchrun(starts: int) -> Measurement:
+def torchrun() -> None:
     """The same with torch's own launcher, which imports torch in every process every time."""
-    samples = []
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "hello.py"
         script.write_text(HELLO)
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            str(script),
-        ]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        subprocess.run(
+            [*launcher, str(script)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+
+def replacements(starts: int) -> Measurement:
+    """From the start of the replacement, right after a failed call is understood, to a finished all_reduce."""
+    samples = []
+    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         for _ in range(starts):
-            began = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            samples.append(time.perf_counter() - began)
-    return Measurement("torchrun --nproc-per-node 2", tuple(samples))
+            replace = ranks._replace
+            began: list[float] = []
+
+            def timed(began: list[float] = began, replace: Callable[[], float] = replace) -> float:
+                began.append(time.perf_counter())
+                return replace()
+
+            ranks._replace = timed  # type: ignore[method-assign]
+            try:
+                ranks.run(fail_once)
+                raise AssertionError("the call was to fail")
+            except RankError:
+                pass
+            ranks._replace = replace  # type: ignore[method-assign]
+            ranks.run(all_reduce)
+            samples.append(time.perf_counter() - began[0])
+    return Measurement("replaced after a failure", tuple(samples))
 
 
-def warm_call(backend: str) -> Measurement:
-    """A function with one all_reduce, called on both ranks from a real Jupyter kernel, timed inside the kernel."""
+def warm_calls(rounds: int) -> tuple[list[Measurement], list[str], Measurement | None]:
+    """The warm calls, what was left out, and how long ipyparallel took to start."""
     from jupyter_client.manager import start_new_kernel
 
+    code = WARM.format(port=_free_port(), other=_free_port(), rounds=rounds)
     manager, client = start_new_kernel(kernel_name="python3")
+    printed: list[str] = []
+
+    def hear(message: dict[str, Any]) -> None:
+        content = message["content"]
+        printed.append(content.get("text", "") + "\n".join(content.get("traceback", ())))
+
     try:
-        printed: list[str] = []
-        client.execute_interactive(
-            textwrap.dedent(WARM.format(backend=backend)),
-            timeout=120,
-            output_hook=lambda m: (
-                printed.append(m["content"].get("text", "")) if m["msg_type"] == "stream" else None
-            ),
-        )
-        found = re.search(r"samples (.*)", "".join(printed))
-        if found is None:
-            raise RuntimeError(f"the kernel printed no samples: {''.join(printed)!r}")
-        return Measurement(f"warm call in a kernel, {backend}", tuple(map(float, found[1].split())))
+        client.execute_interactive(code, timeout=600, output_hook=hear)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+    lines = "".join(printed).splitlines()
+    found = {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+    if "samples" not in found:
+        raise RuntimeError("the kernel measured nothing:\n" + "".join(printed))
+    taken = [Measurement(name, tuple(s)) for name, s in json.loads(found["samples"]).items()]
+    started = Measurement("ipyparallel", (json.loads(found["started"]),)) if "started" in found else None
+    return taken, [line for line in lines if "left out" in line], started
+
+
+def _free_port() -> int:
+    from labkit.ranks import wire
+
+    with wire.listening_socket() as sock:
+        return sock.getsockname()[1]
+
+
+def idle_and_memory(seconds: float = 5.0) -> pd.DataFrame:
+    """What an idle group of two costs: processor time, and each process' own memory."""
+    from labkit.ranks.status import own_memory
+
+    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
+        ranks.run(all_reduce)
+        processes = {f"rank {row['rank']}": row["pid"] for row in ranks.status()}
+        processes["zygote"] = spawn.shared().process.pid
+        time.sleep(0.5)
+        before = {name: _processor_s(pid) for name, pid in processes.items()}
+        time.sleep(seconds)
+        rows = [
+            {
+                "process": name,
+                "own_memory_mb": own_memory(pid),
+                "idle_s": seconds,
+                "processor_s": _processor_s(pid) - before[name],
+            }
+            for name, pid in processes.items()
+        ]
+    return pd.DataFrame(rows)
+
+
+def _processor_s(pid: int) -> float:
+    with open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[0]) / 1e9
+
+
+def measure(starts: int, rounds: int) -> labkit.Report:
+    """The whole comparison as a Report; times in seconds."""
+    fresh()()  # the zygote is up
+    began = interleave({"labkit, zygote up": fresh()}, rounds=starts)
+    slow = interleave(
+        {"torchrun": torchrun, "labkit, start='fresh'": fresh(start="fresh")},
+        rounds=max(3, starts // 6),
+        warmup=0,
+    )
+    warm, notes, parallel = warm_calls(rounds)
+    kinds = [
+        ("two ranks started", [*began.values(), *slow.values(), *([parallel] if parallel else [])]),
+        ("replaced", [replacements(starts)]),
+        ("warm call in a kernel", warm),
+    ]
+    rows = [
+        {
+            "what": kind,
+            "by": m.name,
+            "median_ms": m.median * 1e3,
+            "p10_ms": m.p10 * 1e3,
+            "p90_ms": m.p90 * 1e3,
+            "n": m.n,
+        }
+        for kind, taken in kinds
+        for m in taken
+    ]
+    by_name = {m.name: m for m in warm}
+    verdicts = [
+        compare(by_name["labkit"], by_name[other])
+        for other in ("bare processes behind pipes", "ipyparallel")
+        if other in by_name
+    ]
+    return labkit.Report(
+        "launchers",
+        "Starting two ranks and calling them",
+        "gloo · cpu",
+        {"summary": pd.DataFrame(rows), "idle": idle_and_memory()},
+        verdicts,
+        provenance(starts=starts, rounds=rounds),
+        notes,
+    )
 
 
 def main() -> None:
@@ -127,25 +282,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--starts", type=int, default=20)
-    parser.add_argument("--torchruns", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--save", metavar="DIR")
     options = parser.parse_args()
-    print(line("", "median", "p10", "p90", "n"))
-    for taken in (
-        zygote(options.starts),
-        replacement(options.starts),
-        torchrun(options.torchruns),
-        warm_call("gloo"),
-        warm_call("shm"),
-    ):
-        print(
-            line(
-                taken.name, *(f"{s * 1e3:.2f} ms" for s in (taken.median, taken.p10, taken.p90)), str(taken.n)
-            )
-        )
-
-
-def line(name: str, *columns: str) -> str:
-    return f"{name:<32}" + "".join(f"{column:>13}" for column in columns)
+    report = measure(options.starts, options.rounds)
+    print(report)
+    print(report.tables["idle"].to_string(index=False))
+    if options.save:
+        print(f"saved: {report.save(options.save)}")
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class Ranks:
             port,
         )
         self.stall, self.check, self.start = stall, check, start
-        self._live = Live(self.describe(), bool(live))
+        self._live = Live(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         self.env = dict(env or {})
         self.calls = self.restarts = 0
         self._number = 0

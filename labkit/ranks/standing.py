@@ -150,7 +150,7 @@ class Looker:
         if recorded:
             turn = recorded[-1].number
         progress = (tuple(stack), turn, numbers)
-        return Glance(progress, self._waits(inner, pending, used), at, compiling)
+        return Glance(progress, self._waits(inner, pending, used, compiling), at, compiling)
 
     def _used(self) -> float:
         if hasattr(time, "pthread_getcpuclockid"):
@@ -165,7 +165,9 @@ class Looker:
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(_ident(self.thread)) if self.busy() else None
 
-    def _waits(self, frame: FrameType | None, pending: list[dict[str, Any]], used: float) -> str:
+    def _waits(
+        self, frame: FrameType | None, pending: list[dict[str, Any]], used: float, compiling: bool
+    ) -> str:
         if frame is None:
             return ""
         if frame.f_code.co_filename.startswith(_SHM):
@@ -180,7 +182,7 @@ class Looker:
             return "a store"
         if pending and not self._sleeps():
             return _name(pending[0]["profiling_name"])
-        if _DISTRIBUTED in frame.f_code.co_filename:
+        if _DISTRIBUTED in frame.f_code.co_filename and not compiling:  # else it stands in for the collective
             return frame.f_code.co_name
         return ""
 

@@ -44,12 +44,14 @@ def test_one_call_more(lesson, n):
     )
 
 
-def test_another_order(lesson):
+@pytest.mark.parametrize("n", [2, 4])
+def test_another_order(lesson, n):
     text = stalled(
         lesson,
         "    x = torch.ones(4)\n    if dist.get_rank() == 0:\n"
         "        dist.all_reduce(x)\n        dist.broadcast(x, 0)\n"
         "    else:\n        dist.broadcast(x, 0)\n        dist.all_reduce(x)",
+        n,
     )
     assert re.search(
         r"rank 0  all_reduce \(4,\) float32 at In \[\d+\]:4 .*\n +rank 1  broadcast \(4,\) float32 at In \[\d+\]:7",

@@ -83,12 +83,14 @@ def test_both_raise_and_the_cause_comes_before_what_followed_from_it(lesson):
     ],
     ids=["sigkill", "exit", "segfault", "sys-exit"],
 )
-def test_a_rank_dies(lesson, how, words, peers):
-    found = lesson.cell(failing(how, peers, 2))
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_rank_dies(lesson, how, words, peers, n):
+    found = lesson.cell(failing(how, peers, n))
     assert found.seconds < AT_ONCE_S
-    assert re.search(rf"^rank 1 .*{words}", found.error, re.M)
-    assert re.search(r"rank 0 (was waiting|raised)", found.error)
-    assert lesson.right()
+    assert re.search(rf"^rank {n - 1} .*{words}", found.error, re.M)
+    for peer in range(n - 1):
+        assert re.search(rf"rank {peer}\)? (was waiting|raised)|rank {peer}\) raised", found.error)
+    assert lesson.right(n)
 
 
 def test_a_crash_shows_the_line_of_the_reader_that_led_to_it(lesson):

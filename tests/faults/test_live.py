@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from kernels import LIVE
 
 from labkit.ranks.live import FIRST_LINE_S, Live
 from labkit.ranks.standing import Glance
@@ -41,19 +42,19 @@ def test_a_long_call_shows_each_ranks_state_and_its_collective(lesson):
     )
     assert [m["kind"] for m in shown][:2] == ["display_data", "update_display_data"]
     assert len({m["transient"]["display_id"] for m in shown}) == 1
-    assert all(m["metadata"] == {"labkit": "live"} for m in shown)
+    assert all(m["metadata"] == LIVE for m in shown)
     during, last = shown[-2]["data"], shown[-1]["data"]
     for text in (during["text/plain"], during["text/html"]):
         assert "running at In [" in text and ":5 (slow)" in text
         assert "waiting in all_reduce at In [" in text and ":3 (slow)" in text
-    assert last["text/plain"].startswith("2 ranks · gloo · cpu") and "done, 4 s" in last["text/plain"]
+    assert last["text/plain"] == "2 ranks · gloo · cpu: done, 4 s"
     assert "rank 0" not in last["text/plain"]
 
 
 @pytest.mark.kernel
 def test_a_short_call_shows_nothing(lesson):
     shown, _ = messages(lesson, "ranks.run(time.sleep, 0.5);")
-    assert [m for m in shown if m["metadata"] == {"labkit": "live"}] == []
+    assert [m for m in shown if m["metadata"] == LIVE] == []
 
 
 @pytest.mark.kernel

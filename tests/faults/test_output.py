@@ -77,8 +77,6 @@ def test_a_progress_bar_redraws_its_line(ranks, capfd):
 
 
 def test_tqdm(ranks, capfd):
-    pytest.importorskip("tqdm")
-
     def bar():
         import time
 
@@ -89,6 +87,18 @@ def test_tqdm(ranks, capfd):
 
     _, err = printed(ranks, capfd, bar)
     assert "[rank 1] 100%" in err and "3/3" in err
+
+
+def test_rich(ranks, capfd):
+    def bar():
+        from rich.progress import track
+
+        for _ in track(range(3), description="steps"):
+            pass
+
+    out, _ = printed(ranks, capfd, bar)
+    assert "[rank 1] steps" in out and "100%" in out
+    assert "\x1b" not in out  # it is told that this is no terminal
 
 
 def test_text_from_c_and_from_a_child_process(ranks, capfd):

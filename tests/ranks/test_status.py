@@ -69,3 +69,11 @@ def test_an_idle_group_uses_no_processor_time(ranks):
     before = ticks()
     time.sleep(1.5)
     assert ticks() - before <= 1  # a hundredth of a second
+
+
+def test_a_group_is_its_ranks_and_one_zygote(ranks):
+    zygote = spawn.shared().process.pid
+    with open(f"/proc/{zygote}/task/{zygote}/children") as file:
+        children = set(map(int, file.read().split()))
+    assert {row["pid"] for row in ranks.status()} <= children
+    assert ranks.run(os.getppid).same() == zygote
