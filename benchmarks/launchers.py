@@ -1,15 +1,17 @@
 """Starting ranks and calling them: labkit beside a bare floor, torchrun and ipyparallel, all in one run.
 
-    python benchmarks/launchers.py [--starts 20] [--rounds 200] [--save DIR]
+    python benchmarks/launchers.py [--starts 20] [--rounds 60] [--save DIR]
 
-Two ranks, gloo on CPU unless a row says otherwise. 'started' ends with a finished all_reduce. The warm calls are timed
-inside a real Jupyter kernel, their rounds interleaved. `--save DIR` keeps the Report as DIR/launchers.json.
+Two ranks, gloo on CPU unless a row says otherwise. 'started' is up to a finished all_reduce and the end of the ranks.
+The warm calls are timed inside a real Jupyter kernel, in interleaved batches of ten; a sample is the mean of a batch.
+`--save DIR` keeps the Report as DIR/launchers.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,8 @@ import labkit
 from labkit.ranks import RankError, spawn
 from labkit.report import provenance
 from labkit.timing import Measurement, compare, interleave
+
+BATCH = 10  # calls in a row, as cells make them; a sample is their mean
 
 HELLO = """
 import os, torch, torch.distributed as dist
@@ -101,10 +105,11 @@ try:
 except ImportError:
     print("ipyparallel is not installed: left out")
 try:
-    taken = interleave({{name: once for name, (once, _) in made.items()}}, rounds={rounds}, warmup=20)
+    def batch(once): return lambda: [once() for _ in range({BATCH})]
+    taken = interleave({{name: batch(once) for name, (once, _) in made.items()}}, rounds={rounds}, warmup=3)
 finally:
     for _, end in made.values(): end()
-print("samples", json.dumps({{name: m.samples for name, m in taken.items()}}))
+print("samples", json.dumps({{name: [s / {BATCH} for s in m.samples] for name, m in taken.items()}}))
 '''
 
 
@@ -176,7 +181,7 @@ def warm_calls(rounds: int) -> tuple[list[Measurement], list[str], Measurement |
     """The warm calls, what was left out, and how long ipyparallel took to start."""
     from jupyter_client.manager import start_new_kernel
 
-    code = WARM.format(port=_free_port(), other=_free_port(), rounds=rounds)
+    code = WARM.format(port=_free_port(), other=_free_port(), rounds=rounds, BATCH=BATCH)
     manager, client = start_new_kernel(kernel_name="python3")
     printed: list[str] = []
 
@@ -229,8 +234,9 @@ def idle_and_memory(seconds: float = 5.0) -> pd.DataFrame:
 
 
 def _processor_s(pid: int) -> float:
-    with open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[0]) / 1e9
+    with open(f"/proc/{pid}/stat") as file:
+        user, system = file.read().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(starts: int, rounds: int) -> labkit.Report:
@@ -272,7 +278,7 @@ def measure(starts: int, rounds: int) -> labkit.Report:
         "gloo · cpu",
         {"summary": pd.DataFrame(rows), "idle": idle_and_memory()},
         verdicts,
-        provenance(starts=starts, rounds=rounds),
+        provenance(starts=starts, rounds=rounds, calls_a_sample=BATCH),
         notes,
     )
 
@@ -282,7 +288,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--starts", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--save", metavar="DIR")
     options = parser.parse_args()
     report = measure(options.starts, options.rounds)

@@ -39,7 +39,7 @@ class Call:
     def send(self, request: tuple[Any, ...]) -> None:
         """Queue the request, with the sources of cells that a rank does not know yet."""
         sources = cells.known_sources()
-        framed: dict[frozenset[str], list[bytes]] = {}  # ranks that know the same cells share one buffer
+        framed: dict[frozenset[str], list[Any]] = {}  # ranks that know the same cells share one buffer
         for member in self.members:
             fresh = frozenset(sources.keys() - member.sent)
             if fresh not in framed:
@@ -83,7 +83,7 @@ class Call:
         for member in self.members:
             if member.value is not None:
                 try:
-                    values[member.rank] = wire.loads(member.value)
+                    values[member.rank] = member.value.unpack()
                 except Exception as error:
                     what = f"it does not unpickle in the kernel ({type(error).__name__}: {error})"
                     member.outcome = Outcome(member.rank, "unpicklable", message=what)

@@ -87,7 +87,7 @@ def _travelling(value: Any) -> Any:
     from labkit.ranks import wire
 
     try:
-        wire.dumps(value)
+        wire.pack(value)
         return value
     except Exception:
         render = getattr(value, "_repr_html_", None)

@@ -167,7 +167,7 @@ class Ranks:
         follow_edits(fn)
         function = travel(fn, f"function {getattr(fn, '__name__', type(fn).__name__)!r}")
         try:
-            arguments = wire.dumps((args, kwargs))
+            arguments = wire.pack((args, kwargs))
         except Exception:
             for name, value in [
                 *((f"argument {i + 1}", v) for i, v in enumerate(args)),

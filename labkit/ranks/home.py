@@ -11,6 +11,7 @@ import io
 import pickle
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle.cloudpickle as by_value
@@ -40,9 +41,9 @@ class Carried:
     `use()` puts these in place again, since another pickle may have brought the same names with other values.
     """
 
-    def __init__(self, data: bytes):
+    def __init__(self, data: Any, buffers: Sequence[Any] = ()):
         self._brought: list[tuple[types.ModuleType, dict[str, Any]]] = []
-        unpickler = _Unpickler(io.BytesIO(data))
+        unpickler = _Unpickler(io.BytesIO(data), buffers=buffers)
         unpickler.brought = self._brought
         self.value = unpickler.load()
 

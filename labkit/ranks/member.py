@@ -8,6 +8,7 @@ from labkit.ranks.errors import Outcome, from_report, how_it_ended
 from labkit.ranks.output import Printer
 from labkit.ranks.process import Process
 from labkit.ranks.standing import Glance, Standing
+from labkit.ranks.wire import Packed
 
 
 class Member:
@@ -19,7 +20,7 @@ class Member:
         self.dead = self.noted = False  # noted: how it ended is known
         self.number = -1
         self.outcome: Outcome | None = None
-        self.value: bytes | None = None
+        self.value: Packed | None = None
         self.standing: Standing | None = None
         self.glance: Glance | None = None
         self.sent: set[str] = set()

@@ -1,21 +1,29 @@
-"""Messages between the kernel, the zygote and the ranks: framed pickles over unix sockets."""
+"""Messages between the kernel, the zygote and the ranks: framed pickles over unix sockets.
+
+A message is a length, a pickle, and the big buffers that the pickle leaves out (pickle protocol 5): a tensor of 1 GB
+is sent from its own memory and received into the memory that it then lives in.
+"""
 
 from __future__ import annotations
 
 import array
 import io
+import mmap
 import os
 import pickle
 import socket
 import struct
 import sys
 from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 HEADER = struct.Struct("!Q")
 CHUNK = 1 << 20
+APART = 1 << 16  # buffers of this many bytes travel outside the pickle
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -23,9 +31,34 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is not None and isinstance(obj, torch.Tensor) and obj.is_cuda:
-            return obj.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        if torch is not None and isinstance(obj, torch.Tensor):
+            if obj.is_cuda:
+                return obj.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            if type(obj) is torch.Tensor and _is_plain(torch, obj):
+                raw = obj.detach().reshape(-1).view(torch.uint8).numpy()
+                return _tensor, (pickle.PickleBuffer(raw), obj.dtype, obj.shape, obj.requires_grad)
         return super().reducer_override(obj)
+
+
+def _is_plain(torch: Any, x: Any) -> bool:
+    """Whether a tensor is big and nothing but its elements; torch pickles all others itself, with copies."""
+    return (
+        x.device.type == "cpu"
+        and x.layout == torch.strided
+        and x.is_leaf
+        and x.is_contiguous()
+        and not (x.is_quantized or x.is_conj() or x.is_neg())
+        and x.numel() * x.element_size() >= APART
+        and not vars(x)
+        and x._backward_hooks is None
+    )
+
+
+def _tensor(raw: Any, dtype: Any, shape: Any, requires_grad: bool) -> Any:
+    import torch
+
+    flat = torch.frombuffer(bytearray(raw) if isinstance(raw, bytes) else raw, dtype=torch.uint8)
+    return flat.view(dtype).reshape(shape).requires_grad_(requires_grad)
 
 
 def dumps(value: Any) -> bytes:
@@ -38,12 +71,72 @@ def dumps(value: Any) -> bytes:
 loads = pickle.loads
 
 
-def frame(message: Any) -> list[bytes]:
+@dataclass
+class Packed:
+    """A value as `dumps` makes it, with its big buffers apart; `unpack` it once, its buffers become the value's own."""
+
+    body: Any
+    buffers: list[Any]
+
+    def __reduce__(self) -> Any:
+        body = pickle.PickleBuffer(self.body) if len(self.body) >= APART else self.body
+        return Packed, (body, [pickle.PickleBuffer(b) for b in self.buffers])
+
+    def unpack(self) -> Any:
+        return pickle.loads(self.body, buffers=self.buffers)
+
+
+def pack(value: Any) -> Packed:
+    """The value ready to be part of a message. Raises what pickling raises."""
+    buffer, apart = io.BytesIO(), _Apart()
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=apart).dump(value)
+    return Packed(buffer.getbuffer() if buffer.tell() >= APART else buffer.getvalue(), apart.buffers)
+
+
+class _Apart:
+    """Takes the buffers that are big enough out of a pickle."""
+
+    def __init__(self) -> None:
+        self.buffers: list[memoryview] = []
+
+    def __call__(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < APART:
+            return True
+        self.buffers.append(raw)
+        return False
+
+
+def frame(message: Any) -> list[Any]:
     """A message as the byte strings to send, so that one pickle serves every rank."""
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    head = HEADER.pack(len(body))
+    apart = _Apart()
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=apart)
+    sizes = [b.nbytes for b in apart.buffers]
+    meta = struct.pack(f"!{len(sizes) + 1}Q", len(sizes), *sizes)
+    head = HEADER.pack(len(meta) + len(body)) + meta
     # a small message goes out whole: a header of its own would wake the receiver twice
-    return [head + body] if len(body) < CHUNK else [head, body]
+    return [head + body, *apart.buffers] if len(body) < CHUNK else [head, body, *apart.buffers]
+
+
+def _messages(ready: list[Any]) -> Generator[memoryview, None, None]:
+    """Yield, one after the other, the memory that the next bytes belong in; whole messages are put into `ready`."""
+    while True:
+        head = bytearray(HEADER.size)
+        yield memoryview(head)
+        body = _room(HEADER.unpack(head)[0])
+        yield body
+        (count,) = HEADER.unpack_from(body)
+        start = HEADER.size * (count + 1)
+        buffers = []
+        for size in struct.unpack_from(f"!{count}Q", body, HEADER.size):
+            buffers.append(_room(size))
+            yield buffers[-1]
+        ready.append(pickle.loads(body[start:], buffers=buffers))
+
+
+def _room(size: int) -> memoryview:
+    """Writable memory; much of it is not filled with zeros first."""
+    return memoryview(bytearray(size) if size < CHUNK else mmap.mmap(-1, size))
 
 
 def send(sock: socket.socket, message: Any) -> None:
@@ -54,19 +147,17 @@ def send(sock: socket.socket, message: Any) -> None:
 
 def receive(sock: socket.socket) -> Any:
     """Receive one message from a blocking socket; raises EOFError when the other side is gone."""
-    (size,) = HEADER.unpack(_exactly(sock, HEADER.size))
-    return pickle.loads(_exactly(sock, size))
-
-
-def _exactly(sock: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view, got = memoryview(data), 0
-    while got < size:
-        n = sock.recv_into(view[got:], min(size - got, CHUNK))
-        if not n:
-            raise EOFError("the other side closed the connection")
-        got += n
-    return data
+    ready: list[Any] = []
+    for view in _messages(ready):
+        if ready:
+            break
+        got = 0
+        while got < len(view):
+            n = sock.recv_into(view[got:], min(len(view) - got, CHUNK))
+            if not n:
+                raise EOFError("the other side closed the connection")
+            got += n
+    return ready[0]
 
 
 class Channel:
@@ -80,9 +171,9 @@ class Channel:
         sock.setblocking(False)
         self.sock = sock
         self._out: deque[memoryview] = deque()
-        self._head = bytearray()
-        self._body: bytearray | None = None
-        self._got = 0
+        self._ready: list[Any] = []
+        self._reader = _messages(self._ready)
+        self._room, self._got = next(self._reader), 0
         self._closed = False
 
     def fileno(self) -> int:
@@ -92,7 +183,7 @@ class Channel:
     def wants_write(self) -> bool:
         return bool(self._out)
 
-    def post(self, parts: list[bytes]) -> None:
+    def post(self, parts: list[Any]) -> None:
         """Queue framed bytes (see `frame`), shared between ranks without a copy, and send what fits now."""
         self._out.extend(memoryview(part) for part in parts)
         self.flush()
@@ -110,29 +201,19 @@ class Channel:
             self._out.clear()
 
     def poll(self) -> list[Any]:
-        messages: list[Any] = []
         while not self._closed:
             try:
-                if self._body is None:
-                    data = self.sock.recv(HEADER.size - len(self._head))
-                    self._closed = not data
-                    self._head += data
-                    if len(self._head) == HEADER.size:
-                        self._body, self._got = bytearray(HEADER.unpack(self._head)[0]), 0
-                        self._head.clear()
-                else:
-                    n = self.sock.recv_into(
-                        memoryview(self._body)[self._got :], min(len(self._body) - self._got, CHUNK)
-                    )
-                    self._closed = not n
-                    self._got += n
-                    if self._got == len(self._body):
-                        messages.append(pickle.loads(self._body))
-                        self._body = None
+                n = self.sock.recv_into(self._room[self._got :], min(len(self._room) - self._got, CHUNK))
             except BlockingIOError:
                 break
             except OSError:
-                self._closed = True
+                n = 0
+            self._closed = not n
+            self._got += n
+            if self._got == len(self._room):
+                self._room, self._got = next(self._reader), 0
+        messages = self._ready[:]
+        self._ready.clear()
         if self._closed and not messages:
             raise EOFError("the rank closed its connection")
         return messages

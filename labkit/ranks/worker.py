@@ -191,7 +191,7 @@ def _serve(calls: socket.socket) -> None:
             _leave(0)
         answer: tuple[str, Any, Any]
         try:
-            answer = ("ok", number, wire.dumps(value))
+            answer = ("ok", number, wire.pack(value))
         except Exception as error:
             answer = ("unpicklable", number, f"{type(value).__name__}: {error}")
         del value
@@ -199,13 +199,13 @@ def _serve(calls: socket.socket) -> None:
         wire.send(calls, answer)
 
 
-def _call(functions: dict[bytes, home.Carried], function: bytes, arguments: bytes) -> Any:
+def _call(functions: dict[bytes, home.Carried], function: bytes, arguments: wire.Packed) -> Any:
     # one object for one pickle: a fresh function object each call would make torch.compile compile again
     if function not in functions:
         if len(functions) >= 256:
             functions.clear()
         functions[function] = home.Carried(function)
-    args, kwargs = home.Carried(arguments).use()
+    args, kwargs = home.Carried(arguments.body, arguments.buffers).use()
     return functions[function].use()(*args, **kwargs)
 
 
