@@ -33,7 +33,8 @@ def watch(
     began = now()
     deadline = None if limit is None else began + limit
     every = EVERY_S if stall is None else min(EVERY_S, stall / 4)
-    look = None if stall is None and not live.wanted else began + min(QUIET_S, every * 2)
+    first = QUIET_S if stall is None else min(QUIET_S, stall / 4)
+    look = None if stall is None and not live.wanted else began + first
     seen: Any = None
     since = began
     while True:
