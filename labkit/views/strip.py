@@ -56,6 +56,7 @@ def strip(
     sheet.title(finding(run) if title is None else title)
     if run.empty:
         return _nothing(sheet, label)
+    sheet.say(f"Fragment strip: {strip_text(run)}".replace("\n", "; "))
     sheet.legend(key_entries([run]))
     chosen = choose(run, window, MANY)
     widest = None if chosen is None else chosen[1] - chosen[0]
@@ -90,6 +91,7 @@ def strips(
     full = [run for run in runs.values() if not run.empty]
     if not full:
         return _nothing(sheet, label)
+    sheet.say("Fragment strips: " + " | ".join(_twin(name, run) for name, run in runs.items()))
     sheet.legend(key_entries(full))
     pieces = same_piece(runs, window, MANY)
     longest = max(run.duration for run in full)
@@ -160,6 +162,10 @@ def described(run: Forward) -> str:
     )
 
 
+def _twin(name: str, run: Forward) -> str:
+    return f"{style.short_name(name)}: {'nothing was recorded' if run.empty else described(run)}"
+
+
 def plural(n: int, noun: str) -> str:
     """'1 region', '360 regions', 'no region'."""
     return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
@@ -199,6 +205,7 @@ def _footnote(runs: Sequence[Forward]) -> str:
 
 
 def _nothing(sheet: Sheet, label: str) -> Figure:
+    sheet.say(NOTHING)
     sheet.text(NOTHING, color=style.QUIET)
     sheet.top += 0.3
     return sheet.finish(label)
