@@ -53,7 +53,7 @@ def breakdown(frame: pd.DataFrame, title: str | None = None, label: str = "") ->
         frame = (sums / forwards).rename("us").reset_index()
     sheet.title(_overhead(frame) if title is None else title)
     kinds = [kind for kind in style.KINDS if kind in set(frame["kind"])]
-    sheet.legend([(style.KINDS[kind][1], style.swatch(kind)) for kind in kinds])
+    sheet.legend([(style.KINDS[kind][1], style.swatch(kind, shaped=False)) for kind in kinds])
     for name, part in panels(frame):
         heading(sheet, name)
         table = part.pivot_table(

@@ -315,9 +315,9 @@ class Sheet:
         return left / self.width, 1 - (top + height) / total, width / self.width, height / total
 
 
-def swatch(kind: str) -> Callable[[Axes, float, float], Any]:
-    """A legend key: a bar of `kind`, as tall in its box as in its lane."""
-    colour, (top, bottom) = KINDS[kind][0], SHAPES[kind]
+def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any]:
+    """A legend key: a bar of `kind`, as tall in its box as in a lane of the strip; filling it where not `shaped`."""
+    colour, (top, bottom) = KINDS[kind][0], SHAPES[kind] if shaped else (0.0, 1.0)
     look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0, "hatch": HATCHES.get(kind)}
     return lambda ax, x, y: ax.add_patch(
         Rectangle((x, y + 0.14 * top - 0.01), 0.2, 0.14 * (bottom - top), **look)

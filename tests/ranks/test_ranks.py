@@ -129,7 +129,9 @@ def test_one_rank_raises_while_the_other_waits_in_a_collective(ranks, culprit):
     assert time.monotonic() - started < 2
     text = str(caught.value)
     assert caught.value.rank == culprit
-    assert text.index(f"rank {culprit} raised KeyError") < text.index(f"rank {1 - culprit} was waiting in all_reduce")
+    assert text.index(f"rank {culprit} raised KeyError") < text.index(
+        f"rank {1 - culprit} was waiting in all_reduce"
+    )
     assert 'raise KeyError("lost")' in text and "dist.all_reduce(torch.ones(2))" in text
     assert "test_ranks.py:" in text and os.path.dirname(__file__) not in text
     assert isinstance(caught.value.__cause__, KeyError)
