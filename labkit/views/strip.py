@@ -38,7 +38,8 @@ def strip(
     are read). `forward` is a number, or 'typical' for the one of median duration. `window` magnifies a piece under the
     whole forward: (start, end) in ms, 'block' for a typical block, 'difference' for the first place where ranks
     differ, 'whole' for none; by default a block when the whole is too dense to read. Transfers that run on other
-    threads stand as a thin lane below a rank's own; breaks are numbered above it and listed with reason and place.
+    threads stand as a thin lane below a rank's own; a bar's height says its kind, as its colour does; breaks are
+    numbered above it and listed with reason and place.
 
     Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
 

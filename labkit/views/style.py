@@ -37,8 +37,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "wait": ("#56B4E9", "wait"),
 }
 
-# Where in its lane a kind's bar begins and ends, as shares from the top: the taller, the more useful. It tells kinds
-# apart without their colours, however short the bar; `compile` is hatched as well.
+# Where in its lane a kind's bar begins and ends, as shares from the top: work is tall, what stands between is low. It
+# tells kinds apart without their colours, however short the bar; `compile` is hatched as well.
 SHAPES: dict[str, tuple[float, float]] = {
     "collective": (0.0, 1.0),
     "compute": (0.2, 1.0),
