@@ -18,6 +18,7 @@ from typing import Any
 
 SUPPORTED = ("2.11", "2.15")
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
+COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
 PRELOAD = (
     "torch",
     "torch.distributed",

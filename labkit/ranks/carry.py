@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -51,8 +53,11 @@ _followed: set[str] = set()
 
 
 @contextmanager
-def no_interrupt() -> Iterator[None]:
-    """Hold SIGINT back while ranks are being replaced: a second press of stop must not leave half of them."""
+def no_interrupt(linger: float = 0.0) -> Iterator[None]:
+    """Hold SIGINT back while ranks are being replaced: a second press of stop must not leave half of them.
+
+    For `linger` seconds more a press is taken for part of the one before: it would hit IPython as it shows the error.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -61,4 +66,15 @@ def no_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGINT, _after(time.monotonic() + linger, previous) if linger else previous)
+
+
+def _after(until: float, previous: Any) -> Callable[[int, FrameType | None], None]:
+    """A SIGINT handler that does nothing before `until` and hands over to the previous one for good then."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if time.monotonic() >= until:
+            signal.signal(signal.SIGINT, previous)
+            signal.raise_signal(number)
+
+    return handler

@@ -7,21 +7,24 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from typing import Any
 
 from labkit import hardware
-from labkit.ranks import cells, wire
+from labkit.ranks import cells, fresh, spawn, wire
+from labkit.ranks.call import Call
 from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
-from labkit.ranks.errors import Outcome, RankError, how_it_ended
+from labkit.ranks.errors import how_it_ended
+from labkit.ranks.live import Live
 from labkit.ranks.member import Member
 from labkit.ranks.pool import Pool
-from labkit.ranks.stall import explain, watch
+from labkit.ranks.stall import explain
+from labkit.ranks.status import Status, status_of
 from labkit.report import PerRank, run_label
 
-GRACE_S = 0.5  # after the first failure, how long the other ranks have to report their own
 HOOKS = ("labkit.graphs:install",)  # run in every rank as it starts
+AGAIN_S = 0.5  # a second press of stop within this time means the same call
 
 _current: weakref.ref[Ranks] | None = None
 
@@ -38,10 +41,13 @@ class Ranks:
     collective_timeout: seconds a collective waits for its peers before it raises.
     check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes, reduction,
     root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
-    threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one.
+    threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one. env: variables for the ranks.
+    start: 'zygote' forks every rank from one process that has imported torch, 'fresh' starts an interpreter for each
+    (the only way outside Linux); 'auto' takes the first where it can.
+    live: show how a call of more than 2 s stands, below its cell.
 
-    Prints one line that says what was chosen and why; `quiet=True` does not. Raises ValueError, before any
-    process is started, for a request that this machine cannot carry, and RankError when a rank fails to start.
+    Prints what was chosen and why, in one line; `quiet=True` does not. Raises ValueError, before any process is
+    started, for a request that this machine cannot carry, and RankError when a rank fails to start.
 
     >>> import labkit
     >>> with labkit.Ranks(2, device="cpu", quiet=True) as ranks:
@@ -62,6 +68,8 @@ class Ranks:
         threads: int = 1,
         port: int = 0,
         env: dict[str, str] | None = None,
+        start: str = "auto",
+        live: bool = True,
         quiet: bool = False,
     ):
         global _current
@@ -69,8 +77,7 @@ class Ranks:
 
         choice = hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
-        if sys.platform != "linux":
-            raise ValueError(f"Ranks needs Linux (WSL2 included): this is {sys.platform}")
+        start = _how_to_start(start)
         positive("timeout", timeout, none=True)
         positive("stall", stall, none=True)
         positive("collective_timeout", collective_timeout)
@@ -94,7 +101,8 @@ class Ranks:
             threads,
             port,
         )
-        self.stall, self.check = stall, check
+        self.stall, self.check, self.start = stall, check, start
+        self._live = Live(self.describe(), bool(live))
         self.env = dict(env or {})
         self.calls = self.restarts = 0
         self._number = 0
@@ -105,6 +113,13 @@ class Ranks:
         _current = weakref.ref(self)
         if not quiet:
             print(f"{self.describe()}, up in {time.perf_counter() - started:.2f} s")
+            if start == "fresh":
+                why = (
+                    "start='fresh'"
+                    if sys.platform == "linux"
+                    else f"forking prepared ranks needs Linux, this is {sys.platform}"
+                )
+                print(f"{why}: {fresh.WHY}")
 
     def describe(self) -> str:
         """One line: how many ranks, on what, and why that was chosen."""
@@ -169,9 +184,10 @@ class Ranks:
         first_line: int = 1,
         timeout: float | None | str = "default",
         ranks: int | Iterable[int] | None = None,
+        stall: float | None | str = "default",
     ) -> PerRank:
         """Run source text in the namespace that `%%ranks` cells share; the value of its last expression, by rank."""
-        return self._call(("cell", source, filename, first_line), timeout, ranks)
+        return self._call(("cell", source, filename, first_line), timeout, ranks, stall)
 
     def push(self, **values: Any) -> None:
         """Define names in the `%%ranks` namespace of every rank."""
@@ -181,19 +197,22 @@ class Ranks:
         """Fetch a name from the `%%ranks` namespace of every rank; RankError when a rank has no such name."""
         return self.run(cells.pull, name)
 
-    def status(self) -> list[dict[str, Any]]:
-        """One row a rank: rank, pid, device, backend, alive, calls, restarts."""
-        if not self._closed:
-            self._pool.serve(0)
-        shared = {
-            "device": self.device,
-            "backend": self.backend,
-            "calls": self.calls,
-            "restarts": self.restarts,
-        }
-        return [
-            {"rank": m.rank, "pid": m.process.pid, "alive": not m.dead, **shared} for m in self._pool.members
-        ]
+    def status(self) -> Status:
+        """Each rank's pid, state, memory, device and backend, with the calls and restarts of the group so far.
+
+        A sequence of dicts, one a rank, that shows itself as a table; `.frame()` is a DataFrame.
+
+        >>> with Ranks(2, device="cpu", quiet=True) as ranks:
+        ...     ranks.status()[1]["state"]
+        'idle'
+        """
+        if self._busy.acquire(blocking=False):  # else the thread that runs the call serves the pool
+            try:
+                if not self._closed:
+                    self._pool.serve(0)
+            finally:
+                self._busy.release()
+        return status_of(self, self._pool)
 
     def restart(self) -> None:
         """Replace every rank by a new process."""
@@ -220,7 +239,9 @@ class Ranks:
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
-        return Pool(self.world_size, config, self.port)
+        return Pool(
+            self.world_size, config, self.port, spawn.shared() if self.start == "zygote" else fresh.shared()
+        )
 
     def _replace(self) -> float:
         started = time.perf_counter()
@@ -261,21 +282,26 @@ class Ranks:
                 members = self._chosen(ranks)
             self.calls += 1
             self._number += 1
-            self._send(members, request)
-            started = time.perf_counter()
-            done = lambda: all(m.outcome for m in members)  # noqa: E731
-            bad = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in members)  # noqa: E731
+            call = Call(self._pool, members, self._number, limit, patience, self._live)
             try:
-                how = watch(self._pool, members, limit, patience, done, bad)
-                if how == "failed":
-                    self._pool.pump(done, GRACE_S)
-            except KeyboardInterrupt:
-                self._interrupted(members)
+                call.send(request)
+                how = call.watch()
+            except KeyboardInterrupt as stop:
+                with no_interrupt(linger=AGAIN_S):
+                    lines = ["interrupted", *call.interrupt()]
+                    lines.append(f"All ranks were replaced in {self._replace():.2f} s.")
+                stop.add_note("\n".join(lines))
+                # IPython shows this instead of labkit's own frames
+                stop._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
                 raise
             if how != "done":
-                raise self._failed(members, how, time.perf_counter() - started, patience)
+                with no_interrupt():
+                    outcomes, seconds = call.outcomes(how), call.seconds
+                    again = self._replace()
+                after = f"All ranks were replaced in {again:.2f} s; names that %%ranks cells had defined are gone."
+                raise explain(how, outcomes, seconds, patience, after)
             self._pool.finish_output()
-            return self._values(members)
+            return call.values()
 
     def _chosen(self, ranks: int | Iterable[int] | None) -> list[Member]:
         if ranks is None:
@@ -288,59 +314,15 @@ class Ranks:
             raise ValueError("no rank was chosen: give at least one in ranks=")
         return [self._pool.members[rank] for rank in wanted]
 
-    def _send(self, members: Sequence[Member], request: tuple) -> None:
-        sources = cells.known_sources()
-        framed: dict[frozenset[str], list[bytes]] = {}  # ranks that know the same cells share one buffer
-        for member in members:
-            fresh = frozenset(sources.keys() - member.sent)
-            if fresh not in framed:
-                kind, *parts = request
-                framed[fresh] = wire.frame(
-                    (kind, self._number, {name: sources[name] for name in fresh}, *parts)
-                )
-            member.sent |= fresh
-            member.begin(self._number)
-            member.process.calls.post(framed[fresh])
 
-    def _values(self, members: Sequence[Member]) -> PerRank:
-        outcomes, values = [], {}
-        for member in members:
-            if member.value is not None:
-                try:
-                    values[member.rank] = wire.loads(member.value)
-                except Exception as error:
-                    what = f"it does not unpickle in the kernel ({type(error).__name__}: {error})"
-                    member.outcome = Outcome(member.rank, "unpicklable", message=what)
-            outcomes.append(member.outcome or member.unfinished())
-            member.value = None
-        if len(values) < len(members):
-            raise RankError(
-                "the call ran, but a result could not come back", outcomes, "The ranks are still up."
-            )
-        return PerRank(values)
-
-    def _failed(
-        self, members: Sequence[Member], how: str, seconds: float, patience: float | None
-    ) -> RankError:
-        with no_interrupt():
-            self._pool.ask("where", [m for m in members if how != "failed" or not m.outcome])
-            outcomes = [m.ended() for m in members]
-            again = self._replace()
-        after = f"All ranks were replaced in {again:.2f} s; names that %%ranks cells had defined are gone."
-        return explain(how, outcomes, seconds, patience, after)
-
-    def _interrupted(self, members: Sequence[Member]) -> None:
-        with no_interrupt():
-            stuck = [m for m in members if not m.outcome]
-            self._pool.ask("where", stuck)
-            self._pool.interrupt(stuck)
-            self._pool.pump(lambda: all(m.outcome for m in stuck), GRACE_S)
-            lines = [m.unfinished().describe() for m in stuck]
-            again = self._replace()
-            print(
-                "\n".join(["interrupted", *lines, f"All ranks were replaced in {again:.2f} s."]),
-                file=sys.stderr,
-            )
+def _how_to_start(start: str) -> str:
+    if sys.platform == "win32":
+        raise ValueError("Ranks needs Linux or macOS: on Windows, work in WSL2, which is Linux")
+    if start not in ("auto", "zygote", "fresh"):
+        raise ValueError(f"start must be 'auto', 'zygote' or 'fresh', got {start!r}")
+    if start == "zygote" and sys.platform != "linux":
+        raise ValueError(f"start='zygote' needs Linux (WSL2 included), and this is {sys.platform}")
+    return ("zygote" if sys.platform == "linux" else "fresh") if start == "auto" else start
 
 
 def current() -> Ranks | None:

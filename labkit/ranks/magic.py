@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from typing import Any
 
 from labkit.ranks import group, spawn
 from labkit.report import PerRank
 
-_USAGE = "%%ranks [RANKS] [--timeout SECONDS], where RANKS is like 1 or 0,2; no RANKS means all"
+_USAGE = (
+    "%%ranks [RANKS] [--timeout SECONDS] [--stall SECONDS], where RANKS is like 1 or 0,2; no RANKS means all"
+)
+
+LIMITS = ("timeout", "stall")
 
 
 def load(shell: Any) -> None:
     """Add `%%ranks` and start the zygote in the background, so that the first ranks need no import."""
     shell.register_magic_function(ranks_cell, "cell", "ranks")
-    spawn.shared()
+    if sys.platform == "linux":
+        spawn.shared()
 
 
 def unload(shell: Any) -> None:
@@ -32,22 +38,23 @@ def ranks_cell(line: str, cell: str) -> PerRank | None:
 
     Uses the ranks started last (`labkit.Ranks(...)`), or starts two. Raises ValueError for options it does not know.
     """
-    chosen, timeout = parse(line)
+    chosen, limits = parse(line)
     ranks = group.current() or _start_default()
     filename, first_line = _place(cell)
-    found = ranks.run_cell(cell, filename, first_line, timeout, chosen)
+    found = ranks.run_cell(cell, filename, first_line, ranks=chosen, **limits)
     return None if all(value is None for value in found) else found
 
 
-def parse(line: str) -> tuple[list[int] | None, float | str | None]:
-    """The options of a `%%ranks` line: which ranks (None for all) and the timeout in seconds.
+def parse(line: str) -> tuple[list[int] | None, dict[str, float]]:
+    """The options of a `%%ranks` line: which ranks (None for all), and the limits that it sets, in seconds.
 
     >>> parse("1 --timeout 5")
-    ([1], 5.0)
+    ([1], {'timeout': 5.0})
     """
     parser = argparse.ArgumentParser(prog="%%ranks", add_help=False, exit_on_error=False)
     parser.add_argument("ranks", nargs="?")
-    parser.add_argument("--timeout", type=float)
+    for limit in LIMITS:
+        parser.add_argument(f"--{limit}", type=float)
     try:
         options, unknown = parser.parse_known_args(shlex.split(line, comments=True))
     except (argparse.ArgumentError, ValueError) as error:
@@ -57,7 +64,8 @@ def parse(line: str) -> tuple[list[int] | None, float | str | None]:
     if options.ranks is not None and not re.fullmatch(r"\d+(,\d+)*", options.ranks):
         raise ValueError(f"%%ranks does not know {options.ranks!r}; usage: {_USAGE}")
     chosen = None if options.ranks is None else [int(part) for part in options.ranks.split(",")]
-    return chosen, "default" if options.timeout is None else options.timeout
+    given = {limit: getattr(options, limit) for limit in LIMITS}
+    return chosen, {limit: seconds for limit, seconds in given.items() if seconds is not None}
 
 
 _kept: list[group.Ranks] = []  # ranks started by the magic have no name in the notebook that keeps them alive

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.ranks.errors import Outcome, from_report
+from labkit.ranks.errors import Outcome, from_report, how_it_ended
 from labkit.ranks.output import Printer
-from labkit.ranks.spawn import Process
-from labkit.ranks.standing import Standing
+from labkit.ranks.process import Process
+from labkit.ranks.standing import Glance, Standing
 
 
 class Member:
@@ -21,12 +21,13 @@ class Member:
         self.outcome: Outcome | None = None
         self.value: bytes | None = None
         self.standing: Standing | None = None
-        self.glance: tuple[Any, str] | None = None
+        self.glance: Glance | None = None
         self.sent: set[str] = set()
         self.printers = [Printer(process.out, rank, error=False), Printer(process.err, rank, error=True)]
 
     def begin(self, number: int) -> None:
-        self.number, self.outcome, self.value, self.standing = number, None, None, None
+        self.number, self.outcome, self.value = number, None, None
+        self.standing = self.glance = None
 
     def hear_calls(self) -> None:
         """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
@@ -71,6 +72,17 @@ class Member:
         return Outcome(
             self.rank, "unfinished", message=silent, frames=self.standing.frames, waits=self.standing.waits
         )
+
+    @property
+    def state(self) -> str:
+        """What the rank is doing, as far as it last said."""
+        if self.dead:
+            return f"gone: {how_it_ended(self.process.code)}"
+        if self.number < 0:
+            return "idle"
+        if self.outcome is not None:
+            return "finished"
+        return self.glance.describe() if self.glance else "busy outside Python"
 
     def ended(self) -> Outcome:
         """How the call ended or stands, with what the rank has said about its collectives."""

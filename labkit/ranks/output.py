@@ -18,7 +18,7 @@ class Printer:
 
     def __init__(self, fd: int, rank: int, error: bool):
         self.fd, self.label, self.error = fd, f"[rank {rank}] ", error
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self._over = False  # the last thing printed ended in \r, so the next piece overwrites it
         self.open = True
@@ -35,7 +35,7 @@ class Printer:
             if not data:
                 self.open = False
                 return False
-            self._feed(self._decode(data))
+            self._feed(self._decoder.decode(data))
         return True
 
     def _feed(self, text: str) -> None:
@@ -56,8 +56,9 @@ class Printer:
         return self.label + line.rsplit("\r", 1)[-1]
 
     def finish(self) -> None:
-        """Print what is left of an unfinished line."""
-        self.drain()
+        """Print what is left of an unfinished line, a character cut in half as U+FFFD."""
+        self.drain()  # more than a pipe holds
+        self._feed(self._decoder.decode(b"", final=True))
         if self._rest:
             self._stream().write(self.label + self._rest + "\n")
             self._rest = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -9,25 +10,29 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit.ranks import spawn, wire
+from labkit.ranks import wire
 from labkit.ranks.errors import Outcome, RankError, crash_frames
+from labkit.ranks.fresh import Interpreters
 from labkit.ranks.member import Member
+from labkit.ranks.process import Process, now
+from labkit.ranks.spawn import Spawner
+
+Starter = Spawner | Interpreters
 
 START_LIMIT_S = 60.0
-ANSWER_S = 0.3  # how long a stuck rank has to say where it stands
 
 
 class Pool:
     """Live ranks of one process group. Everything waits in the calling thread, so an interrupt works.
 
-    `config` is what every rank is told as it starts; rank and port are added. Raises RankError when a rank
-    fails to start, ValueError when the port cannot be used.
+    `starter` starts and ends the processes. `config` is what every rank is told as it starts; rank and port are
+    added. Raises RankError when a rank fails to start, ValueError when the port cannot be used.
     """
 
-    def __init__(self, world_size: int, config: dict[str, Any], port: int = 0):
+    def __init__(self, world_size: int, config: dict[str, Any], port: int, starter: Starter):
         listener = wire.listening_socket(port)
-        self.spawner = spawner = spawn.shared()
-        processes: list[spawn.Process] = []
+        self.spawner = spawner = starter
+        processes: list[Process] = []
         try:
             for rank in range(world_size):
                 hosts_store = rank == 0 and config["backend"] != "fake"
@@ -78,7 +83,7 @@ class Pool:
         for member in members:
             setattr(member, name, None)
             member.process.control.post(wire.frame(question))
-        self.pump(lambda: all(getattr(m, name) is not None or m.dead for m in members), ANSWER_S)
+        self.pump(lambda: all(getattr(m, name) is not None or m.dead for m in members), self.spawner.answer_s)
 
     def interrupt(self, members: Sequence[Member]) -> None:
         """Raise KeyboardInterrupt in the Python code of ranks; one in a blocking collective does not notice."""
@@ -88,11 +93,11 @@ class Pool:
         self, done: Callable[[], bool], limit: float | None, stop: Callable[[], bool] | None = None
     ) -> bool:
         """Serve sockets, pipes and deaths until `done()` or `stop()`; False when `limit` seconds passed first."""
-        deadline = None if limit is None else spawn.now() + limit
+        deadline = None if limit is None else now() + limit
         while not done():
             if stop is not None and stop():
                 return True
-            left = None if deadline is None else deadline - spawn.now()
+            left = None if deadline is None else deadline - now()
             if left is not None and left <= 0:
                 return False
             self.serve(left)
@@ -114,7 +119,8 @@ class Pool:
                 if printer.open:
                     handlers[printer.fd] = printer.drain
                     poller.register(printer.fd, select.POLLIN)
-        for fd, _ in poller.poll(None if wait is None else max(wait, 0) * 1000 + 0.5):
+        # rounded up, or the last part of a millisecond would be spent in turning round; 0 does not wait at all
+        for fd, _ in poller.poll(None if wait is None else math.ceil(max(wait, 0) * 1000)):
             handlers[fd]()
         for member in self.members:
             if member.dead and not member.noted:
@@ -130,6 +136,6 @@ class Pool:
             member.outcome = Outcome(member.rank, "dead", frames=frames, code=member.process.code)
 
 
-def _end(spawner: spawn.Spawner, processes: list[spawn.Process], owner: int) -> None:
+def _end(spawner: Starter, processes: list[Process], owner: int) -> None:
     if os.getpid() == owner:  # a fork of the kernel must not end the kernel's ranks
         spawner.kill(processes)

@@ -11,53 +11,22 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit import torch_compat
 from labkit.ranks import wire
+from labkit.ranks.process import Process, StartError, now, plumbing
 
 # what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
 PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.ranks.shm", "labkit.graphs")
 START_LIMIT_S = 120.0
-now = time.monotonic
-
-
-class StartError(RuntimeError):
-    """Ranks could not be started; the message says why."""
-
-
-@dataclass
-class Process:
-    """A forked rank process: its pid, the kernel's ends of its sockets and pipes, and how it ended."""
-
-    pid: int
-    calls: wire.Channel
-    control: wire.Channel
-    out: int
-    err: int
-    crash: int  # a file in memory where the rank writes its stack as a fatal signal ends it
-    code: int | None = None
-    closed: bool = field(default=False, repr=False)
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self.calls.close()
-            self.control.close()
-            os.close(self.out)
-            os.close(self.err)
-            os.close(self.crash)
-
-    def last_words(self) -> str:
-        """The stacks that the rank wrote as a fatal signal (SIGSEGV, SIGABRT, ...) ended it; '' otherwise."""
-        return os.pread(self.crash, 1 << 16, 0).decode(errors="replace")
 
 
 class Spawner:
     """One zygote and the ranks it forked. Use `shared()`; a second kernel has its own."""
+
+    answer_s = 0.3  # how long a stuck rank has to say where it stands
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -136,31 +105,18 @@ class Spawner:
         Raises StartError when the zygote is gone or the machine refuses another process.
         """
         self._wait(lambda: self.ready, START_LIMIT_S, "importing torch")
-        out, child_out = os.pipe()
-        err, child_err = os.pipe()
-        calls, child_calls = socket.socketpair()
-        control, child_control = socket.socketpair()
-        crash = os.memfd_create("labkit-crash")
-        child = [child_out, child_err, child_calls.fileno(), child_control.fileno(), crash]
-        if listener is not None:
-            child.append(listener.fileno())
-        self._ticket += 1
-        ticket = self._ticket
-        try:
-            wire.send_fds(self.sock, json.dumps({"fork": ticket}).encode(), child)
-        except OSError as error:
-            raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
-        finally:
-            os.close(child_out)
-            os.close(child_err)
-            child_calls.close()
-            child_control.close()
-        self._wait(lambda: ticket in self._pids or ticket in self._failed, 30, "forking a rank")
-        if ticket in self._failed:
-            raise StartError(f"this machine refused to fork a rank: {self._failed.pop(ticket)}")
-        for fd in (out, err):
-            os.set_blocking(fd, False)
-        return Process(self._pids.pop(ticket), wire.Channel(calls), wire.Channel(control), out, err, crash)
+        with plumbing(listener) as (process, files):
+            self._ticket += 1
+            ticket = self._ticket
+            try:
+                wire.send_fds(self.sock, json.dumps({"fork": ticket}).encode(), files)
+            except OSError as error:
+                raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
+            self._wait(lambda: ticket in self._pids or ticket in self._failed, 30, "forking a rank")
+            if ticket in self._failed:
+                raise StartError(f"this machine refused to fork a rank: {self._failed.pop(ticket)}")
+            process.pid = self._pids.pop(ticket)
+            return process
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         """Send a signal to ranks (with `group`, to everything they started too)."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from labkit.ranks import wire
 from labkit.ranks.errors import Outcome, RankError
+from labkit.ranks.live import Live
 from labkit.ranks.member import Member
 from labkit.ranks.pool import Pool
-from labkit.ranks.spawn import now
+from labkit.ranks.process import now
 
 QUIET_S = 2.0  # no rank is asked anything in a call shorter than this
 EVERY_S = 1.0
@@ -23,6 +24,7 @@ def watch(
     stall: float | None,
     done: Callable[[], bool],
     bad: Callable[[], bool],
+    live: Live,
 ) -> str:
     """Serve the pool until the call is 'done', 'failed', past its 'timeout', or 'stalled'.
 
@@ -30,7 +32,8 @@ def watch(
     """
     began = now()
     deadline = None if limit is None else began + limit
-    look = None if stall is None else began + min(QUIET_S, stall / 4)
+    every = EVERY_S if stall is None else min(EVERY_S, stall / 4)
+    look = None if stall is None and not live.wanted else began + min(QUIET_S, every * 2)
     seen: Any = None
     since = began
     while True:
@@ -39,21 +42,22 @@ def watch(
             return "failed" if bad() else "done"
         if deadline is not None and now() >= deadline:
             return "timeout"
-        if look is None or stall is None or now() < look:
+        if look is None or now() < look:
             continue
         asked = now()
-        look = asked + min(EVERY_S, stall / 4)
+        look = asked + every
         open_ = [m for m in members if not m.outcome]
         pool.ask("look", open_)
+        live.show(members, asked - began)
         glances = {m.rank: m.glance for m in open_ if not m.outcome}
         if len(glances) < len(open_):  # one has just finished
             seen = None
             continue
-        if not all(glance is not None and glance[1] for glance in glances.values()):
+        if not all(glance is not None and glance.waits for glance in glances.values()):
             seen = None
         elif seen is None or glances != seen:
             seen, since = glances, asked
-        elif asked - since >= stall:
+        elif stall is not None and asked - since >= stall:
             return "stalled"
 
 

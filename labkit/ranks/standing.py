@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from labkit import places
+from labkit.torch_compat import COMPILER
 
 # what a checked process group notes by itself (see checking.py)
 recorded: deque[Collective] | None = None
@@ -70,6 +71,29 @@ class Standing:
     collectives: list[Collective] | None
 
 
+@dataclass(frozen=True)
+class Glance:
+    """A rank's answer to a quick look.
+
+    `progress` changes when the rank makes some; `waits`: the collective or store wait that it stands in, or '';
+    `place`: the reader's innermost line; `compiling`: whether Dynamo is at work.
+    """
+
+    progress: tuple[Any, ...]
+    waits: str
+    place: str
+    compiling: bool
+
+    def describe(self) -> str:
+        """Such as `waiting in all_reduce at In [5]:3 (step)`.
+
+        >>> Glance((), "", "In [5]:3 (step)", True).describe()
+        'compiling at In [5]:3 (step)'
+        """
+        doing = f"waiting in {self.waits}" if self.waits else "compiling" if self.compiling else "running"
+        return f"{doing} at {self.place}" if self.place else doing
+
+
 def prepare() -> None:
     """In a rank, before its process group exists: bound the flight recorder, and note waits in a store."""
     import torch.distributed as dist
@@ -101,18 +125,21 @@ class Looker:
     def __init__(self, busy: Callable[[], bool]):
         self.busy = busy
         self.thread = threading.main_thread()
-        self.clock = time.pthread_getcpuclockid(_ident(self.thread))
-        self.seen = (time.monotonic(), time.clock_gettime(self.clock))
+        self.seen = (time.monotonic(), self._used())
 
-    def look(self) -> tuple[Any, str]:
-        """What changes when the rank makes progress, and what it waits in ('' when it does not wait)."""
+    def look(self) -> Glance:
+        """Whether the rank makes progress, what it waits in, and where."""
         frame = self._frame()
-        before, self.seen = self.seen, (time.monotonic(), time.clock_gettime(self.clock))
+        before, self.seen = self.seen, (time.monotonic(), self._used())
         used = (self.seen[1] - before[1]) / max(self.seen[0] - before[0], 1e-6)
         stack, turn = [], 0
-        inner = frame
+        inner, at, compiling = frame, "", False
         while frame is not None:
-            if not frame.f_code.co_filename.startswith(_SHM):  # its spin moves, and is no progress
+            file = frame.f_code.co_filename
+            if not at and _readers(file):
+                at = place(file, frame.f_lineno, frame.f_code.co_name)
+            compiling = compiling or file.endswith(COMPILER)
+            if not file.startswith(_SHM):  # its spin moves, and is no progress
                 stack.append((id(frame.f_code), frame.f_lasti))
             elif (link := getattr(frame.f_locals.get("self"), "_link", None)) is not None:
                 turn = link.board.turn
@@ -122,13 +149,18 @@ class Looker:
         numbers = noted[-1]["record_id"] if noted else 0, len(pending)
         if recorded:
             turn = recorded[-1].number
-        return (tuple(stack), turn, numbers), self._waits(inner, pending, used)
+        progress = (tuple(stack), turn, numbers)
+        return Glance(progress, self._waits(inner, pending, used), at, compiling)
+
+    def _used(self) -> float:
+        if hasattr(time, "pthread_getcpuclockid"):
+            return time.clock_gettime(time.pthread_getcpuclockid(_ident(self.thread)))
+        return time.process_time()  # macOS: with the other threads' time, so some waits are taken for work
 
     def where(self) -> Standing:
         """The whole answer, source lines included."""
         frame = self._frame()
-        _, waits = self.look()
-        return Standing(stand(frame), waits, collectives())
+        return Standing(stand(frame), self.look().waits, collectives())
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(_ident(self.thread)) if self.busy() else None

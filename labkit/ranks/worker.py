@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from labkit import places
 from labkit.ranks import cells, home, standing, wire
 
 
@@ -110,7 +109,8 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
     )
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(config["port"]))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: do not depend on how its name resolves
+    # one machine: do not depend on how its name resolves
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     sys.path[:] = config["path"]
     sys.argv[:] = ["labkit-rank"]
     home.found("__main__")
@@ -163,6 +163,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
 def _serve(calls: socket.socket) -> None:
     functions: dict[bytes, home.Carried] = {}
     checking: Any = sys.modules.get("labkit.ranks.checking")  # there only in checked ranks
+    me = os.getpid()
     while True:
         _State.busy = False
         kind, number, sources, *parts = wire.receive(calls)
@@ -180,9 +181,14 @@ def _serve(calls: socket.socket) -> None:
             _State.busy = False
         except BaseException as error:
             _State.busy = False
+            if os.getpid() != me:
+                traceback.print_exc()
+                _leave(1)
             _flush()
             wire.send(calls, ("error", number, describe_error(error)))
             continue
+        if os.getpid() != me:  # a child that the reader's code forked: it must not answer in the rank's name
+            _leave(0)
         answer: tuple[str, Any, Any]
         try:
             answer = ("ok", number, wire.dumps(value))
@@ -237,12 +243,13 @@ def _answer(control: socket.socket) -> None:
     try:
         while True:
             question = wire.receive(control)
+            answer: standing.Glance | standing.Standing | None
             try:
                 answer = looker.look() if question == "look" else looker.where()
             except (
                 Exception
-            ) as error:  # the stack changed under the look: no answer is better than none ever again
-                answer = (repr(error), "") if question == "look" else standing.Standing([], "", [])
+            ):  # the stack changed under the look: an empty answer is better than none ever again
+                answer = None if question == "look" else standing.Standing([], "", [])
             wire.send(control, (question, answer))
     except (EOFError, OSError):
         _end_group()

@@ -166,13 +166,16 @@ def _tidy(notebook: Any) -> list[str]:
     }
     for i, cell in code_cells(notebook):
         cell.metadata.pop("execution", None)
-        live = [output for output in cell.outputs if WIDGET in output.get("data", {})]
-        for output in live:
+        widgets = [output for output in cell.outputs if WIDGET in output.get("data", {})]
+        for output in widgets:
             del output.data[WIDGET]
             if set(output.data) <= {"text/plain"}:  # only the widget's repr is left
                 output.data.clear()
-        cell.outputs = [o for o in cell.outputs if o.get("data", True)]
-        if live and not cell.outputs:
+        # how long calls stood while they ran: of no use to a reader of the page
+        cell.outputs = [
+            o for o in cell.outputs if o.get("data", True) and o.get("metadata", {}).get("labkit") != "live"
+        ]
+        if widgets and not cell.outputs:
             bare.append(f"cell {i}: its widget has no static twin: show a figure and a line of text with it")
     return bare
 

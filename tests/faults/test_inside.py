@@ -84,7 +84,7 @@ def test_twenty_restarts(lesson):
         )
         == "True"
     )
-    assert lesson.value("len(os.listdir('/proc/self/fd'))") == before
+    assert int(lesson.value("len(os.listdir('/proc/self/fd'))")) <= int(before)
 
 
 def test_two_kernels_at_once(lesson):

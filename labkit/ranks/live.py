@@ -1,0 +1,98 @@
+"""What a long call is doing, shown below the running cell: the time so far, each rank's state and its collective.
+
+In a notebook it is one output that renews itself, HTML with a plain-text twin; on a terminal, a line now and then.
+It needs no messages from the front end, so it works while the kernel is busy with the call.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.ranks.member import Member
+
+METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
+FIRST_LINE_S = 10.0  # on a terminal; every further one after twice the time
+
+
+class Live:
+    """The view of a group's long calls; `title` says what the ranks run on. `wanted=False` shows nothing."""
+
+    def __init__(self, title: str, wanted: bool = True):
+        self.title = title
+        self.wanted = wanted and (_in_kernel() or sys.stderr.isatty())
+        self.cell: Any = None
+        self.handle: Any = None
+        self.shown = False
+        self.next_line = FIRST_LINE_S
+        self.seconds = 0.0
+        self.states: list[tuple[int, str]] = []
+
+    def show(self, members: Sequence[Member], seconds: float) -> None:
+        """Show how each rank stands, `seconds` after the call began."""
+        if not self.wanted:
+            return
+        self.seconds, self.states = seconds, [(m.rank, m.state) for m in members]
+        if _in_kernel():
+            self._display()
+        elif seconds >= self.next_line:
+            self.next_line *= 2
+            print(self.text(), file=sys.stderr)
+        self.shown = True
+
+    def end(self, how: str) -> None:
+        """Leave one line on how the call ended, where anything was shown."""
+        if self.shown and _in_kernel():
+            self.states = []
+            self._display(how)
+        self.shown, self.next_line = False, FIRST_LINE_S
+
+    def text(self, how: str = "running") -> str:
+        """The plain-text twin.
+
+        >>> live = Live("2 ranks · gloo · cpu", wanted=False)
+        >>> live.seconds, live.states = 12.4, [(0, "finished"), (1, "compiling at In [5]:3 (step)")]
+        >>> print(live.text())
+        2 ranks · gloo · cpu: running, 12 s
+          rank 0  finished
+          rank 1  compiling at In [5]:3 (step)
+        """
+        head = f"{self.title}: {how}, {self.seconds:.0f} s"
+        return "\n".join([head, *(f"  rank {rank}  {state}" for rank, state in self.states)])
+
+    def _html(self, how: str) -> str:
+        cell = "text-align:left;padding:0 14px 0 0;border:none;background:none"
+        rows = "".join(
+            f'<tr><td style="{cell}">rank {rank}</td><td style="{cell};font-family:monospace">'
+            f"{html.escape(state)}</td></tr>"
+            for rank, state in self.states
+        )
+        head = f"<div>{html.escape(self.title)}: <b>{how}</b>, {self.seconds:.0f} s</div>"
+        table = f"<table style='margin:0'>{rows}</table>" if rows else ""
+        return f'<div style="opacity:0.75;font-size:90%">{head}{table}</div>'
+
+    def _display(self, how: str = "running") -> None:
+        from IPython.display import display
+
+        data = {"text/plain": self.text(how), "text/html": self._html(how)}
+        cell = _cell()
+        if self.handle is None or cell != self.cell:  # one output a cell, however many calls it makes
+            self.cell = cell
+            self.handle = display(data, raw=True, display_id=True, metadata=METADATA)
+        else:
+            self.handle.update(data, raw=True, metadata=METADATA)
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None
+
+
+def _in_kernel() -> bool:
+    return getattr(_shell(), "kernel", None) is not None
+
+
+def _cell() -> Any:
+    return getattr(_shell(), "execution_count", None)

@@ -1,0 +1,79 @@
+"""A rank's process as the kernel holds it: its pid, sockets, pipes, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from labkit.ranks import wire
+
+now = time.monotonic
+
+
+class StartError(RuntimeError):
+    """Ranks could not be started; the message says why."""
+
+
+@dataclass
+class Process:
+    """A rank process: its pid, the kernel's ends of its sockets and pipes, and how it ended."""
+
+    pid: int
+    calls: wire.Channel
+    control: wire.Channel
+    out: int
+    err: int
+    crash: int  # a file where the rank writes its stack as a fatal signal ends it
+    code: int | None = None
+    closed: bool = field(default=False, repr=False)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.calls.close()
+            self.control.close()
+            os.close(self.out)
+            os.close(self.err)
+            os.close(self.crash)
+
+    def last_words(self) -> str:
+        """The stacks that the rank wrote as a fatal signal (SIGSEGV, SIGABRT, ...) ended it; '' otherwise."""
+        return os.pread(self.crash, 1 << 16, 0).decode(errors="replace")
+
+
+@contextmanager
+def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int]]]:
+    """A process-to-be and the files for its side: out, err, calls, control, crash and, for rank 0, the listener.
+
+    Our copies of its files are closed at the end, and everything is when starting it fails.
+    """
+    out, child_out = os.pipe()
+    err, child_err = os.pipe()
+    calls, child_calls = socket.socketpair()
+    control, child_control = socket.socketpair()
+    for fd in (out, err):
+        os.set_blocking(fd, False)
+    process = Process(0, wire.Channel(calls), wire.Channel(control), out, err, _crash_file())
+    files = [child_out, child_err, child_calls.fileno(), child_control.fileno(), process.crash]
+    try:
+        yield process, [*files, *([] if listener is None else [listener.fileno()])]
+    except BaseException:
+        process.close()
+        raise
+    finally:
+        os.close(child_out)
+        os.close(child_err)
+        child_calls.close()
+        child_control.close()
+
+
+def _crash_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("labkit-crash")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

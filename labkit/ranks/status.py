@@ -1,0 +1,117 @@
+"""`Ranks.status()`: what each rank process is, and what the group has done so far, as a table."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from labkit.ranks.group import Ranks
+    from labkit.ranks.member import Member
+    from labkit.ranks.pool import Pool
+
+COLUMNS = ("rank", "pid", "state", "memory_mb", "device", "backend", "calls", "restarts")
+
+
+class Status(Sequence[dict[str, Any]]):
+    """One row a rank, and a line about the group.
+
+    rank, pid; state: 'idle', what it is doing, or how it ended; memory_mb: its own memory in MB (what it shares with
+    the process it was forked from is not counted), None where the system does not say; device; backend; calls and
+    restarts of the group.
+
+    >>> row = dict(rank=0, pid=71, state="idle", memory_mb=12.0, device="cpu", backend="gloo", calls=3, restarts=0)
+    >>> print(Status([row], "1 rank · gloo · cpu"))
+    1 rank · gloo · cpu
+    rank  pid  state  memory_mb  device  backend  calls  restarts
+    0     71   idle   12         cpu     gloo     3      0
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]], title: str):
+        self.rows, self.title = list(rows), title
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.rows[i]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def frame(self) -> pd.DataFrame:
+        """The rows as a DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=list(COLUMNS))
+
+    def _cells(self) -> list[list[str]]:
+        return [[_said(row[column]) for column in COLUMNS] for row in self.rows]
+
+    def __repr__(self) -> str:
+        table = [list(COLUMNS), *self._cells()]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in table]
+        return "\n".join([self.title, *(line.rstrip() for line in lines)])
+
+    def _repr_html_(self) -> str:
+        style = 'style="text-align:left;padding:2px 14px 2px 0"'
+        head = "".join(f"<th {style}>{column}</th>" for column in COLUMNS)
+        body = "".join(
+            "<tr>" + "".join(f"<td {style}>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._cells()
+        )
+        return (
+            f"<div>{html.escape(self.title)}</div>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+def status_of(ranks: Ranks, pool: Pool) -> Status:
+    """The status of a group whose processes are in `pool`."""
+    busy = ranks._busy.locked()
+    shared = {
+        "device": ranks.device,
+        "backend": ranks.backend,
+        "calls": ranks.calls,
+        "restarts": ranks.restarts,
+    }
+    rows = [
+        {
+            "rank": member.rank,
+            "pid": member.process.pid,
+            "state": _state(member, busy),
+            "memory_mb": None if member.dead else own_memory(member.process.pid),
+            **shared,
+        }
+        for member in pool.members
+    ]
+    return Status(rows, ranks.describe())
+
+
+def _state(member: Member, busy: bool) -> str:
+    if member.process.closed:
+        return "closed"
+    return member.state if busy or member.dead else "idle"
+
+
+def own_memory(pid: int) -> float | None:
+    """A process' private memory in MB (10^6 bytes), from Linux' `smaps_rollup`; None where that is not to be had.
+
+    >>> import os
+    >>> own_memory(os.getpid()) > 1
+    True
+    """
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            kilobytes = [int(line.split()[1]) for line in file if line.startswith("Private_")]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(kilobytes) * 1024 / 1e6 if kilobytes else None
+
+
+def _said(value: Any) -> str:
+    return f"{value:.0f}" if isinstance(value, float) else "" if value is None else str(value)

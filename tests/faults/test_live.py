@@ -1,0 +1,101 @@
+"""A long call shows how it stands while it runs, and leaves one line."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from labkit.ranks.live import FIRST_LINE_S, Live
+from labkit.ranks.standing import Glance
+
+
+class Rank:
+    def __init__(self, rank, state):
+        self.rank, self.state = rank, state
+
+
+def messages(lesson, code: str) -> tuple[list[dict], float]:
+    """Every display of a cell, first and renewed, and how long the cell took."""
+    began = time.monotonic()
+    request = lesson.kernel.start(code)
+    found = []
+    while True:
+        message = lesson.kernel.client.get_iopub_msg(timeout=30)
+        if message["parent_header"].get("msg_id") != request:
+            continue
+        kind, content = message["msg_type"], message["content"]
+        assert kind != "error", content
+        if kind in ("display_data", "update_display_data"):
+            found.append({"kind": kind, **content})
+        if kind == "status" and content["execution_state"] == "idle":
+            return found, time.monotonic() - began
+
+
+@pytest.mark.kernel
+def test_a_long_call_shows_each_ranks_state_and_its_collective(lesson):
+    shown, _ = messages(
+        lesson,
+        "def slow():\n    if dist.get_rank():\n        dist.all_reduce(torch.ones(1))\n    else:\n"
+        "        time.sleep(4.2)\n        dist.all_reduce(torch.ones(1))\nfor _ in range(1): ranks.run(slow)",
+    )
+    assert [m["kind"] for m in shown][:2] == ["display_data", "update_display_data"]
+    assert len({m["transient"]["display_id"] for m in shown}) == 1
+    assert all(m["metadata"] == {"labkit": "live"} for m in shown)
+    during, last = shown[-2]["data"], shown[-1]["data"]
+    for text in (during["text/plain"], during["text/html"]):
+        assert "running at In [" in text and ":5 (slow)" in text
+        assert "waiting in all_reduce at In [" in text and ":3 (slow)" in text
+    assert last["text/plain"].startswith("2 ranks · gloo · cpu") and "done, 4 s" in last["text/plain"]
+    assert "rank 0" not in last["text/plain"]
+
+
+@pytest.mark.kernel
+def test_a_short_call_shows_nothing(lesson):
+    shown, _ = messages(lesson, "ranks.run(time.sleep, 0.5);")
+    assert [m for m in shown if m["metadata"] == {"labkit": "live"}] == []
+
+
+@pytest.mark.kernel
+def test_one_output_for_the_calls_of_a_cell_and_none_where_it_is_not_wanted(lesson):
+    code = "quiet = labkit.Ranks(1, device='cpu', backend='gloo', quiet=True, live=False)\n"
+    shown, _ = messages(lesson, code + "quiet.run(time.sleep, 2.6); quiet.close()")
+    assert shown == []
+    shown, _ = messages(lesson, "for _ in range(2): ranks.run(time.sleep, 2.6)")
+    assert [m["kind"] for m in shown].count("display_data") == 1
+    assert len(shown) >= 4
+
+
+@pytest.mark.kernel
+def test_compiling_is_told_from_running(lesson):
+    shown, _ = messages(
+        lesson,
+        "def late(gm, inputs):\n    time.sleep(3)\n    return gm\n"
+        "def build():\n    torch.compile(lambda x: x + 1, backend=late)(torch.ones(1))\n_ = ranks.run(build)",
+    )
+    assert "rank 0  compiling at In [" in shown[-2]["data"]["text/plain"]
+
+
+def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    live = Live("2 ranks · gloo · cpu")
+    for seconds in (3.0, FIRST_LINE_S + 0.5, FIRST_LINE_S + 2, 2 * FIRST_LINE_S + 0.5):
+        live.show([Rank(0, "finished"), Rank(1, "running")], seconds)
+    live.end("done")
+    assert capsys.readouterr().err.splitlines() == [
+        line
+        for seconds in (10, 20)
+        for line in (f"2 ranks · gloo · cpu: running, {seconds} s", "  rank 0  finished", "  rank 1  running")
+    ]
+
+
+def test_where_nobody_looks_nothing_is_shown(capsys):
+    live = Live("2 ranks")
+    live.show([Rank(0, "running")], 100.0)
+    assert not live.wanted and capsys.readouterr().err == ""
+
+
+def test_a_state_cannot_inject_markup():
+    live = Live("2 ranks", wanted=False)
+    live.states = [(0, Glance((), "", "In [1]:1 (<lambda>)", False).describe())]
+    assert "&lt;lambda&gt;" in live._html("running") and "<lambda>" not in live._html("running")

@@ -1,0 +1,71 @@
+"""What the group says of itself: the status table, and that an idle group costs no processor time."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+import labkit
+from labkit.ranks import spawn
+from labkit.ranks.status import COLUMNS, Status, own_memory
+
+
+def test_one_row_a_rank(ranks):
+    before = ranks.status()[0]["calls"]
+    pids = ranks.run(os.getpid)
+    status = ranks.status()
+    assert [row["pid"] for row in status] == list(pids) and len(status) == 2
+    assert [row["state"] for row in status] == ["idle", "idle"]
+    assert status[0]["calls"] == before + 1
+    assert all(1 < row["memory_mb"] < 500 for row in status)
+    assert list(status.frame().columns) == list(COLUMNS) and list(status.frame()["rank"]) == [0, 1]
+
+
+def test_text_and_html_say_the_same(ranks):
+    status = ranks.status()
+    for row in status:
+        assert str(row["pid"]) in repr(status) and f">{row['pid']}</td>" in status._repr_html_()
+    assert repr(status).splitlines()[0] == ranks.describe()
+    assert "<script>" not in Status([{**status[0], "state": "<script>"}], "x")._repr_html_()
+
+
+def test_a_rank_that_died_restarts_and_the_end():
+    with labkit.Ranks(2, device="cpu", quiet=True) as ranks:
+        spawn.shared().signal([ranks.status()[1]["pid"]], 9)
+        deadline = time.monotonic() + 5
+        while ranks.status()[1]["state"] == "idle" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [row["state"] for row in ranks.status()] == [
+            "idle",
+            "gone: killed by SIGKILL (out of memory is one cause)",
+        ]
+        assert ranks.status()[1]["memory_mb"] is None
+        ranks.restart()
+        assert [row["state"] for row in ranks.status()] == ["idle", "idle"]
+        assert ranks.status()[0]["restarts"] == 1
+    assert [row["state"] for row in ranks.status()] == ["closed", "closed"]
+
+
+def test_memory_of_a_process_that_is_not_there():
+    assert own_memory(2**22 + 1) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="reads Linux' /proc")
+def test_an_idle_group_uses_no_processor_time(ranks):
+    ranks.run(os.getpid)
+    pids = [*(row["pid"] for row in ranks.status()), spawn.shared().process.pid]
+
+    def ticks() -> int:
+        used = 0
+        for pid in pids:
+            with open(f"/proc/{pid}/stat") as file:
+                user, system = file.read().rsplit(")", 1)[1].split()[11:13]
+            used += int(user) + int(system)
+        return used
+
+    time.sleep(0.2)  # what the last call left to do
+    before = ticks()
+    time.sleep(1.5)
+    assert ticks() - before <= 1  # a hundredth of a second
