@@ -18,7 +18,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test notebooks experiments check lock clean FORCE
+.PHONY: help setup lab test notebooks map book experiments check lock clean FORCE
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -69,6 +69,14 @@ check: setup ## formatting, lint, types and the fast tests, in under two minutes
 
 notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
 	$(PY) -m labkit.study.notebooks execute $(NOTEBOOKS)
+
+map: setup ## the map of the lessons in 00_start_here and the README, from the lessons' own first cells
+	$(PY) -m labkit.study.lessons
+
+book: setup ## the lessons as a website, from the outputs they were saved with: build/book/index.html
+	rm -rf build/book
+	$(PY) -m sphinx -W --keep-going -q -d build/doctrees -E -c docs/book notebooks build/book
+	@echo "build/book/index.html"
 
 experiments: setup ## every experiment, without a notebook
 	@for name in $$($(PY) -m labkit list --names); do echo "== $$name"; $(PY) -m labkit run "$$name" || exit 1; done

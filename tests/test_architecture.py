@@ -169,9 +169,9 @@ def test_every_package_that_labkit_imports_is_declared():
                 assert names & declared, f"{path.name}, line {node.lineno}: {root} is not in pyproject.toml"
 
 
-@pytest.mark.parametrize("folder", ["labkit", "notebooks", "tests", "."])
+@pytest.mark.parametrize("folder", ["labkit", "notebooks", "tests", "docs", "."])
 def test_nothing_committed_names_a_folder_of_the_machine_it_was_made_on(folder):
-    kinds = {".py", ".md", ".toml", ".yml", ".csv", ".json", ".lock", ".svg"}
+    kinds = {".py", ".md", ".toml", ".yml", ".csv", ".json", ".lock", ".svg", ".css"}
     files = (ROOT / folder).iterdir() if folder == "." else (ROOT / folder).rglob("*")
     for path in files:
         if path.suffix in kinds and "__pycache__" not in path.parts:

@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from labkit.study import notebooks
+from labkit.study import lessons, notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -211,3 +211,8 @@ def test_there_are_lessons():
 @pytest.mark.parametrize("path", notebooks.lessons(), ids=lambda path: path.stem)
 def test_the_lesson_is_fit_to_read(path):
     assert notebooks.problems(path) == []
+
+
+def test_the_map_of_the_lessons_says_what_the_lessons_say():
+    assert [lesson.name for lesson in lessons.lessons()] == [path.stem for path in notebooks.lessons()]
+    assert lessons.stale() == [], "`make map` writes it"

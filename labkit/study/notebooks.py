@@ -4,7 +4,7 @@
     python -m labkit.study.notebooks check [NOTEBOOK ...]
 
 A saved notebook must read well on a code host and say nothing of the machine's folders, so the state of widgets
-is dropped (each has a static twin beside it), and outputs that hold a path of this machine are refused.
+is dropped (each has a static twin beside it), and what `labkit.study.fit` finds unfit to commit is refused.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from labkit.study import fit
+from labkit.study.fit import ROOT, WIDGET, code_cells
+
 __all__ = ["NotebookError", "code_hash", "execute", "is_fresh", "lessons", "problems", "run"]
 
-ROOT = Path(__file__).resolve().parents[2]
 CELL_SECONDS = 600
-WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class NotebookError(ValueError):
@@ -46,7 +46,7 @@ def code_hash(notebook: Any) -> str:
     True
     """
     digest = hashlib.sha256()
-    for _, cell in _code_cells(notebook):
+    for _, cell in code_cells(notebook):
         source = cell.source.encode()
         digest.update(
             b"%d:" % len(source) + source
@@ -107,8 +107,7 @@ def execute(path: str | os.PathLike[str], timeout: float = CELL_SECONDS) -> Path
     """
     path = Path(path)
     notebook = run(_read(path), path.parent, path.name, timeout)
-    _tidy(notebook)
-    unfit = _unfit(notebook)
+    unfit = _tidy(notebook) + fit.outputs(notebook)
     if unfit:
         raise NotebookError("\n".join(f"{path.name}, {line}" for line in unfit))
     _write(notebook, path)
@@ -118,19 +117,17 @@ def execute(path: str | os.PathLike[str], timeout: float = CELL_SECONDS) -> Path
 def problems(path: str | os.PathLike[str]) -> list[str]:
     """Why the notebook at `path` is not fit to commit, a line each; empty when it is.
 
-    Looked for: outputs older than the code, no outputs at all, errors, text on stderr, a path of this machine.
+    Looked for: outputs older than the code, no outputs at all, cells that were not run, whatever `fit.outputs` and
+    `fit.headings` find, and a file of more than `fit.MOST_BYTES`.
     """
-    notebook = _read(Path(path))
-    found = _unfit(notebook)
+    path = Path(path)
+    notebook = _read(path)
+    found = fit.outputs(notebook) + fit.headings(notebook) + fit.size(path)
     if not is_fresh(path):
-        found.insert(0, "its outputs are older than its code: `make notebooks` executes it")
-    elif not any(cell.outputs for _, cell in _code_cells(notebook)):
-        found.insert(0, "it has no outputs: `make notebooks` executes it")
-    return found
-
-
-def _code_cells(notebook: Any) -> Iterator[tuple[int, Any]]:
-    return ((i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code")
+        return ["its outputs are older than its code: `make notebooks` executes it", *found]
+    if not any(cell.outputs for _, cell in code_cells(notebook)):
+        return ["it has no outputs: `make notebooks` executes it", *found]
+    return fit.unrun(notebook) + found
 
 
 def _cell(notebook: Any, index: int) -> str:
@@ -156,55 +153,31 @@ def _read(path: Path) -> Any:
     return notebook
 
 
-def _tidy(notebook: Any) -> None:
-    """Keep what the code makes, drop what the moment or the machine adds: timestamps, versions, widget state."""
+def _tidy(notebook: Any) -> list[str]:
+    """Keep what the code makes, drop what the moment or the machine adds: timestamps, versions, widget state.
+
+    Returns a line for each cell that would be left with nothing to see once its widget is gone.
+    """
+    bare = []
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "labkit": {"code_hash": code_hash(notebook)},
         "language_info": {"name": "python"},
     }
-    for _, cell in _code_cells(notebook):
+    for i, cell in code_cells(notebook):
         cell.metadata.pop("execution", None)
-        for output in cell.outputs:
-            if WIDGET in output.get("data", {}):
-                del output.data[WIDGET]
-                if set(output.data) <= {"text/plain"}:  # only the widget's repr is left
-                    output.data.clear()
+        widgets = [output for output in cell.outputs if WIDGET in output.get("data", {})]
+        for output in widgets:
+            del output.data[WIDGET]
+            if set(output.data) <= {"text/plain"}:  # only the widget's repr is left
+                output.data.clear()
         # how long calls stood while they ran: of no use to a reader of the page
         cell.outputs = [
             o for o in cell.outputs if o.get("data", True) and o.get("metadata", {}).get("labkit") != "live"
         ]
-
-
-def _unfit(notebook: Any) -> list[str]:
-    found = []
-    for i, cell in _code_cells(notebook):
-        for output in cell.outputs:
-            if output.output_type == "error":
-                found.append(f"cell {i}: ended in {output.ename}: {output.evalue}")
-            elif output.get("name") == "stderr":
-                found.append(f"cell {i}: wrote to stderr: {output.text.strip().splitlines()[-1][:200]!r}")
-            for text in _texts(output):
-                found += [f"cell {i}: its output holds this machine's path {p!r}" for p in _paths(text)]
-    return list(dict.fromkeys(found))
-
-
-def _texts(output: Any) -> Iterator[str]:
-    yield output.get("text", "")
-    yield from output.get("traceback", ())
-    for kind, value in output.get("data", {}).items():
-        if (
-            not kind.startswith("image/") or kind == "image/svg+xml"
-        ):  # a PNG's base64 holds any short word by chance
-            yield value if isinstance(value, str) else str(value)
-
-
-def _paths(text: str) -> list[str]:
-    """Paths of this machine in `text`: in the repository, the home folder, the environment or a temporary folder."""
-    places = {str(ROOT), str(Path.home()), sys.prefix, tempfile.gettempdir(), "/tmp", "/home", "/Users"}
-    places -= {"/", "/usr", "/usr/local", ""}
-    longest_first = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
-    return sorted(set(re.findall(rf"(?<![\w.~-])(?:{longest_first})(?:/[^\s'\"<>:,)\]]*|\b)", text)))
+        if widgets and not cell.outputs:
+            bare.append(f"cell {i}: its widget has no static twin: show a figure and a line of text with it")
+    return bare
 
 
 def _write(notebook: Any, path: Path) -> None:

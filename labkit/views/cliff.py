@@ -138,6 +138,9 @@ def counts(
     sheet.title(_counted(table) if title is None else title)
     groups = {str(v): rows.sort_values("rank") for v, rows in table.groupby("variant", sort=False)}
     bars = {v: rows if rows[columns].nunique().gt(1).any() else rows.head(1) for v, rows in groups.items()}
+    for column, words, when in COUNTED:
+        each = (f"{v} {' and '.join(f'{n:g}' for n in rows[column])}" for v, rows in bars.items())
+        sheet.say(f"{words} {when}: {', '.join(each)}")
     tops, at = {}, 0.05
     for variant, rows in bars.items():
         tops[variant] = at

@@ -50,6 +50,11 @@ def timings(samples: pd.DataFrame, title: str | None = None, label: str = "") ->
         sheet.top += 0.03
         ax = sheet.axes(LEFT, sheet.width - LEFT - RIGHT, lanes)
         _timing_rows(ax, part, variants, ranks)
+        medians_ms = part.groupby("variant", sort=False)["seconds"].median() * 1e3
+        sheet.say(
+            f"Medians{f', {name}' if name else ''}: "
+            + ", ".join(f"{v} {ms:.3g} ms" for v, ms in medians_ms.items())
+        )
         ax.set_xlabel("ms per forward", labelpad=1)
         sheet.top += 0.44
     return sheet.finish(label)
@@ -82,8 +87,7 @@ def _timing_rows(ax: Axes, part: pd.DataFrame, variants: Sequence[str], ranks: S
             ax.plot([low, high], [y, y], color=colour, linewidth=4.5, alpha=0.3, solid_capstyle="butt")
             ax.plot(median, y, MARKERS[j % 8], color=colour, markersize=6, markeredgecolor="white", zorder=4)
         median = float(np.median(mine["seconds"]) * 1e3)
-        said = f"{median:.3g} ms    {1000 / median:.3g} frames/s"
-        beside(ax, middle, said)
+        beside(ax, middle, f"{median:.3g} ms    {1000 / median:.3g} frames/s")
     names(ax, centres, variants)
     # a round in which the machine was busy elsewhere must not squeeze all others into a corner
     slow = float(part.groupby(["variant", "rank"])["seconds"].quantile(0.9).max() * 1e3)
@@ -140,7 +144,13 @@ def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, lab
         for i, row in enumerate(part.itertuples()):
             _interval(ax, row, i + 0.5, edges)
             beside(ax, i + 0.5, _said(row))
-        names(ax, [i + 0.5 for i in range(len(part))], [f"{r.a} against {r.b}" for r in part.itertuples()])
+        pairs = [f"{row.a} against {row.b}" for row in part.itertuples()]
+        said = [
+            f"{pair} {row.ratio:.2f} ({row.outcome})"
+            for pair, row in zip(pairs, part.itertuples(), strict=True)
+        ]
+        sheet.say(f"Ratios of times{f', {name}' if name else ''}: {', '.join(said)}")
+        names(ax, [i + 0.5 for i in range(len(part))], pairs)
         _ratio_ticks(ax, edges)
         confidence = float(part["confidence"].iloc[0])
         ax.set_xlabel(f"ratio of times, median over rounds with its {confidence:.0%} interval", labelpad=1)

@@ -163,7 +163,8 @@ class Explorer:
             data = bundle[0] if isinstance(bundle, tuple) else bundle
             if WIDGET in data:
                 display({WIDGET: data[WIDGET], "text/plain": self.text}, raw=True)
-        display({"image/png": self.figure.png(), "text/plain": self.text}, raw=True)
+        said = {"image/png": {"alt": self.text}}
+        display({"image/png": self.figure.png(), "text/plain": self.text}, metadata=said, raw=True)
         print(self.text)
 
     def _replace(self, cell: str) -> None:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
+from labkit.views.colour import ink_on
 from labkit.views.frames import Forward
 
 __all__ = ["LABEL", "Lanes", "draw_number", "key_entries"]
@@ -108,7 +109,11 @@ class Lanes:
             these = (mine["kind"] == kind).to_numpy()
             if these.any():  # one collection a kind, however many bars
                 spans = list(zip(start[these], length[these], strict=True))
-                bars = ax.broken_barh(spans, (top, height), facecolor=colour, linewidth=0)
+                high, low = style.SHAPES[kind]
+                look = {"facecolor": colour, "edgecolor": "white", "hatch": style.HATCHES.get(kind)}
+                bars = ax.broken_barh(
+                    spans, (top + high * height, (low - high) * height), linewidth=0, **look
+                )
                 bars.set_gid(f"{kind} rank {rank}")
 
     def _words(self, ax: Axes, rank: int, top: float) -> None:
@@ -121,8 +126,9 @@ class Lanes:
             start, end = max(bar.start, self.start), min(bar.end, self.end)
             text = _name(bar)
             if text and style.text_width(text, 7.5) + 0.06 <= (end - start) / self._per_inch:
-                at = self.scaled((start + end) / 2)
-                ax.text(at, top + self.lane / 2, text, ha="center", va="center", fontsize=7.5, color="white")
+                at, middle = self.scaled((start + end) / 2), top + self.lane * sum(style.SHAPES[bar.kind]) / 2
+                ink = ink_on(style.KINDS[bar.kind][0])
+                ax.text(at, middle, text, ha="center", va="center", fontsize=7.5, color=ink)
 
     @cached_property
     def _numbers(self) -> dict[int, list[tuple[float, int, int]]]:
@@ -196,7 +202,7 @@ def key_entries(runs: list[Forward]) -> list[tuple[str, Callable]]:
     for run in runs:
         seen |= set(run.segments["kind"]) | set(run.transfers["kind"])
     entries: list[tuple[str, Callable]] = [
-        (words, style.swatch(colour)) for kind, (colour, words) in style.KINDS.items() if kind in seen
+        (words, style.swatch(kind)) for kind, (_, words) in style.KINDS.items() if kind in seen
     ]
     if any(len(run.breaks) for run in runs):
         entries.append(("graph break", _tick_key))

@@ -5,15 +5,24 @@ from __future__ import annotations
 import pandas as pd
 
 from labkit.views import style
+from labkit.views.colour import ink_on
 from labkit.views.frames import OVERHEAD, need
 from labkit.views.rows import LEFT, beside, empty, heading, panels
 from labkit.views.style import Figure, Sheet, styled, variant_name
 
 __all__ = ["breakdown"]
 
-FOOTNOTE = "From profiled forwards, which take longer than timed ones: read the shares here, and times from a timing."
+FOOTNOTE = (
+    "From profiled forwards, which take longer than timed ones: read the shares here, and times from a timing."
+    " Kinds stand in the order of the key."
+)
 BAR, BETWEEN = 0.24, 0.13  # inches a rank's bar takes, and between variants
-DARK_ON = ("lookup", "python", "entry", "transfer", "wait")  # colours that carry dark text
+SHORT = {
+    "lookup": "lookup",
+    "entry": "entry",
+    "python": "Python",
+    "transfer": "transfer",
+}  # to be written in a bar
 
 
 @styled
@@ -44,13 +53,15 @@ def breakdown(frame: pd.DataFrame, title: str | None = None, label: str = "") ->
         frame = (sums / forwards).rename("us").reset_index()
     sheet.title(_overhead(frame) if title is None else title)
     kinds = [kind for kind in style.KINDS if kind in set(frame["kind"])]
-    sheet.legend([(style.KINDS[kind][1], style.swatch(style.KINDS[kind][0])) for kind in kinds])
+    sheet.legend([(style.KINDS[kind][1], style.swatch(kind, shaped=False)) for kind in kinds])
     for name, part in panels(frame):
         heading(sheet, name)
         table = part.pivot_table(
             index=["variant", "rank"], columns="kind", values="us", aggfunc="sum", fill_value=0.0, sort=False
         )
-        _stacks(sheet, table.reindex(columns=kinds, fill_value=0.0))
+        table = table.reindex(columns=kinds, fill_value=0.0)
+        _stacks(sheet, table)
+        sheet.say(f"{name}: {_listed(table)}" if name else _listed(table))
     return sheet.finish(label, FOOTNOTE)
 
 
@@ -82,10 +93,13 @@ def _stacks(sheet: Sheet, table: pd.DataFrame) -> None:
                     top + BAR / 2, share, BAR - 0.04, start, color=style.KINDS[str(kind)][0], linewidth=0
                 )
                 bar.patches[0].set_gid(f"{kind} {variant} rank {rank}")
-                text = f"{share:.0f}%"
-                if share / 100 * width > style.text_width(text, 7.5) + 0.06:
-                    ink = style.INK if kind in DARK_ON else "white"
-                    middle = start + share / 2
+                words = SHORT.get(str(kind), style.KINDS[str(kind)][1])
+                room = share / 100 * width - 0.06
+                fits = (
+                    t for t in (f"{words} {share:.0f}%", f"{share:.0f}%") if style.text_width(t, 7.5) < room
+                )
+                if text := next(fits, ""):
+                    ink, middle = ink_on(style.KINDS[str(kind)][0]), start + share / 2
                     ax.text(middle, top + BAR / 2, text, ha="center", va="center", fontsize=7.5, color=ink)
                 start += share
             beside(ax, top + BAR / 2, f"of {whole / 1e3:.3g} ms", right=6)
@@ -97,6 +111,17 @@ def _stacks(sheet: Sheet, table: pd.DataFrame) -> None:
     ax.xaxis.set_major_formatter("{x:g}%")
     ax.set_xlabel("share of a rank's forward", labelpad=1)
     sheet.top += 0.44
+
+
+def _listed(table: pd.DataFrame) -> str:
+    """Every variant's shares in words, its ranks taken together."""
+    sums = table.groupby(level="variant", sort=False).sum()
+    shares = sums.div(sums.sum(axis=1), axis=0).fillna(0.0)
+    said = []
+    for variant, row in shares.iterrows():
+        parts = [f"{style.KINDS[str(kind)][1]} {share:.0%}" for kind, share in row.items() if share >= 0.005]
+        said.append(f"{variant}: {', '.join(parts) or 'no time'}")
+    return "; ".join(said)
 
 
 def _overhead(frame: pd.DataFrame) -> str:

@@ -55,6 +55,8 @@ def beside_source(
         ax.set_label("here" if i == 0 else "source")
         ax.set_ylim(at, 0)
         _bars(ax, table, tops, lines)
+        rates = (f"{v} {rate:.3g}" for v, rate in zip(table["variant"], table["frames_per_s"], strict=True))
+        sheet.say(f"Frames per second, {name}: {', '.join(rates) or 'none'}")
         middles = [tops[v] + BAR * lines[v] / 2 for v in variants]
         names(ax, middles, variants if i == 0 else [""] * len(variants))
         ax.set_xlabel("frames/s", labelpad=1)

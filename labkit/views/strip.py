@@ -38,7 +38,8 @@ def strip(
     are read). `forward` is a number, or 'typical' for the one of median duration. `window` magnifies a piece under the
     whole forward: (start, end) in ms, 'block' for a typical block, 'difference' for the first place where ranks
     differ, 'whole' for none; by default a block when the whole is too dense to read. Transfers that run on other
-    threads stand as a thin lane below a rank's own; breaks are numbered above it and listed with reason and place.
+    threads stand as a thin lane below a rank's own; a bar's height says its kind, as its colour does; breaks are
+    numbered above it and listed with reason and place.
 
     Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
 
@@ -56,6 +57,7 @@ def strip(
     sheet.title(finding(run) if title is None else title)
     if run.empty:
         return _nothing(sheet, label)
+    sheet.say(f"Fragment strip: {strip_text(run)}".replace("\n", "; "))
     sheet.legend(key_entries([run]))
     chosen = choose(run, window, MANY)
     widest = None if chosen is None else chosen[1] - chosen[0]
@@ -90,6 +92,7 @@ def strips(
     full = [run for run in runs.values() if not run.empty]
     if not full:
         return _nothing(sheet, label)
+    sheet.say("Fragment strips: " + " | ".join(_twin(name, run) for name, run in runs.items()))
     sheet.legend(key_entries(full))
     pieces = same_piece(runs, window, MANY)
     longest = max(run.duration for run in full)
@@ -160,6 +163,10 @@ def described(run: Forward) -> str:
     )
 
 
+def _twin(name: str, run: Forward) -> str:
+    return f"{style.short_name(name)}: {'nothing was recorded' if run.empty else described(run)}"
+
+
 def plural(n: int, noun: str) -> str:
     """'1 region', '360 regions', 'no region'."""
     return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
@@ -199,6 +206,7 @@ def _footnote(runs: Sequence[Forward]) -> str:
 
 
 def _nothing(sheet: Sheet, label: str) -> Figure:
+    sheet.say(NOTHING)
     sheet.text(NOTHING, color=style.QUIET)
     sheet.top += 0.3
     return sheet.finish(label)

@@ -37,6 +37,20 @@ KINDS: dict[str, tuple[str, str]] = {
     "wait": ("#56B4E9", "wait"),
 }
 
+# Where in its lane a kind's bar begins and ends, as shares from the top: work is tall, what stands between is low. It
+# tells kinds apart without their colours, however short the bar; `compile` is hatched as well.
+SHAPES: dict[str, tuple[float, float]] = {
+    "collective": (0.0, 1.0),
+    "compute": (0.2, 1.0),
+    "entry": (0.4, 1.0),
+    "lookup": (0.6, 1.0),
+    "python": (0.8, 1.0),
+    "compile": (0.0, 1.0),
+    "transfer": (0.0, 1.0),  # stands in a thin lane of its own
+    "wait": (0.4, 0.6),
+}
+HATCHES = {"compile": "xxxx"}
+
 # The variants of the study, by letter.
 VARIANTS: dict[str, tuple[str, str]] = {
     "A": ("#000000", "eager, in place"),
@@ -86,7 +100,13 @@ def styled(draw: F) -> F:
 
 
 class Figure(_Figure):
-    """A matplotlib Figure that shows itself in a notebook without pyplot, whichever backend is active."""
+    """A matplotlib Figure that shows itself in a notebook without pyplot, whichever backend is active.
+
+    `summary` says on one line what the picture shows: a saved notebook keeps it as the picture's alt text and as the
+    output's plain text.
+    """
+
+    summary: str = ""
 
     def png(self, scale: float = 1.0) -> bytes:
         """The figure as PNG bytes, `scale` times its own dots per inch."""
@@ -96,6 +116,13 @@ class Figure(_Figure):
 
     def _repr_png_(self) -> bytes:
         return self.png()
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Nothing but the picture's metadata: the picture itself comes from `_repr_png_`."""
+        return {}, {"image/png": {"alt": self.summary}} if self.summary else {}
+
+    def __repr__(self) -> str:
+        return self.summary or super().__repr__()
 
 
 def variant_colour(variant: str) -> str:
@@ -193,6 +220,11 @@ class Sheet:
         self.width = width
         self.top = 0.12
         self._placed: list[Callable[[float], None]] = []
+        self._said: list[str] = []
+
+    def say(self, *sentences: str) -> None:
+        """Add to the figure's text summary, for readers who do not see it; titles stand in it already."""
+        self._said += [sentence for sentence in sentences if sentence]
 
     def axes(self, left: float, width: float, height: float, top: float | None = None) -> Axes:
         """Axes with their box at (`left`, `top`), all inches; without `top`, at the next free line."""
@@ -216,6 +248,7 @@ class Sheet:
     def title(self, text: str, subtitle: str = "") -> None:
         """The finding in bold, and a quiet line under it, both wrapped to the figure's width."""
         room = self.width - 0.3
+        self.say(text, subtitle)
         for line in wrap(text, room, TITLE, "bold"):
             self.text(line, fontsize=TITLE, fontweight="bold")
         for line in wrap(subtitle, room, NORMAL) if subtitle else []:
@@ -271,6 +304,8 @@ class Sheet:
                 va="bottom",
             )
         label_figure(self.fig, label)
+        self.fig.summary = " ".join(f"{said.rstrip('.')}." for said in self._said)
+        self.fig.summary += f" [{label}]" if label else ""
         return self.fig
 
     def _fractions(
@@ -280,6 +315,10 @@ class Sheet:
         return left / self.width, 1 - (top + height) / total, width / self.width, height / total
 
 
-def swatch(colour: str) -> Callable[[Axes, float, float], Any]:
-    """A legend key: a filled box."""
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.12, facecolor=colour, edgecolor="none"))
+def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any]:
+    """A legend key: a bar of `kind`, as tall in its box as in a lane of the strip; filling it where not `shaped`."""
+    colour, (top, bottom) = KINDS[kind][0], SHAPES[kind] if shaped else (0.0, 1.0)
+    look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0, "hatch": HATCHES.get(kind)}
+    return lambda ax, x, y: ax.add_patch(
+        Rectangle((x, y + 0.14 * top - 0.01), 0.2, 0.14 * (bottom - top), **look)
+    )

@@ -13,15 +13,20 @@ from nbformat import v4
 from labkit.study import notebooks
 
 
+def title():
+    """Every notebook has one; last, so that the cells under test count from 1."""
+    return v4.new_markdown_cell("# A lesson", id="title")
+
+
 def write(path: Path, *sources: str) -> Path:
     cells = [v4.new_code_cell(source, id=f"c{i}") for i, source in enumerate(sources)]
-    nbformat.write(v4.new_notebook(cells=cells), path)
+    nbformat.write(v4.new_notebook(cells=[*cells, title()]), path)
     return path
 
 
 def with_output(path: Path, output: dict) -> Path:
     cell = v4.new_code_cell("x", id="c0", execution_count=1, outputs=[nbformat.from_dict(output)])
-    notebook = v4.new_notebook(cells=[cell])
+    notebook = v4.new_notebook(cells=[cell, title()])
     notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook)}
     nbformat.write(notebook, path)
     return path
@@ -39,8 +44,8 @@ def test_executing_saves_outputs_that_the_next_run_would_save_too(tmp_path):
     notebook = nbformat.read(path, as_version=4)
     printed, value = notebook.cells[1].outputs
     assert printed.text == "one\ntwo\n" and value.data["text/plain"] == "42"
-    assert [c.id for c in notebook.cells] == ["c0", "c1"]
-    assert [c.execution_count for c in notebook.cells] == [1, 2]
+    assert [c.id for c in notebook.cells] == ["c0", "c1", "title"]
+    assert [c.execution_count for c in notebook.cells[:2]] == [1, 2]
     assert notebooks.is_fresh(path) and notebooks.problems(path) == []
     assert os.listdir(tmp_path) == ["a.ipynb"]
     notebooks.execute(path)
@@ -68,6 +73,7 @@ def test_a_widget_leaves_no_trace_but_its_static_twin(tmp_path):
         ("import os\nos._exit(3)", "a.ipynb, cell 2 (import os): the kernel died"),
         ("import os\nos.getcwd()", "a.ipynb, cell 2: its output holds this machine's path"),
         ("import sys\nprint('noise', file=sys.stderr)", "a.ipynb, cell 2: wrote to stderr: 'noise'"),
+        ("import ipywidgets\nipywidgets.IntSlider()", "a.ipynb, cell 2: its widget has no static twin"),
     ],
 )
 def test_a_run_that_is_not_fit_to_save_leaves_the_file_alone(tmp_path, source, message):
@@ -123,7 +129,11 @@ def test_an_error_output_is_a_problem(tmp_path):
 
 
 def test_a_picture_is_not_searched_for_paths(tmp_path):
-    picture = {"output_type": "display_data", "data": {"image/png": "AAAA /tmp/x AAAA"}, "metadata": {}}
+    picture = {
+        "output_type": "display_data",
+        "data": {"image/png": "AAAA /tmp/x AAAA"},
+        "metadata": {"image/png": {"alt": "A picture of nothing"}},
+    }
     assert notebooks.problems(with_output(tmp_path / "a.ipynb", picture)) == []
 
 

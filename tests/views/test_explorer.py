@@ -129,7 +129,8 @@ def test_a_kernel_shows_each_figure_once_and_the_twin_under_the_widget(report, t
     for cell in notebook.cells[1:3]:  # with and without pyplot's inline backend
         shown = [o for o in cell.outputs if "image/png" in o.get("data", {})]
         assert len(shown) == len(cell.outputs) == 1
+        assert shown[0]["metadata"]["image/png"]["alt"] == shown[0]["data"]["text/plain"]
     widget, twin, text = notebook.cells[3].outputs
     assert "application/vnd.jupyter.widget-view+json" in widget["data"]
     assert widget["data"]["text/plain"] == twin["data"]["text/plain"] == text["text"].strip()
-    assert "image/png" in twin["data"]
+    assert "image/png" in twin["data"] and twin["metadata"]["image/png"]["alt"] == text["text"].strip()

@@ -1,0 +1,160 @@
+"""What keeps a notebook from being fit to commit: each rule gives one line a finding, and the line names the cell.
+
+The outputs are read without a kernel, on code hosts and in the book, by people who may not see a picture. So every
+picture has a text, headings nest, no output is an error, a live widget or a path of this machine, and the file is
+small enough to open.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MOST_BYTES", "alt_text", "code_cells", "headings", "outputs", "size", "unrun"]
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_BYTES = 1_500_000
+WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_REPR = re.compile(r"Loading widget|^[A-Za-z]\w*\((?:.*, )?(?:children=\(|description=')", re.MULTILINE)
+
+
+def code_cells(notebook: Any) -> Iterator[tuple[int, Any]]:
+    """The code cells with their place in the notebook, counted from 1."""
+    return ((i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code")
+
+
+def alt_text(cell: Any, index: int) -> str:
+    """The text that stands for the picture in output `index` of `cell`, on one line; empty where it has none.
+
+    Looked for in this order: `alt` in the output's metadata (where IPython and nbconvert keep it), the output's own
+    plain text unless that is only an object's repr, and text that is shown directly under the picture.
+
+    >>> import nbformat.v4 as v4
+    >>> picture = v4.new_output("display_data", data={"image/png": "", "text/plain": "<Figure size 800x600>"})
+    >>> alt_text(v4.new_code_cell(outputs=[picture]), 0)
+    ''
+    >>> below = v4.new_output("stream", text="rank 0: one region, rank 1: one region")
+    >>> alt_text(v4.new_code_cell(outputs=[picture, below]), 0)
+    'rank 0: one region, rank 1: one region'
+    """
+    output = cell.outputs[index]
+    said = [output.metadata.get(kind, {}).get("alt", "") for kind in _pictures(output)]
+    said.append(output.data.get("text/plain", ""))
+    if index + 1 < len(cell.outputs):
+        below = cell.outputs[index + 1]
+        data = below.get("data", {})
+        if below.get("name") == "stdout":
+            said.append(below.text)
+        elif not _pictures(below):
+            said.append(data.get("text/markdown", "") or data.get("text/plain", ""))
+    lines = [" ".join(text.split()) for text in said]
+    return next((line for line in lines if len(line.split()) > 2 and not re.fullmatch(r"<.*>", line)), "")
+
+
+def unrun(notebook: Any) -> list[str]:
+    """Code cells that were not run when the outputs were saved."""
+    found = (i for i, cell in code_cells(notebook) if cell.source.strip() and cell.execution_count is None)
+    return [f"cell {i}: it was not run: `make notebooks` executes the notebook" for i in found]
+
+
+def headings(notebook: Any) -> list[str]:
+    """Headings that do not nest: one of the first level, before all others, and no level left out on the way down.
+
+    >>> import nbformat.v4 as v4
+    >>> headings(v4.new_notebook(cells=[v4.new_markdown_cell("# Title\\n\\n### Deep")]))
+    ["cell 1: heading 'Deep' is of level 3 under one of level 1"]
+    """
+    found, above = [], 0
+    for i, level, text in _headings(notebook):
+        if level == 1 and above:
+            found.append(f"cell {i}: heading {text!r} is a second title: a notebook has one")
+        elif level > above + 1:
+            under = f"under one of level {above}" if above else "and no title stands above it"
+            found.append(f"cell {i}: heading {text!r} is of level {level} {under}")
+        above = level
+    return found if above else ["it has no title: the first cell begins with `# `"]
+
+
+def outputs(notebook: Any) -> list[str]:
+    """Outputs that must not be kept: errors, stderr, paths of this machine, live widgets, pictures without a text."""
+    found = []
+    for i, cell in code_cells(notebook):
+        for index, output in enumerate(cell.outputs):
+            if output.output_type == "error":
+                found.append(f"cell {i}: ended in {output.ename}: {output.evalue}")
+            elif output.get("name") == "stderr":
+                found.append(f"cell {i}: wrote to stderr: {output.text.strip().splitlines()[-1][:200]!r}")
+            for text in _texts(output):
+                found += [f"cell {i}: its output holds this machine's path {p!r}" for p in _paths(text)]
+            found += [f"cell {i}: {line}" for line in _unseen(cell, index)]
+    return list(dict.fromkeys(found))
+
+
+def size(path: Path) -> list[str]:
+    """A file that is too large to open with ease."""
+    there = path.stat().st_size
+    if there <= MOST_BYTES:
+        return []
+    return [
+        f"it has {there / 1e6:.2f} MB, and {MOST_BYTES / 1e6:g} MB is the most: draw fewer or smaller figures"
+    ]
+
+
+def _unseen(cell: Any, index: int) -> Iterator[str]:
+    """What a reader who sees no pictures, or has no kernel, would miss in one output."""
+    output = cell.outputs[index]
+    data = output.get("data", {})
+    if _pictures(output) and not alt_text(cell, index):
+        yield (
+            "its figure has no text summary: labkit's figures bring one; give another one with "
+            "`display(figure, metadata={'image/png': {'alt': ...}})`, or print a line directly under it"
+        )
+    if WIDGET in data or WIDGET_REPR.search(data.get("text/plain", "")):
+        yield "its output is a live widget: show a figure and a line of text with it"
+    markup = data.get("text/html", "")
+    for picture in re.findall(r"<img\b[^>]*>", markup):
+        if not re.search(r"""\balt=(["'])\s*[^\s"']""", picture):
+            yield "a picture in its HTML has no alt text"
+    for drawing in re.findall(r"<svg\b.*?</svg>", markup, re.DOTALL):
+        if not re.search(r"<title>\s*\S|\baria-(label|labelledby|hidden)=", drawing):
+            yield "a drawing in its HTML has no <title> and no aria-label"
+
+
+def _pictures(output: Any) -> list[str]:
+    return [kind for kind in output.get("data", {}) if kind.startswith("image/")]
+
+
+def _headings(notebook: Any) -> Iterator[tuple[int, int, str]]:
+    for i, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type != "markdown":
+            continue
+        fence = ""
+        for line in cell.source.splitlines():
+            mark = re.match(r" {0,3}(`{3,}|~{3,})", line)
+            if mark and not fence:
+                fence = mark[1]
+            elif mark and mark[1].startswith(fence):
+                fence = ""
+            elif not fence and (heading := re.match(r" {0,3}(#{1,6})\s+(.*?)[\s#]*$", line)):
+                yield i, len(heading[1]), heading[2]
+
+
+def _texts(output: Any) -> Iterator[str]:
+    yield output.get("text", "")
+    yield from output.get("traceback", ())
+    for kind, value in output.get("data", {}).items():
+        # a PNG's base64 holds any short word by chance
+        if not kind.startswith("image/") or kind == "image/svg+xml":
+            yield value if isinstance(value, str) else str(value)
+
+
+def _paths(text: str) -> list[str]:
+    """Paths of this machine in `text`: in the repository, the home folder, the environment or a temporary folder."""
+    places = {str(ROOT), str(Path.home()), sys.prefix, tempfile.gettempdir(), "/tmp", "/home", "/Users"}
+    places -= {"/", "/usr", "/usr/local", ""}
+    longest_first = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
+    return sorted(set(re.findall(rf"(?<![\w.~-])(?:{longest_first})(?:/[^\s'\"<>:,)\]]*|\b)", text)))

@@ -1,0 +1,176 @@
+"""The map of the lessons, made from what each lesson says of itself in its first cell.
+
+    python -m labkit.study.lessons            write the map into 00_start_here and the README
+    python -m labkit.study.lessons --check    only say where it is older than the lessons
+
+A lesson's first cell is its title and three paragraphs:
+
+    # 04 · The graph-break cliff
+
+    **The question.** How does one decorator cost half the speed?
+
+    **Needs.** 35 minutes, about 4 of them to run. Two ranks; a GPU is welcome and not needed.
+
+    **Covers.** Topic 11 (experiments 1, 2 and 4) and topic 12 (experiment 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.study.fit import ROOT
+
+__all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
+
+FRONT = "00_start_here"
+TAG = "lesson-map"
+FORM = "a lesson's first cell has a title, **The question.**, **Needs.** N minutes ... . hardware, and **Covers.**"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One row of the map: what a lesson asks, what it needs, and which sections of the sources it covers."""
+
+    name: str
+    title: str
+    question: str
+    minutes: int
+    hardware: str
+    sources: str
+
+
+def lessons(root: Path = ROOT) -> list[Lesson]:
+    """The lessons of a checkout, in order. Raises ValueError naming the lesson whose first cell is not in form."""
+    found = []
+    for path in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
+        found.append(parse(path.stem, "".join(first["source"])))
+    return found
+
+
+def parse(name: str, text: str) -> Lesson:
+    """Read a lesson's row from the text of its first cell.
+
+    Raises ValueError naming the part that is missing.
+
+    >>> parts = ("# 05 · Trap", "**The question.** Why?", "**Needs.** 20 minutes. Two cores.", "**Covers.** Topic 11.")
+    >>> lesson = parse("05_trap", "\\n\\n".join(parts))
+    >>> lesson.minutes, lesson.hardware
+    (20, 'Two cores')
+    """
+    title = re.match(r"# (.+)", text)
+    if not title:
+        raise ValueError(f"{name}: no title: {FORM}")
+    parts = {}
+    for part in ("The question", "Needs", "Covers"):
+        paragraph = re.search(rf"^\*\*{part}\.\*\*\s+(.+?)(?:\n\s*\n|\Z)", text, re.DOTALL | re.MULTILINE)
+        if not paragraph:
+            raise ValueError(f"{name}: no paragraph **{part}.**: {FORM}")
+        parts[part] = " ".join(paragraph[1].split())
+    needs = re.match(r"(?:About )?(\d+) minutes?\b.*?\.\s+(?=[A-Z])(.+)", parts["Needs"])
+    if not needs:
+        said = parts["Needs"]
+        raise ValueError(f"{name}: **Needs.** begins with minutes as a number, then hardware, got {said!r}")
+    sources = parts["Covers"].removesuffix(".")
+    return Lesson(
+        name, title[1].strip(), parts["The question"], int(needs[1]), needs[2].removesuffix("."), sources
+    )
+
+
+def table(rows: Sequence[Lesson]) -> str:
+    """The map as a Markdown table, each lesson a link to its notebook beside the one that holds the map."""
+    lines = ["| lesson | the question | minutes | hardware | sources |", "|---|---|---|---|---|"]
+    for row in rows:
+        cells = (
+            f"[{row.title}]({row.name}.ipynb)",
+            row.question,
+            str(row.minutes),
+            row.hardware,
+            row.sources,
+        )
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def write(root: Path = ROOT) -> list[Path]:
+    """Bring the map in 00_start_here and the README up to date; returns the files that changed.
+
+    Raises ValueError where a lesson's first cell is not in form, or a file has no place for the map.
+    """
+    changed = []
+    for path, text in _renewed(root).items():
+        if text != path.read_text(encoding="utf-8"):
+            path.write_text(text, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def stale(root: Path = ROOT) -> list[str]:
+    """The files whose map says something else than the lessons do; empty when all agree."""
+    renewed = _renewed(root).items()
+    return [path.name for path, text in renewed if text != path.read_text(encoding="utf-8")]
+
+
+def _renewed(root: Path) -> dict[Path, str]:
+    """What the files with a map should hold."""
+    rows = lessons(root)
+    front, readme = root / "notebooks" / f"{FRONT}.ipynb", root / "README.md"
+    return {
+        front: _with_map(front, table(rows)),
+        readme: _with_list(readme.read_text(encoding="utf-8"), rows),
+    }
+
+
+def _with_map(path: Path, text: str) -> str:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    places = [cell for cell in notebook["cells"] if TAG in cell["metadata"].get("tags", ())]
+    if len(places) != 1:
+        raise ValueError(f"{path.name} needs one markdown cell with the tag {TAG!r}, found {len(places)}")
+    # the table ends the cell; what stands above it is the author's
+    above = "".join(places[0]["source"]).partition("| lesson |")[0]
+    places[0]["source"] = (above + text).splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _with_list(readme: str, rows: Sequence[Lesson]) -> str:
+    lines = ["| lesson | the question |", "|---|---|"]
+    lines += [f"| [{row.name}](notebooks/{row.name}.ipynb) | {row.question} |" for row in rows]
+    found = re.subn(
+        r"^\| lesson \| the question \|\n(?:\|.*\n)+",
+        lambda _: "\n".join(lines) + "\n",
+        readme,
+        flags=re.MULTILINE,
+    )
+    if found[1] != 1:
+        raise ValueError(f"README.md needs one table '| lesson | the question |', found {found[1]}")
+    return found[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns 1 when a map is stale and only `--check` was asked for, or cannot be made."""
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit.study.lessons", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    try:
+        if parser.parse_args(arguments).check:
+            found = stale()
+            for name in found:
+                print(f"{name}: its map of the lessons is stale: `make map` writes it", file=sys.stderr)
+            return bool(found)
+        for path in write():
+            print(f"{path.name}: map of the lessons written")
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

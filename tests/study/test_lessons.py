@@ -1,0 +1,138 @@
+"""The map of the lessons: read from their first cells, written in two places, and stale where it differs."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from labkit.study import lessons
+
+HEAD = """# {title}
+
+**The question.** Who waits
+for whom?
+
+**Needs.** {needs}
+
+**Covers.** Topic 11 | 12 (experiment 1).
+
+The story."""
+
+
+def head(title="05 · The trap", needs="20 minutes, 3 of them to run. Two ranks, e.g. on a laptop."):
+    return HEAD.format(title=title, needs=needs)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Two lessons, the first with a place for the map, and a README with a list."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    place = v4.new_markdown_cell("## The lessons\n\nWords.\n\n", id="map", metadata={"tags": [lessons.TAG]})
+    cells = {
+        lessons.FRONT: [
+            v4.new_markdown_cell(head("00 · Start here", "5 minutes. Any machine."), id="a"),
+            place,
+        ],
+        "05_trap": [v4.new_markdown_cell(head(), id="b")],
+    }
+    for name, mine in cells.items():
+        nbformat.write(v4.new_notebook(cells=mine), folder / f"{name}.ipynb")
+    (folder / "scratch.ipynb").write_text("not a lesson")
+    (tmp_path / "README.md").write_text(
+        "# R\n\n| lesson | the question |\n|---|---|\n| old | old |\n\nEnd.\n"
+    )
+    return tmp_path
+
+
+def test_a_lesson_says_what_it_asks_needs_and_covers():
+    lesson = lessons.parse("05_trap", head())
+    assert (lesson.title, lesson.question) == ("05 · The trap", "Who waits for whom?")
+    assert (lesson.minutes, lesson.hardware) == (20, "Two ranks, e.g. on a laptop")
+    assert lesson.sources == "Topic 11 | 12 (experiment 1)"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("## 05", "05_trap: no title"),
+        (head().replace("**Covers.**", "Covers:"), r"05_trap: no paragraph \*\*Covers"),
+        (
+            head(needs="About half an hour. Two ranks."),
+            "05_trap: .*minutes as a number.* got 'About half an hour",
+        ),
+        (head(needs="20 minutes."), "minutes as a number, then hardware"),
+    ],
+)
+def test_a_first_cell_out_of_form_is_named(text, said):
+    with pytest.raises(ValueError, match=said):
+        lessons.parse("05_trap", text)
+
+
+def test_the_map_is_written_once_and_stale_after_a_change(checkout):
+    front, readme = checkout / "notebooks" / f"{lessons.FRONT}.ipynb", checkout / "README.md"
+    assert sorted(lessons.stale(checkout)) == [f"{lessons.FRONT}.ipynb", "README.md"]
+    assert lessons.write(checkout) == [front, readme]
+    assert lessons.write(checkout) == [] and lessons.stale(checkout) == []
+    place = nbformat.read(front, as_version=4).cells[1]
+    assert place.source.splitlines() == [
+        "## The lessons",
+        "",
+        "Words.",
+        "",
+        "| lesson | the question | minutes | hardware | sources |",
+        "|---|---|---|---|---|",
+        "| [00 · Start here](00_start_here.ipynb) | Who waits for whom? | 5 | Any machine"
+        " | Topic 11 \\| 12 (experiment 1) |",
+        "| [05 · The trap](05_trap.ipynb) | Who waits for whom? | 20 | Two ranks, e.g. on a laptop"
+        " | Topic 11 \\| 12 (experiment 1) |",
+    ]
+    assert readme.read_text() == (
+        "# R\n\n| lesson | the question |\n|---|---|\n"
+        "| [00_start_here](notebooks/00_start_here.ipynb) | Who waits for whom? |\n"
+        "| [05_trap](notebooks/05_trap.ipynb) | Who waits for whom? |\n\nEnd.\n"
+    )
+    other = checkout / "notebooks" / "05_trap.ipynb"
+    other.write_text(other.read_text().replace("20 minutes", "25 minutes"))
+    assert lessons.stale(checkout) == [f"{lessons.FRONT}.ipynb"]
+    (checkout / "notebooks" / "06_next.ipynb").write_text(other.read_text())
+    assert sorted(lessons.stale(checkout)) == [f"{lessons.FRONT}.ipynb", "README.md"]
+
+
+def test_writing_the_map_keeps_the_bytes_that_saving_a_notebook_makes(checkout):
+    from labkit.study import notebooks
+
+    front = checkout / "notebooks" / f"{lessons.FRONT}.ipynb"
+    lessons.write(checkout)
+    before = front.read_bytes()
+    notebooks._write(nbformat.read(front, as_version=4), front)
+    assert front.read_bytes() == before
+
+
+def test_a_file_without_a_place_for_the_map_is_named(checkout):
+    front, readme = checkout / "notebooks" / f"{lessons.FRONT}.ipynb", checkout / "README.md"
+    text = readme.read_text()
+    readme.write_text("# R\n")
+    with pytest.raises(ValueError, match="README.md needs one table"):
+        lessons.write(checkout)
+    readme.write_text(text)
+    notebook = json.loads(front.read_text())
+    notebook["cells"][1]["metadata"] = {}
+    front.write_text(json.dumps(notebook))
+    with pytest.raises(
+        ValueError, match="00_start_here.ipynb needs one markdown cell with the tag 'lesson-map'"
+    ):
+        lessons.write(checkout)
+
+
+def test_the_command_line_checks_without_writing(checkout, monkeypatch, capsys):
+    for name in ("stale", "write"):
+        monkeypatch.setattr(lessons, name, functools.partial(getattr(lessons, name), checkout))
+    assert lessons.main(["--check"]) == 1
+    assert "README.md: its map of the lessons is stale: `make map` writes it" in capsys.readouterr().err
+    assert lessons.main([]) == 0 and "README.md: map of the lessons written" in capsys.readouterr().out
+    assert lessons.main(["--check"]) == 0

@@ -1,0 +1,137 @@
+"""Colours that appear together are told apart with any colour vision, and text on them can be read.
+
+Colour vision is simulated as Machado, Oliveira and Fernandes describe it in "A Physiologically-based Model for
+Simulation of Color Vision Deficiency" (IEEE TVCG 15, 2009), with their matrices for full severity, in linear RGB.
+Distances are CIELAB's (CIE 1976, D65), where about 2.3 is just noticeable side by side; text contrast is WCAG 2.2's.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from labkit.views import breakdown, colour, strip, style
+
+VISION = {
+    "trichromat": np.eye(3),
+    "protanope": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranope": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanope": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+TOGETHER = {
+    "kinds": {kind: shade for kind, (shade, _) in style.KINDS.items()},
+    "variants": {
+        **{letter: shade for letter, (shade, _) in style.VARIANTS.items()},
+        **{shade: shade for shade in style.OTHER_VARIANTS},
+    },
+}
+LEAST = 12.0  # five times what can just be noticed side by side, because these stand apart
+READABLE = 4.5
+
+
+def lab(light: np.ndarray) -> np.ndarray:
+    to_xyz = [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+    ratio = np.array(to_xyz) @ light / np.array([0.95047, 1.0, 1.08883])
+    x, y, z = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def distance(one: str, other: str, vision: str) -> float:
+    seen = [lab(np.clip(VISION[vision] @ np.array(colour.linear(shade)), 0, 1)) for shade in (one, other)]
+    return float(np.linalg.norm(seen[0] - seen[1]))
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("palette", TOGETHER)
+def test_colours_that_appear_together_differ_for_everybody(palette, vision):
+    pairs = itertools.combinations(TOGETHER[palette].items(), 2)
+    found = {(a, b): distance(one, other, vision) for (a, one), (b, other) in pairs}
+    assert {pair: round(apart, 1) for pair, apart in found.items() if apart < LEAST} == {}
+
+
+def test_the_simulation_knows_colours_that_are_confused():
+    assert distance("#D7191C", "#7E6B00", "trichromat") > 50
+    assert distance("#B03030", "#5C5C00", "deuteranope") < distance("#B03030", "#5C5C00", "trichromat") / 3
+    assert distance("#00A000", "#C06000", "protanope") < distance("#00A000", "#C06000", "trichromat") / 2
+    assert distance("#3060FF", "#008080", "tritanope") < distance("#3060FF", "#008080", "trichromat") / 1.5
+    assert lab(np.ones(3)) == pytest.approx([100, 0, 0], abs=0.02)
+
+
+@pytest.mark.parametrize("kind", style.KINDS)
+def test_text_on_a_bar_can_be_read(kind):
+    shade = style.KINDS[kind][0]
+    assert colour.contrast(colour.ink_on(shade), shade) >= READABLE
+
+
+@pytest.mark.parametrize("ink", [style.INK, style.QUIET])
+def test_text_on_white_can_be_read(ink):
+    assert colour.contrast(ink, "#FFFFFF") >= READABLE
+
+
+def test_contrast_is_that_of_the_standard():
+    assert colour.contrast("#FFFFFF", "#000000") == pytest.approx(21)
+    assert colour.contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # the grey that just fails
+
+
+def test_the_views_write_on_bars_with_that_ink(broken):
+    import pandas as pd
+    from matplotlib.colors import to_hex
+
+    spent = pd.DataFrame(
+        [("B", 0, kind, 100.0) for kind in style.KINDS], columns=["variant", "rank", "kind", "us"]
+    )
+    ax = breakdown(spent).axes[-1]
+    inks = [to_hex(text.get_color()).upper() for text in ax.texts if text.get_text().endswith("%")]
+    assert inks == [colour.ink_on(shade) for shade, _ in style.KINDS.values()]
+    (ax,) = (ax for ax in strip(broken).axes if ax.get_label() == "whole")
+    written = {text.get_text(): to_hex(text.get_color()).upper() for text in ax.texts}
+    assert written["allreduce"] == colour.ink_on(style.KINDS["collective"][0])
+    assert written["1/0"] == colour.ink_on(style.KINDS["compute"][0])
+
+
+def test_kinds_of_one_lane_differ_in_more_than_colour():
+    inside = {
+        kind: (style.SHAPES[kind], style.HATCHES.get(kind)) for kind in style.KINDS if kind != "transfer"
+    }
+    assert len(set(inside.values())) == len(inside)
+
+
+def test_bars_and_keys_have_the_shape_of_their_kind(broken):
+    ax = next(ax for ax in strip(broken).axes if ax.get_label() == "whole")
+    tall = {}
+    for kind in ("collective", "compute", "entry", "lookup", "python"):
+        (bars,) = (c for c in ax.collections if c.get_gid() == f"{kind} rank 0")
+        box = bars.get_paths()[0].get_extents()
+        tall[kind] = box.height
+    lane = tall["collective"]
+    assert {kind: round(height / lane, 3) for kind, height in tall.items()} == {
+        "collective": 1, "compute": 0.8, "entry": 0.6, "lookup": 0.4, "python": 0.2,
+    }  # fmt: skip
+    keys = [
+        patch.get_height() for ax in strip(broken).axes if ax.get_label() == "legend" for patch in ax.patches
+    ]
+    assert sorted(keys) == pytest.approx([0.14 * share for share in (0.2, 0.4, 0.6, 0.8, 1.0)])
+
+
+def test_variants_stand_under_their_names_and_ranks_have_markers(report):
+    from labkit.views import cliff
+
+    named = {"B  compiled, disabled", "C  compiled, functional"}
+    for which in ("timings", "counts", "source"):
+        figure = cliff.figure(report, which)
+        ticks = {t.get_text() for ax in figure.axes for t in ax.get_yticklabels()}
+        assert named <= ticks, which
+    rows = cliff.figure(report, "timings").axes[-1]
+    assert {"o", "s"} <= {line.get_marker() for line in rows.lines}
