@@ -57,7 +57,6 @@ class Printer:
 
     def finish(self) -> None:
         """Print what is left of an unfinished line, a character cut in half as U+FFFD."""
-        self.drain()  # more than a pipe holds
         self._feed(self._decoder.decode(b"", final=True))
         if self._rest:
             self._stream().write(self.label + self._rest + "\n")

@@ -44,6 +44,7 @@ class Pool:
             port = listener.getsockname()[1]
             listener.close()
         self.members = [Member(rank, process) for rank, process in enumerate(processes)]
+        self._kinds: Any = None
         # runs when the pool is dropped, too: ranks that nobody can reach any more must not stay
         self.end = weakref.finalize(self, _end, spawner, processes, os.getpid())
         try:
@@ -67,11 +68,13 @@ class Pool:
         if self.end.alive:
             for member in self.members:
                 for printer in member.printers:
+                    printer.drain()
                     printer.finish()
             self.end()
 
     def finish_output(self) -> None:
-        """Print what the ranks have written and not ended with a newline."""
+        """Print what the ranks have written, also what does not end in a newline."""
+        self.serve(0)
         for member in self.members:
             for printer in member.printers:
                 printer.finish()
@@ -105,6 +108,22 @@ class Pool:
 
     def serve(self, wait: float | None) -> None:
         """One round: wait at most `wait` seconds for something to happen and handle it."""
+        kinds = tuple(
+            (m.dead, m.process.calls.wants_write, *(printer.open for printer in m.printers))
+            for m in self.members
+        )
+        if kinds != self._kinds:  # mostly not: registering everything anew took a tenth of a call
+            self._kinds = kinds
+            self._poller, self._handlers = self._watched()
+        # rounded up, or the last part of a millisecond would be spent in turning round; 0 does not wait at all
+        for fd, _ in self._poller.poll(None if wait is None else math.ceil(max(wait, 0) * 1000)):
+            self._handlers[fd]()
+        for member in self.members:
+            if member.dead and not member.noted:
+                self._note_death(member)
+
+    def _watched(self) -> tuple[select.poll, dict[int, Callable[[], Any]]]:
+        """Everything that something may happen on, and what to do then."""
         poller = select.poll()
         handlers: dict[int, Callable[[], Any]] = {self.spawner.fileno(): self.spawner.hear}
         poller.register(self.spawner.fileno(), select.POLLIN)
@@ -119,12 +138,7 @@ class Pool:
                 if printer.open:
                     handlers[printer.fd] = printer.drain
                     poller.register(printer.fd, select.POLLIN)
-        # rounded up, or the last part of a millisecond would be spent in turning round; 0 does not wait at all
-        for fd, _ in poller.poll(None if wait is None else math.ceil(max(wait, 0) * 1000)):
-            handlers[fd]()
-        for member in self.members:
-            if member.dead and not member.noted:
-                self._note_death(member)
+        return poller, handlers
 
     def _note_death(self, member: Member) -> None:
         pid = member.process.pid
