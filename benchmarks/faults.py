@@ -62,8 +62,8 @@ FAULTS: dict[str, tuple[str, str, float]] = {
         0,
     ),
     "a rank never comes: stall limit": ("return", r"^stalled", STALL_S),
-    "a rank sleeps for ever: timeout": ("time.sleep(600)", r"^no end after", TIMEOUT_S),
-    "a rank loops for ever: timeout": ("exec('while True: pass')", r"^no end after", TIMEOUT_S),
+    "a rank sleeps for ever: timeout": ("time.sleep(600)", r"^no end within", TIMEOUT_S),
+    "a rank loops for ever: timeout": ("exec('while True: pass')", r"^no end within", TIMEOUT_S),
 }
 # what every rank runs -> code and what the cell must say, with check="collectives"
 SILENT = {

@@ -299,7 +299,7 @@ class Ranks:
                     outcomes, seconds = call.outcomes(how), call.seconds
                     again = self._replace()
                 after = f"All ranks were replaced in {again:.2f} s; names that %%ranks cells had defined are gone."
-                raise explain(how, outcomes, seconds, patience, after)
+                raise explain(how, outcomes, seconds, limit, patience, after)
             self._pool.finish_output()
             return call.values()
 

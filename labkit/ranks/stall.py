@@ -63,7 +63,12 @@ def watch(
 
 
 def explain(
-    how: str, outcomes: Sequence[Outcome], seconds: float, patience: float | None, after: str
+    how: str,
+    outcomes: Sequence[Outcome],
+    seconds: float,
+    limit: float | None,
+    patience: float | None,
+    after: str,
 ) -> RankError:
     """The error of a call that 'failed', ran into its 'timeout' or 'stalled'."""
     if how == "failed":
@@ -81,7 +86,7 @@ def explain(
     if how == "stalled":
         head = f"stalled: the ranks have waited for each other for {patience:g} s (stall limit), {seconds:.1f} s in all"
     else:
-        head = f"no end after {seconds:.1f} s (timeout)"
+        head = f"no end within {limit:g} s (timeout)"
     return RankError(head, list(outcomes), "\n".join([*facts, after]))
 
 

@@ -108,7 +108,7 @@ def test_work_of_one_rank_is_no_stall_of_the_other(lesson, work):
 def test_the_limit_can_be_set_for_a_call_and_switched_off(lesson):
     lesson.value("def half():\n    if dist.get_rank(): dist.all_reduce(torch.ones(1))")
     assert "for 0.3 s (stall limit)" in lesson.cell("ranks.run(half, stall=0.3)").error
-    assert "no end after 1.5 s (timeout)" in lesson.cell("ranks.run(half, stall=None, timeout=1.5)").error
+    assert "no end within 1.5 s (timeout)" in lesson.cell("ranks.run(half, stall=None, timeout=1.5)").error
     assert "stall must be a number above 0 or None" in lesson.cell("ranks.run(half, stall=0)").error
 
 
@@ -123,7 +123,7 @@ def test_a_rank_sleeps_or_loops_for_ever(lesson, stuck, line, peers, n):
         f"    {peers}()\ngroups[{n}].run(stuck, timeout=1.2)"
     )
     assert found.seconds < 3.2
-    assert found.error.startswith("no end after 1.2 s (timeout)")
+    assert found.error.startswith("no end within 1.2 s (timeout)")
     assert re.search(rf"rank 0 was here:\n(.*\n)*? +In \[\d+\]:3 \(stuck\) +{re.escape(line)}", found.error)
     assert all(re.search(rf"rank {rank} was waiting in", found.error) for rank in range(1, n))
     assert lesson.right(n)

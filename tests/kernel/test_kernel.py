@@ -46,7 +46,7 @@ def test_bad_options_are_one_sentence(kernel):
 def test_the_limits_of_one_cell(kernel):
     wait = "\nimport os, torch, torch.distributed as d\nif os.environ['RANK'] == '1': d.all_reduce(torch.ones(1))"
     assert "for 0.4 s (stall limit)" in kernel.run("%%ranks --stall 0.4" + wait)["error"][1]
-    assert "no end after 0.5 s (timeout)" in kernel.run("%%ranks --timeout 0.5" + wait)["error"][1]
+    assert "no end within 0.5 s (timeout)" in kernel.run("%%ranks --timeout 0.5" + wait)["error"][1]
 
 
 def test_output_is_labelled_and_in_the_running_cell(kernel):
