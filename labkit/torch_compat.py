@@ -199,3 +199,56 @@ def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     options._timeout = timeout
     options._devices = [gloo.create_device(hostname="127.0.0.1", lazy_init=True)]
     return gloo(store, rank, size, options)
+
+
+# --- looking at what the compiler made, and at what it is set to ---
+
+
+def aot_backend(forward: list[Any], backward: list[Any]) -> Callable[..., Any]:
+    """A compile backend that appends the graphs of AOTAutograd to two lists and runs them as they are."""
+    boxed = require("functorch.compile").make_boxed_func
+
+    def keep(graphs: list[Any]) -> Callable[..., Any]:
+        def compiler(graph: Any, inputs: Any) -> Any:
+            graphs.append(graph)
+            return boxed(graph.forward)
+
+        return compiler
+
+    aot_autograd = require("torch._dynamo.backends.common").aot_autograd
+    return aot_autograd(
+        fw_compiler=keep(forward), bw_compiler=keep(backward), inference_compiler=keep(forward)
+    )
+
+
+def functional_op(name: str) -> Any:
+    """The bare operator behind a functional collective, without its wrapper: `all_reduce`, `wait_tensor`."""
+    return getattr(require("torch.ops")._c10d_functional, name)
+
+
+def stream_operators() -> dict[str, str]:
+    """The stream operators that graphs may hold, with their schemas (torch/_dynamo/variables/streams.py)."""
+    require("torch._dynamo.variables.streams")
+    schemas = require("torch._C")._jit_get_all_schemas()
+    return {s.name.partition("::")[2]: str(s) for s in schemas if s.name.startswith("streams::")}
+
+
+def default_store() -> Any:
+    """The store that the default process group was made with."""
+    return require("torch.distributed.distributed_c10d")._get_default_store()
+
+
+def dynamo_counter(group: str) -> int:
+    """The sum of one of Dynamo's static counters, such as 'graph_break': it counts places, not executions."""
+    return sum(require("torch._dynamo.utils").counters[group].values())
+
+
+def setting(dotted: str) -> Any:
+    """The value of a compiler's setting: `setting("inductor.config.reorder_for_compute_comm_overlap")`."""
+    part, _, name = dotted.rpartition(".")
+    return getattr(require(f"torch._{part}"), name)
+
+
+def compiled_autograd(compiler: Callable[..., Any]) -> Any:
+    """A context in which backward passes are captured whole and handed to `compiler` (compiled autograd)."""
+    return require("torch._dynamo.compiled_autograd")._enable(compiler)

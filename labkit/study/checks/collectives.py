@@ -1,0 +1,308 @@
+"""What a collective does to its tensor, what it hands back, and whether the compiler can keep it in a graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.capture import Capture, calls, first_line
+
+
+@probe
+def eager(bench: Bench) -> Seen:
+    """One in-place and one functional all-reduce of 1 and 2 on two ranks, without the compiler."""
+    return bench.run(_eager)[0]
+
+
+def _eager() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol, functional_op
+
+    world = dist.group.WORLD
+    mine = float(dist.get_rank() + 1)
+    x = torch.full((4,), mine)
+    before, plain = x.data_ptr(), dist.all_reduce(x)
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    found: Seen = {
+        "inplace_value": x[0].item(),
+        "inplace_same_memory": x.data_ptr() == before,
+        "inplace_returns": type(plain).__name__,
+        "async_returns": type(work).__name__,
+        "async_is_tensor": isinstance(work, torch.Tensor),
+    }
+    work.wait()
+    x = torch.full((4,), mine)
+    y = funcol.all_reduce(x, "sum", world)
+    found["functional_type"] = type(y).__name__
+    found["functional_is_tensor"] = isinstance(y, torch.Tensor)
+    found["functional_value"] = (y + 0)[0].item()
+    found["input_after"] = x[0].item()
+    raw = functional_op("all_reduce")(x, "sum", dist.group.WORLD.group_name)
+    found["functional_same_memory"] = raw.data_ptr() == x.data_ptr()
+    waited = functional_op("wait_tensor")(raw)
+    found["wait_same_memory"] = waited.data_ptr() == raw.data_ptr()
+    # the peer joins only after rank 0 has read, so what rank 0 reads cannot be the sum
+    store = torch.distributed.distributed_c10d.PrefixStore("early", _store())
+    if dist.get_rank() == 1:
+        store.get("read")
+    raw = functional_op("all_reduce")(x, "sum", dist.group.WORLD.group_name)
+    found["before_wait"] = raw.clone()[0].item()
+    if dist.get_rank() == 0:
+        store.set("read", "yes")
+    functional_op("wait_tensor")(raw)
+    found["after_wait_ignored"] = raw.clone()[0].item()
+    return found
+
+
+def _store() -> Any:
+    from labkit.torch_compat import default_store
+
+    return default_store()
+
+
+@judging(eager)
+def inplace_mutates(seen: Seen) -> Result:
+    """An in-place all-reduce writes the sum into the tensor that it was given."""
+    return verdict(
+        seen["inplace_same_memory"] and seen["inplace_value"] == 3,
+        f"the tensor given holds {seen['inplace_value']:g} = 1 + 2 afterwards, in the same memory",
+    )
+
+
+@judging(eager)
+def inplace_returns_work(seen: Seen) -> Result:
+    """An in-place collective hands back a handle that is no tensor."""
+    return verdict(
+        "Work" in seen["async_returns"] and not seen["async_is_tensor"],
+        f"{seen['async_returns']} with async_op=True, {seen['inplace_returns']} without",
+    )
+
+
+@judging(eager)
+def functional_returns_new(seen: Seen) -> Result:
+    """A functional all-reduce returns the sum in memory of its own."""
+    new = not seen["functional_same_memory"] and seen["functional_is_tensor"]
+    return verdict(
+        new and seen["functional_value"] == 3,
+        f"{'new' if new else 'the same'} memory, holding {seen['functional_value']:g} = 1 + 2",
+    )
+
+
+@judging(eager)
+def input_is_left_alone(seen: Seen) -> Result:
+    """A functional all-reduce leaves its input as it was."""
+    return verdict(
+        seen["input_after"] == 1 and seen["functional_value"] == 3,
+        f"input still {seen['input_after']:g}, output {seen['functional_value']:g}",
+    )
+
+
+@judging(eager)
+def functional_wraps(seen: Seen) -> Result:
+    """In eager the result of a functional collective is an AsyncCollectiveTensor, a subclass of Tensor."""
+    return verdict(
+        seen["functional_type"] == "AsyncCollectiveTensor" and seen["functional_is_tensor"],
+        f"type {seen['functional_type']}",
+    )
+
+
+@judging(eager)
+def costs_allocation_and_wrapper(seen: Seen) -> Result:
+    """In eager a functional all-reduce allocates and wraps where the in-place one does neither."""
+    extra = not seen["functional_same_memory"] and seen["functional_type"] != "Tensor"
+    return verdict(
+        extra and seen["inplace_same_memory"],
+        f"in place: the same memory, no result object; functional: "
+        f"{'the same' if seen['functional_same_memory'] else 'new'} memory inside a {seen['functional_type']}",
+    )
+
+
+@judging(eager)
+def not_ready_before_wait(seen: Seen) -> Result:
+    """Memory of a functional result that is read before the wait does not hold the sum yet."""
+    return verdict(
+        seen["before_wait"] != 3 and seen["after_wait_ignored"] == 3,
+        f"read before the wait: {seen['before_wait']:.3g}, after it: {seen['after_wait_ignored']:g} = 1 + 2",
+    )
+
+
+@judging(eager)
+def wait_returns_new(seen: Seen) -> Result:
+    """wait_tensor returns a new tensor, and does not make the one it was given ready."""
+    return verdict(
+        not seen["wait_same_memory"] and seen["after_wait_ignored"] != 3,
+        f"wait_tensor gives back {'the same' if seen['wait_same_memory'] else 'other'} memory; the tensor it was "
+        f"given then reads {seen['after_wait_ignored']:g} of 1 + 2",
+    )
+
+
+def _programs() -> dict[str, Callable[[Any], Any]]:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol, functional_op
+
+    def all_reduce(x):
+        x = x * 1.0
+        dist.all_reduce(x)
+        return x + 1
+
+    def all_gather_into_tensor(x):
+        out = x.new_empty(4 * dist.get_world_size())
+        dist.all_gather_into_tensor(out, x)
+        return out
+
+    def all_gather(x):
+        out = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(out, x)
+        return out[0] + out[1]
+
+    def reduce_scatter_tensor(x):
+        out = x.new_empty(4 // dist.get_world_size())
+        dist.reduce_scatter_tensor(out, x)
+        return out
+
+    def all_reduce_async(x):
+        x = x * 1.0
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        return x + 1
+
+    def broadcast(x):
+        x = x * 1.0
+        dist.broadcast(x, 0)
+        return x
+
+    def barrier(x):
+        y = x + 1
+        dist.barrier()
+        return y * 2
+
+    @torch.compiler.disable
+    def hidden(x):
+        dist.all_reduce(x)
+
+    def disabled(x):
+        x = x * 1.0
+        hidden(x)
+        return x + 1
+
+    def functional(x):
+        return funcol.all_reduce(x, "sum", dist.group.WORLD) + 1
+
+    def functional_gather(x):
+        return funcol.all_gather_tensor(x, 0, dist.group.WORLD) + 1
+
+    wait_tensor, group = functional_op("wait_tensor"), dist.group.WORLD.group_name
+    reduce = functional_op("all_reduce")
+
+    def wait_ignored(x):
+        y = reduce(x, "sum", group)
+        wait_tensor(y)
+        return y + 1
+
+    programs = (all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor, all_reduce_async)
+    programs += (broadcast, barrier, disabled, functional, functional_gather, wait_ignored)
+    return {program.__name__: program for program in programs}
+
+
+@probe
+def traced(bench: Bench) -> Seen:
+    """Each collective in a function of its own, compiled as one graph: did that work, and is the result the same?"""
+    return bench.run(_traced)[0]
+
+
+def _traced() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset
+
+    found: Seen = {}
+    for name, program in _programs().items():
+        x = torch.arange(4.0) + 10 * dist.get_rank()
+        expected = program(x.clone()) + 0
+        dynamo_reset()
+        graphs, row = Capture(aot=True), {"one_graph": True, "why": ""}
+        with torch.no_grad():
+            try:
+                torch.compile(program, backend=graphs, fullgraph=True)(x.clone())
+            except Exception as error:
+                row |= {"one_graph": False, "why": first_line(error)}
+            dynamo_reset()
+            graphs = Capture(aot=True)
+            got = torch.compile(program, backend=graphs)(x.clone())
+        row["same"] = bool(torch.equal(got + 0, expected))
+        row["graphs"] = len(graphs.dynamo)
+        row["calls"] = [call for graph in graphs.forward for call in calls(graph)]
+        found[name] = row
+        with contextlib.suppress(RuntimeError):
+            dist.barrier()
+    return found
+
+
+CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
+
+
+@judging(traced)
+def inplace_breaks_tracing(seen: Seen) -> Result:
+    """A plain in-place collective (no handle asked for) cannot be kept in one graph."""
+    kept = [name for name in CLASSIC if seen[name]["one_graph"] and seen[name]["same"]]
+    return verdict(not kept, f"kept in one graph, same numbers: {', '.join(kept) or 'none of them'}")
+
+
+@judging(traced)
+def work_handles_break(seen: Seen) -> Result:
+    """A collective whose handle is asked for (async_op=True) breaks the graph."""
+    row = seen["all_reduce_async"]
+    return verdict(not row["one_graph"], "no break" if row["one_graph"] else f"a break: {row['why']}")
+
+
+@judging(traced)
+def functional_is_traced(seen: Seen) -> Result:
+    """Functional collectives are kept in one graph, as an operator from tensor to tensor and a wait."""
+    ok = all(
+        seen[name]["one_graph"] and seen[name]["same"] and seen[name]["graphs"] == 1
+        for name in ("functional", "functional_gather")
+    )
+    names = seen["functional"]["calls"]
+    return verdict(ok and any("wait_tensor" in c for c in names), f"one graph: {', '.join(names)}")
+
+
+@judging(traced)
+def disable_splits_at_the_collective(seen: Seen) -> Result:
+    """torch.compiler.disable around a collective splits the function at it."""
+    row = seen["disabled"]
+    return verdict(
+        not row["one_graph"] and row["graphs"] > 1,
+        f"{row['graphs']} graphs around one disabled all-reduce; plain it is {seen['all_reduce']['graphs']}",
+    )
+
+
+@judging(traced)
+def classic_becomes_functional(seen: Seen) -> Result:
+    """While compiling, classic collectives are rewritten into functional ones."""
+    rewritten = [n for n in CLASSIC if any("_c10d_functional" in call for call in seen[n]["calls"])]
+    return verdict(
+        len(rewritten) == len(CLASSIC),
+        f"{len(rewritten)} of {len(CLASSIC)} rewritten: {', '.join(rewritten) or 'none'}",
+    )
+
+
+@judging(traced)
+def collectives_compile(seen: Seen) -> Result:
+    """Programs with collectives can be compiled, and give what they give in eager."""
+    names = (*CLASSIC, "functional", "functional_gather")
+    same = [n for n in names if seen[n]["same"] and seen[n]["calls"]]
+    return verdict(len(same) == len(names), f"{len(same)} of {len(names)} compiled with the same numbers")
+
+
+@judging(traced)
+def ignored_wait_goes_wrong(seen: Seen) -> Result:
+    """A program that drops what wait_tensor returns goes on with a value that is not ready."""
+    row = seen["wait_ignored"]
+    return verdict(not row["same"], f"compiled, the value is {'right' if row['same'] else 'wrong'} all the same")
