@@ -6,6 +6,7 @@ judge a record in which the claim is false and see that it says so: a check that
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 from labkit.per_rank import PerRank
 from labkit.ranks import Ranks
 
-__all__ = ["CHECKS", "Bench", "Check", "Probe", "Result", "cannot_tell", "judging", "probe", "verdict"]
+__all__ = ["CHECKS", "Bench", "Check", "Probe", "Result", "cannot_tell", "judging", "probe", "quietly", "verdict"]
 
 HOLDS, CHANGED, CANNOT_TELL = "holds", "changed", "cannot tell"
 Seen = dict[str, Any]
@@ -66,8 +67,8 @@ class Bench:
     def run(
         self, function: Callable[..., Any], *arguments: Any, ranks: int = 2, backend: str = "gloo"
     ) -> PerRank:
-        """Call a function on shared ranks, without torch's warnings about what it does. Raises RankError."""
-        return self.ranks(ranks, backend).run(_without_warnings, function, *arguments)
+        """Call a function on shared ranks, without what torch writes to stderr meanwhile. Raises RankError."""
+        return self.ranks(ranks, backend).run(quietly, function, *arguments)
 
     def __enter__(self) -> Bench:
         return self
@@ -78,10 +79,18 @@ class Bench:
         self._ranks.clear()
 
 
-def _without_warnings(function: Callable[..., Any], *arguments: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*arguments)
+def quietly(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with stderr shut, C++ logs included: a probe provokes warnings and timeouts on purpose."""
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*arguments)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
 
 
 @dataclass(frozen=True)
