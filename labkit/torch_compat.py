@@ -217,7 +217,10 @@ def aot_backend(forward: list[Any], backward: list[Any]) -> Callable[..., Any]:
 
     aot_autograd = require("torch._dynamo.backends.common").aot_autograd
     return aot_autograd(
-        fw_compiler=keep(forward), bw_compiler=keep(backward), inference_compiler=keep(forward)
+        fw_compiler=keep(forward),
+        bw_compiler=keep(backward),
+        inference_compiler=keep(forward),
+        keep_inference_input_mutations=True,  # as Inductor has it: inputs are written back inside the graph
     )
 
 

@@ -60,6 +60,13 @@ def _compile_twice() -> Seen:
     torch.manual_seed(0)
     a, b = torch.randn(2, 32, 256, dtype=torch.bfloat16).unbind(0)
     eager, compiled = rounding(a, b), torch.compile(rounding)(a, b)
+    found["without_inductor_differ"] = {
+        name: int((torch.compile(rounding, backend=name)(a, b) != eager).sum()) for name in ("eager", "aot_eager")
+    }
+    with torch.no_grad():
+        found["emulated_differ"] = int(
+            (torch.compile(rounding, options={"emulate_precision_casts": True})(a, b) != eager).sum()
+        )
     found["largest_difference"] = float((eager - compiled).abs().max())
     found["elements_that_differ"] = int((eager != compiled).sum())
     found["elements"] = eager.numel()
@@ -107,3 +114,24 @@ def collectives_are_not_optimized_by_default(seen: Seen) -> Result:
     """By default no pass moves or overlaps collectives."""
     on = [name for name, value in seen["overlap_by_default"].items() if value]
     return verdict(not on, f"on by default: {', '.join(on) or 'none of the overlap passes'}")
+
+
+@judging(inductor)
+def stages_can_be_told_apart(seen: Seen) -> Result:
+    """A difference can be put down to a stage: tracing alone leaves the numbers, the backend changes them."""
+    row = seen["without_inductor_differ"]
+    return verdict(
+        not any(row.values()) and seen["elements_that_differ"] > 0,
+        f"elements that differ: {row['eager']} after tracing, {row['aot_eager']} after AOTAutograd, "
+        f"{seen['elements_that_differ']} after Inductor",
+    )
+
+
+@judging(inductor)
+def precision_casts_can_be_emulated(seen: Seen) -> Result:
+    """A setting makes compiled code round where eager does."""
+    return verdict(
+        seen["emulated_differ"] < seen["elements_that_differ"],
+        f"{seen['emulated_differ']} elements differ with emulate_precision_casts, "
+        f"{seen['elements_that_differ']} without",
+    )

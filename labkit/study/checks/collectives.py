@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,8 @@ def _eager() -> Seen:
     import torch
     import torch.distributed as dist
 
-    from labkit.torch_compat import funcol, functional_op
+    from labkit.tensor_parallel import gated
+    from labkit.torch_compat import default_store, funcol, functional_op
 
     world = dist.group.WORLD
     mine = float(dist.get_rank() + 1)
@@ -45,8 +45,10 @@ def _eager() -> Seen:
     found["functional_same_memory"] = raw.data_ptr() == x.data_ptr()
     waited = functional_op("wait_tensor")(raw)
     found["wait_same_memory"] = waited.data_ptr() == raw.data_ptr()
+    z = torch.full((4,), mine)
+    found |= {"gate_same_object": gated(z) is z, "gate_value": z[0].item()}
     # the peer joins only after rank 0 has read, so what rank 0 reads cannot be the sum
-    store = torch.distributed.distributed_c10d.PrefixStore("early", _store())
+    store = dist.PrefixStore("early", default_store())
     if dist.get_rank() == 1:
         store.get("read")
     raw = functional_op("all_reduce")(x, "sum", dist.group.WORLD.group_name)
@@ -56,12 +58,6 @@ def _eager() -> Seen:
     functional_op("wait_tensor")(raw)
     found["after_wait_ignored"] = raw.clone()[0].item()
     return found
-
-
-def _store() -> Any:
-    from labkit.torch_compat import default_store
-
-    return default_store()
 
 
 @judging(eager)
@@ -132,12 +128,16 @@ def not_ready_before_wait(seen: Seen) -> Result:
 
 @judging(eager)
 def wait_returns_new(seen: Seen) -> Result:
-    """wait_tensor returns a new tensor, and does not make the one it was given ready."""
-    return verdict(
-        not seen["wait_same_memory"] and seen["after_wait_ignored"] != 3,
-        f"wait_tensor gives back {'the same' if seen['wait_same_memory'] else 'other'} memory; the tensor it was "
-        f"given then reads {seen['after_wait_ignored']:g} of 1 + 2",
-    )
+    """wait_tensor returns a tensor of its own, not the one that it was given."""
+    same = seen["wait_same_memory"]
+    return verdict(not same, f"wait_tensor gives back {'the same' if same else 'other'} memory")
+
+
+@judging(eager)
+def waiting_leaves_the_original(seen: Seen) -> Result:
+    """Waiting does not make the tensor ready that wait_tensor was given; only what it returns is."""
+    value = seen["after_wait_ignored"]
+    return verdict(value != 3, f"the tensor that was given reads {value:g} of 1 + 2 after the wait")
 
 
 def _programs() -> dict[str, Callable[[Any], Any]]:
@@ -197,6 +197,11 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     def functional_gather(x):
         return funcol.all_gather_tensor(x, 0, dist.group.WORLD) + 1
 
+    from labkit.tensor_parallel import gated
+
+    def gate(x):
+        return gated(x * 1.0) + 1
+
     wait_tensor, group = functional_op("wait_tensor"), dist.group.WORLD.group_name
     reduce = functional_op("all_reduce")
 
@@ -206,7 +211,7 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
         return y + 1
 
     programs = (all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor, all_reduce_async)
-    programs += (broadcast, barrier, disabled, functional, functional_gather, wait_ignored)
+    programs += (broadcast, barrier, disabled, functional, functional_gather, gate, wait_ignored)
     return {program.__name__: program for program in programs}
 
 
@@ -239,9 +244,17 @@ def _traced() -> Seen:
         row["same"] = bool(torch.equal(got + 0, expected))
         row["graphs"] = len(graphs.dynamo)
         row["calls"] = [call for graph in graphs.forward for call in calls(graph)]
+        row["argument_types"] = sorted(
+            {
+                type(argument).__name__
+                for graph in graphs.forward
+                for node in graph.graph.nodes
+                if "_c10d_functional" in str(node.target)
+                for argument in node.args
+            }
+        )
         found[name] = row
-        with contextlib.suppress(RuntimeError):
-            dist.barrier()
+        dist.barrier()
     return found
 
 
@@ -306,3 +319,32 @@ def ignored_wait_goes_wrong(seen: Seen) -> Result:
     """A program that drops what wait_tensor returns goes on with a value that is not ready."""
     row = seen["wait_ignored"]
     return verdict(not row["same"], f"compiled, the value is {'right' if row['same'] else 'wrong'} all the same")
+
+
+@judging(traced)
+def groups_leak_into_the_graph(seen: Seen) -> Result:
+    """A classic collective brings objects into the graph that are no tensors, such as its process group."""
+    types = {kind for name in CLASSIC for kind in seen[name]["argument_types"]}
+    strangers = types - {"Node", "str", "int", "list", "immutable_list"}
+    return verdict(
+        bool(strangers) or not types,
+        f"arguments of collectives in the graph: {', '.join(sorted(types)) or 'none'} (the group goes by its name)",
+    )
+
+
+@judging(traced)
+def gate_is_functional_compiled(seen: Seen) -> Result:
+    """The gate takes the functional form while compiling: one graph, and no copy back."""
+    row = seen["gate"]
+    copies = [call for call in row["calls"] if "copy" in call]
+    ok = row["one_graph"] and row["same"] and any("all_reduce" in call for call in row["calls"])
+    return verdict(ok and not copies, f"{row['graphs']} graph: {', '.join(row['calls'])}")
+
+
+@judging(eager)
+def gate_is_inplace_in_eager(seen: Seen) -> Result:
+    """In eager the gate works in place: it gives back the tensor it was given, and no wrapper."""
+    return verdict(
+        seen["gate_same_object"] and seen["gate_value"] == 3,
+        f"{'the very tensor it was given' if seen['gate_same_object'] else 'another tensor'}, {seen['gate_value']:g}",
+    )

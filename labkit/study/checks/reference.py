@@ -96,15 +96,3 @@ def issue_all_reduce_percent(seen: Seen) -> Result:
         round(slower) == number(str(seen["claimed"])),
         f"{row['functional_us']:g} against {row['eager_us']:g} us is {slower:.0f} % more; not run here",
     )
-
-
-@judging(tables)
-def functional_over_disabled(seen: Seen) -> Result:
-    """The speed-up from disabled to functional collectives follows from the two recorded rates."""
-    runs = seen["scope_runs"]
-    ratio = runs["Run 12b"]["frames_per_s"] / runs["Runs 8-9b"]["frames_per_s"]
-    claimed = number(str(seen["claimed"]))
-    return verdict(
-        claimed is not None and abs(ratio - claimed) < 0.01,
-        f"{runs['Run 12b']['frames_per_s']:g} / {runs['Runs 8-9b']['frames_per_s']:g} = {ratio:.2f}; not run here",
-    )

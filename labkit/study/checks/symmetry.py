@@ -191,10 +191,11 @@ def gathered_counts_differ(seen: Seen) -> Result:
 def recompiling(bench: Bench) -> Seen:
     """One rank recompiles, for a moment and for longer than a collective waits for its peers."""
     with Ranks(2, "cpu", "gloo", collective_timeout=1.0, quiet=True) as ranks:
-        return {"short": _drill(ranks, _recompile, 0.0), "long": _drill(ranks, _recompile, SLOW_S)}
+        found = {"short": _drill(ranks, _recompile, 0.0), "long": _drill(ranks, _recompile, SLOW_S)}
+        return found | {"guarded": _drill(ranks, _recompile, 0.0, True)}
 
 
-def _recompile(seconds: float) -> Seen:
+def _recompile(seconds: float, together: bool = False) -> Seen:
     import torch
     import torch.distributed as dist
 
@@ -212,11 +213,15 @@ def _recompile(seconds: float) -> Seen:
         return funcol.all_reduce(x.sum(0), "sum", dist.group.WORLD)
 
     dynamo_reset()
+    torch.compiler.set_enable_guard_collectives(together)
     run = torch.compile(program, backend=backend)
-    with torch.no_grad():
-        run(torch.ones(2, 3)) + 0
-        dist.barrier()
-        y = run(torch.ones(2 + dist.get_rank(), 3)) + 0
+    try:
+        with torch.no_grad():
+            run(torch.ones(2, 3)) + 0
+            dist.barrier()
+            y = run(torch.ones(2 + dist.get_rank(), 3)) + 0
+    finally:
+        torch.compiler.set_enable_guard_collectives(False)
     return {"value": y[0].item(), "graphs": len(compiled)}
 
 
@@ -230,6 +235,24 @@ def diverging_compiles_time_out(seen: Seen) -> Result:
         timed_out,
         f"compiles {SLOW_S:g} s, collectives wait 1 s: the peer {said}; a short recompile: {short['how']}",
     )
+
+
+@judging(recompiling)
+def recompiles_can_differ(seen: Seen) -> Result:
+    """One rank can compile again while its peer does not."""
+    row = seen["short"]
+    graphs = [value["graphs"] for value in row.get("values", [])]
+    return verdict(graphs == [1, 2], f"graphs by rank {graphs}" if graphs else row["how"])
+
+
+@judging(recompiling)
+def collectives_can_agree_on_recompiles(seen: Seen) -> Result:
+    """An extra collective on the result of the guards makes all ranks compile again together."""
+    row = seen["guarded"]
+    values = row.get("values", [])
+    graphs = [value["graphs"] for value in values]
+    right = all(value["value"] == 5 for value in values)
+    return verdict(graphs == [2, 2] and right, f"with guard collectives: graphs by rank {graphs}" if graphs else row["how"])
 
 
 @probe

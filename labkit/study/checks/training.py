@@ -94,7 +94,34 @@ def _parallel() -> Seen:
         layer.compile(backend=graphs)
     found["fsdp"]["compiled_right"] = step(model, model)
     found["fsdp"]["graphs"] = len(graphs.dynamo)
+    dynamo_reset()
+    model, graphs = _gathered(net(), mesh), Capture(aot=True)
+    run = torch.compile(model, backend=graphs, fullgraph=True)
+    found["gathered"] = {
+        "right": step(model, run),
+        "gathers": sum("all_gather" in c for g in graphs.forward for c in calls(g)),
+        "scatters": sum("reduce_scatter" in c for g in graphs.backward for c in calls(g)),
+        "graphs": [len(graphs.forward), len(graphs.backward)],
+    }
     return found
+
+
+def _gathered(model: Any, mesh: Any) -> Any:
+    """Every parameter sharded, and gathered by a parametrization where it is used: what SimpleFSDP does."""
+    from torch import nn
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+    from torch.nn.utils import parametrize
+
+    class Gather(nn.Module):
+        def forward(self, p):
+            return p.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial("avg")])
+
+    for module in list(model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            shard = nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(0)]))
+            module.register_parameter(name, shard)
+            parametrize.register_parametrization(module, name, Gather(), unsafe=True)
+    return model
 
 
 @judging(parallel)
@@ -132,4 +159,15 @@ def fsdp2_is_dtensor(seen: Seen) -> Result:
     return verdict(
         row["parameters"] == ["DTensor"] and all("(0" in p or p.startswith("S(0") for p in row["placements"]),
         f"parameters {', '.join(row['parameters'])}, placed {', '.join(row['placements'])}",
+    )
+
+
+@judging(parallel)
+def naive_collectives_are_in_the_graphs(seen: Seen) -> Result:
+    """With gathers written as plain operators on parameters, one forward and one backward graph hold all of them."""
+    row = seen["gathered"]
+    return verdict(
+        row["right"] and row["graphs"] == [1, 1] and row["gathers"] == row["scatters"] > 0,
+        f"{row['graphs'][0]} forward graph with {row['gathers']} all-gathers, {row['graphs'][1]} backward graph with "
+        f"{row['scatters']} reduce-scatters",
     )
