@@ -229,6 +229,11 @@ def functional_op(name: str) -> Any:
     return getattr(require("torch.ops")._c10d_functional, name)
 
 
+def world_name() -> str:
+    """The name by which a bare functional operator knows the default process group."""
+    return require("torch.distributed.distributed_c10d")._get_default_group().group_name
+
+
 def stream_operators() -> dict[str, str]:
     """The stream operators that graphs may hold, with their schemas (torch/_dynamo/variables/streams.py)."""
     require("torch._dynamo.variables.streams")
@@ -239,11 +244,6 @@ def stream_operators() -> dict[str, str]:
 def default_store() -> Any:
     """The store that the default process group was made with."""
     return require("torch.distributed.distributed_c10d")._get_default_store()
-
-
-def dynamo_counter(group: str) -> int:
-    """The sum of one of Dynamo's static counters, such as 'graph_break': it counts places, not executions."""
-    return sum(require("torch._dynamo.utils").counters[group].values())
 
 
 def setting(dotted: str) -> Any:

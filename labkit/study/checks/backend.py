@@ -37,7 +37,8 @@ def _compile_twice() -> Seen:
         y = funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
         return y + 1
 
-    x, found = torch.ones(64) * (dist.get_rank() + 1), {}
+    x = torch.ones(64) * (dist.get_rank() + 1)
+    found: Seen = {}
     cached = []
     for _ in range(2):
         dynamo_reset()
@@ -61,7 +62,8 @@ def _compile_twice() -> Seen:
     a, b = torch.randn(2, 32, 256, dtype=torch.bfloat16).unbind(0)
     eager, compiled = rounding(a, b), torch.compile(rounding)(a, b)
     found["without_inductor_differ"] = {
-        name: int((torch.compile(rounding, backend=name)(a, b) != eager).sum()) for name in ("eager", "aot_eager")
+        name: int((torch.compile(rounding, backend=name)(a, b) != eager).sum())
+        for name in ("eager", "aot_eager")
     }
     with torch.no_grad():
         found["emulated_differ"] = int(
@@ -95,7 +97,8 @@ def a_second_compile_hits_the_cache(seen: Seen) -> Result:
     """Compiling the same program again takes it from the cache."""
     first, second = seen["cached"]
     return verdict(
-        not any(first) and bool(second) and all(second), f"from the cache: first time {first}, second time {second}"
+        not any(first) and bool(second) and all(second),
+        f"from the cache: first time {first}, second time {second}",
     )
 
 

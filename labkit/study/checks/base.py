@@ -15,7 +15,18 @@ from typing import Any
 from labkit.per_rank import PerRank
 from labkit.ranks import Ranks
 
-__all__ = ["CHECKS", "Bench", "Check", "Probe", "Result", "cannot_tell", "judging", "probe", "quietly", "verdict"]
+__all__ = [
+    "CHECKS",
+    "Bench",
+    "Check",
+    "Probe",
+    "Result",
+    "cannot_tell",
+    "judging",
+    "probe",
+    "quietly",
+    "verdict",
+]
 
 HOLDS, CHANGED, CANNOT_TELL = "holds", "changed", "cannot tell"
 Seen = dict[str, Any]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import Any
+from typing import Any, cast
 
 from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
 from labkit.study.checks.capture import Capture, calls, first_line
@@ -36,6 +37,11 @@ def _splits() -> Seen:
         print("", end="")
         return y.sin()
 
+    def logs_through_a_logger(x):
+        y = x + 1
+        logging.getLogger("labkit.quiet").debug("a side effect")
+        return y.sin()
+
     def functional(x):
         return funcol.all_reduce(x, "sum", dist.group.WORLD)
 
@@ -62,7 +68,7 @@ def _splits() -> Seen:
         same = all(torch.equal(run(x), three_parts(x)) for _ in range(3))
     found |= {"graphs": len(graphs.dynamo), "same": same, "hidden_ran_compiled": any(ran)}
     found["hidden_runs"] = len(ran) - 3  # without the three eager ones
-    for name, function in (("print", logs), ("pure", pure), ("mixed", mixed)):
+    for name, function in (("print", logs), ("log", logs_through_a_logger), ("pure", pure), ("mixed", mixed)):
         run, graphs = compiled(function)
         with torch.no_grad():
             run(x.clone())
@@ -118,6 +124,12 @@ def fullgraph_names_the_first_break(seen: Seen) -> Result:
 def side_effects_break(seen: Seen) -> Result:
     """A print inside a compiled function breaks the graph."""
     return verdict(seen["print_graphs"] > 1, f"{seen['print_graphs']} graphs around one print")
+
+
+@judging(splits)
+def logging_breaks(seen: Seen) -> Result:
+    """A call of a logger inside a compiled function breaks the graph."""
+    return verdict(seen["log_graphs"] > 1, f"{seen['log_graphs']} graphs around one call of a logger")
 
 
 @judging(splits)
@@ -183,7 +195,7 @@ def _regions() -> Seen:
         model(x).sum().backward()
     pairs = list(zip(plain.parameters(), mixed.parameters(), strict=True))
     found["part_compiled"] = len(graphs.dynamo)
-    found["gradients_same"] = all(torch.allclose(a.grad, b.grad) for a, b in pairs)
+    found["gradients_same"] = all(torch.allclose(cast(Any, a.grad), cast(Any, b.grad)) for a, b in pairs)
     found["outputs_same"] = bool(torch.allclose(y, stack(8)(x)))
     return found
 

@@ -61,17 +61,6 @@ def disabled_is_many_regions(seen: Seen) -> Result:
 
 
 @judging(forwards)
-def counters_count_places(seen: Seen) -> Result:
-    """Dynamo's own count of breaks grows with the places in the code, not with how often they run."""
-    row = seen["B"][0]
-    return verdict(
-        0 < row["static_breaks"] < row["breaks"],
-        f"{row['static_breaks']} counted when compiling, {row['breaks']} executed in a forward of "
-        f"{seen['blocks']} blocks",
-    )
-
-
-@judging(forwards)
 def functional_is_one_graph(seen: Seen) -> Result:
     """With functional collectives the forward is one graph without a break."""
     rows = seen["C"]

@@ -20,9 +20,8 @@ def _eager() -> Seen:
     import torch.distributed as dist
 
     from labkit.tensor_parallel import gated
-    from labkit.torch_compat import default_store, funcol, functional_op
+    from labkit.torch_compat import default_store, funcol, functional_op, world_name
 
-    world = dist.group.WORLD
     mine = float(dist.get_rank() + 1)
     x = torch.full((4,), mine)
     before, plain = x.data_ptr(), dist.all_reduce(x)
@@ -36,12 +35,12 @@ def _eager() -> Seen:
     }
     work.wait()
     x = torch.full((4,), mine)
-    y = funcol.all_reduce(x, "sum", world)
+    y = funcol.all_reduce(x, "sum", dist.group.WORLD)
     found["functional_type"] = type(y).__name__
     found["functional_is_tensor"] = isinstance(y, torch.Tensor)
     found["functional_value"] = (y + 0)[0].item()
     found["input_after"] = x[0].item()
-    raw = functional_op("all_reduce")(x, "sum", dist.group.WORLD.group_name)
+    raw = functional_op("all_reduce")(x, "sum", world_name())
     found["functional_same_memory"] = raw.data_ptr() == x.data_ptr()
     waited = functional_op("wait_tensor")(raw)
     found["wait_same_memory"] = waited.data_ptr() == raw.data_ptr()
@@ -51,7 +50,7 @@ def _eager() -> Seen:
     store = dist.PrefixStore("early", default_store())
     if dist.get_rank() == 1:
         store.get("read")
-    raw = functional_op("all_reduce")(x, "sum", dist.group.WORLD.group_name)
+    raw = functional_op("all_reduce")(x, "sum", world_name())
     found["before_wait"] = raw.clone()[0].item()
     if dist.get_rank() == 0:
         store.set("read", "yes")
@@ -144,7 +143,7 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     import torch
     import torch.distributed as dist
 
-    from labkit.torch_compat import funcol, functional_op
+    from labkit.torch_compat import funcol, functional_op, world_name
 
     def all_reduce(x):
         x = x * 1.0
@@ -202,7 +201,7 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     def gate(x):
         return gated(x * 1.0) + 1
 
-    wait_tensor, group = functional_op("wait_tensor"), dist.group.WORLD.group_name
+    wait_tensor, group = functional_op("wait_tensor"), world_name()
     reduce = functional_op("all_reduce")
 
     def wait_ignored(x):
@@ -210,9 +209,18 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
         wait_tensor(y)
         return y + 1
 
-    programs = (all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor, all_reduce_async)
-    programs += (broadcast, barrier, disabled, functional, functional_gather, gate, wait_ignored)
-    return {program.__name__: program for program in programs}
+    classic = [all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor]
+    others = [
+        all_reduce_async,
+        broadcast,
+        barrier,
+        disabled,
+        functional,
+        functional_gather,
+        gate,
+        wait_ignored,
+    ]
+    return {program.__name__: program for program in [*classic, *others]}
 
 
 @probe
@@ -318,7 +326,9 @@ def collectives_compile(seen: Seen) -> Result:
 def ignored_wait_goes_wrong(seen: Seen) -> Result:
     """A program that drops what wait_tensor returns goes on with a value that is not ready."""
     row = seen["wait_ignored"]
-    return verdict(not row["same"], f"compiled, the value is {'right' if row['same'] else 'wrong'} all the same")
+    return verdict(
+        not row["same"], f"compiled, the value is {'right' if row['same'] else 'wrong'} all the same"
+    )
 
 
 @judging(traced)

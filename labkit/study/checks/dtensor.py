@@ -9,7 +9,18 @@ from labkit.study.checks.capture import first_line
 @probe
 def placements(bench: Bench) -> Seen:
     """Tensors made with each placement over four ranks: logical and local shapes, and what is refused."""
-    return bench.run(_placements, ranks=4)[0]
+    return bench.run(_placements, ranks=4)[0] | bench.run(_two_by_four, ranks=8, backend="fake")[0]
+
+
+def _two_by_four() -> Seen:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    grid = init_device_mesh("cpu", (2, 4))
+    local = torch.empty(4096, 1024)  # never touched, so it takes no memory
+    made = DTensor.from_local(local, grid, [Shard(0), Shard(1)], run_check=False)
+    return {"two_by_four_logical": list(made.shape), "two_by_four_local": list(made.to_local().shape)}
 
 
 def _placements() -> Seen:
@@ -106,7 +117,9 @@ def torch_zeros_takes_a_mesh(seen: Seen) -> Result:
 @judging(placements)
 def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
     """torch.distributed.tensor.zeros allocates by placement, on each rank its own shard only."""
-    return verdict(seen["zeros_local"] == [2, 4], f"of 8 by 4 over four ranks, a rank allocates {seen['zeros_local']}")
+    return verdict(
+        seen["zeros_local"] == [2, 4], f"of 8 by 4 over four ranks, a rank allocates {seen['zeros_local']}"
+    )
 
 
 @judging(placements)
@@ -119,9 +132,18 @@ def is_a_python_subclass(seen: Seen) -> Result:
 
 
 @judging(placements)
-def run_check_is_off_by_default(seen: Seen) -> Result:
+def from_local_checks_by_default(seen: Seen) -> Result:
     """Unless the check is skipped with run_check=False, from_local notices local tensors that do not fit together."""
     return verdict(
         seen["unchecked_replica"] is None,
         f"four different replicas are taken without a word by default; rank 0 then reads {seen['unchecked_replica']}",
+    )
+
+
+@judging(placements)
+def two_by_four(seen: Seen) -> Result:
+    """On a two by four mesh with [Shard(0), Shard(1)], local 4096 by 1024 is logically 8192 by 4096."""
+    return verdict(
+        seen["two_by_four_logical"] == [8192, 4096] and seen["two_by_four_local"] == [4096, 1024],
+        f"local {seen['two_by_four_local']}, logically {seen['two_by_four_logical']}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Any, cast
 
 from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
 from labkit.study.checks.capture import first_line
@@ -55,7 +56,7 @@ def _store() -> Seen:
     found["read_by_other"] = server.get("uid").decode()
     for name, action in (
         ("missing_key", lambda: client.wait(["nobody"], half)),
-        ("target_value", lambda: client.wait(["init_barrier"], 2)),
+        ("target_value", lambda: client.wait(["init_barrier"], cast(Any, 2))),
         ("no_server", lambda: dist.TCPStore("127.0.0.1", 1, is_master=False, timeout=half)),
     ):
         try:
@@ -139,7 +140,7 @@ def _mesh() -> Seen:
     return {
         "tensor": grid.mesh.tolist(),
         "tensor_device": str(grid.mesh.device),
-        "coordinate": list(grid.get_coordinate()),
+        "coordinate": list(grid.get_coordinate() or ()),
         "mine": members,
         "cached": grid.get_group("tp") is grid.get_group("tp") and grid.get_group(1) is grid.get_group("tp"),
         "pseudo_code": [grid.mesh.select(0, i).flatten().tolist() for i in range(2)],
@@ -198,7 +199,9 @@ def rank_five_talks_to(seen: Seen) -> Result:
 @judging(mesh)
 def groups_are_made_once(seen: Seen) -> Result:
     """Asking a mesh for an axis' group gives the same group every time."""
-    return verdict(seen["cached"], "the same object twice, by name and by number" if seen["cached"] else "not the same")
+    return verdict(
+        seen["cached"], "the same object twice, by name and by number" if seen["cached"] else "not the same"
+    )
 
 
 @judging(mesh)

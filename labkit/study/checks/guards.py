@@ -85,7 +85,9 @@ def static_by_default(seen: Seen) -> Result:
     """The first compile fixes the sizes that it sees."""
     fixed = seen["first_two"]["counts"] == [1, 1] and not seen["first_two"]["symbolic"]
     again = seen["sizes"]["counts"][:2] == [1, 2]
-    return verdict(fixed and again, f"graphs after sizes 4, 5: {seen['sizes']['counts'][:2]}; the first has no symbols")
+    return verdict(
+        fixed and again, f"graphs after sizes 4, 5: {seen['sizes']['counts'][:2]}; the first has no symbols"
+    )
 
 
 @judging(recompiles)

@@ -53,6 +53,7 @@ def _operations() -> Seen:
     def note(name, action, expected):
         result, counts = _communicates(action)
         found[name] = {"placement": str(result.placements[0]), "collectives": counts}
+        found[name]["type"] = type(result).__name__
         found[name]["right"] = bool(torch.allclose(result.full_tensor(), expected, atol=1e-5))
         return result
 
@@ -73,7 +74,7 @@ def _operations() -> Seen:
     ):
         leaf.grad = None
         out = loss(leaf.redistribute(placements=[Replicate()]))
-        _, counts = _communicates(lambda out=out: out.backward())
+        _, counts = _communicates(out.backward)
         assert leaf.grad is not None
         found[name] = {"collectives": counts, "gradient_type": type(leaf.grad).__name__}
         found[name]["gradient"] = leaf.grad.full_tensor()[0, 0].item()
@@ -118,7 +119,9 @@ def sum_gathers(seen: Seen) -> Result:
 def inner_split_gives_partial(seen: Seen) -> Result:
     """A product over a dimension that both factors are split on is Partial."""
     row = seen["inner"]
-    return verdict(row["placement"].startswith("P") and row["right"], f"{row['placement']}, {_said(row['collectives'])}")
+    return verdict(
+        row["placement"].startswith("P") and row["right"], f"{row['placement']}, {_said(row['collectives'])}"
+    )
 
 
 @judging(operations)
@@ -138,6 +141,30 @@ def mismatch_communicates(seen: Seen) -> Result:
     return verdict(
         bool(row["collectives"]) and row["right"], f"{_said(row['collectives'])}, result {row['placement']}"
     )
+
+
+@judging(operations)
+def mismatch_gathers(seen: Seen) -> Result:
+    """An operand in Shard(0) that is needed whole is gathered silently."""
+    counts = seen["mismatched"]["collectives"]
+    return verdict(_gathers(counts) == 1 == sum(counts.values()), _said(counts))
+
+
+PRODUCTS = ("column", "sum", "inner", "partial_used", "mismatched")
+
+
+@judging(operations)
+def results_are_wrapped(seen: Seen) -> Result:
+    """What an operation on DTensors returns is a DTensor again."""
+    kinds = {seen[name]["type"] for name in PRODUCTS}
+    return verdict(kinds == {"DTensor"}, f"results of type {', '.join(sorted(kinds))}")
+
+
+@judging(operations)
+def results_are_right(seen: Seen) -> Result:
+    """Operations on DTensors give what the same operations on the whole tensors give."""
+    right = [name for name in PRODUCTS if seen[name]["right"]]
+    return verdict(len(right) == len(PRODUCTS), f"{len(right)} of {len(PRODUCTS)} operations agree")
 
 
 @judging(operations)
@@ -172,12 +199,16 @@ def gradients_flow(seen: Seen) -> Result:
 
 @judging(operations)
 def grid_product_gathers(seen: Seen) -> Result:
-    """[Shard(0), Shard(1)] times replicated gathers the second dimension and gives [Shard(0), Replicate]."""
-    row = seen["grid"]
-    return verdict(
-        _gathers(row["collectives"]) > 0 and row["placement"][1].startswith("R"),
-        f"({', '.join(row['placement'])}) with {_said(row['collectives'])}",
-    )
+    """[Shard(0), Shard(1)] times replicated gathers the second dimension."""
+    counts = seen["grid"]["collectives"]
+    return verdict(_gathers(counts) > 0, _said(counts))
+
+
+@judging(operations)
+def grid_product_placement(seen: Seen) -> Result:
+    """That product is placed [Shard(0), Replicate]."""
+    placed = seen["grid"]["placement"]
+    return verdict(placed[0].startswith("S") and placed[1].startswith("R"), f"[{', '.join(placed)}]")
 
 
 @judging(operations)

@@ -69,14 +69,21 @@ for _config in ("Small", "Med", "XL"):
         ("overhead", "runtime_overhead_percent"),
     ):
         _full = f"offload_{_config.lower()}_{_name}"
-        _stands(_full, "activation_offload", _config, _column, f"The recorded {_column} of {_config} is the claimed one.")
+        _stands(
+            _full,
+            "activation_offload",
+            _config,
+            _column,
+            f"The recorded {_column} of {_config} is the claimed one.",
+        )
 
 
 def _percent(config: str) -> None:
     def judge(seen: Seen) -> Result:
         row = seen["activation_offload"][config]
-        share = 100 * row["memory_savings_mb"] / (row["peak_alloc_mb"] + row["memory_savings_mb"])
-        said = f"{row['memory_savings_mb']:g} of {row['peak_alloc_mb'] + row['memory_savings_mb']:g} MB is {share:.1f} %"
+        saved, without = row["memory_savings_mb"], row["peak_alloc_mb"] + row["memory_savings_mb"]
+        share = 100 * saved / without
+        said = f"{saved:g} of {without:g} MB is {share:.1f} %"
         return verdict(round(share, 1) == number(str(seen["claimed"])), f"{said}; not run here")
 
     judge.__doc__ = f"The claimed percentage of {config} is its savings over its peak without offloading."

@@ -99,4 +99,6 @@ def write_back_comes_last(seen: Seen) -> Result:
 @judging(mutation)
 def caller_sees_the_mutation(seen: Seen) -> Result:
     """After the call the caller finds its tensor changed, as in eager."""
-    return verdict(seen["input_after"] == 2 and seen["right"], f"1 * 2 is {seen['input_after']:g} in the caller's x")
+    return verdict(
+        seen["input_after"] == 2 and seen["right"], f"1 * 2 is {seen['input_after']:g} in the caller's x"
+    )

@@ -38,6 +38,7 @@ def drills(bench: Bench) -> Seen:
             ("one_call_fewer", _one_call_fewer),
             ("other_kind", _other_kind),
             ("swapped", _swapped),
+            ("other_dtype", _other_dtype),
             ("data_branch", _data_branch),
             ("own_break", _own_break),
             ("own_graphs", _own_graphs),
@@ -77,6 +78,15 @@ def _swapped() -> list[float]:
     for x in (a, b) if dist.get_rank() == 0 else (b, a):
         dist.all_reduce(x)
     return [a[0].item(), b[0].item()]
+
+
+def _other_dtype() -> float:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(2, dtype=torch.int32 if dist.get_rank() else torch.float32)
+    dist.all_reduce(x)
+    return float(x[0].item())
 
 
 def _data_branch() -> float:
@@ -150,6 +160,17 @@ def other_order_hangs_or_corrupts(seen: Seen) -> Result:
 
 
 @judging(drills)
+def other_metadata_goes_wrong(seen: Seen) -> Result:
+    """Tensors of another dtype on one rank end in an error, a hang or wrong numbers."""
+    row = seen["other_dtype"]
+    values = row.get("values", [])
+    return verdict(
+        row["how"] != "finished" or values != [2, 2],
+        f"float32 ones and int32 ones: {values or row['how']} instead of [2, 2]",
+    )
+
+
+@judging(drills)
 def data_branches_diverge(seen: Seen) -> Result:
     """A branch on data with a collective in it, taken by one rank only, ends in a hang or in wrong numbers."""
     row = seen["data_branch"]
@@ -176,7 +197,10 @@ def each_rank_compiles_alone(seen: Seen) -> Result:
     """Each rank traces what it sees, so ranks can have different graphs of one program."""
     row = seen["own_graphs"]
     values = row.get("values", [])
-    return verdict(len({tuple(v) for v in values}) == 2, f"rank 0 has {values[0]}, rank 1 {values[1]}" if values else row["how"])
+    return verdict(
+        len({tuple(v) for v in values}) == 2,
+        f"rank 0 has {values[0]}, rank 1 {values[1]}" if values else row["how"],
+    )
 
 
 @judging(drills)
@@ -252,7 +276,10 @@ def collectives_can_agree_on_recompiles(seen: Seen) -> Result:
     values = row.get("values", [])
     graphs = [value["graphs"] for value in values]
     right = all(value["value"] == 5 for value in values)
-    return verdict(graphs == [2, 2] and right, f"with guard collectives: graphs by rank {graphs}" if graphs else row["how"])
+    return verdict(
+        graphs == [2, 2] and right,
+        f"with guard collectives: graphs by rank {graphs}" if graphs else row["how"],
+    )
 
 
 @probe

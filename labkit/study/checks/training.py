@@ -29,7 +29,9 @@ def _parallel() -> Seen:
     mesh = init_device_mesh("cpu", (2,))
     x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
 
-    class Layer(nn.Module):  # modules of torch itself are not compiled where a break makes them a frame of their own
+    class Layer(
+        nn.Module
+    ):  # modules of torch itself are not compiled where a break makes them a frame of their own
         def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(64, 64)
@@ -61,16 +63,16 @@ def _parallel() -> Seen:
     dist.all_reduce(expected)
     expected /= 2
 
-    def step(model, run) -> bool:
+    def step(model: Any, run: Any) -> bool:
         run(x).sum().backward()
         return bool(torch.allclose(gradients(model), expected, atol=1e-5))
 
     found: Seen = {}
     dynamo_reset()
-    model, graphs = DistributedDataParallel(net(), bucket_cap_mb=1), Capture(aot=True)
-    run = torch.compile(model, backend=graphs)
+    replicated, graphs = DistributedDataParallel(net(), bucket_cap_mb=1), Capture(aot=True)
+    run = torch.compile(replicated, backend=graphs)
     with record() as rec:
-        right = step(model, run)
+        right = step(replicated, run)
     found["ddp"] = {
         "right": right,
         "breaks": len(rec.breaks),
@@ -148,7 +150,8 @@ def compiled_regions_work_with_ddp_and_fsdp(seen: Seen) -> Result:
     ddp, fsdp = seen["ddp"], seen["fsdp"]
     ok = ddp["right"] and fsdp["compiled_right"] and ddp["graphs"] > 0 and fsdp["graphs"] > 0
     return verdict(
-        ok, f"gradients right: DDP {ddp['right']} ({ddp['graphs']} graphs), FSDP2 by layer {fsdp['compiled_right']}"
+        ok,
+        f"gradients right: DDP {ddp['right']} ({ddp['graphs']} graphs), FSDP2 by layer {fsdp['compiled_right']}",
     )
 
 
