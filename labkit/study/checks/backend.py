@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import random
+import time
 
 from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
 
 
 @probe
 def inductor(bench: Bench) -> Seen:
-    """A functional all-reduce and a chain of bfloat16 operations, compiled with the default backend, twice."""
-    with tempfile.TemporaryDirectory(prefix="labkit-ledger-") as cache:
-        return bench.run(_inductor, cache)[0]
+    """Two programs with a functional all-reduce, compiled with the default backend; one of them twice."""
+    salt = random.randrange(2**20)  # a constant never compiled before: no cache has the program yet
+    return bench.run(_compile_twice, salt)[0] | bench.run(_ignore_a_wait)[0]
 
 
-def _inductor(cache: str) -> Seen:
-    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-    try:
-        return _compile_twice()
-    finally:
-        os.environ.pop("TORCHINDUCTOR_CACHE_DIR")
-        if before is not None:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
-
-
-def _compile_twice() -> Seen:
+def _compile_twice(salt: int) -> Seen:
     import torch
     import torch.distributed as dist
 
@@ -35,7 +24,7 @@ def _compile_twice() -> Seen:
 
     def program(x):
         y = funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
-        return y + 1
+        return y + salt
 
     x = torch.ones(64) * (dist.get_rank() + 1)
     found: Seen = {}
@@ -51,35 +40,67 @@ def _compile_twice() -> Seen:
             lines = [line.strip() for line in code.splitlines() if "_c10d_functional.all_reduce" in line]
             found = {
                 "code_calls": [line[:120] for line in lines if not line.startswith("#")],
-                "right": y[0].item() == 7,
+                "right": y[0].item() == 6 + salt,
             }
     found["cached"] = cached
+    overlap = ("reorder_for_compute_comm_overlap", "aten_distributed_optimizations.enable_overlap_scheduling")
+    found["overlap_by_default"] = {name: bool(setting(f"inductor.config.{name}")) for name in overlap}
+    return found
 
-    def rounding(a, b):
+
+def _ignore_a_wait() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, functional_op, world_name
+
+    reduce, wait, world = functional_op("all_reduce"), functional_op("wait_tensor"), world_name()
+
+    def ignores_the_wait(x):
+        y = reduce(x * 2, "sum", world)
+        wait(y)
+        return y + 1
+
+    dynamo_reset()
+    x, right = torch.ones(64) * (dist.get_rank() + 1), {}
+    for name, run in (("eager", ignores_the_wait), ("compiled", torch.compile(ignores_the_wait))):
+        with torch.no_grad():
+            run(x)
+            dist.barrier()
+            if dist.get_rank():
+                time.sleep(0.1)  # the peer comes late, so a value that is not waited for cannot be the sum
+            right[name] = run(x)[0].item() == 7
+    return {"ignored_wait_right": right}
+
+
+@probe
+def rounding(bench: Bench) -> Seen:
+    """A chain of bfloat16 operations by stage of the compiler: how many of its sums differ from eager."""
+    return bench.run(_rounding, ranks=1)[0]
+
+
+def _rounding() -> Seen:
+    import torch
+
+    from labkit.torch_compat import dynamo_reset
+
+    def chain(a, b):
         return ((a * b) * 1.1 + b).sum(-1)
 
     torch.manual_seed(0)
+    dynamo_reset()
     a, b = torch.randn(2, 32, 256, dtype=torch.bfloat16).unbind(0)
-    eager, compiled = rounding(a, b), torch.compile(rounding)(a, b)
-    found["without_inductor_differ"] = {
-        name: int((torch.compile(rounding, backend=name)(a, b) != eager).sum())
-        for name in ("eager", "aot_eager")
+    eager, compiled = chain(a, b), torch.compile(chain)(a, b)
+    stages = {name: torch.compile(chain, backend=name)(a, b) for name in ("eager", "aot_eager")}
+    emulated = torch.compile(chain, options={"emulate_precision_casts": True})(a, b)
+    return {
+        "without_inductor_differ": {name: int((y != eager).sum()) for name, y in stages.items()},
+        "emulated_differ": int((emulated != eager).sum()),
+        "largest_difference": float((eager - compiled).abs().max()),
+        "elements_that_differ": int((eager != compiled).sum()),
+        "elements": eager.numel(),
+        "close": bool(torch.allclose(eager, compiled, rtol=0.1, atol=1.0)),
     }
-    with torch.no_grad():
-        found["emulated_differ"] = int(
-            (torch.compile(rounding, options={"emulate_precision_casts": True})(a, b) != eager).sum()
-        )
-    found["largest_difference"] = float((eager - compiled).abs().max())
-    found["elements_that_differ"] = int((eager != compiled).sum())
-    found["elements"] = eager.numel()
-    found["close"] = bool(torch.allclose(eager, compiled, rtol=0.1, atol=1.0))
-    found["overlap_by_default"] = {
-        name: bool(setting(f"inductor.config.{name}")) for name in ("reorder_for_compute_comm_overlap",)
-    }
-    found["overlap_by_default"]["aten_distributed_optimizations.enable_overlap_scheduling"] = bool(
-        setting("inductor.config.aten_distributed_optimizations.enable_overlap_scheduling")
-    )
-    return found
 
 
 @judging(inductor)
@@ -93,6 +114,14 @@ def reinplaces_collectives(seen: Seen) -> Result:
 
 
 @judging(inductor)
+def ignored_wait_goes_wrong(seen: Seen) -> Result:
+    """A program that drops what wait_tensor returns goes on with a value that is not ready."""
+    right = seen["ignored_wait_right"]
+    wrong = [name for name, is_right in right.items() if not is_right]
+    return verdict(bool(wrong), f"the value is right all the same: {right}" if not wrong else f"wrong in {wrong}")
+
+
+@judging(inductor)
 def a_second_compile_hits_the_cache(seen: Seen) -> Result:
     """Compiling the same program again takes it from the cache."""
     first, second = seen["cached"]
@@ -102,7 +131,7 @@ def a_second_compile_hits_the_cache(seen: Seen) -> Result:
     )
 
 
-@judging(inductor)
+@judging(rounding)
 def is_not_bitwise_equal(seen: Seen) -> Result:
     """Compiled numbers are not bit for bit those of eager."""
     return verdict(
@@ -119,7 +148,7 @@ def collectives_are_not_optimized_by_default(seen: Seen) -> Result:
     return verdict(not on, f"on by default: {', '.join(on) or 'none of the overlap passes'}")
 
 
-@judging(inductor)
+@judging(rounding)
 def stages_can_be_told_apart(seen: Seen) -> Result:
     """A difference can be put down to a stage: tracing alone leaves the numbers, the backend changes them."""
     row = seen["without_inductor_differ"]
@@ -130,7 +159,7 @@ def stages_can_be_told_apart(seen: Seen) -> Result:
     )
 
 
-@judging(inductor)
+@judging(rounding)
 def precision_casts_can_be_emulated(seen: Seen) -> Result:
     """A setting makes compiled code round where eager does."""
     return verdict(

@@ -50,4 +50,4 @@ def _short(node: Any) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of what an exception says, and its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160].rstrip(" :")

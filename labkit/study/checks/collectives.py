@@ -143,7 +143,7 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     import torch
     import torch.distributed as dist
 
-    from labkit.torch_compat import funcol, functional_op, world_name
+    from labkit.torch_compat import funcol
 
     def all_reduce(x):
         x = x * 1.0
@@ -201,14 +201,6 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     def gate(x):
         return gated(x * 1.0) + 1
 
-    wait_tensor, group = functional_op("wait_tensor"), world_name()
-    reduce = functional_op("all_reduce")
-
-    def wait_ignored(x):
-        y = reduce(x, "sum", group)
-        wait_tensor(y)
-        return y + 1
-
     classic = [all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor]
     others = [
         all_reduce_async,
@@ -218,7 +210,6 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
         functional,
         functional_gather,
         gate,
-        wait_ignored,
     ]
     return {program.__name__: program for program in [*classic, *others]}
 
@@ -320,15 +311,6 @@ def collectives_compile(seen: Seen) -> Result:
     names = (*CLASSIC, "functional", "functional_gather")
     same = [n for n in names if seen[n]["same"] and seen[n]["calls"]]
     return verdict(len(same) == len(names), f"{len(same)} of {len(names)} compiled with the same numbers")
-
-
-@judging(traced)
-def ignored_wait_goes_wrong(seen: Seen) -> Result:
-    """A program that drops what wait_tensor returns goes on with a value that is not ready."""
-    row = seen["wait_ignored"]
-    return verdict(
-        not row["same"], f"compiled, the value is {'right' if row['same'] else 'wrong'} all the same"
-    )
 
 
 @judging(traced)
