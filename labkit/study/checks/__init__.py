@@ -18,6 +18,7 @@ from labkit.study.checks import (
     groups,
     guards,
     logs,
+    membership,
     redistribute,
     reference,
     streams,
@@ -28,7 +29,7 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(collectives, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
-    *(groups, symmetry, training, backend, streams, logs, reference),
+    *(groups, symmetry, membership, training, backend, streams, logs, reference),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

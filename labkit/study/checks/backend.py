@@ -118,7 +118,9 @@ def ignored_wait_goes_wrong(seen: Seen) -> Result:
     """A program that drops what wait_tensor returns goes on with a value that is not ready."""
     right = seen["ignored_wait_right"]
     wrong = [name for name, is_right in right.items() if not is_right]
-    return verdict(bool(wrong), f"the value is right all the same: {right}" if not wrong else f"wrong in {wrong}")
+    return verdict(
+        bool(wrong), f"the value is right all the same: {right}" if not wrong else f"wrong in {wrong}"
+    )
 
 
 @judging(inductor)

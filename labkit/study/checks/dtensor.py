@@ -39,7 +39,13 @@ def _placements() -> Seen:
     own = DTensor.from_local(torch.ones(256, 512), mesh, [Shard(0)], run_check=False)
     both = DTensor.from_local(torch.ones(2, 2), grid, [Shard(0), Shard(1)], run_check=False)
     partial = DTensor.from_local(torch.full((2,), float(dist.get_rank() + 1)), mesh, [Partial()])
-    differing = DTensor.from_local(torch.full((2,), float(dist.get_rank())), mesh, [Replicate()])
+    replicas: list[float | str] = [0.0] * 4
+    try:
+        differing = DTensor.from_local(torch.full((2,), float(dist.get_rank())), mesh, [Replicate()])
+        mine: float | str = differing.to_local()[0].item()
+    except Exception as error:
+        mine = first_line(error)
+    dist.all_gather_object(replicas, mine)
     made = dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)])
     found: Seen = {
         "shard_local": list(sharded.to_local().shape),
@@ -50,7 +56,7 @@ def _placements() -> Seen:
         "grid_logical": list(both.shape),
         "partial_local": partial.to_local()[0].item(),
         "partial_whole": partial.full_tensor()[0].item(),
-        "unchecked_replica": differing.full_tensor()[0].item() if dist.get_rank() == 0 else None,
+        "replicas": replicas,
         "zeros_local": list(made.to_local().shape),
         "is_tensor_subclass": issubclass(DTensor, torch.Tensor),
         "intercepts_dispatch": "__torch_dispatch__" in vars(DTensor),
@@ -134,10 +140,10 @@ def is_a_python_subclass(seen: Seen) -> Result:
 @judging(placements)
 def from_local_checks_by_default(seen: Seen) -> Result:
     """Unless the check is skipped with run_check=False, from_local notices local tensors that do not fit together."""
-    return verdict(
-        seen["unchecked_replica"] is None,
-        f"four different replicas are taken without a word by default; rank 0 then reads {seen['unchecked_replica']}",
-    )
+    replicas = seen["replicas"]
+    noticed = len(set(replicas)) == 1 or any(isinstance(value, str) for value in replicas)
+    said = "noticed" if noticed else "taken without a word by default"
+    return verdict(noticed, f"four different replicas are {said}: {replicas}")
 
 
 @judging(placements)
