@@ -255,3 +255,48 @@ def setting(dotted: str) -> Any:
 def compiled_autograd(compiler: Callable[..., Any]) -> Any:
     """A context in which backward passes are captured whole and handed to `compiler` (compiled autograd)."""
     return require("torch._dynamo.compiled_autograd")._enable(compiler)
+
+
+def pretend_streams() -> Callable[[int], Any]:
+    """Make this process believe in an accelerator with streams, and return a function that makes such streams.
+
+    Only what asks the hardware is replaced (is there one, how fast is it, which device is this, and what an event
+    does when it runs); Dynamo and AOTAutograd make their real stream graphs. The process is good for nothing else
+    afterwards: use it in a rank that is thrown away.
+    """
+    import torch
+
+    operators = require("torch._dynamo.variables.streams")
+    backward = require("torch._functorch._aot_autograd.streams")
+    roofline = require("torch.utils._runtime_estimation")
+
+    def stream(number: int) -> Any:
+        return torch.Stream(stream_id=number, device_index=0, device_type=1)  # type: ignore[call-overload]
+
+    class Idle:
+        """Stands for a stream or an event when the graph runs: it has every method, and none does anything."""
+
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: None
+
+    default = stream(0)
+    replaced: list[tuple[Any, str, Any]] = [
+        (torch.accelerator, "is_available", lambda: True),
+        (torch.accelerator, "current_stream", lambda device=None, /: default),
+        (torch.accelerator, "set_stream", lambda stream: None),
+        (roofline, "get_gpu_dram_gbps", lambda: 3350),
+        (roofline, "get_device_tflops", lambda dtype: 400),
+        (backward, "get_device", lambda node: torch.device("cuda", 0)),
+        (operators, "_get_event_by_index", Idle),
+        (operators, "_get_stream_by_index", Idle),
+    ]
+    for owner, name, stand_in in replaced:
+        if not hasattr(owner, name):
+            raise UnsupportedTorch(
+                f"this torch has no {owner.__name__}.{name}, which pretended streams replace"
+            )
+        setattr(owner, name, stand_in)
+    return stream

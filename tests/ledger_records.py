@@ -31,6 +31,10 @@ def op(placement: str, right: bool = True, **collectives: int) -> Record:
     return {"placement": placement, "collectives": collectives, "right": right, "type": "DTensor"}
 
 
+def node(op: str, stream: int | None = None, *takes: str) -> Record:
+    return {"op": op, "stream": stream, "takes": list(takes)}
+
+
 BASE: dict[str, Record] = {
     "collectives.eager": {
         "inplace_value": 3.0, "inplace_same_memory": True, "inplace_returns": "NoneType", "async_returns": "Work",
@@ -130,6 +134,19 @@ BASE: dict[str, Record] = {
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
         "without_inductor_differ": {"eager": 0, "aot_eager": 0},
+    },
+    "stream_graphs.graphs": {
+        "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("sin", 1)],
+        "forward": [node("sin", 1), node("mul", 1), node("cos", 2), node("mul", 2), node("add")],
+        "backward": [
+            node("neg", 2), node("control_deps(record_event)"), node("cos", 1), node("control_deps(wait_event)"),
+            node("add", 2), node("sync_dealloc"),
+        ],
+        "graphs_after_other_streams": 1, "meta_keys": [], "stream_constants": 0,
+        "event": {"error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")]},
+        "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
+        "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
+        "frees": {"error": "", "nodes": [node("cos", 1), node("control_deps(synchronize_stream)"), node("add")]},
     },
     "streams.operators": {
         "schemas": {
@@ -246,7 +263,7 @@ CASES: dict[str, list[Record]] = {
     "dtensor.torch_zeros_takes_a_mesh": [{"torch_zeros": ""}, {"torch_zeros": "TypeError"}],
     "dtensor.dtensor_zeros_allocates_the_shard": [{}, {"zeros_local": [8, 4]}],
     "dtensor.is_a_python_subclass": [{}, {"is_tensor_subclass": False}, {"intercepts_dispatch": False}],
-    "dtensor.from_local_checks_by_default": [{"unchecked_replica": None}, {"replicas": [0.0, 1.0, 2.0, 3.0]}],
+    "dtensor.from_local_checks_by_default": [{"replicas": [0.0] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]}],
     "redistribute.column_product_needs_nothing": [
         {}, {"column": op("R")}, {"column": op("S(1)", all_gather=1)}, {"column": op("S(1)", right=False)},
     ],
@@ -379,6 +396,51 @@ CASES: dict[str, list[Record]] = {
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
     ],
     "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "stream_graphs.contexts_mark_their_nodes": [
+        {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
+        {"forward": [node("sin", 1), node("mul", 1), node("cos", 1), node("mul", 1)]},
+        {"forward": [node("sin", 1), node("mul", 2), node("cos", 2), node("mul", 1)]},
+    ],
+    "stream_graphs.outside_is_default": [
+        {}, {"forward": [node("sin", 1), node("add", 2)]}, {"forward": [node("sin"), node("add")]},
+    ],
+    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}],
+    "stream_graphs.lookup_by_get_user_obj": [
+        {}, {"dynamo": [node("get_external_object_by_index")]}, {"dynamo": [node("sin")]},
+    ],
+    "stream_graphs.set_current_stream_is_in_the_graph": [{}, {"dynamo": [node("sin", 1)]}],
+    "stream_graphs.no_current_stream_operators": [
+        {}, {"forward": [node("set_current_stream"), node("sin", 1)]}, {"forward": [node("sin")]},
+    ],
+    "stream_graphs.other_streams_run_the_same_graph": [{}, {"graphs_after_other_streams": 2}],
+    "stream_graphs.meta_is_stream_idx": [{"meta_keys": ["stream_idx"]}, {"meta_keys": []}],
+    "stream_graphs.backward_keeps_the_stream": [
+        {}, {"backward": [node("neg", 1), node("cos", 1)]}, {"backward": [node("neg", 2), node("cos", 2)]},
+        {"forward": [node("sin"), node("cos")], "backward": [node("neg"), node("cos")]},
+    ],
+    "stream_graphs.accumulation_waits": [
+        {}, {"backward": [node("control_deps(record_event)"), node("add")]}, {"backward": [node("neg", 2)]},
+        {"backward": [node("control_deps(wait_event)"), node("control_deps(record_event)"), node("add")]},
+        {"backward": [node("add"), node("control_deps(record_event)"), node("control_deps(wait_event)")]},
+    ],
+    "stream_graphs.dependencies_pass_through": [
+        {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
+        {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
+        {"event": {"nodes": [node("control_deps(record_event)")]}},
+    ],
+    "stream_graphs.early_record_is_an_error": [
+        {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
+    ],
+    "stream_graphs.mutation_alone_is_allowed": [
+        {}, {"mutates": {"error": "RuntimeError", "nodes": []}}, {"mutates": {"nodes": [node("mul"), node("add", 1)]}},
+    ],
+    "stream_graphs.synchronize_is_kept": [
+        {}, {"frees": {"nodes": [node("cos", 1), node("add")]}},
+        {"frees": {"nodes": [node("add"), node("control_deps(synchronize_stream)")]}},
+    ],
+    "stream_graphs.crossing_records_an_event": [
+        {}, {"backward": [node("add", 2)]}, {"backward": [node("sync_dealloc"), node("control_deps(record_event)")]},
+    ],
     **{
         f"streams.{name}": [{}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt a) -> ()"}}]
         for name in ("record_event", "wait_event", "wait_stream")

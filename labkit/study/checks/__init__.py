@@ -21,6 +21,7 @@ from labkit.study.checks import (
     membership,
     redistribute,
     reference,
+    stream_graphs,
     streams,
     symmetry,
     training,
@@ -29,7 +30,7 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(collectives, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
-    *(groups, symmetry, membership, training, backend, streams, logs, reference),
+    *(groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]
