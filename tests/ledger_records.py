@@ -42,7 +42,7 @@ BASE: dict[str, Record] = {
         "functional_value": 3.0, "functional_same_memory": False, "input_after": 1.0, "wait_same_memory": True,
         "before_wait": 1.0, "after_wait_ignored": 3.0, "gate_same_object": True, "gate_value": 3.0,
     },
-    "collectives.traced": {
+    "tracing.traced": {
         **{name: {**KEPT, "calls": [*KEPT_CALLS, "aten.copy"]} for name in CLASSIC},
         **{name: {**KEPT, "calls": KEPT_CALLS} for name in ("functional", "functional_gather", "gate")},
         **{name: BROKEN for name in ("all_reduce_async", "broadcast", "barrier", "disabled")},
@@ -180,22 +180,22 @@ CASES: dict[str, list[Record]] = {
     "collectives.wait_returns_new": [{"wait_same_memory": False}, {"wait_same_memory": True}],
     "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
-    "collectives.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
-    "collectives.work_handles_break": [{}, {"all_reduce_async": {"one_graph": True}}],
-    "collectives.functional_is_traced": [
+    "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
+    "tracing.work_handles_break": [{}, {"all_reduce_async": {"one_graph": True}}],
+    "tracing.functional_is_traced": [
         {}, {"functional": {"one_graph": False}}, {"functional": {"same": False}},
         {"functional_gather": {"graphs": 2}}, {"functional": {"calls": ["aten.add"]}},
     ],
-    "collectives.disable_splits_at_the_collective": [
+    "tracing.disable_splits_at_the_collective": [
         {}, {"disabled": {"one_graph": True}}, {"disabled": {"graphs": 1}},
     ],
-    "collectives.classic_becomes_functional": [{}, {"all_gather": {"calls": ["c10d.allgather_"]}}],
-    "collectives.collectives_compile": [{}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}}],
-    "collectives.groups_leak_into_the_graph": [
+    "tracing.classic_becomes_functional": [{}, {"all_gather": {"calls": ["c10d.allgather_"]}}],
+    "tracing.collectives_compile": [{}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}}],
+    "tracing.groups_leak_into_the_graph": [
         {"all_reduce": {"argument_types": ["Node", "ProcessGroup"]}},
         {"all_reduce": {"argument_types": ["Node", "str"]}},
     ],
-    "collectives.gate_is_functional_compiled": [
+    "tracing.gate_is_functional_compiled": [
         {}, {"gate": {"one_graph": False}}, {"gate": {"same": False}},
         {"gate": {"calls": [*KEPT_CALLS, "aten.copy"]}}, {"gate": {"calls": ["aten.add"]}},
     ],

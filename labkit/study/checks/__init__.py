@@ -24,12 +24,13 @@ from labkit.study.checks import (
     stream_graphs,
     streams,
     symmetry,
+    tracing,
     training,
 )
 from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
-    *(collectives, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
+    *(collectives, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
     *(groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
 )
 
