@@ -76,6 +76,11 @@ BASE: dict[str, Record] = {
     },
     "cost.eager_functional": SLOWER,
     "cost.eager_dtensor": SLOWER,
+    "cost.compiled_dtensor": {**FASTER, "over_plain": 1.5},
+    "rendezvous.rendezvous": {
+        "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
+        "keys": {"default_pg/0//cpu//0/0": "address", "default_pg/0//cpu//0/1": "address", "init/cnt": "2"},
+    },
     "dtensor.placements": {
         "shard_local": [256, 512], "replicate_local": [1024, 512], "passed_logical": [4096, 512],
         "passed_local": [1024, 512], "own_logical": [1024, 512], "grid_logical": [4, 4], "partial_local": 1.0,
@@ -101,6 +106,7 @@ BASE: dict[str, Record] = {
     },
     "groups.mesh": {
         "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "is_tensor": True, "coordinate": [1, 1],
+        "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
         "cached": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
         "bases": ["torch.distributed.ProcessGroup", "pybind11_builtins.pybind11_object", "builtins.object"],
     },
@@ -250,6 +256,15 @@ CASES: dict[str, list[Record]] = {
     "cliff.functional_is_faster_than_eager": [{}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}],
     "cost.functional_is_slower_in_eager": [{}, FASTER, TELLS_NOTHING],
     "cost.dtensor_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING],
+    "cost.compiling_takes_the_overhead_away": [{}, SLOWER, TELLS_NOTHING],
+    "rendezvous.rank_zero_serves": [{}, {"port_from_environment_answers": False}],
+    "rendezvous.environment_is_read": [
+        {}, {"world": [[0, 1], [0, 1]]}, {"port_from_environment_answers": False},
+    ],
+    "rendezvous.completes_when_all_are_there": [{}, {"rank_0_waited": False}, {"world": [[0, 2]]}],
+    "rendezvous.ranks_write_addresses": [{}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}],
+    "rendezvous.a_counter_is_in_the_store": [{}, {"keys": {"init/cnt": "1"}}, {"keys": None}],
+    "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
     "dtensor.shard_splits": [{}, {"shard_local": [1024, 128]}],
     "dtensor.replicate_copies": [{}, {"replicate_local": [256, 512]}],
     "dtensor.partial_holds_a_summand": [{}, {"partial_whole": 1.0}, {"partial_local": 10.0}],

@@ -21,6 +21,7 @@ from labkit.study.checks import (
     membership,
     redistribute,
     reference,
+    rendezvous,
     stream_graphs,
     streams,
     symmetry,
@@ -31,7 +32,7 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(collectives, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
-    *(groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
+    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

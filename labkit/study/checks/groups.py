@@ -125,16 +125,28 @@ def groups_share_one_store(seen: Seen) -> Result:
 @probe
 def mesh(bench: Bench) -> Seen:
     """A mesh of two by four on eight ranks that exchange nothing: its tensor, coordinates, and groups."""
-    found = bench.run(_mesh, ranks=8, backend="fake")
+    found = bench.run(_mesh, ranks=8, backend="fake")  # nothing is sent, so eight cost no more than two
     return {**found[5], "groups": [found[rank]["mine"] for rank in range(8)]}
 
 
 def _mesh() -> Seen:
     import torch
     import torch.distributed as dist
+    from torch.distributed import device_mesh
     from torch.distributed.device_mesh import init_device_mesh
 
-    grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+    made: list[list[int]] = []
+    new_group = device_mesh.new_group
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        made.append(list(options.get("ranks") or arguments[0]))
+        return new_group(*arguments, **options)
+
+    device_mesh.new_group = counted
+    try:
+        grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+    finally:
+        device_mesh.new_group = new_group
     members = {name: dist.get_process_group_ranks(grid.get_group(name)) for name in ("dp", "tp")}
     kind = type(dist.group.WORLD)
     return {
@@ -146,6 +158,7 @@ def _mesh() -> Seen:
         "pseudo_code": [grid.mesh.select(0, i).flatten().tolist() for i in range(2)],
         "bases": [f"{base.__module__}.{base.__name__}" for base in kind.__mro__],
         "is_tensor": isinstance(grid.mesh, torch.Tensor),
+        "made_by_new_group": sorted(made),
     }
 
 
@@ -219,3 +232,11 @@ def group_wraps_a_cxx_class(seen: Seen) -> Result:
     """A process group in Python is the C++ class c10d::ProcessGroup underneath."""
     bound = any("pybind11" in base for base in seen["bases"])
     return verdict(bound, " > ".join(base.rpartition(".")[2] for base in seen["bases"][:3]))
+
+
+@judging(mesh)
+def groups_come_from_new_group(seen: Seen) -> Result:
+    """Making a mesh calls new_group once for every row and every column."""
+    expected = sorted([[0, 1, 2, 3], [4, 5, 6, 7], [0, 4], [1, 5], [2, 6], [3, 7]])
+    made = seen["made_by_new_group"]
+    return verdict(made == expected, f"{len(made)} calls of new_group, on {made or 'no ranks'}")
