@@ -1,11 +1,14 @@
-"""`labkit doctor | list | run | record`: the experiments without a notebook."""
+"""`labkit doctor | list | run | record | ledger`: the experiments and the claims without a notebook."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import re
+import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     _run_options(record)
     record.add_argument("--into", metavar="DIR", help="folder of this machine's recordings")
     record.set_defaults(act=_record)
+    ledger = commands.add_parser("ledger", help="check the claims of the source documents on this torch")
+    ledger.add_argument("--lesson", metavar="L", help="only the claims of a lesson, such as 04")
+    ledger.add_argument(
+        "--only", nargs="+", default=[], metavar="ID", help="only these claims; 't11.trap.*' is many"
+    )
+    ledger.add_argument(
+        "--untested", action="store_true", help="list the claims without a check, and run nothing"
+    )
+    ledger.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
+    ledger.set_defaults(act=_ledger)
     return parser
 
 
@@ -132,6 +145,32 @@ def _record(options: argparse.Namespace) -> int:
     for name in names:
         print(f"{name} ...", flush=True)
         print(f"saved: {_measure(name, options, quiet=False).save(folder)}")
+    return 0
+
+
+def _ledger(options: argparse.Namespace) -> int:
+    from labkit.study import ledger
+    from labkit.study.checks import CHECKS
+    from labkit.study.claims import load
+
+    claims = load(checks=CHECKS)
+    rows = claims.choose(options.lesson, options.only)
+    if options.untested:
+        rows = tuple(row for row in rows if row.check is None)
+        if options.json:
+            print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
+            return 0
+        for row in rows:
+            needs = f" (needs {', '.join(row.needs)})" if row.needs else ""
+            print(f"{row.lesson:<24} {row.id}{needs}\n{'':<24} {row.claim}")
+        print(f"\nrows without a check: {len(rows)}")
+        return 0
+    talk = None if options.json else lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True)
+    found = ledger.run(claims, rows, talk=talk)
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+    else:
+        print(found.text(width=shutil.get_terminal_size((150, 40)).columns))
     return 0
 
 

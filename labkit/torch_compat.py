@@ -200,3 +200,104 @@ def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     options._timeout = timeout
     options._devices = [gloo.create_device(hostname="127.0.0.1", lazy_init=True)]
     return gloo(store, rank, size, options)
+
+
+# --- looking at what the compiler made, and at what it is set to ---
+
+
+def aot_backend(forward: list[Any], backward: list[Any]) -> Callable[..., Any]:
+    """A compile backend that appends the graphs of AOTAutograd to two lists and runs them as they are."""
+    boxed = require("functorch.compile").make_boxed_func
+
+    def keep(graphs: list[Any]) -> Callable[..., Any]:
+        def compiler(graph: Any, inputs: Any) -> Any:
+            graphs.append(graph)
+            return boxed(graph.forward)
+
+        return compiler
+
+    aot_autograd = require("torch._dynamo.backends.common").aot_autograd
+    return aot_autograd(
+        fw_compiler=keep(forward),
+        bw_compiler=keep(backward),
+        inference_compiler=keep(forward),
+        keep_inference_input_mutations=True,  # as Inductor has it: inputs are written back inside the graph
+    )
+
+
+def functional_op(name: str) -> Any:
+    """The bare operator behind a functional collective, without its wrapper: `all_reduce`, `wait_tensor`."""
+    return getattr(require("torch.ops")._c10d_functional, name)
+
+
+def world_name() -> str:
+    """The name by which a bare functional operator knows the default process group."""
+    return require("torch.distributed.distributed_c10d")._get_default_group().group_name
+
+
+def stream_operators() -> dict[str, str]:
+    """The stream operators that graphs may hold, with their schemas (torch/_dynamo/variables/streams.py)."""
+    require("torch._dynamo.variables.streams")
+    schemas = require("torch._C")._jit_get_all_schemas()
+    return {s.name.partition("::")[2]: str(s) for s in schemas if s.name.startswith("streams::")}
+
+
+def default_store() -> Any:
+    """The store that the default process group was made with."""
+    return require("torch.distributed.distributed_c10d")._get_default_store()
+
+
+def setting(dotted: str) -> Any:
+    """The value of a compiler's setting: `setting("inductor.config.reorder_for_compute_comm_overlap")`."""
+    part, _, name = dotted.rpartition(".")
+    return getattr(require(f"torch._{part}"), name)
+
+
+def compiled_autograd(compiler: Callable[..., Any]) -> Any:
+    """A context in which backward passes are captured whole and handed to `compiler` (compiled autograd)."""
+    return require("torch._dynamo.compiled_autograd")._enable(compiler)
+
+
+def pretend_streams() -> Callable[[int], Any]:
+    """Make this process believe in an accelerator with streams, and return a function that makes such streams.
+
+    Only what asks the hardware is replaced (is there one, how fast is it, which device is this, and what an event
+    does when it runs); Dynamo and AOTAutograd make their real stream graphs. The process is good for nothing else
+    afterwards: use it in a rank that is thrown away.
+    """
+    import torch
+
+    operators = require("torch._dynamo.variables.streams")
+    backward = require("torch._functorch._aot_autograd.streams")
+    roofline = require("torch.utils._runtime_estimation")
+
+    def stream(number: int) -> Any:
+        return torch.Stream(stream_id=number, device_index=0, device_type=1)  # type: ignore[call-overload]
+
+    class Idle:
+        """Stands for a stream or an event when the graph runs: it has every method, and none does anything."""
+
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: None
+
+    default = stream(0)
+    replaced: list[tuple[Any, str, Any]] = [
+        (torch.accelerator, "is_available", lambda: True),
+        (torch.accelerator, "current_stream", lambda device=None, /: default),
+        (torch.accelerator, "set_stream", lambda stream: None),
+        (roofline, "get_gpu_dram_gbps", lambda: 3350),
+        (roofline, "get_device_tflops", lambda dtype: 400),
+        (backward, "get_device", lambda node: torch.device("cuda", 0)),
+        (operators, "_get_event_by_index", Idle),
+        (operators, "_get_stream_by_index", Idle),
+    ]
+    for owner, name, stand_in in replaced:
+        if not hasattr(owner, name):
+            raise UnsupportedTorch(
+                f"this torch has no {owner.__name__}.{name}, which pretended streams replace"
+            )
+        setattr(owner, name, stand_in)
+    return stream

@@ -1,0 +1,38 @@
+"""The checks behind the claim ledger: probes that measure, judges that read what was measured.
+
+A check's name is its module and its judge, `guards.static_by_default`. To add one: write the judge beside the probe
+whose record it reads, name it in a row of data/claims.toml, lower `untested` there, and give the tests a record in
+which the claim holds and one in which it does not.
+"""
+
+from __future__ import annotations
+
+from labkit.study.checks import (
+    autograd,
+    backend,
+    breaks,
+    cliff,
+    collectives,
+    cost,
+    dtensor,
+    groups,
+    guards,
+    logs,
+    membership,
+    redistribute,
+    reference,
+    rendezvous,
+    stream_graphs,
+    streams,
+    symmetry,
+    tracing,
+    training,
+)
+from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
+
+PARTS = (
+    *(collectives, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
+    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
+)
+
+__all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

@@ -1,0 +1,150 @@
+"""What a check is: a probe that measures once, and judges that read what it measured. The two are kept apart.
+
+A probe runs something small and returns plain data; a judge is a pure function of that data. So a test can hand a
+judge a record in which the claim is false and see that it says so: a check that cannot fail is not a check.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.per_rank import PerRank
+from labkit.ranks import Ranks
+
+__all__ = [
+    "CHECKS",
+    "Bench",
+    "Check",
+    "Probe",
+    "Result",
+    "cannot_tell",
+    "judging",
+    "probe",
+    "quietly",
+    "verdict",
+]
+
+HOLDS, CHANGED, CANNOT_TELL = "holds", "changed", "cannot tell"
+Seen = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a judge says: a status, the measured figure in words, and what is missing where nothing could be told."""
+
+    status: str
+    measured: str
+    missing: str = ""
+
+
+def verdict(holds: bool, measured: str) -> Result:
+    """The claim holds, or it has changed since; `measured` is what was seen either way.
+
+    >>> verdict(2 + 2 == 5, "2 + 2 is 4")
+    Result(status='changed', measured='2 + 2 is 4', missing='')
+    """
+    return Result(HOLDS if holds else CHANGED, measured)
+
+
+def cannot_tell(missing: str, measured: str = "") -> Result:
+    """Nothing can be told here; `missing` says what it would take."""
+    return Result(CANNOT_TELL, measured, missing)
+
+
+class Bench:
+    """The ranks that probes run on: started when first asked for, shared, and ended together.
+
+    >>> with Bench() as bench:
+    ...     bench.ranks(2, "gloo") is bench.ranks(2, "gloo")
+    True
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[tuple, Ranks] = {}
+
+    def ranks(self, world_size: int = 2, backend: str = "gloo", **settings: Any) -> Ranks:
+        """CPU ranks of this size and backend. Raises what `Ranks` raises."""
+        key = (world_size, backend, *sorted(settings.items()))
+        if key not in self._ranks:
+            self._ranks[key] = Ranks(
+                world_size, "cpu", backend, **{"timeout": 120, "quiet": True, **settings}
+            )
+        return self._ranks[key]
+
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, ranks: int = 2, backend: str = "gloo"
+    ) -> PerRank:
+        """Call a function on shared ranks, without what torch writes to stderr meanwhile. Raises RankError."""
+        return self.ranks(ranks, backend).run(quietly, function, *arguments)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for ranks in self._ranks.values():
+            ranks.close()
+        self._ranks.clear()
+
+
+def quietly(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with stderr shut, C++ logs included: a probe provokes warnings and timeouts on purpose."""
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*arguments)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measurement: its name, and a function of a Bench that returns a plain dict (what JSON can hold)."""
+
+    name: str
+    run: Callable[[Bench], Seen]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A judge together with the probe whose record it reads; `says` is what it looks for, in a sentence.
+
+    The record it is given also holds `claimed`, the figure of the ledger's row.
+    """
+
+    name: str
+    probe: Probe
+    judge: Callable[[Seen], Result]
+    says: str
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
+
+
+def probe(function: Callable[[Bench], Seen]) -> Probe:
+    """Make a measurement of a function; it is named after its module and itself."""
+    return Probe(_name(function), function)
+
+
+def judging(what: Probe, name: str = "") -> Callable[[Callable[[Seen], Result]], Callable[[Seen], Result]]:
+    """Register a function as the judge of a check on this probe. Raises ValueError for a name that is taken."""
+
+    def register(judge: Callable[[Seen], Result]) -> Callable[[Seen], Result]:
+        full = name or _name(judge)
+        if full in CHECKS:
+            raise ValueError(f"there are two checks named {full!r}")
+        CHECKS[full] = Check(full, what, judge, " ".join((judge.__doc__ or "").split()))
+        return judge
+
+    return register

@@ -1,0 +1,53 @@
+"""Keeps the graphs that a compile makes, for probes that look at them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from labkit import torch_compat
+
+__all__ = ["Capture", "calls", "first_line"]
+
+
+class Capture:
+    """A backend that keeps every graph and runs it as it is; with `aot`, those after AOTAutograd as well.
+
+    >>> import torch
+    >>> seen = Capture()
+    >>> _ = torch.compile(lambda x: x.sin().cos(), backend=seen)(torch.ones(2))
+    >>> calls(seen.dynamo[0])
+    ['sin', 'cos']
+    """
+
+    def __init__(self, aot: bool = False) -> None:
+        self.dynamo: list[Any] = []
+        self.forward: list[Any] = []
+        self.backward: list[Any] = []
+        self._aot = torch_compat.aot_backend(self.forward, self.backward) if aot else None
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        self.dynamo.append(graph)
+        return self._aot(graph, inputs) if self._aot else graph.forward
+
+
+def calls(graph: Any) -> list[str]:
+    """What a graph calls, in order, by short names: 'sin', '_c10d_functional.all_reduce'."""
+    return [_short(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+
+
+def _short(node: Any) -> str:
+    target = node.target
+    if isinstance(target, functools.partial):
+        target = target.func
+    name = target if isinstance(target, str) else str(target)
+    if name.startswith("<"):
+        name = getattr(target, "__name__", name)
+    return name.removesuffix(".default").removeprefix("torch.ops.")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, and its type."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160].rstrip(" :")

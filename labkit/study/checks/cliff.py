@@ -1,0 +1,86 @@
+"""The graph-break cliff, at two blocks: counts per forward, and verdicts on the three variants of the source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.cost import timed, timing_result
+
+BLOCKS = 2
+SOURCE_BLOCKS = 40  # four collectives a block are the source's ~160
+GPUS = "2 GPUs over NCCL, in a whole pipeline"
+
+
+@probe
+def forwards(bench: Bench) -> Seen:
+    """The cliff's variants A (eager), B (compiled, disabled) and C (compiled, functional) on two shm ranks."""
+    from labkit.experiments import cliff
+
+    report = cliff.run(
+        bench.ranks(2, "shm"), blocks=BLOCKS, variants="ABC", rounds=40, host_only=False, talk=False
+    )
+    counts = report.tables["counts"]
+    samples = report.tables["samples"].groupby(["variant", "round"])["seconds"].max()
+    taken = {letter: tuple(float(s) for s in samples[letter]) for letter in "ABC"}
+    found: Seen = {"blocks": BLOCKS}
+    for letter in "ABC":
+        rows = counts[counts["variant"] == letter].drop(columns=["variant", "blocks"])
+        found[letter] = [
+            {str(k): _plain(v) for k, v in row.items()} for row in rows.to_dict(orient="records")
+        ]
+    for a, b in ("CB", "BA", "CA"):
+        found[a + b] = timed(report.label, taken, a, b)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+@judging(forwards)
+def breaks_per_forward(seen: Seen) -> Result:
+    """Every disabled all-reduce is a break of every forward: four in each block, 160 in forty blocks."""
+    rows, blocks = seen["B"], seen["blocks"]
+    at = {row["at_collective"] for row in rows}
+    return verdict(
+        at == {4 * blocks},
+        f"{' or '.join(map(str, sorted(at)))} at a collective in {blocks} blocks, so "
+        f"{' or '.join(str(int(n / blocks * SOURCE_BLOCKS)) for n in sorted(at))} in {SOURCE_BLOCKS}",
+    )
+
+
+@judging(forwards)
+def disabled_is_many_regions(seen: Seen) -> Result:
+    """With disabled collectives a forward is many small compiled regions."""
+    regions = {row["regions"] for row in seen["B"]}
+    return verdict(
+        min(regions) > 4 * seen["blocks"],
+        f"{' or '.join(map(str, sorted(regions)))} regions a forward of {seen['blocks']} blocks",
+    )
+
+
+@judging(forwards)
+def functional_is_one_graph(seen: Seen) -> Result:
+    """With functional collectives the forward is one graph without a break."""
+    rows = seen["C"]
+    ok = all(row["graphs"] == 1 and row["breaks"] == 0 and row["regions"] == 1 for row in rows)
+    return verdict(ok, f"{rows[0]['graphs']} graph, {rows[0]['breaks']} breaks, {rows[0]['regions']} region")
+
+
+@judging(forwards)
+def functional_is_faster_than_disabled(seen: Seen) -> Result:
+    """Compiled with functional collectives is faster than compiled with disabled ones."""
+    return timing_result(seen["CB"], "faster", GPUS)
+
+
+@judging(forwards)
+def disabled_is_slower_than_eager(seen: Seen) -> Result:
+    """Compiled with disabled collectives is slower than not compiled at all."""
+    return timing_result(seen["BA"], "slower", GPUS)
+
+
+@judging(forwards)
+def functional_is_faster_than_eager(seen: Seen) -> Result:
+    """Compiled with functional collectives is faster than eager."""
+    return timing_result(seen["CA"], "faster", GPUS)

@@ -1,0 +1,195 @@
+"""Runs the checks of the claim ledger and says, row by row, what still holds on the installed torch."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from labkit.study.checks import CHECKS, Bench, Check, Probe, Result
+from labkit.study.claims import NEEDS, Claim, Claims
+
+__all__ = ["STATUSES", "Ledger", "Line", "run"]
+
+HOLDS, CHANGED, CANNOT_TELL, UNTESTED = STATUSES = (
+    "holds",
+    "changed since",
+    "cannot tell here",
+    "not yet tested",
+)
+_STATUS = {"holds": HOLDS, "changed": CHANGED, "cannot tell": CANNOT_TELL}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was found about one claim: a status, the measured figure, and what was missing where nothing was."""
+
+    claim: Claim
+    status: str
+    measured: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A run of the ledger: its lines, what the probes saw, and where it ran.
+
+    `untested` counts the rows of the whole file without a check, whichever rows were chosen.
+    """
+
+    lines: tuple[Line, ...]
+    evidence: dict[str, Any]
+    untested: int
+    rows: int
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        """How many lines have each status, in the order of the statuses."""
+        found = Counter(line.status for line in self.lines)
+        return {status: found[status] for status in STATUSES}
+
+    def text(self, width: int = 150, claims: bool | None = None) -> str:
+        """The table by lesson, then the totals. `claims` adds what each row says; by default where rows are few."""
+        claims = len(self.lines) <= 30 if claims is None else claims
+        parts = []
+        for lesson in sorted({line.claim.lesson for line in self.lines}):
+            mine = [line for line in self.lines if line.claim.lesson == lesson]
+            parts += [lesson, *_table(mine, width, claims), ""]
+        where = self.provenance
+        parts.append("  ".join(f"{status}: {n}" for status, n in self.counts().items()))
+        parts.append(f"rows without a check: {self.untested} of {self.rows}")
+        parts.append(
+            f"torch {where.get('torch', '?')}, {where.get('hardware', '?')}, {where.get('date', '?')}"
+        )
+        parts.append("checks run on CPU ranks (gloo, shm, or a fake group that exchanges nothing)")
+        return "\n".join(parts)
+
+    __str__ = text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON: lines, totals, evidence, provenance."""
+        return {
+            "provenance": self.provenance,
+            "counts": self.counts(),
+            "rows": self.rows,
+            "rows_without_check": self.untested,
+            "lines": [
+                {
+                    **asdict(line.claim),
+                    "status": line.status,
+                    "measured": line.measured,
+                    "missing": line.missing,
+                }
+                for line in self.lines
+            ],
+            "evidence": self.evidence,
+        }
+
+
+def _table(lines: list[Line], width: int, claims: bool) -> list[str]:
+    ids = max(len(line.claim.id) for line in lines)
+    figures = min(max([len(line.claim.figure) for line in lines] + [7]), 26)
+    status = max(map(len, STATUSES))
+    head = f"  {'status':<{status}}  {'claim':<{ids}}  {'claimed':<{figures}}  measured here"
+    rows = [head]
+    for line in sorted(lines, key=lambda line: STATUSES.index(line.status)):
+        said = "; ".join(filter(None, [line.measured, line.missing])) or "-"
+        start = f"  {line.status:<{status}}  {line.claim.id:<{ids}}  {line.claim.figure or '-':<{figures}}  "
+        indent = " " * min(len(start), width // 2)
+        rows += textwrap.wrap(
+            said, width, initial_indent=start, subsequent_indent=indent, break_long_words=False
+        )
+        if claims:
+            deep = " " * (status + 4)
+            rows += textwrap.wrap(
+                f"{line.claim.claim} ({line.claim.source}, {line.claim.section}; {line.claim.date})",
+                width,
+                initial_indent=deep,
+                subsequent_indent=deep,
+            )
+    return rows
+
+
+def run(
+    claims: Claims,
+    rows: Iterable[Claim] | None = None,
+    *,
+    checks: Mapping[str, Check] = CHECKS,
+    gpus: int | None = None,
+    talk: Callable[[str], None] | None = None,
+) -> Ledger:
+    """Run the checks of `rows` (all by default), each probe once, and judge every row by what its probe saw.
+
+    A probe or a judge that fails makes its rows "cannot tell here" with the reason. `gpus` is the number of GPUs to
+    go by, by default those that are visible; `talk` is told which probe runs. Raises nothing but what an interrupt
+    raises.
+
+    >>> from labkit.study.claims import load
+    >>> claims = load()
+    >>> run(claims, claims.choose(only=["streams.result.small-percent"])).counts()["holds"]
+    1
+    """
+    from labkit import hardware
+    from labkit.report import provenance
+
+    chosen = tuple(claims.rows if rows is None else rows)
+    count = len(hardware.gpus()) if gpus is None else gpus
+    seen: dict[str, dict[str, Any] | str] = {}
+    with Bench() as bench:
+        for row in chosen:
+            check = checks.get(row.check or "")
+            if check is not None and check.probe.name not in seen and not _missing(row, count):
+                if talk:
+                    talk(check.probe.name)
+                seen[check.probe.name] = _measure(check.probe, bench)
+    lines = tuple(_line(row, checks, seen, count) for row in chosen)
+    untested = sum(row.check is None for row in claims.rows)
+    return Ledger(lines, seen, untested, len(claims.rows), provenance())
+
+
+def _measure(probe: Probe, bench: Bench) -> dict[str, Any] | str:
+    """What the probe saw, as plain data; or, as a text, why it saw nothing."""
+    started = time.perf_counter()
+    try:
+        seen = json.loads(json.dumps(probe.run(bench), allow_nan=False))
+    except (
+        Exception
+    ) as error:  # whatever a torch may do to a probe: one row less is told, and nothing is made up
+        return _reason(error)
+    return {**seen, "seconds": round(time.perf_counter() - started, 2)}
+
+
+def _reason(error: Exception) -> str:
+    outcomes = getattr(error, "outcomes", None)  # a RankError's first line is only that a rank failed
+    said = outcomes[0].describe() if outcomes else f"{type(error).__name__}: {error}"
+    return next(iter(said.splitlines()), type(error).__name__)[:200]
+
+
+def _missing(row: Claim, gpus: int) -> str:
+    lacking = [words for name in row.needs for least, words in [NEEDS[name]] if gpus < least]
+    return f"needs {' and '.join(lacking)}" if lacking else ""
+
+
+def _line(
+    row: Claim, checks: Mapping[str, Check], seen: Mapping[str, dict[str, Any] | str], gpus: int
+) -> Line:
+    missing = _missing(row, gpus)
+    if row.check is None:
+        return Line(row, CANNOT_TELL, missing=f"{missing}; no check yet") if missing else Line(row, UNTESTED)
+    if missing:
+        return Line(row, CANNOT_TELL, missing=missing)
+    check = checks.get(row.check)
+    if check is None:
+        return Line(row, CANNOT_TELL, missing=f"there is no check {row.check!r}")
+    record = seen[check.probe.name]
+    if isinstance(record, str):
+        return Line(row, CANNOT_TELL, missing=f"{check.probe.name} failed: {record}")
+    try:
+        result: Result = check.judge({**record, "claimed": row.figure})
+    except Exception as error:  # a record that lacks what the judge reads says nothing about the claim
+        return Line(row, CANNOT_TELL, missing=f"{check.name} could not judge: {_reason(error)}")
+    return Line(row, _STATUS[result.status], result.measured, result.missing)

@@ -1,0 +1,503 @@
+"""For every check a record in which its claim holds, and records in which it does not.
+
+BASE holds, by probe, what most of its judges take for a claim that holds. A case is (patch in which the claim holds,
+then patches of that record in each of which it does not), so that every part of a judge's condition can fail.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from labkit.study.checks import CHECKS
+from labkit.study.claims import load
+
+Record = dict[str, Any]
+
+KEPT = {"one_graph": True, "same": True, "graphs": 1, "why": "", "argument_types": ["Node", "str"]}
+KEPT_CALLS = ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"]
+BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden", "calls": ["aten.mul.Tensor"]}
+CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
+FASTER = {"outcome": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6, "label": "shm · cpu"}
+SLOWER = {"outcome": "slower", "ratio": 2.0, "low": 1.9, "high": 2.1, "label": "shm · cpu"}
+TELLS_NOTHING = {"outcome": "cannot tell", "ratio": 1.0, "low": 0.5, "high": 2.0, "label": "shm · cpu"}
+COUNTS_B = {"at_collective": 8, "regions": 22, "breaks": 16, "graphs": 9}
+COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1}
+HUNG, DONE = {"how": "hung"}, {"how": "finished"}
+GROUPS = [{"dp": [r % 4, r % 4 + 4], "tp": [4 * (r // 4) + i for i in range(4)]} for r in range(8)]
+
+
+def op(placement: str, right: bool = True, **collectives: int) -> Record:
+    return {"placement": placement, "collectives": collectives, "right": right, "type": "DTensor"}
+
+
+def node(op: str, stream: int | None = None, *takes: str) -> Record:
+    return {"op": op, "stream": stream, "takes": list(takes)}
+
+
+BASE: dict[str, Record] = {
+    "collectives.eager": {
+        "inplace_value": 3.0, "inplace_same_memory": True, "inplace_returns": "NoneType", "async_returns": "Work",
+        "async_is_tensor": False, "functional_type": "AsyncCollectiveTensor", "functional_is_tensor": True,
+        "functional_value": 3.0, "functional_same_memory": False, "input_after": 1.0, "wait_same_memory": True,
+        "before_wait": 1.0, "after_wait_ignored": 3.0, "gate_same_object": True, "gate_value": 3.0,
+    },
+    "tracing.traced": {
+        **{name: {**KEPT, "calls": [*KEPT_CALLS, "aten.copy"]} for name in CLASSIC},
+        **{name: {**KEPT, "calls": KEPT_CALLS} for name in ("functional", "functional_gather", "gate")},
+        **{name: BROKEN for name in ("all_reduce_async", "broadcast", "barrier", "disabled")},
+    },
+    "autograd.gradients": {
+        "functional": 22.0, "compiled": 22.0, "gather": 22.0, "max": "refused", "avg": "refused", "inplace": 2.0,
+        "right": 22.0,
+    },
+    "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
+    "breaks.splits": {
+        "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
+        "log_graphs": 2, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
+        "names_the_line": True,
+    },
+    "breaks.regions": {
+        "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "part_compiled": 1,
+        "gradients_same": True, "outputs_same": True,
+    },
+    "breaks.first_call": {
+        "backend_s": 0.25, "compiled_before": 0, "compiled_after": 1, "first_s": 0.3, "later_s": 0.001,
+    },
+    "guards.recompiles": {
+        "same": {"counts": [1, 1, 1, 1]}, "first_two": {"counts": [1, 1], "symbolic": False},
+        "sizes": {"counts": [1, 2, 2, 2], "symbolic": True}, "dynamic": {"counts": [1, 1, 1, 1]},
+        "numbers": {"counts": [1, 2]}, "flags": {"counts": [1, 2]}, "global": {"counts": [1, 2]},
+        "collective_same": {"counts": [1, 1, 1, 1]}, "collective_one_change": {"counts": [1, 1, 2, 2]},
+        "other_rank": {"counts": [1, 1, 2, 2]}, "reasons": ["size mismatch: expected 4, actual 5"],
+    },
+    "cliff.forwards": {
+        "blocks": 2, "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER, "BA": SLOWER, "CA": FASTER,
+    },
+    "cost.eager_functional": SLOWER,
+    "cost.eager_dtensor": SLOWER,
+    "cost.compiled_dtensor": {**FASTER, "over_plain": 1.5},
+    "rendezvous.rendezvous": {
+        "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
+        "keys": {"default_pg/0//cpu//0/0": "address", "default_pg/0//cpu//0/1": "address", "init/cnt": "2"},
+    },
+    "dtensor.placements": {
+        "shard_local": [256, 512], "replicate_local": [1024, 512], "passed_logical": [4096, 512],
+        "passed_local": [1024, 512], "own_logical": [1024, 512], "grid_logical": [4, 4], "partial_local": 1.0,
+        "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0], "zeros_local": [2, 4], "is_tensor_subclass": True,
+        "intercepts_dispatch": True, "torch_zeros": "TypeError: device_mesh", "two_by_four_logical": [8192, 4096],
+        "two_by_four_local": [4096, 1024],
+    },
+    "redistribute.operations": {
+        "column": op("S(1)"), "sum": op("P(sum)"), "inner": op("P(sum)"), "partial_used": op("R", all_reduce=1),
+        "mismatched": op("S(0)", all_gather_into_tensor=1), "gather": op("R", all_gather_into_tensor=1),
+        "backward_replicate": {"collectives": {}, "gradient_type": "DTensor", "gradient": 1.0},
+        "backward_partial": {
+            "collectives": {"reduce_scatter_tensor": 1}, "gradient_type": "DTensor", "gradient": 2.0,
+        },
+        "grid": {"placement": ["S(0)", "P(sum)"], "collectives": {}, "to_replicate": {"all_gather_into_tensor": 1}},
+    },
+    "redistribute.compiled": {"calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True},
+    "groups.store": {
+        "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
+        "server_threads": 1, "client_threads": 0, "counts": [1, 2], "read_by_other": "secret",
+        "missing_key": "DistStoreError: wait timeout", "target_value": "TypeError: wait()",
+        "no_server": "DistNetworkError: timed out",
+    },
+    "groups.mesh": {
+        "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "is_tensor": True, "coordinate": [1, 1],
+        "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
+        "cached": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
+        "bases": ["torch.distributed.ProcessGroup", "pybind11_builtins.pybind11_object", "builtins.object"],
+    },
+    "symmetry.drills": {
+        "one_call_fewer": HUNG, "other_kind": HUNG, "swapped": {**DONE, "values": [[11, 11], [11, 11]]},
+        "other_dtype": {**DONE, "values": [1, 1065353216]}, "data_branch": HUNG,
+        "own_break": {**DONE, "values": [{"value": 8, "graphs_of_all": [1, 2]}] * 2},
+        "own_graphs": {**DONE, "values": [["sin"], ["cos"]]},
+    },
+    "symmetry.recompiling": {
+        "short": {**DONE, "values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]},
+        "long": {"how": "failed", "says": "RuntimeError Timed out waiting 1000ms"},
+        "guarded": {**DONE, "values": [{"value": 5, "graphs": 2}, {"value": 5, "graphs": 2}]},
+    },
+    "membership.mesh_and_world": {
+        "outside": {
+            **DONE, "values": [{"graphs": g, "values": v} for g, v in ((0, [1, 2]), (1, [4, 8]), (1, [4, 8]))],
+        },
+        "stranger": DONE, "world_inside": HUNG,
+    },
+    "training.parallel": {
+        "ddp": {"right": True, "breaks": 3, "graphs": 1, "collectives_in_backward": 0},
+        "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True, "compiled_right": True, "graphs": 2},
+        "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
+    },
+    "backend.inductor": {
+        "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
+        "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
+        "overlap_by_default": {"reorder": False},
+    },
+    "backend.rounding": {
+        "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
+        "without_inductor_differ": {"eager": 0, "aot_eager": 0},
+    },
+    "stream_graphs.graphs": {
+        "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("sin", 1)],
+        "forward": [node("sin", 1), node("mul", 1), node("cos", 2), node("mul", 2), node("add")],
+        "backward": [
+            node("neg", 2), node("control_deps(record_event)"), node("cos", 1), node("control_deps(wait_event)"),
+            node("add", 2), node("sync_dealloc"),
+        ],
+        "graphs_after_other_streams": 1, "meta_keys": [], "stream_constants": 0,
+        "event": {"error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")]},
+        "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
+        "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
+        "frees": {"error": "", "nodes": [node("cos", 1), node("control_deps(synchronize_stream)"), node("add")]},
+    },
+    "streams.operators": {
+        "schemas": {
+            name: f"streams::{name}(SymInt a, SymInt b) -> ()" for name in ("record_event", "wait_event", "wait_stream")
+        },
+    },
+    "streams.mutation": {
+        "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
+    },
+    "logs.logs": {
+        "graph_breaks": ["[0/0] [__graph_breaks] Graph break in user code"],
+        "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
+        "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
+        "graph_code": ["[__graph_code]  class GraphModule(torch.nn.Module):"] * 2,
+    },
+}  # fmt: skip
+
+EACH_CLASSIC_BREAKS = {name: {"one_graph": False} for name in CLASSIC}
+CASES: dict[str, list[Record]] = {
+    "collectives.inplace_mutates": [{}, {"inplace_value": 1.0}, {"inplace_same_memory": False}],
+    "collectives.inplace_returns_work": [{}, {"async_returns": "Tensor"}, {"async_is_tensor": True}],
+    "collectives.functional_returns_new": [
+        {}, {"functional_same_memory": True}, {"functional_value": 1.0}, {"functional_is_tensor": False},
+    ],
+    "collectives.input_is_left_alone": [{}, {"input_after": 3.0}, {"functional_value": 1.0}],
+    "collectives.functional_wraps": [{}, {"functional_type": "Tensor"}, {"functional_is_tensor": False}],
+    "collectives.costs_allocation_and_wrapper": [
+        {}, {"functional_same_memory": True}, {"functional_type": "Tensor"}, {"inplace_same_memory": False},
+    ],
+    "collectives.not_ready_before_wait": [{}, {"before_wait": 3.0}, {"after_wait_ignored": 1.0}],
+    "collectives.wait_returns_new": [{"wait_same_memory": False}, {"wait_same_memory": True}],
+    "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
+    "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
+    "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
+    "tracing.work_handles_break": [{}, {"all_reduce_async": {"one_graph": True}}],
+    "tracing.functional_is_traced": [
+        {}, {"functional": {"one_graph": False}}, {"functional": {"same": False}},
+        {"functional_gather": {"graphs": 2}}, {"functional": {"calls": ["aten.add"]}},
+    ],
+    "tracing.disable_splits_at_the_collective": [
+        {}, {"disabled": {"one_graph": True}}, {"disabled": {"graphs": 1}},
+    ],
+    "tracing.classic_becomes_functional": [{}, {"all_gather": {"calls": ["c10d.allgather_"]}}],
+    "tracing.collectives_compile": [{}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}}],
+    "tracing.groups_leak_into_the_graph": [
+        {"all_reduce": {"argument_types": ["Node", "ProcessGroup"]}},
+        {"all_reduce": {"argument_types": ["Node", "str"]}},
+    ],
+    "tracing.gate_is_functional_compiled": [
+        {}, {"gate": {"one_graph": False}}, {"gate": {"same": False}},
+        {"gate": {"calls": [*KEPT_CALLS, "aten.copy"]}}, {"gate": {"calls": ["aten.add"]}},
+    ],
+    "autograd.functional_has_none": [
+        {"functional": 2.0, "compiled": "refused", "gather": 2.0}, {"functional": 22.0}, {"compiled": 22.0},
+        {"gather": 22.0},
+    ],
+    "autograd.support_has_limits": [{}, {"max": 22.0, "avg": 22.0}],
+    "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
+    "breaks.a_break_makes_two_graphs": [{}, {"graphs": 1}, {"same": False}],
+    "breaks.python_runs_in_between": [{}, {"hidden_runs": 1}, {"hidden_ran_compiled": True}],
+    "breaks.disable_falls_back_to_eager": [{}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}],
+    "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
+    "breaks.fullgraph_names_the_first_break": [{}, {"names_the_line": False}],
+    "breaks.side_effects_break": [{}, {"print_graphs": 1}],
+    "breaks.logging_breaks": [{}, {"log_graphs": 1}],
+    "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
+    "breaks.functional_removes_breaks": [{}, {"pure_graphs": 5}],
+    "breaks.loops_are_unrolled_and_calls_inlined": [{}, {"whole": {"8": 6}}, {"inlined": False}],
+    "breaks.regional_compiles_once": [
+        {}, {"layerwise": {"8": 24}}, {"outputs_same": False}, {"whole": {"8": 6}},
+    ],
+    "breaks.a_part_can_be_compiled": [{}, {"part_compiled": 0}, {"gradients_same": False}],
+    "breaks.the_first_call_blocks": [
+        {}, {"first_s": 0.01}, {"later_s": 0.3}, {"compiled_before": 1}, {"compiled_after": 2},
+    ],
+    "guards.static_by_default": [
+        {}, {"first_two": {"symbolic": True}}, {"first_two": {"counts": [1, 2]}}, {"sizes": {"counts": [1, 1, 1, 1]}},
+    ],
+    "guards.turns_dynamic_on_variation": [
+        {}, {"sizes": {"counts": [1, 2, 3, 4]}}, {"sizes": {"symbolic": False}},
+    ],
+    "guards.a_failed_guard_recompiles": [{}, {"reasons": []}, {"reasons": ["something else"]}],
+    "guards.other_values_recompile": [{}, {"global": {"counts": [1, 1]}}, {"flags": {"counts": [1, 1]}}],
+    "guards.dynamic_is_a_decision": [
+        {}, {"dynamic": {"counts": [1, 2, 3, 4]}}, {"sizes": {"counts": [1, 1, 1, 1]}},
+    ],
+    "guards.fixed_shapes_never_recompile": [
+        {}, {"same": {"counts": [1, 1, 2, 2]}}, {"collective_same": {"counts": [1, 2, 2, 2]}},
+    ],
+    "guards.one_change_one_recompile": [
+        {}, {"other_rank": {"counts": [1, 1, 1, 1]}},
+        {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
+    ],
+    "cliff.breaks_per_forward": [{}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 4}]}],
+    "cliff.disabled_is_many_regions": [{}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}],
+    "cliff.functional_is_one_graph": [
+        {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
+    ],
+    "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
+    "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
+    "cliff.functional_is_faster_than_eager": [{}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}],
+    "cost.functional_is_slower_in_eager": [{}, FASTER, TELLS_NOTHING],
+    "cost.dtensor_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING],
+    "cost.compiling_takes_the_overhead_away": [{}, SLOWER, TELLS_NOTHING],
+    "rendezvous.rank_zero_serves": [{}, {"port_from_environment_answers": False}],
+    "rendezvous.environment_is_read": [
+        {}, {"world": [[0, 1], [0, 1]]}, {"port_from_environment_answers": False},
+    ],
+    "rendezvous.completes_when_all_are_there": [{}, {"rank_0_waited": False}, {"world": [[0, 2]]}],
+    "rendezvous.ranks_write_addresses": [{}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}],
+    "rendezvous.a_counter_is_in_the_store": [{}, {"keys": {"init/cnt": "1"}}, {"keys": None}],
+    "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
+    "dtensor.shard_splits": [{}, {"shard_local": [1024, 128]}],
+    "dtensor.replicate_copies": [{}, {"replicate_local": [256, 512]}],
+    "dtensor.partial_holds_a_summand": [{}, {"partial_whole": 1.0}, {"partial_local": 10.0}],
+    "dtensor.from_local_distributes": [
+        {"passed_local": [256, 512], "passed_logical": [1024, 512]}, {"passed_local": [1024, 512]},
+        {"passed_logical": [4096, 512]},
+    ],
+    "dtensor.local_first": [{}, {"own_logical": [256, 512]}],
+    "dtensor.two_axes_shard_two_dims": [{}, {"grid_logical": [4, 2]}],
+    "dtensor.two_by_four": [{}, {"two_by_four_logical": [8192, 1024]}, {"two_by_four_local": [8192, 4096]}],
+    "dtensor.torch_zeros_takes_a_mesh": [{"torch_zeros": ""}, {"torch_zeros": "TypeError"}],
+    "dtensor.dtensor_zeros_allocates_the_shard": [{}, {"zeros_local": [8, 4]}],
+    "dtensor.is_a_python_subclass": [{}, {"is_tensor_subclass": False}, {"intercepts_dispatch": False}],
+    "dtensor.from_local_checks_by_default": [{"replicas": [0.0] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]}],
+    "redistribute.column_product_needs_nothing": [
+        {}, {"column": op("R")}, {"column": op("S(1)", all_gather=1)}, {"column": op("S(1)", right=False)},
+    ],
+    "redistribute.sum_gathers": [
+        {"sum": op("R", all_gather_into_tensor=1)}, {"sum": {"collectives": None}},
+    ],
+    "redistribute.inner_split_gives_partial": [{}, {"inner": op("R")}, {"inner": op("P(sum)", right=False)}],
+    "redistribute.using_a_partial_reduces": [
+        {}, {"partial_used": op("R", all_reduce=0)}, {"partial_used": op("R", right=False, all_reduce=1)},
+    ],
+    "redistribute.mismatch_communicates": [
+        {"mismatched": op("S(0)", all_reduce=1)}, {"mismatched": op("S(0)", right=False, all_reduce=1)},
+        {"mismatched": {"collectives": None}},
+    ],
+    "redistribute.mismatch_gathers": [
+        {}, {"mismatched": op("S(0)", all_gather_into_tensor=0)}, {"mismatched": op("S(0)", all_reduce=1)},
+    ],
+    "redistribute.results_are_wrapped": [{}, {"sum": {"type": "Tensor"}}],
+    "redistribute.results_are_right": [{}, {"partial_used": {"right": False}}],
+    "redistribute.shard_to_replicate_gathers": [
+        {}, {"gather": {"collectives": {"all_gather_into_tensor": 2}}}, {"gather": {"collectives": {"all_reduce": 1}}},
+    ],
+    "redistribute.backward_of_gather_is_reduce_scatter": [
+        {"backward_replicate": {"collectives": {"reduce_scatter_tensor": 1}}},
+        {"backward_replicate": {"collectives": None}}, {"backward_partial": {"collectives": None}},
+    ],
+    "redistribute.gradients_flow": [
+        {}, {"backward_partial": {"gradient": 0.0}}, {"backward_replicate": {"gradient_type": "Tensor"}},
+    ],
+    "redistribute.grid_product_gathers": [
+        {"grid": {"collectives": {"all_gather_into_tensor": 1}}}, {"grid": {"collectives": None}},
+    ],
+    "redistribute.grid_product_placement": [
+        {"grid": {"placement": ["S(0)", "R"]}}, {"grid": {"placement": ["S(0)", "P(sum)"]}},
+        {"grid": {"placement": ["R", "R"]}},
+    ],
+    "redistribute.grid_result_to_replicate_gathers": [
+        {}, {"grid": {"to_replicate": {"all_reduce": 1}}}, {"grid": {"to_replicate": None}},
+    ],
+    "redistribute.compiling_leaves_collectives": [
+        {}, {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False},
+    ],
+    "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
+    "groups.add_counts_atomically": [{}, {"counts": [1, 1]}],
+    "groups.get_shares_a_key": [{}, {"read_by_other": ""}],
+    "groups.wait_blocks_on_a_key": [{}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}],
+    "groups.wait_takes_a_target_value": [{"target_value": ""}, {"target_value": "TypeError"}],
+    "groups.connecting_needs_the_server": [{}, {"no_server": ""}],
+    "groups.prefixes_keep_keys_apart": [{}, {"prefixed": ["b", "b"]}],
+    "groups.groups_share_one_store": [
+        {}, {"chain": ["TCPStore"]}, {"chain": ["PrefixStore", "FileStore"]}, {"new_keys": []},
+    ],
+    "groups.grid_of_ranks": [{}, {"tensor": [[0, 4], [1, 5], [2, 6], [3, 7]]}],
+    "groups.grid_lives_on_the_cpu": [{}, {"tensor_device": "cuda:0"}, {"is_tensor": False}],
+    "groups.columns_are_the_first_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
+    "groups.rows_are_the_second_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
+    "groups.a_rank_has_a_group_an_axis": [
+        {}, {"groups": [{"dp": g["dp"]} for g in GROUPS]}, {"groups": GROUPS[::-1]},
+    ],
+    "groups.rank_five_is_one_one": [{}, {"coordinate": [0, 1]}],
+    "groups.rank_five_talks_to": [{}, {"groups": GROUPS[::-1]}],
+    "groups.groups_are_made_once": [{}, {"cached": False}],
+    "groups.select_gives_the_axis_group": [
+        {"pseudo_code": [[0, 4], [1, 5]]}, {"pseudo_code": [[0, 1, 2, 3]]},
+    ],
+    "groups.group_wraps_a_cxx_class": [{}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}],
+    "symmetry.divergence_hangs": [{}, {"one_call_fewer": DONE}, {"one_call_fewer": {"how": "failed"}}],
+    "symmetry.other_order_hangs_or_corrupts": [
+        {}, {"other_kind": DONE}, {"other_kind": {"how": "failed"}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
+    ],
+    "symmetry.other_metadata_goes_wrong": [{}, {"other_dtype": {"values": [2, 2]}}],
+    "symmetry.data_branches_diverge": [
+        {}, {"data_branch": {**DONE, "values": [3, 3]}}, {"data_branch": {"how": "failed"}},
+    ],
+    "symmetry.a_break_on_one_rank_hangs": [
+        {"own_break": HUNG}, {"own_break": {"how": "finished"}}, {"own_break": {"how": "failed"}},
+    ],
+    "symmetry.each_rank_compiles_alone": [
+        {}, {"own_graphs": {"values": [["sin"], ["sin"]]}}, {"own_graphs": {"values": None}},
+    ],
+    "symmetry.gathered_counts_differ": [
+        {}, {"own_break": {"values": [{"value": 8, "graphs_of_all": [1, 1]}] * 2}}, {"own_break": HUNG},
+    ],
+    "symmetry.diverging_compiles_time_out": [
+        {}, {"long": DONE}, {"long": {"how": "failed", "says": "NameError: a mistake of ours"}},
+    ],
+    "symmetry.recompiles_can_differ": [
+        {}, {"short": {"values": [{"value": 5, "graphs": 2}] * 2}}, {"short": {"values": None}},
+    ],
+    "symmetry.collectives_can_agree_on_recompiles": [
+        {}, {"guarded": {"values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]}},
+        {"guarded": {"values": [{"value": 0, "graphs": 2}] * 2}}, {"guarded": {"values": None, "how": "hung"}},
+    ],
+    "membership.rank_zero_may_stay_outside": [
+        {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}},
+        {"outside": {"values": None, "how": "hung"}},
+    ],
+    "membership.a_stranger_deadlocks": [
+        {"stranger": HUNG}, {"stranger": DONE}, {"stranger": {"how": "failed"}},
+    ],
+    "membership.the_wrong_group_deadlocks": [{}, {"world_inside": DONE}, {"world_inside": {"how": "failed"}}],
+    "training.ddp_communicates_in_hooks": [
+        {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}},
+    ],
+    "training.ddp_breaks_the_graph": [{}, {"ddp": {"breaks": 0}}],
+    "training.compiled_regions_work_with_ddp_and_fsdp": [
+        {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
+        {"fsdp": {"graphs": 0}},
+    ],
+    "training.fsdp2_is_dtensor": [
+        {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
+    ],
+    "training.naive_collectives_are_in_the_graphs": [
+        {}, {"gathered": {"right": False}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
+        {"gathered": {"gathers": 0, "scatters": 0}},
+    ],
+    "backend.reinplaces_collectives": [
+        {}, {"code_calls": []}, {"right": False},
+        {"code_calls": ["torch.ops._c10d_functional.all_reduce.default(buf0)"]},
+    ],
+    "backend.ignored_wait_goes_wrong": [
+        {"ignored_wait_right": {"compiled": False}}, {"ignored_wait_right": {"compiled": True}},
+    ],
+    "backend.a_second_compile_hits_the_cache": [
+        {}, {"cached": [[True], [True]]}, {"cached": [[False], [False]]}, {"cached": [[False], []]},
+    ],
+    "backend.collectives_are_not_optimized_by_default": [{}, {"overlap_by_default": {"reorder": True}}],
+    "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}],
+    "backend.stages_can_be_told_apart": [
+        {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
+    ],
+    "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "stream_graphs.contexts_mark_their_nodes": [
+        {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
+        {"forward": [node("sin", 1), node("mul", 1), node("cos", 1), node("mul", 1)]},
+        {"forward": [node("sin", 1), node("mul", 2), node("cos", 2), node("mul", 1)]},
+    ],
+    "stream_graphs.outside_is_default": [
+        {}, {"forward": [node("sin", 1), node("add", 2)]}, {"forward": [node("sin"), node("add")]},
+    ],
+    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}],
+    "stream_graphs.lookup_by_get_user_obj": [
+        {}, {"dynamo": [node("get_external_object_by_index")]}, {"dynamo": [node("sin")]},
+    ],
+    "stream_graphs.set_current_stream_is_in_the_graph": [{}, {"dynamo": [node("sin", 1)]}],
+    "stream_graphs.no_current_stream_operators": [
+        {}, {"forward": [node("set_current_stream"), node("sin", 1)]}, {"forward": [node("sin")]},
+    ],
+    "stream_graphs.other_streams_run_the_same_graph": [{}, {"graphs_after_other_streams": 2}],
+    "stream_graphs.meta_is_stream_idx": [{"meta_keys": ["stream_idx"]}, {"meta_keys": []}],
+    "stream_graphs.backward_keeps_the_stream": [
+        {}, {"backward": [node("neg", 1), node("cos", 1)]}, {"backward": [node("neg", 2), node("cos", 2)]},
+        {"forward": [node("sin"), node("cos")], "backward": [node("neg"), node("cos")]},
+    ],
+    "stream_graphs.accumulation_waits": [
+        {}, {"backward": [node("control_deps(record_event)"), node("add")]}, {"backward": [node("neg", 2)]},
+        {"backward": [node("control_deps(wait_event)"), node("control_deps(record_event)"), node("add")]},
+        {"backward": [node("add"), node("control_deps(record_event)"), node("control_deps(wait_event)")]},
+    ],
+    "stream_graphs.dependencies_pass_through": [
+        {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
+        {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
+        {"event": {"nodes": [node("control_deps(record_event)")]}},
+    ],
+    "stream_graphs.early_record_is_an_error": [
+        {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
+    ],
+    "stream_graphs.mutation_alone_is_allowed": [
+        {}, {"mutates": {"error": "RuntimeError", "nodes": []}}, {"mutates": {"nodes": [node("mul"), node("add", 1)]}},
+    ],
+    "stream_graphs.synchronize_is_kept": [
+        {}, {"frees": {"nodes": [node("cos", 1), node("add")]}},
+        {"frees": {"nodes": [node("add"), node("control_deps(synchronize_stream)")]}},
+    ],
+    "stream_graphs.crossing_records_an_event": [
+        {}, {"backward": [node("add", 2)]}, {"backward": [node("sync_dealloc"), node("control_deps(record_event)")]},
+    ],
+    **{
+        f"streams.{name}": [{}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt a) -> ()"}}]
+        for name in ("record_event", "wait_event", "wait_stream")
+    },
+    "streams.get_user_obj_by_index": [
+        {"schemas": {"get_user_obj_by_index": "streams::get_user_obj_by_index(SymInt i) -> Stream"}},
+        {"schemas": {"get_user_obj_by_index": None}},
+    ],
+    "streams.body_is_functional": [
+        {}, {"calls": ["aten.mul_.Tensor"]}, {"calls": ["aten.mul.Tensor", "aten.mul_.Tensor"]},
+    ],
+    "streams.write_back_comes_last": [
+        {}, {"calls": ["aten.copy_", "aten.add.Tensor"]}, {"calls": ["aten.add.Tensor"]},
+    ],
+    "streams.caller_sees_the_mutation": [{}, {"input_after": 1.0}, {"right": False}],
+    "logs.graph_breaks_are_shown": [{}, {"graph_breaks": []}],
+    "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
+    "logs.guards_are_shown": [{}, {"guards": []}],
+    "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
+}  # fmt: skip
+
+
+def patched(record: Record, patch: Record) -> Record:
+    """A copy with the patch merged in; None takes an entry's content away."""
+    result = deepcopy(record)
+    for key, value in patch.items():
+        if value is None:
+            old = result.pop(key, None)
+            if isinstance(old, (dict, list)):
+                result[key] = type(old)()
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = patched(result[key], value)
+        else:
+            result[key] = deepcopy(value)
+    return result
+
+
+def reference_cases() -> dict[str, list[Record]]:
+    """The checks of past figures: the real tables with the row's figure, and with another one."""
+    rows = {row.check: row for row in load().rows if row.check}
+    names = [name for name in CHECKS if name.startswith("reference.")]
+    return {
+        name: [{"claimed": rows[name].figure}, {"claimed": "12345"}, {"claimed": "no figure"}]
+        for name in names
+    }

@@ -1,0 +1,125 @@
+"""The rows of data/claims.toml: complete, well formed, and no more of them without a check than is written there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from labkit.study.checks import CHECKS
+from labkit.study.claims import FILE, KINDS, LESSONS, load, parse
+
+CLAIMS = load(checks=CHECKS)
+GOOD = """
+untested = 1
+[sources.doc]
+title = "A document"
+[[claim]]
+id = "doc.one"
+section = "First"
+claim = "Something is so."
+kind = "semantics"
+lesson = "04_graph_break_cliff"
+"""
+
+
+def test_a_row_takes_title_and_date_from_its_source():
+    (row,) = parse(GOOD).rows
+    assert (row.source, row.date, row.check, row.needs) == ("A document", "undated", None, ())
+    (row,) = parse(GOOD.replace('title = "A document"', 'title = "A document"\ndate = "2025-08"')).rows
+    assert row.date == "2025-08"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("untested = 1", "", "untested must be the number of rows without a check, got None"),
+        ("untested = 1", "untested = -1", "got -1"),
+        ('title = "A document"', "", "source 'doc': it has no title"),
+        ('id = "doc.one"', "", "claim number 1: it has no id"),
+        ('section = "First"', "", "claim 'doc.one': it has no section"),
+        ('claim = "Something is so."', 'claim = " "', "claim 'doc.one': it has no claim"),
+        ('kind = "semantics"', "", "claim 'doc.one': it has no kind"),
+        ('kind = "semantics"', 'kind = "rumour"', "unknown kind 'rumour': there are semantics, structure"),
+        ('"04_graph_break_cliff"', '"04_cliff"', "unknown lesson '04_cliff'"),
+        ('kind = "semantics"', 'kind = "semantics"\ncheck = "no.such"', "there is no check 'no.such'"),
+        (
+            'kind = "semantics"',
+            'kind = "semantics"\nneeds = ["tpu"]',
+            "it cannot need 'tpu': there are 'gpu'",
+        ),
+        ('kind = "semantics"', 'kind = "semantics"\nnote = "x"', "there is no field 'note'"),
+        ('id = "doc.one"', 'id = "other.one"', "no source has the key 'other': there are doc"),
+    ],
+)
+def test_a_rule_that_is_broken_is_named_with_its_row(old, new, says):
+    assert old in GOOD
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse(GOOD.replace(old, new), checks={"breaks.splits"})
+
+
+def test_an_id_stands_once():
+    with pytest.raises(ValueError, match="claim 'doc.one': this id stands there twice"):
+        parse(GOOD + GOOD.partition('title = "A document"')[2])
+
+
+def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="cannot read the claims in .*nothing.toml"):
+        load(tmp_path / "nothing.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("untested = ")
+    with pytest.raises(ValueError, match="broken.toml is not TOML"):
+        load(broken)
+    monkeypatch.setattr("labkit.study.claims.FILE", tmp_path / "data" / "claims.toml")
+    with pytest.raises(ValueError, match="run labkit from a checkout"):
+        load()
+
+
+def test_the_number_of_rows_without_a_check_is_the_one_written_down():
+    # add a check and lower `untested` in data/claims.toml; raising it is for new rows only
+    assert sum(row.check is None for row in CLAIMS.rows) == CLAIMS.untested
+
+
+def test_every_check_tests_a_row():
+    assert {row.check for row in CLAIMS.rows} - {None} == set(CHECKS)
+
+
+def test_the_five_documents_are_covered():
+    per_source = {key: [r for r in CLAIMS.rows if r.id.startswith(f"{key}.")] for key in CLAIMS.sources}
+    assert list(per_source) == ["t11", "t12", "streams", "soc", "ntd"]
+    assert all(len(rows) >= 50 for rows in per_source.values())
+    assert {row.kind for row in CLAIMS.rows} == set(KINDS)
+    # 00 and 15 are about the collection itself, which no document makes claims about
+    assert {row.lesson for row in CLAIMS.rows} == set(LESSONS) - {"00_start_here", "15_ledger"}
+
+
+def test_a_claim_is_one_sentence_in_plain_text():
+    for row in CLAIMS.rows:
+        assert row.claim.endswith("."), row.id
+        assert len(row.claim) <= 180, row.id
+        assert re.fullmatch(r"[a-z0-9]+(\.[a-z0-9-]+)+(\.\d+)?", row.id) or "9.6" in row.id, row.id
+
+
+def test_a_figure_of_the_past_that_is_checked_has_a_number():
+    for row in CLAIMS.rows:
+        if (row.check or "").startswith("reference."):
+            assert re.search(r"\d", row.figure), row.id
+            assert row.kind == "history", row.id
+
+
+def test_rows_are_chosen_by_lesson_and_id():
+    assert CLAIMS.choose("04") == CLAIMS.choose("04_graph_break_cliff") != ()
+    assert all(row.id.startswith("t11.trap.") for row in CLAIMS.choose(only=["t11.trap.*"]))
+    assert [row.id for row in CLAIMS.choose("05", ["t11.trap.*"])] == ["t11.trap.eager-slower"]
+    with pytest.raises(ValueError, match="there is no lesson '99': there are 00_start_here"):
+        CLAIMS.choose("99")
+    with pytest.raises(ValueError, match="no claim has the id 't11.nothing'"):
+        CLAIMS.choose(only=["t11.trap.eager-slower", "t11.nothing"])
+    with pytest.raises(ValueError, match="no claim in lesson '01'"):
+        CLAIMS.choose("01", ["t11.trap.eager-slower"])
+
+
+def test_comments_in_the_file_explain_every_field():
+    head = FILE.read_text().partition("untested =")[0]
+    for name in ("id", "section", "kind", "figure", "lesson", "check", "needs"):
+        assert re.search(rf"^#.*\b{name}\b", head, re.M), name
