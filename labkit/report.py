@@ -7,12 +7,12 @@ import html
 import json
 import os
 import pkgutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit import files
 from labkit.per_rank import PerRank
 
 if TYPE_CHECKING:
@@ -164,24 +164,12 @@ class Report:
 
         Raises ValueError naming the folder when it cannot be written.
         """
-        folder = Path(folder)
-        target = folder / f"{self.name}.json"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{self.name}-")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    out.write(self.to_json() + "\n")
-                os.chmod(temporary, 0o644)  # mkstemp makes it private; a report is meant to be shared
-                os.replace(temporary, target)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            return files.replace(Path(folder) / f"{self.name}.json", (self.to_json() + "\n").encode())
         except OSError as error:
             raise ValueError(
                 f"cannot save report {self.name!r} in {folder}: {error.strerror or error}"
             ) from error
-        return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Report:

@@ -20,7 +20,7 @@ MOST_LINES = 350
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
     "__main__ cli study experiments views contract tensor_parallel graphs trace streams ranks"
-    " report per_rank timing hardware places torch_compat"
+    " report per_rank timing hardware places files torch_compat"
 ).split()
 
 

@@ -33,9 +33,19 @@ def fit_page(app: Any, name: str, source: list[str]) -> None:
             remember(app.env, cell, index)
             if "text/html" in output.get("data", {}):
                 output.data["text/html"] = settled(output.data["text/html"])
+    if made := made_on(notebook):
+        notebook.cells.append(nbformat.v4.new_markdown_cell(made, id="made-on"))
     if name == app.config.root_doc:
         notebook.cells.append(nbformat.v4.new_markdown_cell(CONTENTS, id="contents"))
     source[0] = nbformat.writes(notebook)
+
+
+def made_on(notebook: Any) -> str:
+    """A line that says where and when the outputs were made; empty where the notebook does not say."""
+    facts = notebook.metadata.get("labkit", {})
+    if not facts.get("date"):
+        return ""
+    return f"*Outputs made with torch {facts['torch']} on {facts['hardware']}, {facts['date']}.*"
 
 
 def fold(cell: Any) -> None:

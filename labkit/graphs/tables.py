@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from labkit import files
 
 __all__ = ["TABLES", "read", "table", "write"]
 
@@ -62,19 +63,9 @@ def write(path: str | os.PathLike[str], body: dict[str, Any], frames: dict[str, 
     if target.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-            os.chmod(temporary, 0o644)  # mkstemp makes it private; a record is meant to be shared
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        return files.replace(target, data)
     except OSError as error:
         raise ValueError(f"cannot save the record to {target}: {error.strerror or error}") from error
-    return target
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:

@@ -10,15 +10,16 @@ is dropped (each has a static twin beside it), and what `labkit.study.fit` finds
 from __future__ import annotations
 
 import argparse
+import datetime
 import hashlib
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from labkit import files
 from labkit.study import fit
 from labkit.study.fit import ROOT, WIDGET, code_cells
 
@@ -125,6 +126,8 @@ def problems(path: str | os.PathLike[str]) -> list[str]:
     found = fit.outputs(notebook) + fit.headings(notebook) + fit.size(path)
     if not is_fresh(path):
         return ["its outputs are older than its code: `make notebooks` executes it", *found]
+    if missing := [key for key in ("torch", "hardware", "date") if not notebook.metadata["labkit"].get(key)]:
+        found.append(f"it does not say what its outputs were made on: {', '.join(missing)} is missing")
     if not any(cell.outputs for _, cell in code_cells(notebook)):
         return ["it has no outputs: `make notebooks` executes it", *found]
     return fit.unrun(notebook) + found
@@ -161,7 +164,7 @@ def _tidy(notebook: Any) -> list[str]:
     bare = []
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-        "labkit": {"code_hash": code_hash(notebook)},
+        "labkit": {"code_hash": code_hash(notebook), **_where_and_when()},
         "language_info": {"name": "python"},
     }
     for i, cell in code_cells(notebook):
@@ -180,18 +183,22 @@ def _tidy(notebook: Any) -> list[str]:
     return bare
 
 
+def _where_and_when() -> dict[str, str]:
+    """What the outputs were made on."""
+    from labkit import hardware
+
+    facts = hardware.describe()
+    return {
+        "torch": str(facts["torch"]),
+        "hardware": str(facts["hardware"]),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
 def _write(notebook: Any, path: Path) -> None:
     import nbformat
 
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(nbformat.writes(notebook) + "\n")
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    files.replace(path, (nbformat.writes(notebook) + "\n").encode())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

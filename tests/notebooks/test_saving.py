@@ -12,6 +12,8 @@ from nbformat import v4
 
 from labkit.study import notebooks
 
+MADE = {"torch": "2.13.0", "hardware": "2-core CPU", "date": "2026-01-31"}
+
 
 def title():
     """Every notebook has one; last, so that the cells under test count from 1."""
@@ -27,7 +29,7 @@ def write(path: Path, *sources: str) -> Path:
 def with_output(path: Path, output: dict) -> Path:
     cell = v4.new_code_cell("x", id="c0", execution_count=1, outputs=[nbformat.from_dict(output)])
     notebook = v4.new_notebook(cells=[cell, title()])
-    notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook)}
+    notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook), **MADE}
     nbformat.write(notebook, path)
     return path
 
@@ -140,7 +142,7 @@ def test_a_picture_is_not_searched_for_paths(tmp_path):
 def test_a_notebook_without_outputs_is_a_problem(tmp_path):
     path = write(tmp_path / "a.ipynb", "x")
     notebook = nbformat.read(path, as_version=4)
-    notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook)}
+    notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook), **MADE}
     nbformat.write(notebook, path)
     assert notebooks.problems(path) == ["it has no outputs: `make notebooks` executes it"]
 
@@ -156,3 +158,13 @@ def test_the_command_line_checks_all_and_says_what_is_wrong(tmp_path, capsys):
     assert "bad.ipynb: its outputs are older" in complaints
     assert "broken.ipynb is not a notebook" in complaints
     assert "none.ipynb: No such file" in complaints
+
+
+@pytest.mark.parametrize("gone", MADE)
+def test_a_notebook_that_does_not_say_what_its_outputs_were_made_on_is_a_problem(tmp_path, gone):
+    path = with_output(tmp_path / "n.ipynb", v4.new_output("stream", text="1"))
+    assert notebooks.problems(path) == []
+    notebook = nbformat.read(path, 4)
+    del notebook.metadata.labkit[gone]
+    nbformat.write(notebook, path)
+    assert notebooks.problems(path) == [f"it does not say what its outputs were made on: {gone} is missing"]

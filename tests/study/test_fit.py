@@ -35,7 +35,12 @@ def printed(text, name="stdout"):
 def saved(folder, *cells, title="# A lesson"):
     """A notebook on disk whose hash is right, so that only the rule under test can speak."""
     notebook = v4.new_notebook(cells=[*cells, v4.new_markdown_cell(title)])
-    notebook.metadata.labkit = {"code_hash": notebooks.code_hash(notebook)}
+    notebook.metadata.labkit = {
+        "code_hash": notebooks.code_hash(notebook),
+        "torch": "2",
+        "hardware": "cpu",
+        "date": "2026",
+    }
     path = folder / "a.ipynb"
     nbformat.write(notebook, path)
     return path

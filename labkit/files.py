@@ -1,0 +1,32 @@
+"""Writing files so that a crash loses nothing: the old content stays until the new one is whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["replace"]
+
+
+def replace(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write `data` to `path` by way of a temporary file beside it, making the folder where it is missing.
+
+    Raises OSError as the system gives it; `path` is then as it was.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     replace(f"{folder}/new/a.txt", b"whole").read_bytes()
+    b'whole'
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        os.chmod(temporary, 0o644)  # mkstemp makes it private; what is saved here is meant to be shared
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
