@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import __version__, experiments, hardware
+from labkit.experiments import options
 from labkit.report import Report
 
 BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts")  # what --json prints of a report
@@ -20,9 +21,9 @@ BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts")  # what --json pr
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status (2 for a request that cannot be met, with one sentence why)."""
-    options = _parser().parse_args(arguments)
     try:
-        return options.act(options)
+        given = _parser().parse_args(arguments)
+        return given.act(given)
     except (ValueError, RuntimeError) as error:
         print(f"labkit: {error}", file=sys.stderr)
         return 2
@@ -66,19 +67,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default 2)")
-    parser.add_argument("--backend", default="auto", help="auto, nccl, gloo or shm; auto takes shm on a CPU")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_argument("--blocks", type=int, default=40, metavar="N", help="transformer blocks (default 40)")
-    parser.add_argument("--rounds", type=int, default=30, metavar="N", help="timing rounds (default 30)")
-    parser.add_argument("--variants", default="ABCDE", help="letters of the variants (default ABCDE)")
     parser.add_argument(
-        "--also", action="append", default=[], metavar="BACKEND", help="time on this one as well"
+        "--backend",
+        default="auto",
+        help="auto, nccl, gloo or shm; on a CPU auto is what the experiment needs",
     )
-    parser.add_argument("--cold", action="store_true", help="compile from an empty cache")
-    parser.add_argument("--regional", action="store_true", help="also time the first call block by block")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    options.add(parser, {name: experiments.get(name).OPTIONS for name in experiments.NAMES})
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _doctor(given: argparse.Namespace) -> int:
     facts = hardware.describe()
     rows = [
         (key, ", ".join(value) if isinstance(value, list) else str(value)) for key, value in facts.items()
@@ -94,9 +92,9 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(given: argparse.Namespace) -> int:
     for name in experiments.NAMES:
-        if options.names:
+        if given.names:
             print(name)
             continue
         experiment = experiments.get(name)
@@ -104,60 +102,57 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(name: str, options: argparse.Namespace, quiet: bool) -> Report:
+def _measure(name: str, given: argparse.Namespace, quiet: bool, together: bool = False) -> Report:
+    """Run one experiment; `together` with others, which may take options that this one does not."""
     from labkit.ranks import Ranks
 
     experiment = experiments.get(name)
-    backend = options.backend
-    if backend == "auto" and hardware.choose(options.ranks, options.device).device == "cpu":
-        backend = "shm" if options.ranks >= 2 else "gloo"  # gloo's own delay would hide what is measured
-    with Ranks(options.ranks, options.device, backend, timeout=None, quiet=quiet) as ranks:
-        arguments: dict[str, Any] = {
-            "blocks": options.blocks,
-            "rounds": options.rounds,
-            "variants": options.variants,
-            "also": tuple(options.also),
-            "regional": options.regional,
-            "cold": options.cold,
-        }
+    others = (
+        () if together else {o.name for other in experiments.NAMES for o in experiments.get(other).OPTIONS}
+    )
+    arguments: dict[str, Any] = options.chosen(name, experiment.OPTIONS, given, sorted(others))
+    backend = given.backend
+    if backend == "auto" and hardware.choose(given.ranks, given.device).device == "cpu":
+        backend = experiment.LINK if given.ranks >= 2 else "gloo"
+    with Ranks(given.ranks, given.device, backend, timeout=None, quiet=quiet) as ranks:
         return experiment.run(ranks, talk=not quiet, **arguments)
 
 
-def _run(options: argparse.Namespace) -> int:
-    if options.save:
-        _writable(Path(options.save))
-    report = _measure(options.experiment, options, quiet=options.json)
-    if options.json:
+def _run(given: argparse.Namespace) -> int:
+    if given.save:
+        _writable(Path(given.save))
+    report = _measure(given.experiment, given, quiet=given.json)
+    if given.json:
         print(report.to_json([name for name in BRIEF if name in report.tables]))
     else:
         print(f"\n{report}")
-    if options.save:
-        print(f"saved: {report.save(options.save)}", file=sys.stderr)
+    if given.save:
+        print(f"saved: {report.save(given.save)}", file=sys.stderr)
     return 0
 
 
-def _record(options: argparse.Namespace) -> int:
-    names = experiments.NAMES if options.experiment == "all" else (options.experiment,)
+def _record(given: argparse.Namespace) -> int:
+    names = experiments.NAMES if given.experiment == "all" else (given.experiment,)
     for name in names:
         experiments.get(name)
-    folder = Path(options.into) if options.into else recordings() / _machine()
+    folder = Path(given.into) if given.into else recordings() / _machine()
     _writable(folder)
     for name in names:
         print(f"{name} ...", flush=True)
-        print(f"saved: {_measure(name, options, quiet=False).save(folder)}")
+        print(f"saved: {_measure(name, given, quiet=False, together=given.experiment == 'all').save(folder)}")
     return 0
 
 
-def _ledger(options: argparse.Namespace) -> int:
+def _ledger(given: argparse.Namespace) -> int:
     from labkit.study import ledger
     from labkit.study.checks import CHECKS
     from labkit.study.claims import load
 
     claims = load(checks=CHECKS)
-    rows = claims.choose(options.lesson, options.only)
-    if options.untested:
+    rows = claims.choose(given.lesson, given.only)
+    if given.untested:
         rows = tuple(row for row in rows if row.check is None)
-        if options.json:
+        if given.json:
             print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
             return 0
         for row in rows:
@@ -165,9 +160,9 @@ def _ledger(options: argparse.Namespace) -> int:
             print(f"{row.lesson:<24} {row.id}{needs}\n{'':<24} {row.claim}")
         print(f"\nrows without a check: {len(rows)}")
         return 0
-    talk = None if options.json else lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True)
+    talk = None if given.json else lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True)
     found = ledger.run(claims, rows, talk=talk)
-    if options.json:
+    if given.json:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         print(found.text(width=shutil.get_terminal_size((150, 40)).columns))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-# every name here is a module with TITLE, QUESTION, SOURCE and run(ranks, ...) -> Report
-NAMES = ("cliff",)
+# every name here is a module with TITLE, QUESTION, SOURCE, run(ranks, ...) -> Report, LINK (the backend that `auto`
+# means on a CPU) and OPTIONS (what the command line may tell `run`)
+NAMES = ("cliff", "collectives")
 
 __all__ = ["NAMES", "get"]
 

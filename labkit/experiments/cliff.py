@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments import harness, reference
+from labkit.experiments.options import Option
 from labkit.experiments.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 TITLE = "The graph-break cliff"
 QUESTION = "How does one decorator on the all-reduce cost half the speed?"
 SOURCE = "topic 11, experiments 1, 2 and 4; topic 12, experiment 1"
+LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
+OPTIONS = (
+    Option("blocks", int, "transformer blocks (default 40)"),
+    Option("rounds", int, "timing rounds (default 30)"),
+    Option("variants", str, "letters of the variants (default ABCDE)", "LETTERS"),
+    Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True),
+    Option("cold", bool, "compile from an empty cache"),
+    Option("regional", bool, "also time the first call block by block"),
+)
 PAIRS = (("C", "B"), ("B", "A"), ("C", "A"), ("D", "A"), ("E", "C"))
 TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model
 
