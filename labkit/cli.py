@@ -174,11 +174,11 @@ def _ledger(given: argparse.Namespace) -> int:
     return 0
 
 
-def _score(options: argparse.Namespace) -> int:
+def _score(given: argparse.Namespace) -> int:
     from labkit.study import answers, scoreboard
 
     board = scoreboard()
-    if options.json:
+    if given.json:
         print(board.frame().to_json(orient="records", indent=1, force_ascii=False))
     else:
         print(f"{board}\nyour answers: {answers.file()}")

@@ -1,4 +1,4 @@
-"""Every collective, eager and compiled: kept in one graph or not, as which operators, and with the same numbers or not."""
+"""Every collective, eager and compiled: in one graph or not, as which operators, with the same numbers or not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     timeout: float | None = 300.0,
     talk: bool = False,
 ) -> Report:
-    """Run every collective in each of its forms on `ranks`: in eager, with `fullgraph=True`, and where that fails without.
+    """Run every collective in each of its forms: in eager, with `fullgraph=True`, and where that fails without it.
 
     only: beginnings of names, such as ('all_reduce', 'barrier'). compiler: the backend of torch.compile. The report's
     first table has one row for each collective and form; `ranks` has what each rank saw. `first` is what the

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from labkit.trace.events import Event, tidy
+from labkit.trace.memory import allocations
 from labkit.trace.profiler import Profile, RawEvent
 from labkit.trace.segments import Segment, partition
 
-__all__ = ["Event", "Profile", "RawEvent", "Segment", "partition", "tidy"]
+__all__ = ["Event", "Profile", "RawEvent", "Segment", "allocations", "partition", "tidy"]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import audit, gate, loop, start
+from labkit.study.exercises import audit, broadcast, gate, loop, mean, start
 from labkit.study.exercises.base import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
 
 EXERCISES: dict[str, Exercise] = {
-    exercise.name: exercise for exercise in (start.EXERCISE, gate.EXERCISE, loop.EXERCISE, audit.EXERCISE)
+    part.EXERCISE.name: part.EXERCISE for part in (start, broadcast, mean, gate, loop, audit)
 }
 
 
