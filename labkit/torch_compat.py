@@ -230,6 +230,11 @@ def functional_op(name: str) -> Any:
     return getattr(require("torch.ops")._c10d_functional, name)
 
 
+def has_kernel(operator: str, key: str) -> bool:
+    """Whether the dispatcher has a kernel of `operator` ('namespace::name') for a dispatch key such as 'Meta'."""
+    return bool(require("torch._C")._dispatch_has_kernel_for_dispatch_key(operator, key))
+
+
 def world_name() -> str:
     """The name by which a bare functional operator knows the default process group."""
     return require("torch.distributed.distributed_c10d")._get_default_group().group_name

@@ -51,6 +51,15 @@ BASE: dict[str, Record] = {
         "functional": 22.0, "compiled": 22.0, "gather": 22.0, "max": "refused", "avg": "refused", "inplace": 2.0,
         "right": 22.0,
     },
+    "functional.without_a_group": {
+        "initialized": False, "errors": {},
+        "shapes": {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]},
+    },
+    "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
+    "functional.operators": {
+        name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False}
+        for name in (*("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"), "all_to_all_single", "broadcast")
+    },
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
@@ -205,6 +214,24 @@ CASES: dict[str, list[Record]] = {
         {}, {"gate": {"one_graph": False}}, {"gate": {"same": False}},
         {"gate": {"calls": [*KEPT_CALLS, "aten.copy"]}}, {"gate": {"calls": ["aten.add"]}},
     ],
+    "tracing.same_call_in_both_modes": [{}, {"functional": {"same": False}}, {"functional_gather": {"graphs": 2}}],
+    "tracing.plain_arguments": [
+        {}, {"functional": {"argument_types": ["Node", "ProcessGroup"]}},
+        {"functional": {"argument_types": None}, "functional_gather": {"argument_types": None}},
+    ],
+    "tracing.no_streams_in_the_graph": [
+        {}, {"functional": {"calls": [*KEPT_CALLS, "streams.record_event"]}},
+        {"functional": {"calls": None}, "functional_gather": {"calls": None}},
+    ],
+    "functional.traced_without_a_group": [
+        {}, {"initialized": True}, {"shapes": {"all_gather_into_tensor": [8]}},
+        {"shapes": None, "errors": {"all_reduce": "ValueError: no group"}},
+    ],
+    "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
+    "functional.registered_with_the_dispatcher": [
+        {}, {"broadcast": {"kernel": False}}, {"broadcast": {"mutates": True}}, {"broadcast": {"returns": []}},
+    ],
+    "autograd.functional_has_gradients": [{}, {"functional": 2.0}, {"compiled": 2.0}, {"gather": 2.0}],
     "autograd.functional_has_none": [
         {"functional": 2.0, "compiled": "refused", "gather": 2.0}, {"functional": 22.0}, {"compiled": 22.0},
         {"gather": 22.0},

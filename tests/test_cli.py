@@ -20,7 +20,9 @@ def test_list_and_doctor(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "nothing"], "unknown experiment 'nothing': there is cliff"),
+        (["run", "nothing"], "unknown experiment 'nothing': there is cliff, collectives"),
+        (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
+        (["run", "collectives", "--only", "send"], "no collective begins with 'send'"),
         (["run", "cliff", "--ranks", "0"], "world_size must be a whole number of at least 1, got 0"),
         (["run", "cliff", "--blocks", "0"], "blocks must be a whole number of at least 1, got 0"),
         (["run", "cliff", "--backend", "mpi"], "unknown backend 'mpi'"),
@@ -37,6 +39,13 @@ def test_what_cannot_be_done_is_one_sentence(arguments, sentence, capsys):
     found = capsys.readouterr()
     assert found.err.startswith("labkit: ") and sentence in found.err
     assert "Traceback" not in found.err
+
+
+@pytest.mark.slow
+def test_run_collectives_takes_its_own_options(capsys):
+    assert cli.main(["run", "collectives", "--only", "barrier", "--compiler", "eager"]) == 0
+    out = capsys.readouterr().out
+    assert "barrier" in out and "all_reduce" not in out and "[gloo · cpu]" in out
 
 
 @pytest.mark.slow

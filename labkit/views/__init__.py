@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from labkit.views.collectives import gradients
 from labkit.views.compare import ratios, timings
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.shares import breakdown
@@ -14,6 +15,7 @@ __all__ = [
     "breakdown",
     "explorer",
     "explorer_static",
+    "gradients",
     "label_figure",
     "ratios",
     "strip",

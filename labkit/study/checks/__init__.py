@@ -15,6 +15,7 @@ from labkit.study.checks import (
     collectives,
     cost,
     dtensor,
+    functional,
     groups,
     guards,
     logs,
@@ -31,7 +32,7 @@ from labkit.study.checks import (
 from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
-    *(collectives, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
+    *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
 )
 

@@ -65,6 +65,18 @@ def functional_has_none(seen: Seen) -> Result:
 
 
 @judging(gradients)
+def functional_has_gradients(seen: Seen) -> Result:
+    """Gradients pass through functional collectives, in eager and compiled, and they are right."""
+    names = ("functional", "compiled", "gather")
+    right = [name for name in names if seen[name] == seen["right"]]
+    return verdict(
+        len(right) == len(names),
+        f"all_reduce {seen['functional']}, compiled {seen['compiled']}, all_gather {seen['gather']}; right is "
+        f"{seen['right']:g}; in place, eager: {seen['inplace']}",
+    )
+
+
+@judging(gradients)
 def support_has_limits(seen: Seen) -> Result:
     """Some functional collectives refuse a backward pass, or give a wrong gradient."""
     limited = [name for name in ("functional", "gather", "max", "avg") if seen[name] != seen["right"]]

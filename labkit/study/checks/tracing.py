@@ -127,6 +127,8 @@ def _traced() -> Seen:
     return found
 
 
+FUNCTIONAL = ("functional", "functional_gather")
+PLAIN = {"Node", "str", "int", "list", "immutable_list"}
 CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
 
 
@@ -187,10 +189,40 @@ def collectives_compile(seen: Seen) -> Result:
 def groups_leak_into_the_graph(seen: Seen) -> Result:
     """A classic collective brings objects into the graph that are no tensors, such as its process group."""
     types = {kind for name in CLASSIC for kind in seen[name]["argument_types"]}
-    strangers = types - {"Node", "str", "int", "list", "immutable_list"}
+    strangers = types - PLAIN
     return verdict(
         bool(strangers) or not types,
         f"arguments of collectives in the graph: {', '.join(sorted(types)) or 'none'} (the group goes by its name)",
+    )
+
+
+@judging(traced)
+def same_call_in_both_modes(seen: Seen) -> Result:
+    """A program with a functional collective runs in eager and compiled, unchanged, with the same numbers."""
+    same = [name for name in FUNCTIONAL if seen[name]["same"] and seen[name]["graphs"] == 1]
+    return verdict(
+        len(same) == len(FUNCTIONAL), f"{len(same)} of {len(FUNCTIONAL)} programs, eager and compiled alike"
+    )
+
+
+@judging(traced)
+def plain_arguments(seen: Seen) -> Result:
+    """In the graph a functional collective takes tensors and plain data only: no group and no handle."""
+    types = {kind for name in FUNCTIONAL for kind in seen[name]["argument_types"]}
+    return verdict(
+        bool(types) and types <= PLAIN,
+        f"arguments of functional collectives in the graph: {', '.join(sorted(types))}",
+    )
+
+
+@judging(traced)
+def no_streams_in_the_graph(seen: Seen) -> Result:
+    """A functional collective puts no stream and no event into the graph: a call, a wait, and the order of values."""
+    calls = [call for name in FUNCTIONAL for call in seen[name]["calls"]]
+    streams = [call for call in calls if call.startswith("streams")]
+    return verdict(
+        bool(calls) and not streams,
+        f"stream operators: {', '.join(streams) or 'none'}, among {', '.join(dict.fromkeys(calls))}",
     )
 
 

@@ -34,7 +34,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     if any(found["compiled"] != found["right"] for found in seen):
         raise Mistake(compiled, "functional collectives leave their input alone: return what they return")
     if any(found["compiled_allocations"] > found["enough"] for found in seen):
-        hint = "the graph makes a tensor that nobody asked for: hand x to the collective as it is"
+        hint = "the graph makes a tensor that nobody needs: to have what one rank has, take the collective for that"
         raise Mistake(f"{compiled}, where {first['enough']} are enough", hint)
     say(compiled)
 
@@ -45,6 +45,8 @@ def _count(number: int, noun: str) -> str:
 
 def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: the attempt in eager and compiled, what it allocates, and what was made of it."""
+    import warnings
+
     import torch
     import torch.distributed as dist
 
@@ -63,7 +65,8 @@ def _look(attempt: Attempt) -> dict[str, Any]:
 
         return torch.compile(program)
 
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Dynamo's about what it cannot trace: the finding says it
         mine, x = own_reduce(attempt), sample()
         y = mine(x)
         if y is None:

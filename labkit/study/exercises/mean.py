@@ -23,6 +23,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         if first["none"]:
             raise Mistake("it returns None", "return the mean: the loss is computed from it")
         said = f"{mode}: the mean is {first['value']:g}"
+        if first["error"]:
+            raise Mistake(
+                f"{mode}: {first['error']}",
+                "it runs in eager only: what is in it that the compiler refuses?",
+            )
         if any(abs(rank["value"] - rank["right"]) > CLOSE for rank in found):
             hint = f"{first['right']:g} is right: the sum over the ranks, divided by how many there are"
             raise Mistake(said, hint)
@@ -52,6 +57,8 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: value and gradient of the attempt, in eager and compiled; ranks weigh their losses 1, 2, ..."""
+    import warnings
+
     import torch
 
     from labkit.experiments.harness import own_reduce
@@ -65,11 +72,17 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     def look(run: Callable[..., Any]) -> dict[str, Any]:
         given = torch.full((4,), weight, device=me.device, requires_grad=True)
         x = given * 1  # what an in-place collective may change without an error of autograd's
-        with record() as rec:
-            y = run(x)
+        found: dict[str, Any] = {"none": False, "error": "", "right": right}
+        try:
+            with record() as rec:
+                y = run(x)
+        except Exception as error:
+            if run is mine:
+                raise  # the reader's own lines say more
+            return {**found, "error": str(error).splitlines()[0]}
         if y is None:
-            return {"none": True}
-        found: dict[str, Any] = {"none": False, "value": y.detach()[0].item(), "right": right}
+            return {**found, "none": True}
+        found["value"] = y.detach()[0].item()
         found |= {"changed": bool((x.detach() != weight).any()), "refused": "", "gradient": 0.0}
         found |= {"right_gradient": right, "own_share": weight / size}
         found["graphs"] = int((rec.graphs["ops"] > 0).sum())
@@ -80,7 +93,9 @@ def _look(attempt: Attempt) -> dict[str, Any]:
             found["refused"] = str(error).splitlines()[0]
         return found
 
-    return {"eager": look(mine), "compiled": look(torch.compile(mine, backend="aot_eager"))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # autograd's warning about a wrong gradient is what the hint is for
+        return {"eager": look(mine), "compiled": look(torch.compile(mine, backend="aot_eager"))}
 
 
 EXERCISE = Exercise(
