@@ -58,7 +58,7 @@ BASE: dict[str, Record] = {
     "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
     "functional.operators": {
         name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False}
-        for name in (*("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"), "all_to_all_single", "broadcast")
+        for name in (*CLASSIC, "all_to_all_single", "broadcast")
     },
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {

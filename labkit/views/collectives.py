@@ -125,14 +125,8 @@ def gradients(found: pd.DataFrame, label: str = "", title: str | None = None) ->
             ax.annotate("refused", (0, y), (4, 0), textcoords="offset points", va="center", color=style.QUIET)
             continue
         colour, marker = MARKS[ranks.index(rank) % len(MARKS)]
-        # ranks that agree would hide each other: each has its own height
-        ax.plot(
-            row["number"],
-            y + 0.16 * (ranks.index(rank) - (len(ranks) - 1) / 2),
-            marker,
-            color=colour,
-            markersize=7,
-        )
+        y += 0.16 * (ranks.index(rank) - (len(ranks) - 1) / 2)  # ranks that agree would hide each other
+        ax.plot(row["number"], y, marker, color=colour, markersize=7)
     ax.set_xlim(0, max([1.0, *numbers.dropna()]) * 1.08)
     ax.set_xlabel("gradient of the whole loss by one element of a rank's x (no unit)", labelpad=2)
     sheet.top += 0.5

@@ -1,4 +1,4 @@
-"""The table of collectives: its shape, the cases that are known, and what a rank or a backend that refuses makes of it."""
+"""The table of collectives: its shape, the cases that are known, and what it shows where something refuses."""
 
 from __future__ import annotations
 

@@ -10,11 +10,8 @@ import pytest
 from labkit import experiments
 from labkit.experiments.options import Option, add, chosen
 
-BLOCKS, ALSO, COLD = (
-    Option("blocks", int, "blocks"),
-    Option("also", str, "more", "X", many=True),
-    Option("cold", bool, ""),
-)
+BLOCKS, COLD = Option("blocks", int, "blocks"), Option("cold", bool, "")
+ALSO = Option("also", str, "more", "X", many=True)
 
 
 def parsed(declared, *arguments: str) -> argparse.Namespace:

@@ -127,7 +127,7 @@ def _operators() -> Seen:
 
 @judging(operators)
 def registered_with_the_dispatcher(seen: Seen) -> Result:
-    """Functional collectives are operators of the dispatcher: a kernel, a schema that mutates nothing, a tensor back."""
+    """Functional collectives are operators of the dispatcher: a kernel, a schema without mutation, a tensor back."""
     tidy = [
         name
         for name in OPERATORS
