@@ -367,15 +367,14 @@ def takes_nothing():
     return 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempt", "seen", "hint"),
     [
         (raises, " raised ZeroDivisionError: division by zero", "largest_rank(device)"),
         (takes_nothing, "takes 0 positional arguments but 1 was given", "largest_rank(device)"),
         (dies, "died: exit code 3", "the process ended inside your function"),
-        pytest.param(
-            waits_alone, "stalled: ", "the same collectives, in the same order", marks=pytest.mark.slow
-        ),
+        (waits_alone, "stalled: ", "the same collectives, in the same order"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -397,6 +396,7 @@ def test_a_loop_without_an_end_is_ended(ranks):
     assert "does not come to an end" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_torchs_own_not_implemented_is_not_taken_for_a_stub(ranks):
     def not_there(device):
         raise NotImplementedError("aten::nothing is not implemented for this device")
