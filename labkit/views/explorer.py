@@ -108,7 +108,8 @@ class Explorer:
         ranks = sorted(int(rank) for rank in set(segments["rank"]))
         wide = widgets.Layout(width="420px")
         variant = widgets.ToggleButtons(
-            options=variants, description="variant", style={"button_width": "48px"}
+            options=variants, description="variant", style={"button_width": "48px"},
+            layout=widgets.Layout(width="auto"),  # else the buttons fall below their label
         )
         blocks = widgets.Dropdown(options=sizes or [None], description="blocks")
         blocks.value = blocks.options[-1]

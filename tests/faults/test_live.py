@@ -82,7 +82,7 @@ def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
     live = Live("2 ranks · gloo · cpu")
     for seconds in (3.0, FIRST_LINE_S + 0.5, FIRST_LINE_S + 2, 2 * FIRST_LINE_S + 0.5):
         live.show([Rank(0, "finished"), Rank(1, "running")], seconds)
-    live.end("done")
+    live.end("done", 21.0)
     assert capsys.readouterr().err.splitlines() == [
         line
         for seconds in (10, 20)
