@@ -1,4 +1,4 @@
-"""JupyterLab in Chromium: the server, the browser, and what a reader does in a page; shared by the tests in browser/."""
+"""JupyterLab in Chromium: the server, the browser, and what a reader does there; shared by the tests in browser/."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ SETTINGS = {
     # nothing may ask a network, or cover the page with a question
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
+SCROLLS = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-WindowedPanel-outer"
 READ = """
 return [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell')].map(cell => ({
+  folded: !!cell.querySelector('.jp-InputPlaceholder'),
   prompt: cell.querySelector('.jp-InputPrompt').textContent.trim(),
   text: [...cell.querySelectorAll('.jp-OutputArea-output')].map(part => part.innerText).join('\\n'),
   error: [...cell.querySelectorAll('[data-mime-type="application/vnd.jupyter.stderr"]')]
@@ -97,9 +99,9 @@ class Server:
         self.token, port = secrets.token_hex(16), _free_port()
         self.address = f"http://127.0.0.1:{port}"
         arguments = [
-            "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder}",
-            f"--IdentityProvider.token={self.token}", "--LabApp.extension_manager=readonly",
-            *(["--allow-root"] if os.getuid() == 0 else []),
+            "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
+            f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={self.token}",
+            "--LabApp.extension_manager=readonly", *(["--allow-root"] if os.getuid() == 0 else []),
         ]  # fmt: skip
         began = time.monotonic()
         with self.log.open("w") as log:
@@ -123,7 +125,9 @@ class Server:
                 return
             except OSError:
                 if self.process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"JupyterLab did not come up:\n{self.log.read_text()[-2000:]}") from None
+                    raise RuntimeError(
+                        f"JupyterLab did not come up:\n{self.log.read_text()[-2000:]}"
+                    ) from None
                 time.sleep(0.05)
 
     def ask(self, path: str, method: str = "GET") -> Any:
@@ -150,7 +154,11 @@ class Page:
         driver.get(f"{server.address}/{where}?token={server.token}")
         cells = json.loads((server.folder / name).read_text())["cells"]
         count = sum(cell["cell_type"] == "code" for cell in cells)
-        self.wait(lambda: len(self.cells()) == count and not self.find("#jupyterlab-splash, .jp-Spinner"), 60, "its cells")
+        self.wait(
+            lambda: len(self.cells()) == count and not self.find("#jupyterlab-splash, .jp-Spinner"),
+            60,
+            "its cells",
+        )
         self.idle()
 
     # looking
@@ -173,10 +181,12 @@ class Page:
 
     def find(self, selector: str) -> Any:
         """The first visible element, or None."""
-        return next((e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()), None)
+        return next(
+            (e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()), None
+        )
 
-    def cells(self) -> list[dict[str, str]]:
-        """Of each code cell: `prompt` ("[3]:"), `text` of its outputs, `error` (what stands on red)."""
+    def cells(self) -> list[dict[str, Any]]:
+        """Of each code cell: `folded`, `prompt` ("[3]:", empty on a folded one), `text` of its outputs, `error` (in red)."""
         return self.driver.execute_script(READ)
 
     def picture(self, selector: str) -> str | None:
@@ -188,15 +198,24 @@ class Page:
         one = self.driver.find_elements("css selector", ".jp-CodeCell")[cell]
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'start'})", one)
 
-    def shoot(self, name: str, height: int | None = None) -> None:
-        """Keep a picture of the page; `height` of the window for it."""
+    def shoot(self, name: str, whole: bool = False) -> None:
+        """Keep a picture of the window, or of the `whole` notebook."""
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
         size = self.driver.get_window_size()
-        if height:
-            self.driver.set_window_size(size["width"], height)
+        if whole:
+            tall = self.driver.execute_script(
+                "return document.querySelector(arguments[0]).scrollHeight", SCROLLS
+            )
+            self.driver.set_window_size(size["width"], min(tall + 300, 12_000))
+            self.driver.execute_script("document.querySelector(arguments[0]).scrollTop = 0", SCROLLS)
             time.sleep(0.5)  # until it is drawn anew
         self.driver.save_screenshot(str(ARTIFACTS / f"{name}.png"))
         self.driver.set_window_size(size["width"], size["height"])
+
+    def chosen(self, selector: str) -> str:
+        """What a drop-down list shows."""
+        options = self.find(selector).find_elements("css selector", "option")
+        return "".join(option.text for option in options if option.is_selected())
 
     def idle(self) -> None:
         """Wait until the kernel is up and has nothing to do."""
@@ -240,7 +259,6 @@ class Page:
         """What a code cell shows once it has a new number, else None."""
         now = self.cells()[cell]
         return now if now["prompt"] != before and now["prompt"].strip("[]:").isdigit() else None
-
 
     def leave(self) -> None:
         """Leave the page and end its kernel."""

@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 import sys
+from types import FrameType
 from typing import Any
 
 from labkit.ranks import group, spawn
@@ -80,7 +81,8 @@ def _place() -> tuple[str, int]:
     """The name and first line of the body, so that places read `In [5]:3` as the reader counts lines."""
     from IPython import get_ipython
 
-    shell, frame = get_ipython(), sys._getframe()
+    shell = get_ipython()
+    frame: FrameType | None = sys._getframe()
     while shell is not None and frame is not None:
         # asked of the running code: since IPython 9 the shell's own count is the next cell's while this one runs
         named = shell.compile.format_code_name(frame.f_code.co_filename)

@@ -37,10 +37,13 @@ def test_a_lesson_runs_from_top_to_bottom(notebook, times):
     page.wait(lambda: page.ended(count - 1), 120, "the end of the last cell")
     times["lesson open and all run"] = time.monotonic() - began
     cells = page.cells()
-    assert [cell["prompt"] for cell in cells] == [f"[{n}]:" for n in range(1, count + 1)]
+    solutions = [cell for cell in cells if cell["folded"]]
+    assert solutions and not any(cell["text"] for cell in solutions)
+    numbers = [cell["prompt"] for cell in cells]
+    assert numbers == ["" if cells[i]["folded"] else f"[{i + 1}]:" for i in range(count)]
     assert [cell["error"] for cell in cells] == [""] * count
     assert "rank 1 raised RuntimeError: rank 1 tripped" in "".join(cell["text"] for cell in cells)
-    page.shoot("whole_lesson", height=9000)
+    page.shoot("whole_lesson", whole=True)
 
 
 def test_the_widgets_change_the_picture_and_the_text(notebook, times):
@@ -65,8 +68,8 @@ def test_the_widgets_change_the_picture_and_the_text(notebook, times):
         times[f"picture after the {what} changed"] = time.monotonic() - pressed
         seen.append(picture), said.append(text)
 
-    page.show(0)
-    page.shoot("widgets_at_first", height=2400)
+    assert page.chosen(".widget-dropdown select") == "all ranks"
+    page.shoot("widgets_at_first", whole=True)
     page.find(".widget-toggle-button:nth-of-type(2)").click()
     moved("variant")
     assert "440 regions" in said[-1] and "440 regions" not in said[0]
