@@ -186,7 +186,7 @@ class Page:
         )
 
     def cells(self) -> list[dict[str, Any]]:
-        """Of each code cell: `folded`, `prompt` ("[3]:", empty on a folded one), `text` of its outputs, `error` (in red)."""
+        """Of each code cell: `folded`, `prompt` ("[3]:", empty if folded), `text` of its outputs, `error` (in red)."""
         return self.driver.execute_script(READ)
 
     def picture(self, selector: str) -> str | None:
@@ -206,11 +206,12 @@ class Page:
             tall = self.driver.execute_script(
                 "return document.querySelector(arguments[0]).scrollHeight", SCROLLS
             )
-            self.driver.set_window_size(size["width"], min(tall + 300, 12_000))
+            self.driver.set_window_size(size["width"], max(size["height"], min(tall + 300, 12_000)))
             self.driver.execute_script("document.querySelector(arguments[0]).scrollTop = 0", SCROLLS)
             time.sleep(0.5)  # until it is drawn anew
         self.driver.save_screenshot(str(ARTIFACTS / f"{name}.png"))
-        self.driver.set_window_size(size["width"], size["height"])
+        if whole:
+            self.driver.set_window_size(size["width"], size["height"])
 
     def chosen(self, selector: str) -> str:
         """What a drop-down list shows."""

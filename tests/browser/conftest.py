@@ -78,7 +78,7 @@ def notebook(server, driver, request):
 
     yield open_
     for page in opened:
-        page.shoot(name)
+        page.shoot(name, whole=True)
         page.leave()
 
 

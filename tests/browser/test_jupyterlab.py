@@ -43,7 +43,6 @@ def test_a_lesson_runs_from_top_to_bottom(notebook, times):
     assert numbers == ["" if cells[i]["folded"] else f"[{i + 1}]:" for i in range(count)]
     assert [cell["error"] for cell in cells] == [""] * count
     assert "rank 1 raised RuntimeError: rank 1 tripped" in "".join(cell["text"] for cell in cells)
-    page.shoot("whole_lesson", whole=True)
 
 
 def test_the_widgets_change_the_picture_and_the_text(notebook, times):
@@ -100,7 +99,7 @@ def test_the_stop_button_ends_a_hanging_cell(notebook, times):
 
 
 def test_a_long_call_shows_how_it_stands(notebook):
-    page = notebook([START, "import time\n\n\ndef slow():\n    time.sleep(5)\n\n\nranks.run(slow);"])
+    page = notebook([START, "import time\n\n\ndef slow():\n    time.sleep(4)\n\n\nranks.run(slow);"])
     page.run(0)
     page.start(1)
     running = page.wait(
@@ -109,9 +108,9 @@ def test_a_long_call_shows_how_it_stands(notebook):
     assert running["prompt"] == "[*]:"
     assert re.search(r"2 ranks · gloo · cpu: running, \d s", running["text"]), running
     assert re.search(r"rank 1\s+running at In \[2\]:5 \(slow\)", running["text"]), running
-    page.shoot("a_long_call_while_it_runs")
+    page.shoot("a_long_call_while_it_runs", whole=True)
     ended = page.wait(lambda: page.ended(1), 20, "the end of the call")
-    assert ended["text"].strip() == "2 ranks · gloo · cpu: done, 5 s"
+    assert re.fullmatch(r"2 ranks · gloo · cpu: done, \d+ s", ended["text"].strip()), ended
 
 
 def test_restart_leaves_no_process(notebook, times):

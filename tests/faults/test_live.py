@@ -90,6 +90,15 @@ def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
     ]
 
 
+def test_the_last_line_has_the_time_of_the_whole_call(monkeypatch):
+    monkeypatch.setattr("labkit.ranks.live._in_kernel", lambda: True)
+    live, shown = Live("2 ranks"), []
+    monkeypatch.setattr(live, "_display", lambda how="running": shown.append(live.text(how)))
+    live.show([Rank(0, "running")], 4.4)
+    live.end("done", 5.1)
+    assert shown == ["2 ranks: running, 4 s\n  rank 0  running", "2 ranks: done, 5 s"]
+
+
 def test_where_nobody_looks_nothing_is_shown(capsys):
     live = Live("2 ranks")
     live.show([Rank(0, "running")], 100.0)
