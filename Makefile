@@ -65,7 +65,7 @@ check: setup ## formatting, lint, types and the fast tests, in under two minutes
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -q -m "not slow and not kernel" $(PYTEST_ARGS)
+	$(PY) -m pytest -q -m "not slow and not kernel and not browser" $(PYTEST_ARGS)
 
 notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
 	$(PY) -m labkit.study.notebooks execute $(NOTEBOOKS)

@@ -21,14 +21,16 @@ class Kernel:
         return self.client.execute(code)
 
     def finish(self, request: str, limit: float = 60) -> dict:
-        found = {"stdout": "", "stderr": "", "text": "", "html": "", "error": None}
+        found = {"stdout": "", "stderr": "", "text": "", "html": "", "error": None, "count": None}
         deadline = time.monotonic() + limit
         while True:
             message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
             if message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
+            if kind == "execute_input":
+                found["count"] = content["execution_count"]
+            elif kind == "stream":
                 found[content["name"]] += content["text"]
             elif kind == "display_data" and content["metadata"] == LIVE:
                 continue  # how a long call stands

@@ -62,7 +62,7 @@ class Call:
                 self.pool.pump(done, GRACE_S)
             return how
         finally:
-            self.live.end(how)
+            self.live.end(how, self.seconds)
 
     def outcomes(self, how: str) -> list[Outcome]:
         """How every rank's part ended or stands, once `watch` has said `how` the call ended."""

@@ -62,7 +62,8 @@ def no_interrupt(linger: float = 0.0) -> Iterator[None]:
         yield
         return
     pressed: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    # None: a handler that was not set from Python, which cannot be put back
+    previous = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number)) or signal.SIG_DFL
     try:
         yield
     finally:

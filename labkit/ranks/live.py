@@ -42,10 +42,10 @@ class Live:
             print(self.text(), file=sys.stderr)
         self.shown = True
 
-    def end(self, how: str) -> None:
-        """Leave one line on how the call ended, where anything was shown."""
+    def end(self, how: str, seconds: float) -> None:
+        """Leave one line on how the call ended after `seconds`, where anything was shown."""
         if self.shown and _in_kernel():
-            self.states = []
+            self.seconds, self.states = seconds, []
             self._display(how)
         self.shown, self.next_line = False, FIRST_LINE_S
 
@@ -65,7 +65,7 @@ class Live:
     def _html(self, how: str) -> str:
         cell = "text-align:left;padding:0 14px 0 0;border:none;background:none"
         rows = "".join(
-            f'<tr><td style="{cell}">rank {rank}</td><td style="{cell};font-family:monospace">'
+            f'<tr style="background:none"><td style="{cell}">rank {rank}</td><td style="{cell};font-family:monospace">'
             f"{html.escape(state)}</td></tr>"
             for rank, state in self.states
         )

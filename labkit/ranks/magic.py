@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 import sys
+from types import FrameType
 from typing import Any
 
 from labkit.ranks import group, spawn
@@ -40,7 +41,7 @@ def ranks_cell(line: str, cell: str) -> PerRank | None:
     """
     chosen, limits = parse(line)
     ranks = group.current() or _start_default()
-    filename, first_line = _place(cell)
+    filename, first_line = _place()
     found = ranks.run_cell(cell, filename, first_line, ranks=chosen, **limits)
     return None if all(value is None for value in found) else found
 
@@ -76,11 +77,16 @@ def _start_default() -> group.Ranks:
     return _kept[0]
 
 
-def _place(cell: str) -> tuple[str, int]:
+def _place() -> tuple[str, int]:
     """The name and first line of the body, so that places read `In [5]:3` as the reader counts lines."""
     from IPython import get_ipython
 
     shell = get_ipython()
-    if shell is None:
-        return "cell", 1
-    return f"In [{shell.execution_count}]", 2  # line 1 is the %%ranks line itself
+    frame: FrameType | None = sys._getframe()
+    while shell is not None and frame is not None:
+        # asked of the running code: since IPython 9 the shell's own count is the next cell's while this one runs
+        named = shell.compile.format_code_name(frame.f_code.co_filename)
+        if named:
+            return named[1].replace("[", " [", 1), 2  # line 1 is the %%ranks line itself
+        frame = frame.f_back
+    return "cell", 1

@@ -126,7 +126,7 @@ class Prediction:
             continuous_update=False,
             layout=widgets.Layout(width="110px"),
         )
-        before = widgets.HTML(f"<b>Your prediction</b>: {html.escape(_plain(self.question))}?")
+        before = widgets.HTML(f"<b>Your prediction</b>: {html.escape(_plain(self.question, self.unit))}?")
         unit = widgets.HTML(html.escape(self.unit))
         state = widgets.HTML(self._state())
 
@@ -153,9 +153,10 @@ class Prediction:
         said = html.escape(self.text)
         if self.value is not None:
             return f"<div>{said}</div>"
-        unit = f", in {html.escape(self.unit)}" if self.unit else ""
+        asked = _plain(self.question, self.unit)
+        unit = f", in {self.unit}" if self.unit and self.unit not in asked.split() else ""
         return (
-            f"<div><b>Your prediction</b>: {html.escape(_plain(self.question))}{unit}? "
+            f"<div><b>Your prediction</b>: {html.escape(asked + unit)}? "
             f"{said[0].upper()}{said[1:]}.<br>"
             f"<span style='color:#666'>To answer in code: <code>{html.escape(self.how)}</code></span></div>"
         )
@@ -227,9 +228,10 @@ def _measured(question: str, value: Any) -> float:
         raise ValueError(f"a measurement is a number, got {value!r} for {question!r}") from None
 
 
-def _plain(question: str) -> str:
-    """'cliff.breaks_per_forward' as words: 'breaks per forward'."""
-    return question.rpartition(".")[2].replace("_", " ")
+def _plain(question: str, unit: str) -> str:
+    """'cliff.breaks_per_forward' as words, 'breaks per forward'; a unit at its end is said elsewhere."""
+    name = question.rpartition(".")[2].replace("_", " ")
+    return (name.removesuffix(f" {unit}") if unit else name) or question
 
 
 def _where() -> dict[str, str]:

@@ -169,12 +169,20 @@ def questions(root: Path = ROOT) -> dict[str, tuple[str, str]]:
     ('04_graph_break_cliff', 'breaks')
     """
     found: dict[str, tuple[str, str]] = {}
-    for path in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            source = "".join(cell["source"])
-            if cell["cell_type"] == "code" and "predict(" in source:
-                found |= {name: (path.stem, unit) for name, unit in _asked(source) if name not in found}
+    # by stem, so that a lesson comes before a copy that the reader made of it
+    for path in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"), key=lambda path: path.stem):
+        for source in _code(path):
+            found |= {name: (path.stem, unit) for name, unit in _asked(source) if name not in found}
     return found
+
+
+def _code(path: Path) -> list[str]:
+    """The sources of a notebook's code cells; none where the file is damaged, which is no reason to show no scores."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _asked(source: str) -> list[tuple[str, str]]:
@@ -223,17 +231,13 @@ class Scoreboard:
 
     def summary(self) -> list[str]:
         """A line of totals for each lesson, then for all."""
-        lines = []
         totals = self.totals()
-        for lesson, (points, most, count) in totals.items():
-            scored = most // MOST
-            said = f"{points} of {most} points" if scored else "nothing scored"
-            lines.append(f"{lesson}: {said}; predictions scored: {scored} of {count}")
         if len(totals) > 1:
-            points, most, count = (sum(part) for part in zip(*totals.values(), strict=True))
-            lines.append(
-                f"all lessons: {points} of {most} points; predictions scored: {most // MOST} of {count}"
-            )
+            totals["all lessons"] = tuple(map(sum, zip(*totals.values(), strict=True)))  # type: ignore[assignment]
+        lines = []
+        for lesson, (points, most, count) in totals.items():
+            said = f"{points} of {most} points" if most else "nothing scored"
+            lines.append(f"{lesson}: {said}; predictions scored: {most // MOST} of {count}")
         if self.unreadable:
             lines.append(
                 f"lines of your file that cannot be read, and were left as they are: {self.unreadable}"

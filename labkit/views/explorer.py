@@ -108,18 +108,22 @@ class Explorer:
         ranks = sorted(int(rank) for rank in set(segments["rank"]))
         wide = widgets.Layout(width="420px")
         variant = widgets.ToggleButtons(
-            options=variants, description="variant", style={"button_width": "48px"}
+            options=variants,
+            description="variant",
+            style={"button_width": "48px", "description_width": "60px"},
+            layout=widgets.Layout(display="flex", width="auto"),  # else the buttons stand below their label
         )
         blocks = widgets.Dropdown(options=sizes or [None], description="blocks")
         blocks.value = blocks.options[-1]
         blocks.layout.display = None if len(sizes) > 1 else "none"
+        # not None for all ranks: JupyterLab then sometimes shows an empty list
         rank = widgets.Dropdown(
-            options=[("all ranks", None), *((f"rank {r}", r) for r in ranks)], description="rank"
+            options=[("all ranks", "all"), *((f"rank {r}", r) for r in ranks)], description="rank"
         )
         block = widgets.Checkbox(value=True, description="magnify a typical block", indent=False)
         piece = widgets.FloatRangeSlider(
             value=(0.0, 100.0), min=0.0, max=100.0, step=0.5, description="zoom, %", continuous_update=False,
-            disabled=True, layout=wide,
+            readout_format=".1f", disabled=True, layout=wide,
         )  # fmt: skip
         picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
         text = widgets.HTML()
@@ -127,7 +131,8 @@ class Explorer:
         def redraw(_: Any = None) -> None:
             piece.disabled = block.value
             try:
-                figure, said = self.draw(variant.value, blocks.value, rank.value, piece.value, block.value)
+                one = None if rank.value == "all" else rank.value
+                figure, said = self.draw(variant.value, blocks.value, one, piece.value, block.value)
             except (
                 ValueError
             ) as error:  # a variant that was not run with this many blocks: say so, keep the picture
@@ -165,7 +170,7 @@ class Explorer:
                 display({WIDGET: data[WIDGET], "text/plain": self.text}, raw=True)
         said = {"image/png": {"alt": self.text}}
         display({"image/png": self.figure.png(), "text/plain": self.text}, metadata=said, raw=True)
-        print(self.text)
+        print(self.text.replace(" | ", "\n"))  # a front end breaks one long line in the middle of words
 
     def _replace(self, cell: str) -> None:
         """Close what the same cell showed before: ipywidgets keeps every widget alive until it is closed."""

@@ -82,12 +82,21 @@ def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
     live = Live("2 ranks · gloo · cpu")
     for seconds in (3.0, FIRST_LINE_S + 0.5, FIRST_LINE_S + 2, 2 * FIRST_LINE_S + 0.5):
         live.show([Rank(0, "finished"), Rank(1, "running")], seconds)
-    live.end("done")
+    live.end("done", 21.0)
     assert capsys.readouterr().err.splitlines() == [
         line
         for seconds in (10, 20)
         for line in (f"2 ranks · gloo · cpu: running, {seconds} s", "  rank 0  finished", "  rank 1  running")
     ]
+
+
+def test_the_last_line_has_the_time_of_the_whole_call(monkeypatch):
+    monkeypatch.setattr("labkit.ranks.live._in_kernel", lambda: True)
+    live, shown = Live("2 ranks"), []
+    monkeypatch.setattr(live, "_display", lambda how="running": shown.append(live.text(how)))
+    live.show([Rank(0, "running")], 4.4)
+    live.end("done", 5.1)
+    assert shown == ["2 ranks: running, 4 s\n  rank 0  running", "2 ranks: done, 5 s"]
 
 
 def test_where_nobody_looks_nothing_is_shown(capsys):

@@ -68,7 +68,7 @@ def _look(attempt: Attempt, device: str) -> dict[str, Any]:
     with record() as rec:
         found = attempt(device)
     counts = rec.counts()
-    called = rec.events[rec.events["kind"] == "collective"]["name"].str.rpartition(":")[2].str.strip("_")
+    called = rec.events[rec.events["kind"] == "collective"]["name"].str.split(":").str[-1].str.strip("_")
     number = isinstance(found, numbers.Real) and not isinstance(found, bool)
     return {
         "said": f"{found!r:.40}",

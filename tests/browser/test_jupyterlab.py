@@ -1,0 +1,134 @@
+"""What a reader sees and does in JupyterLab: a whole lesson, the widgets, the live view, stop, and restart."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import psutil
+import pytest
+from browsers import ROOT
+from kernels import gone
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.kernel]
+
+RECORDED = sorted(ROOT.glob("data/recorded/*/cliff.json"))[0]
+START = "%load_ext labkit\nimport labkit\nranks = labkit.Ranks(2, device='cpu', backend='gloo')"
+HANG = """\
+%%ranks
+import time
+import torch
+import torch.distributed as dist
+if dist.get_rank() == 0:
+    dist.all_reduce(torch.ones(1))
+else:
+    time.sleep(600)"""
+
+
+def test_a_lesson_runs_from_top_to_bottom(notebook, times):
+    began = time.monotonic()
+    page = notebook("00_start_here.ipynb")
+    count = len(page.cells())
+    assert count > 10 and not any(cell["text"] for cell in page.cells())
+    page.menu("Run", "runmenu:run-all")
+    first = page.wait(lambda: page.cells()[0]["text"], 60, "the first result")
+    times["lesson open and first result"] = time.monotonic() - began
+    assert "torch" in first and "this machine" in first
+    page.wait(lambda: page.ended(count - 1), 120, "the end of the last cell")
+    times["lesson open and all run"] = time.monotonic() - began
+    cells = page.cells()
+    solutions = [cell for cell in cells if cell["folded"]]
+    assert solutions and not any(cell["text"] for cell in solutions)
+    numbers = [cell["prompt"] for cell in cells]
+    assert numbers == ["" if cells[i]["folded"] else f"[{i + 1}]:" for i in range(count)]
+    assert [cell["error"] for cell in cells] == [""] * count
+    assert "rank 1 raised RuntimeError: rank 1 tripped" in "".join(cell["text"] for cell in cells)
+
+
+def test_the_widgets_change_the_picture_and_the_text(notebook, times):
+    page = notebook(
+        [f"from labkit import Report, views\nviews.explorer(Report.load({str(RECORDED)!r}))"],
+    )
+    page.run(0)
+    live, words = ".widget-image", ".widget-html-content"
+    twin = ".jp-RenderedImage img"
+    seen = [page.wait(lambda: page.picture(live), 30, "the widget's picture")]
+    still = page.wait(lambda: page.picture(twin), 10, "the static twin")
+    said = [page.find(words).text]
+    assert said[0].startswith("rank 0: ") and "rank 1: " in said[0]
+
+    def moved(what: str):
+        def different():
+            now = page.picture(live), page.find(words).text
+            return now if now[0] not in (None, seen[-1]) and now[1] != said[-1] else None
+
+        pressed = time.monotonic()
+        picture, text = page.wait(different, 20, f"another picture and text after the {what} changed")
+        times[f"picture after the {what} changed"] = time.monotonic() - pressed
+        seen.append(picture), said.append(text)
+
+    assert page.chosen(".widget-dropdown select") == "all ranks"
+    page.shoot("widgets_at_first", whole=True)
+    page.find(".widget-toggle-button:nth-of-type(2)").click()
+    moved("variant")
+    assert "440 regions" in said[-1] and "440 regions" not in said[0]
+    page.choose(".widget-dropdown select", "rank 1")
+    moved("rank")
+    assert said[-1].startswith("rank 1: ") and "rank 0" not in said[-1]
+    assert page.picture(twin) == still and len(set(seen)) == 3
+
+
+def test_the_stop_button_ends_a_hanging_cell(notebook, times):
+    add = "%%ranks\nimport torch\nimport torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)\nx.item()"
+    page = notebook([START, HANG, add])
+    assert "2 ranks · gloo · cpu" in page.run(0)["text"]
+    page.start(1)
+    page.wait(lambda: "waiting in all_reduce" in page.cells()[1]["text"], 20, "rank 0's wait in all_reduce")
+    assert page.cells()[1]["prompt"] == "[*]:"
+    pressed = time.monotonic()
+    page.button("interrupt")
+    page.wait(lambda: page.ended(1), 20, "the end of the interrupted cell")
+    times["stop button to the end of the cell"] = time.monotonic() - pressed
+    shown = page.cells()[1]["error"]
+    assert shown.startswith("KeyboardInterrupt")
+    assert re.search(r"rank 0 was waiting in all_reduce here:\s+In \[2\]:6  dist.all_reduce", shown), shown
+    assert re.search(r"rank 1 was here:\s+In \[2\]:8  time.sleep", shown), shown
+    assert "All ranks were replaced" in shown
+    after = page.run(2)
+    assert after["error"] == "" and "2.0" in after["text"]
+
+
+def test_a_long_call_shows_how_it_stands(notebook):
+    page = notebook([START, "import time\n\n\ndef slow():\n    time.sleep(4)\n\n\nranks.run(slow);"])
+    page.run(0)
+    page.start(1)
+    running = page.wait(
+        lambda: (found := page.cells()[1])["text"] and found, 20, "the view of the running call"
+    )
+    assert running["prompt"] == "[*]:"
+    assert re.search(r"2 ranks · gloo · cpu: running, \d s", running["text"]), running
+    assert re.search(r"rank 1\s+running at In \[2\]:5 \(slow\)", running["text"]), running
+    page.shoot("a_long_call_while_it_runs", whole=True)
+    ended = page.wait(lambda: page.ended(1), 20, "the end of the call")
+    assert re.fullmatch(r"2 ranks · gloo · cpu: done, \d+ s", ended["text"].strip()), ended
+
+
+def test_restart_leaves_no_process(notebook, times):
+    ask = "import os\nprint(os.getpid(), *ranks.run(os.getpid), ranks._pool.spawner.process.pid)"
+    page = notebook([START, ask, HANG])
+    page.run(0)
+    kernel, *pids = map(int, page.run(1)["text"].split())
+    below = [child.pid for child in psutil.Process(kernel).children(recursive=True)]
+    assert len(pids) == 3 and set(pids) <= set(below)
+    page.start(2)
+    page.wait(lambda: "waiting in all_reduce" in page.cells()[2]["text"], 20, "rank 0's wait in all_reduce")
+    page.button("restart")
+    pressed = time.monotonic()
+    page.click(".jp-Dialog .jp-mod-accept")
+    page.wait(lambda: gone([kernel], 0) == [], 10, "the old kernel's end")
+    assert gone([*pids, *below], 2) == []
+    times["restart to the last process's end"] = time.monotonic() - pressed
+    page.idle()
+    page.menu("Edit", "editmenu:clear-all")
+    assert "2 ranks" in page.run(0)["text"]
+    assert set(map(int, page.run(1)["text"].split())).isdisjoint({kernel, *below})
