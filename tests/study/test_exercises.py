@@ -7,6 +7,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import wrong_answers
 
 import labkit
 from labkit import check, tensor_parallel
@@ -72,7 +73,7 @@ def test_the_lesson_says_what_the_exercise_says(name):
 
 
 def ranks_for(name: str, request) -> labkit.Ranks:
-    return request.getfixturevalue("ranks" if name.startswith("start.") else "shm_ranks")
+    return request.getfixturevalue("shm_ranks" if name.startswith("cliff.") else "ranks")
 
 
 @pytest.mark.slow
@@ -322,7 +323,14 @@ LARGEST = {
     nothing: "say what you want back with return",
 }
 
-MISTAKES = {"start.largest": LARGEST, "cliff.gate": GATE, "cliff.loop": LOOP, "cliff.audit": AUDIT}
+MISTAKES = {
+    "start.largest": LARGEST,
+    "semantics.gate": wrong_answers.GATE,
+    "semantics.mean": wrong_answers.MEAN,
+    "cliff.gate": GATE,
+    "cliff.loop": LOOP,
+    "cliff.audit": AUDIT,
+}
 
 
 @each

@@ -32,7 +32,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             hint = f"{first['right']:g} is right: the sum over the ranks, divided by how many there are"
             raise Mistake(said, hint)
         if any(rank["changed"] for rank in found):
-            raise Mistake(said, "it changes the tensor it is given, which belongs to the caller")
+            raise Mistake(said, "the tensor that it is given belongs to the caller: leave it as it is")
         if refused := first["refused"]:
             raise Mistake(
                 f"{said}, and the backward pass is refused: {refused}",
