@@ -7,13 +7,6 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
 
-def gate(x):
-    if torch.compiler.is_compiling():
-        return funcol.broadcast(x, 0, dist.group.WORLD)
-    dist.broadcast(x, 0)
-    return x
-
-
 def in_place(x):
     dist.broadcast(x, 0)
     return x
