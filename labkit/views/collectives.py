@@ -109,7 +109,7 @@ def gradients(found: pd.DataFrame, label: str = "", title: str | None = None) ->
     wrong, refused = list(pd.unique(found["way"][off])), list(pd.unique(found["way"][numbers.isna()]))
     sheet = Sheet()
     sheet.title(
-        title or f"Wrong gradients: {', '.join(wrong) or 'none'}", f"Refused: {', '.join(refused) or 'none'}."
+        title or f"Wrong gradients: {'; '.join(wrong) or 'none'}", f"Refused: {'; '.join(refused) or 'none'}."
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 1.6, ROW * 1.2 * len(ways))
     ax.set(ylim=(len(ways) - 0.5, -0.5))
@@ -125,7 +125,7 @@ def gradients(found: pd.DataFrame, label: str = "", title: str | None = None) ->
             ax.annotate("refused", (0, y), (4, 0), textcoords="offset points", va="center", color=style.QUIET)
             continue
         colour, marker = MARKS[ranks.index(rank) % len(MARKS)]
-        y += 0.16 * (ranks.index(rank) - (len(ranks) - 1) / 2)  # ranks that agree would hide each other
+        y += 0.3 * (ranks.index(rank) - (len(ranks) - 1) / 2)  # ranks that agree would hide each other
         ax.plot(row["number"], y, marker, color=colour, markersize=7)
     ax.set_xlim(0, max([1.0, *numbers.dropna()]) * 1.08)
     ax.set_xlabel("gradient of the whole loss by one element of a rank's x (no unit)", labelpad=2)

@@ -41,14 +41,18 @@ def _without_a_group() -> Seen:
     found: Seen = {"initialized": dist.is_initialized(), "shapes": {}, "errors": {}}
     for name, program in programs.items():
         try:
-            graph = make_fx(
-                lambda x, program=program: functional_op("wait_tensor")(program(x)), None, "fake"
-            )(torch.ones(size))
+            graph = make_fx(_waited(program), None, "fake")(torch.ones(size))
             last = [node for node in graph.graph.nodes if node.op == "call_function"][-1]
             found["shapes"][name] = list(last.meta["val"].shape)
         except Exception as error:
             found["errors"][name] = first_line(error)
     return found
+
+
+def _waited(program: Any) -> Any:
+    from labkit.torch_compat import functional_op
+
+    return lambda x: functional_op("wait_tensor")(program(x))
 
 
 @judging(without_a_group)
