@@ -26,7 +26,7 @@ OPTIONS = (
     Option("only", str, "only collectives whose names begin so; may be given again", "NAME", many=True),
     Option("compiler", str, f"torch.compile's backend: {', '.join(COMPILERS)} (default aot_eager)", "NAME"),
 )
-LATE = 0.05  # seconds by which all ranks but 0 come late to a collective that nobody waits for
+LATE = 0.02  # seconds by which all ranks but 0 come late to a collective that nobody waits for
 
 _OPERATOR = re.compile(r"torch\.ops\.(?:_c10d_functional|_c10d_functional_autograd)\.(\w+)|\.(copy_)\(")
 
@@ -150,7 +150,7 @@ def _late(program: Callable[[Any], Any], x: Any) -> Any:
     if dist.get_rank():
         time.sleep(LATE)
     value = _plain(program(x.clone()))
-    time.sleep(2 * LATE)
+    time.sleep(5 * LATE)
     dist.barrier()
     return value
 
