@@ -13,12 +13,13 @@ __all__ = ["allocations"]
 def allocations(call: Callable[[], Any]) -> int:
     """How many pieces of memory torch's allocators hand out while `call()` runs, whether or not they are kept.
 
-    What is compiled in the call allocates as well: call it once before. Raises ValueError while a torch profiler
+    What is compiled in the call allocates as well: call it once before. In eager a Python number in an operation
+    (`x + 1`) is a small tensor of its own. Raises ValueError while a torch profiler
     runs, `labkit.record()` included.
 
     >>> import torch
     >>> x = torch.ones(4)
-    >>> allocations(lambda: x.add_(1)), allocations(lambda: x + 1)
+    >>> allocations(lambda: x.neg_()), allocations(lambda: x.neg())
     (0, 1)
     """
     from torch.profiler import ProfilerActivity, profile

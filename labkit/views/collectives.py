@@ -120,7 +120,7 @@ def gradients(found: pd.DataFrame, label: str = "", title: str | None = None) ->
         ax.axvline(float(value), color=style.QUIET, linewidth=1, linestyle="--", zorder=0)
     ranks = sorted(set(found["rank"]))
     for rank, row in zip(found["rank"], found.assign(number=numbers).to_dict("records"), strict=True):
-        y = ways.index(row["way"])
+        y = float(ways.index(row["way"]))
         if pd.isna(row["number"]):
             ax.annotate("refused", (0, y), (4, 0), textcoords="offset points", va="center", color=style.QUIET)
             continue

@@ -413,7 +413,7 @@ def test_torchs_own_not_implemented_is_not_taken_for_a_stub(ranks):
 
 
 def test_unknown_exercises_and_attempts_are_refused(ranks):
-    with pytest.raises(ValueError, match="unknown exercise 'x': there is start.largest, cliff.gate"):
+    with pytest.raises(ValueError, match="unknown exercise 'x': there is start.largest, semantics.gate"):
         check("x", summed, ranks)
     with pytest.raises(ValueError, match="must be a function, got int"):
         check("cliff.gate", 3, ranks)  # type: ignore[arg-type]
