@@ -278,6 +278,7 @@ def chromium() -> Any:
     for argument in (
         "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000",
         "--no-first-run", "--disable-background-networking", "--disable-component-update",
+        "--remote-debugging-pipe",  # instead of a port: Chromium ends when its driver does, however that ended
     ):  # fmt: skip
         options.add_argument(argument)
     # with its path given, selenium looks for no other driver on the network

@@ -184,7 +184,7 @@ class Crossings:
 
 def explain(every: dict[int, Signature | None], reason: str, number: int, group: str) -> str:
     """The message of a divergence: each rank's call and its lines, outermost difference included."""
-    lines = [f"the ranks met in different collectives ({reason}), number {number} of this call{_of(group)}:"]
+    lines = [f"different collectives ({reason}), number {number} of this call{_of(group)}:"]
     calls = [s.lines for s in every.values() if s is not None]
     for rank, s in every.items():
         if s is None:

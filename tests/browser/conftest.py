@@ -24,7 +24,7 @@ def need_browser() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: an open browser would disturb what later tests time
 def server(tmp_path_factory):
     """JupyterLab over a copy of the lessons without their outputs."""
     need_browser()
@@ -44,7 +44,7 @@ def server(tmp_path_factory):
     server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: an open browser would disturb what later tests time
 def driver(server):
     driver = chromium()
     known = psutil.Process(driver.service.process.pid)

@@ -55,6 +55,7 @@ def test_a_frame_compiled_too_often_is_given_up_by_name():
     assert (row["kind"], row["name"]) == ("skip", "sized") and "recompile limit" in row["reason"]
 
 
+@pytest.mark.slow
 def test_compiles_give_seconds_and_say_whether_the_cache_was_hit(model):
     m = model("functional", backend="inductor")
     m.run(m.x)

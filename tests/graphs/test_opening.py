@@ -85,6 +85,7 @@ def test_an_empty_record_has_all_its_tables_and_no_counts():
     assert "<table" in rec._repr_html_()
 
 
+@pytest.mark.slow
 def test_a_record_works_without_torch_distributed_and_says_so_in_its_label(fake_group):
     with labkit.record() as rec:
         torch.ones(2).sin()

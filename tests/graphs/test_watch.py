@@ -42,6 +42,7 @@ def test_installing_twice_listens_once():
     assert torch_compat.trace_logger().handlers.count(watch) == 1
 
 
+@pytest.mark.slow
 def test_the_first_compile_of_a_process_is_heard_and_nothing_is_printed():
     # torch's own handler leaves the list while the first record is handled, which would hide it from the next one
     code = """
@@ -58,6 +59,7 @@ print(len(known), known[0].id, known[0].begun, known[0].finished, known[0].ops, 
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_torch_trace_still_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_TRACE", str(tmp_path))
     code = (

@@ -328,6 +328,7 @@ def test_push_and_pull(ranks):
         ranks.pull("nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_the_process_that_started_the_ranks(number):
     program = textwrap.dedent(

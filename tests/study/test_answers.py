@@ -57,6 +57,7 @@ def test_what_is_added_is_read_back_in_order_by_any_process(home):
     assert (home / "predictions.jsonl").stat().st_mode & 0o077 == 0  # nobody else's business
 
 
+@pytest.mark.slow
 def test_two_processes_that_add_at_once_lose_nothing(home):
     code = (
         "import sys; from labkit.study import answers\n"

@@ -7,6 +7,8 @@ import torch
 
 from labkit import tensor_parallel as tp
 
+pytestmark = pytest.mark.slow
+
 SMALL = tp.Config(dim=64, heads=2, tokens=4, blocks=2)
 # float32, added up in another order: the outputs are of order one
 RTOL, ATOL = 1e-4, 1e-5

@@ -38,6 +38,7 @@ def test_a_second_profiler_is_refused_and_the_first_one_keeps_its_events():
     assert any(event.name == "aten::sum" for event in outer.events())
 
 
+@pytest.mark.slow
 def test_the_profiler_writes_nothing_to_stderr():
     code = (
         "import torch\nfrom labkit.trace import Profile\np = Profile(); p.start(); torch.ones(2) + 1\n"
