@@ -7,11 +7,13 @@ which says the name, the installed version and the supported range.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import pickle
 import sys
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -167,6 +169,47 @@ def compilation_metrics() -> list[Any]:
     if "torch._dynamo.utils" not in sys.modules:
         return []
     return list(require("torch._dynamo.utils").get_compilation_metrics())
+
+
+def current_compile_id() -> str:
+    """The id of the compile that this thread is in, as the structured trace writes it; '' outside of one."""
+    compile_id = require("torch._guards").CompileContext.current_compile_id()
+    return "" if compile_id is None else str(compile_id)
+
+
+def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Callable[[], None]:
+    """Have Dynamo show every bytecode it reads and the one it makes of it; returns what ends that again.
+
+    What the hook returns would replace Dynamo's bytecode, unless it is None.
+    """
+    return require("torch._dynamo.convert_frame").register_bytecode_hook(hook).remove
+
+
+def uncompiled(fn: Any) -> Any:
+    """The function or module that torch.compile was given; `fn` itself where it was not."""
+    inner = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", None)
+    return fn if inner is None else inner
+
+
+def is_disabled(fn: Any) -> bool:
+    """Whether a function is hidden from the compiler (`torch.compiler.disable`)."""
+    return bool(getattr(fn, "_torchdynamo_disable", False))
+
+
+def no_compile_caches() -> Any:
+    """A context in which nothing is taken from, or put into, the caches of Inductor and AOTAutograd."""
+    warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # said once, of what was asked for
+    return require("torch._inductor.config").patch(force_disable_caches=True)
+
+
+def break_registry() -> dict[str, list[dict[str, Any]]]:
+    """Every kind of graph break that this torch knows, by id ('GB0059'); empty where it comes without the list."""
+    folder = os.path.dirname(require("torch._dynamo").__file__)
+    try:
+        with open(os.path.join(folder, "graph_break_registry.json"), encoding="utf-8") as file:
+            return json.load(file)
+    except OSError:
+        return {}
 
 
 # --- a process group in Python ---

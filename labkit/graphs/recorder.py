@@ -23,7 +23,7 @@ _busy = threading.Lock()
 def record(*, stages: bool = False, shapes: bool = False) -> Iterator[Record]:
     """Record what runs and what is compiled in a block of code, in a rank or in any single process.
 
-    `stages` keeps the text of later stages of graphs compiled inside the block (`rec.graphs`: `aot_code`,
+    `stages` keeps every stage of what is compiled inside the block (`rec.frames`; in `rec.graphs` also `aot_code` and
     `inductor_code`). `shapes` adds the shapes of tensors to events, which lets `first_difference` compare collectives
     by shape; it slows every operator a little more. Raises ValueError inside another record, and while another torch
     profiler runs. An exception in the block passes through; `rec` then holds what ran until it was raised.
@@ -54,6 +54,7 @@ def record(*, stages: bool = False, shapes: bool = False) -> Iterator[Record]:
         profile = Profile(shapes=shapes)
         rec = Record()
         kept, watch.keep_stages = watch.keep_stages, stages
+        unhook = torch_compat.bytecode_hook(watch.bytecode) if stages else None
         began = time.time()
         try:
             profile.start()
@@ -68,6 +69,8 @@ def record(*, stages: bool = False, shapes: bool = False) -> Iterator[Record]:
                 _fill(rec, build(raw, watch, began, stages))
         finally:
             watch.keep_stages = kept
+            if unhook:
+                unhook()
     finally:
         _busy.release()
 
