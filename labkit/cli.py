@@ -1,4 +1,4 @@
-"""`labkit doctor | list | run | record | ledger`: the experiments and the claims without a notebook."""
+"""`labkit doctor | list | run | record | ledger | score`: the experiments and the claims without a notebook."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     ledger.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
     ledger.set_defaults(act=_ledger)
+    score = commands.add_parser("score", help="your predictions in the lessons, beside what was measured")
+    score.add_argument(
+        "--json", action="store_true", help="print JSON, with when and on what it was measured"
+    )
+    score.set_defaults(act=_score)
     return parser
 
 
@@ -171,6 +176,17 @@ def _ledger(options: argparse.Namespace) -> int:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         print(found.text(width=shutil.get_terminal_size((150, 40)).columns))
+    return 0
+
+
+def _score(options: argparse.Namespace) -> int:
+    from labkit.study import answers, scoreboard
+
+    board = scoreboard()
+    if options.json:
+        print(board.frame().to_json(orient="records", indent=1, force_ascii=False))
+    else:
+        print(f"{board}\nyour answers: {answers.file()}")
     return 0
 
 

@@ -104,11 +104,17 @@ def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choi
     return Choice(device, "gloo", f"{shared}, and NCCL wants one each")
 
 
+def name() -> str:
+    """This machine in a few words: its GPUs, or else how many cores it has."""
+    names = gpus()
+    return f"{len(names)}x {names[0]}" if names else f"{cores()}-core CPU"
+
+
 def describe() -> dict[str, Any]:
     """Hardware and software of this machine, as provenance stores it."""
     names = gpus()
     return {
-        "hardware": f"{len(names)}x {names[0]}" if names else f"{cores()}-core CPU",
+        "hardware": name(),
         "cpu": _cpu_name(),
         "gpus": names,
         "driver": _driver() if names else "",

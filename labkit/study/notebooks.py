@@ -66,7 +66,9 @@ def run(
 ) -> Any:
     """Execute `notebook` top to bottom in a new kernel that works in `folder`; returns it with its outputs.
 
-    `timeout` is seconds a cell. Raises NotebookError naming the cell that failed, ran too long or lost its kernel.
+    The kernel has a data folder of its own, empty and gone afterwards: the reader's answers are neither shown nor
+    added to. `timeout` is seconds a cell. Raises NotebookError naming the cell that failed, ran too long or lost its
+    kernel.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -87,7 +89,8 @@ def run(
         on_cell_execute=started,
     )
     try:
-        client.execute()
+        with tempfile.TemporaryDirectory(prefix="labkit-home-") as home:
+            client.execute(env={**os.environ, "LABKIT_HOME": home})
     except CellExecutionError as error:
         raise NotebookError(
             f"{name}, {_cell(notebook, running[0])}: {error.ename}: {error.evalue}\n{error}"

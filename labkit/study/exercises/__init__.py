@@ -1,0 +1,37 @@
+"""Exercises: the reader's code runs on the ranks and is judged by what it does and what the compiler made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit.ranks import Ranks
+from labkit.study.exercises import audit, gate, loop, start
+from labkit.study.exercises.base import Answer, Exercise
+
+__all__ = ["EXERCISES", "Answer", "Exercise", "check"]
+
+EXERCISES: dict[str, Exercise] = {
+    exercise.name: exercise for exercise in (start.EXERCISE, gate.EXERCISE, loop.EXERCISE, audit.EXERCISE)
+}
+
+
+def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
+    """Run an attempt at an exercise on `ranks` and say whether it passes; a wrong one gets the hint for its mistake.
+
+    Raises ValueError for an exercise that does not exist or an attempt that is not a function.
+
+    >>> from labkit import tensor_parallel
+    >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
+    ...     bool(check("cliff.gate", tensor_parallel.functional, ranks))
+    False
+    """
+    if exercise not in EXERCISES:
+        raise ValueError(f"unknown exercise {exercise!r}: there is {', '.join(EXERCISES)}")
+    if not callable(attempt) or isinstance(attempt, type):
+        raise ValueError(f"the attempt at {exercise!r} must be a function, got {_kind(attempt)}")
+    return EXERCISES[exercise].check(attempt, ranks)
+
+
+def _kind(attempt: Any) -> str:
+    return f"the class {attempt.__name__}" if isinstance(attempt, type) else type(attempt).__name__

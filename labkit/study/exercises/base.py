@@ -1,0 +1,151 @@
+"""What every exercise is made of: what it asks, the answer to an attempt, and a mistake with the hint for it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labkit.ranks import RankError, Ranks
+from labkit.report import PerRank
+
+__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "listed", "on_ranks"]
+
+DIFFICULTIES = ("easy", "medium", "hard")
+TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
+OURS = "labkit/study/exercises/"
+
+Attempt = Callable[..., Any]
+
+
+class Mistake(Exception):
+    """An attempt that does not pass: what was seen, and the hint for this very mistake."""
+
+    def __init__(self, seen: str, hint: str = "") -> None:
+        super().__init__(seen)
+        self.seen, self.hint = seen, hint
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether an attempt passed, and what was seen; shows itself as one line a finding."""
+
+    passed: bool
+    findings: tuple[str, ...]
+    hint: str = ""
+
+    def __repr__(self) -> str:
+        head = "passed" if self.passed else "not yet"
+        lines = [*self.findings[:-1], f"{head}: {self.findings[-1]}"]
+        return "\n".join([*lines, *([f"hint: {self.hint}"] if self.hint else [])])
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def _repr_html_(self) -> str:
+        *before, last = repr(self).removesuffix(f"\nhint: {self.hint}").splitlines()
+        head, _, said = last.partition(": ")
+        parts = [html.escape(line) for line in before]
+        parts.append(f"<b>{head}</b>: {html.escape(said)}")
+        if self.hint:
+            parts.append(f"<b>hint</b>: {html.escape(self.hint)}")
+        return "".join(f"<div>{part}</div>" for part in parts)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What an exercise asks for, and `judge(attempt, ranks, say)`, which raises Mistake for an attempt that fails.
+
+    `say` takes each finding as it is made; `targets` are what an attempt has to reach, in words.
+
+    >>> Exercise("demo.sum", "the sum", "easy", 5, ("right sums",), lambda attempt, ranks, say: None).header()
+    '**Exercise** `demo.sum` · easy · 5 minutes. **Target:** right sums.'
+    """
+
+    name: str
+    title: str
+    difficulty: str
+    minutes: int
+    targets: tuple[str, ...]
+    judge: Callable[[Attempt, Ranks, Callable[[str], None]], None]
+
+    def __post_init__(self) -> None:
+        if self.difficulty not in DIFFICULTIES:
+            raise ValueError(f"exercise {self.name!r}: difficulty must be one of {', '.join(DIFFICULTIES)}")
+        if self.minutes < 1 or not self.targets:
+            raise ValueError(f"exercise {self.name!r}: it needs minutes and at least one target")
+
+    def header(self) -> str:
+        """The line that stands above the stub in the notebook."""
+        targets = "; ".join(self.targets)
+        return (
+            f"**Exercise** `{self.name}` · {self.difficulty} · {self.minutes} minutes. **Target:** {targets}."
+        )
+
+    def check(self, attempt: Attempt, ranks: Ranks) -> Answer:
+        """Judge an attempt."""
+        findings: list[str] = []
+        try:
+            self.judge(attempt, ranks, findings.append)
+        except Mistake as mistake:
+            return Answer(False, (*findings, mistake.seen), mistake.hint)
+        return Answer(True, tuple(findings))
+
+
+def on_ranks(
+    ranks: Ranks,
+    look: Callable[..., Any],
+    *args: Any,
+    only: int | None = None,
+    hint: str = "",
+    timeout: float = TIMEOUT_S,
+) -> PerRank:
+    """Run `look(*args)`, which calls the attempt, on the ranks (or on rank `only`).
+
+    Raises Mistake for whatever keeps it from an end: nothing written yet, an error (`hint` says what is asked
+    instead), a process that dies, ranks that wait for each other, no end in `timeout` seconds.
+    """
+    try:
+        return ranks.run(look, *args, timeout=timeout, stall=STALL_S, ranks=only)
+    except RankError as error:
+        raise _mistake(error, hint) from error
+
+
+def _mistake(error: RankError, hint: str) -> Mistake:
+    # the reader's lines, not those of the exercise around them
+    outcomes = [
+        replace(outcome, frames=[f for f in outcome.frames if not f[0].startswith(OURS)])
+        for outcome in error.outcomes
+    ]
+    first = outcomes[0]
+    if first.type == "NotImplementedError" and not first.message:
+        return Mistake("there is nothing to check yet: write the body of the function first")
+    if error.headline.startswith("stalled"):
+        *facts, _ = error.after.splitlines()  # the last one says that the ranks are new
+        return Mistake(
+            str(RankError(error.headline, outcomes, "\n".join(facts))),
+            "the ranks wait for each other: every rank has to call the same collectives, in the same order",
+        )
+    if first.kind == "unfinished":
+        return Mistake(error.headline, "your function does not come to an end: look at its loops and waits")
+    said = first.describe()
+    if first.kind == "dead":
+        return Mistake(said, "the process ended inside your function: it has to return")
+    if first.type == "Unsupported":
+        said = "\n".join([said.splitlines()[0], *said.splitlines()[-2:]])
+        return Mistake(
+            said,
+            "fullgraph=True turns the first break into this error: take away what breaks, not the tolerance for it",
+        )
+    return Mistake(said, hint)
+
+
+def listed(items: list[Any]) -> str:
+    """'1', '1 and 2', '1, 2 and 3'.
+
+    >>> listed([0, 1, 2])
+    '0, 1 and 2'
+    """
+    words = [str(item) for item in items]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,0 +1,436 @@
+"""Exercises: the solutions of the notebooks pass, every mistake gets its own hint, and nothing hangs."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import nbformat
+import pytest
+
+import labkit
+from labkit import check, tensor_parallel
+from labkit.study import notebooks
+from labkit.study.exercises import EXERCISES, Answer, Exercise, audit
+from labkit.study.exercises.base import DIFFICULTIES, Mistake, on_ranks
+
+
+class Found:
+    """An exercise as it stands in a lesson: the cells around its stub, and what they define."""
+
+    def __init__(self, cells: list[Any], index: int):
+        self.words, self.stub, self.check, self.solution = cells[index - 1 : index + 3]
+        call = ast.parse(self.check.source).body[-1].value
+        assert isinstance(call, ast.Call) and call.func.id == "check", self.check.source
+        self.name, self.function = call.args[0].value, call.args[1].id
+        # imports and definitions that stand above, as a reader who ran the lesson has them
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+        for cell in cells[: index + 3]:
+            if cell.cell_type == "code" and not cell.source.startswith("%%"):
+                source = "\n".join("" if line.startswith("%") else line for line in cell.source.splitlines())
+                body = [node for node in ast.parse(source).body if isinstance(node, kept)]
+                exec(compile(ast.Module(body, []), "lesson", "exec"), self.names)
+
+
+def lesson(path) -> list[Found]:
+    cells = nbformat.read(path, as_version=4).cells
+    return [Found(cells, i) for i, cell in enumerate(cells) if "exercise" in cell.metadata.get("tags", ())]
+
+
+IN_LESSONS = {
+    found.name: (path.stem, found) for path in notebooks.lessons() for found in lesson(path)
+}  # fmt: skip
+each = pytest.mark.parametrize("name", EXERCISES)
+
+
+def reader(name: str) -> dict[str, Any]:
+    return IN_LESSONS[name][1].names
+
+
+# --- in the notebooks ---
+
+
+def test_every_exercise_stands_in_one_lesson_and_there_are_three_in_lesson_04():
+    places = [found.name for path in notebooks.lessons() for found in lesson(path)]
+    assert sorted(places) == sorted(EXERCISES)
+    assert sum(place == "04_graph_break_cliff" for place, _ in IN_LESSONS.values()) >= 3
+
+
+@each
+def test_the_lesson_says_what_the_exercise_says(name):
+    found = IN_LESSONS[name][1]
+    said = " ".join(found.words.source.split())
+    assert found.words.cell_type == "markdown" and EXERCISES[name].header() in said
+    assert "raise NotImplementedError" in found.stub.source
+    assert found.solution.metadata["tags"] == ["solution"]
+    assert found.solution.metadata["jupyter"] == {"source_hidden": True}
+    assert f"def {found.function}_solution(" in found.solution.source
+
+
+# --- passing, and nothing written yet ---
+
+
+def ranks_for(name: str, request) -> labkit.Ranks:
+    return request.getfixturevalue("ranks" if name.startswith("start.") else "shm_ranks")
+
+
+@pytest.mark.slow
+@each
+def test_the_solution_of_the_notebook_passes(name, request):
+    answer = check(name, reader(name)[f"{IN_LESSONS[name][1].function}_solution"], ranks_for(name, request))
+    assert answer, repr(answer)
+    assert not answer.hint and "passed: " in repr(answer)
+
+
+@pytest.mark.slow
+@each
+def test_a_stub_that_was_not_edited_is_nothing_to_check(name, request):
+    answer = check(name, reader(name)[IN_LESSONS[name][1].function], ranks_for(name, request))
+    assert not answer
+    assert repr(answer) == "not yet: there is nothing to check yet: write the body of the function first"
+
+
+# --- every mistake has its own hint ---
+
+
+def returns_nothing(x):
+    import torch.distributed as dist
+
+    dist.all_reduce(x)
+
+
+def forgets_the_result(x):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import _functional_collectives as funcol
+
+    if torch.compiler.is_compiling():
+        funcol.all_reduce(x, "sum", dist.group.WORLD)
+        return x
+    dist.all_reduce(x)
+    return x
+
+
+def doubles(x):
+    return x * 2
+
+
+GATE = {
+    returns_nothing: "return the tensor",
+    doubles: "not the sum over all ranks",
+    forgets_the_result: "return that one",
+    tensor_parallel.functional: "take dist.all_reduce there",
+    tensor_parallel.inplace: "rewritten with a copy back",
+    tensor_parallel.disabled: "hides it from the compiler",
+}
+
+
+def keeps_the_branch(x):
+    for _ in range(8):
+        x = tensor_parallel.functional(x * 0.5) + 1
+        if x.max() > 6:
+            x = x / 2
+    return x
+
+
+def keeps_the_collective(x):
+    import torch
+
+    for _ in range(8):
+        x = tensor_parallel.disabled(x * 0.5) + 1
+        x = torch.where(x.max() > 6, x / 2, x)
+    return x
+
+
+def one_step(x):
+    import torch
+
+    x = tensor_parallel.disabled(x * 0.5) + 1
+    return torch.where(x.max() > 6, x / 2, x)
+
+
+def behind_a_call(x):
+    for _ in range(8):
+        x = one_step(x)
+    return x
+
+
+def in_place(x):
+    import torch
+
+    for _ in range(8):
+        x = tensor_parallel.inplace(x * 0.5) + 1
+        x = torch.where(x.max() > 6, x / 2, x)
+    return x
+
+
+def on_its_argument(x):
+    import torch
+
+    for _ in range(8):
+        x = tensor_parallel.inplace(x.mul_(0.5)) + 1
+        x = torch.where(x.max() > 6, x / 2, x)
+    return x
+
+
+def each_element(x):
+    import torch
+
+    for _ in range(8):
+        x = tensor_parallel.functional(x * 0.5) + 1
+        x = torch.where(x > 6, x / 2, x)
+    return x
+
+
+def without_collectives(x):
+    for _ in range(8):
+        x = x * 0.5 + 1
+    return x
+
+
+def no_return(x):
+    pass
+
+
+def fullgraph(x):
+    import torch
+
+    return torch.compile(keeps_the_collective, fullgraph=True)(x)
+
+
+LOOP = {
+    keeps_the_branch: "with torch.where",
+    keeps_the_collective: "gave the whole frame up",
+    behind_a_call: "the collective still breaks",
+    in_place: "use what the functional form returns",
+    on_its_argument: "it changes the tensor it is given",
+    each_element: "not those of `damped`",
+    without_collectives: "in each of the 8 steps",
+    no_return: "return x",
+    fullgraph: "fullgraph=True turns the first break into this error",
+}
+
+
+def first_rank_only(record):
+    return record.counts().iloc[0]["at_collective"] == 0
+
+
+def last_rank_only(record):
+    return record.counts().iloc[-1]["at_collective"] == 0
+
+
+def static_counters(record):
+    return (record.counts()["static_breaks"] == 0).all()
+
+
+def forgets_what_was_given_up(record):
+    return (record.counts()["at_collective"] == 0).all()
+
+
+def the_wrong_way_round(record):
+    return not forgets_what_was_given_up(record)
+
+
+def a_number(record):
+    return record.counts()["at_collective"].sum()
+
+
+def always(record):
+    return True
+
+
+def only_regions(record):
+    return bool((record.counts()["regions"] > 0).all())
+
+
+AUDIT = {
+    first_rank_only: "the other one falls to pieces",
+    last_rank_only: "and rank 0 falls to pieces",
+    static_counters: "no break is not the goal",
+    forgets_what_was_given_up: "enters no region",
+    the_wrong_way_round: "says False where it means True",
+    a_number: "return True or False",
+    always: "a gate tells records apart",
+    only_regions: "these breaks stand at the collectives",
+}
+
+
+def summed(device):
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor(dist.get_rank(), device=device)
+    dist.all_reduce(x)
+    return x.item()
+
+
+def reduced_to_one(device):
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor(dist.get_rank(), device=device)
+    dist.reduce(x, 0, op=dist.ReduceOp.MAX)
+    return x.item()
+
+
+def in_two(device):
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor(dist.get_rank(), device=device)
+    dist.barrier()
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.item()
+
+
+def without_asking(device):
+    import torch.distributed as dist
+
+    return dist.get_world_size() - 1
+
+
+def a_tensor(device):
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor(dist.get_rank(), device=device)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x
+
+
+def smallest(device):
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor(dist.get_rank(), device=device)
+    dist.all_reduce(x, op=dist.ReduceOp.MIN)
+    return x.item()
+
+
+def nothing(device):
+    summed(device)
+
+
+LARGEST = {
+    summed: "that is their sum",
+    reduced_to_one: "promises its result to one rank",
+    in_two: "one is enough",
+    without_asking: "knows its own number only",
+    a_tensor: ".item() makes it a number",
+    smallest: "the largest of 0 and 1 was asked for",
+    nothing: "say what you want back with return",
+}
+
+MISTAKES = {"start.largest": LARGEST, "cliff.gate": GATE, "cliff.loop": LOOP, "cliff.audit": AUDIT}
+
+
+@each
+def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(name):
+    assert len(set(MISTAKES[name].values())) == len(MISTAKES[name]) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "attempt"),
+    [(name, attempt) for name, attempts in MISTAKES.items() for attempt in attempts],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_each_mistake_gets_its_own_hint(name, attempt, request):
+    answer = check(name, attempt, ranks_for(name, request))
+    assert not answer
+    assert MISTAKES[name][attempt] in answer.hint, repr(answer)
+    others = [words for words in MISTAKES[name].values() if words != MISTAKES[name][attempt]]
+    assert not any(words in answer.hint for words in others)
+
+
+# --- attempts that do not come to an end, and what is no attempt ---
+
+
+def waits_alone(device):
+    import torch.distributed as dist
+
+    return summed(device) if dist.get_rank() == 0 else 1
+
+
+def raises(device):
+    return 1 / 0
+
+
+def dies(device):
+    import os
+
+    os._exit(3)
+
+
+def takes_nothing():
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("attempt", "seen", "hint"),
+    [
+        (raises, " raised ZeroDivisionError: division by zero", "largest_rank(device)"),
+        (takes_nothing, "takes 0 positional arguments but 1 was given", "largest_rank(device)"),
+        (dies, "died: exit code 3", "the process ended inside your function"),
+        pytest.param(
+            waits_alone, "stalled: ", "the same collectives, in the same order", marks=pytest.mark.slow
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_an_attempt_without_an_end_gets_a_clear_answer(ranks, attempt, seen, hint):
+    answer = check("start.largest", attempt, ranks)
+    assert not answer
+    assert seen in repr(answer) and hint in answer.hint
+    assert "labkit/study/exercises" not in repr(answer)  # the reader's lines, not ours
+    assert "Traceback" not in repr(answer) and "replaced" not in repr(answer)
+
+
+def test_a_loop_without_an_end_is_ended(ranks):
+    def for_ever():
+        while True:
+            pass
+
+    with pytest.raises(Mistake, match="no end within 0.5 s") as caught:
+        on_ranks(ranks, for_ever, timeout=0.5)
+    assert "does not come to an end" in caught.value.hint
+
+
+def test_torchs_own_not_implemented_is_not_taken_for_a_stub(ranks):
+    def not_there(device):
+        raise NotImplementedError("aten::nothing is not implemented for this device")
+
+    assert "is not implemented for this device" in repr(check("start.largest", not_there, ranks))
+
+
+def test_unknown_exercises_and_attempts_are_refused(ranks):
+    with pytest.raises(ValueError, match="unknown exercise 'x': there is start.largest, cliff.gate"):
+        check("x", summed, ranks)
+    with pytest.raises(ValueError, match="must be a function, got int"):
+        check("cliff.gate", 3, ranks)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must be a function, got the class int"):
+        check("cliff.gate", int, ranks)
+
+
+def test_an_exercise_declares_what_it_takes():
+    assert all(exercise.difficulty in DIFFICULTIES for exercise in EXERCISES.values())
+    with pytest.raises(ValueError, match="difficulty must be one of easy, medium, hard"):
+        Exercise("x.y", "y", "tricky", 5, ("right",), lambda attempt, ranks, say: None)
+    with pytest.raises(ValueError, match="at least one target"):
+        Exercise("x.y", "y", "easy", 5, (), lambda attempt, ranks, say: None)
+
+
+def test_an_answer_escapes_what_it_shows():
+    shown = Answer(False, ("first", "it says <b>"), "return <i>")._repr_html_()
+    assert "<div>first</div>" in shown and "it says &lt;b&gt;" in shown and "return &lt;i&gt;" in shown
+
+
+@pytest.mark.slow
+def test_the_records_of_the_gate_are_what_they_are_said_to_be():
+    counts = [record.counts().set_index("rank") for record in audit.records()]
+    at_collective = [list(c["at_collective"]) for c in counts]
+    assert at_collective == [[0, 0], [2, 2], [0, 0], [0, 2], [2, 0], [0, 0]]
+    assert [list(c["regions"] > 0) for c in counts] == [[True, True]] * 5 + [[False, False]]
+    assert all((c["collectives"] == 2).all() for c in counts)
+    assert list(counts[2]["breaks"]) == [1, 1]
