@@ -136,7 +136,7 @@ class Diff:
             )
         head = f"<tr><th></th><th style='text-align:left'>{left}</th><th style='text-align:left'>{right}</th></tr>"
         note = f"<div>{html.escape(self.note)}</div>" if self.note else ""
-        table = f"<table style='width:100%;table-layout:fixed'><colgroup><col style='width:4%'><col><col></colgroup>"
+        table = "<table style='width:100%;table-layout:fixed'><colgroup><col style='width:4%'><col><col></colgroup>"
         return f"<div><b>{html.escape(self.said)}</b></div>{note}{table}{head}{''.join(rows)}</table>"
 
 

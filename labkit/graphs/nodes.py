@@ -40,9 +40,9 @@ class Node:
         """The operation without its namespace and overload: `mm`, `all_reduce`, `relu`, `+`."""
         if self.op in _BINARY.values():
             return self.op
-        parts = [
-            p for p in self.op.split(".") if p and p not in ("default", "Tensor", "Scalar", "self", "out")
-        ]
+        parts = [part for part in self.op.split(".") if part]
+        if parts[:2] == ["torch", "ops"] and len(parts) > 3:  # torch.ops.aten.pow.Tensor_Scalar
+            return parts[3]
         return parts[-1] if parts else self.op
 
 
