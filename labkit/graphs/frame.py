@@ -148,7 +148,7 @@ class Frames:
         if isinstance(index, slice):
             return Frames(self.frames[index], self.notes, self.label)
         if not -len(self.frames) <= index < len(self.frames):
-            raise IndexError(f"there is no frame {index}: {self._count()}")
+            raise IndexError(f"there is no frame {index}: {self.counts}")
         return self.frames[index]
 
     def __len__(self) -> int:
@@ -186,7 +186,9 @@ class Frames:
         """The frames that end in a graph break, or were given up because of one."""
         return [f for f in self.frames if f.breaks]
 
-    def _count(self) -> str:
+    @property
+    def counts(self) -> str:
+        """How many frames, graphs and breaks, in words."""
         breaks = sum(f.has_code for f in self.breaks)
         given_up = sum(not f.has_code for f in self.frames)
         text = f"{len(self.frames)} frame{'' if len(self.frames) == 1 else 's'}, "
@@ -197,10 +199,10 @@ class Frames:
     def __repr__(self) -> str:
         several = len(self.ranks) > 1
         lines = [f"rank {f.rank}: {f.title}: {f.said}" if several else f"{f.title}: {f.said}" for f in self]
-        return "\n".join([f"Frames({self._count()})", *lines, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([f"Frames({self.counts})", *lines, *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        head = f"<div><b>{html.escape(self._count())}</b></div>"
+        head = f"<div><b>{html.escape(self.counts)}</b></div>"
         several = len(self.ranks) > 1
         body = "".join(page.frame(f, STAGES, several) for f in self)
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)

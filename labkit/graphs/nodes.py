@@ -15,6 +15,7 @@ _INPUT = re.compile(r'(?P<name>\w+)\s*:\s*"(?P<shape>[^"]*)"')
 _COLLECTIVE = re.compile(
     r"_c10d_functional(?:_autograd)?[.:]+(?!wait_tensor|_wrap)\w+|\bdist(?:ributed)?\.all_"
 )
+_UNNAMED = re.compile(r"^class <\w+>", re.MULTILINE)  # what torch calls a graph made by a lambda
 _BINARY = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**", ast.FloorDiv: "//",
     ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
@@ -62,7 +63,7 @@ def nodes(text: str) -> list[Node]:
     lines = text.splitlines()
     places = _places(lines)
     try:
-        tree = ast.parse(textwrap.dedent(text))
+        tree = ast.parse(_UNNAMED.sub("class graph", textwrap.dedent(text)))
     except (SyntaxError, ValueError, RecursionError):
         return _by_line(lines, places)
     found: list[Node] = []
@@ -161,6 +162,10 @@ def _by_line(lines: list[str], places: list[tuple[str, str]]) -> list[Node]:
     known: set[str] = set()
     for number, line in enumerate(lines):
         if line.lstrip().startswith("#"):
+            continue
+        if line.strip().startswith("return"):
+            used = tuple(n for n in re.findall(r"\b[A-Za-z_]\w*\b", line) if n in known)
+            found.append(Node("output", "output", used, kind="output"))
             continue
         assigned = _ASSIGNED.match(line.split(";")[0])
         if not assigned:

@@ -1,11 +1,13 @@
-"""Draws records and reports: the fragment strip, comparisons of variants, an explorer. Never imports torch."""
+"""Draws records and reports: the fragment strip, comparisons of variants, graphs, explorers. Never imports torch."""
 
 from __future__ import annotations
 
 from labkit.views.compare import ratios, timings
 from labkit.views.explorer import explorer, explorer_static
+from labkit.views.graph import graph, graph_text
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
+from labkit.views.stages import stages, stages_static
 from labkit.views.strip import strip, strip_text, strips
 from labkit.views.style import label_figure
 
@@ -14,8 +16,12 @@ __all__ = [
     "breakdown",
     "explorer",
     "explorer_static",
+    "graph",
+    "graph_text",
     "label_figure",
     "ratios",
+    "stages",
+    "stages_static",
     "strip",
     "strip_text",
     "strips",

@@ -85,8 +85,15 @@ def _by_line(nodes: Sequence[Node]) -> list[Box]:
             continue
         close()
         last = boxes[-1] if boxes else None
-        if node.kind == "wait" and last and last.kind == "collective" and node.inputs[:1] == last.members[-1:]:
-            boxes[-1] = replace(last, title=f"{last.title} + wait", members=(*last.members, node.name), count=2)
+        if (
+            node.kind == "wait"
+            and last
+            and last.kind == "collective"
+            and node.inputs[:1] == last.members[-1:]
+        ):
+            boxes[-1] = replace(
+                last, title=f"{last.title} + wait", members=(*last.members, node.name), count=2
+            )
         elif node.kind == "op":
             run.append(node)
         else:
@@ -171,7 +178,11 @@ def _middle(boxes: list[Box], where: list[int], most: int) -> tuple[list[Box], l
     left_out = boxes[head : len(boxes) - tail]
     count = sum(box.count * box.times for box in left_out)
     called = sum(box.times for box in left_out if box.kind == "collective")
-    said = f"{called} collective{'' if called == 1 else 's'} among them" if called else "no collective among them"
+    said = (
+        f"{called} collective{'' if called == 1 else 's'} among them"
+        if called
+        else "no collective among them"
+    )
     more = Box("more", f"... {count:,} more operations", said, (), count)
     end = len(boxes) - tail
 

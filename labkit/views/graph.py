@@ -29,7 +29,12 @@ LOOKS: dict[str, tuple[str, str, float]] = {
     "wait": ("#E4F3FC", KINDS["wait"][0], 1.6),
     "more": ("#FFFFFF", "#999999", 0.8),
 }
-WORDS = {"op": "operations of one line", "collective": "collective", "wait": "wait for one", "input": "inputs"}
+WORDS = {
+    "op": "operations of one line",
+    "collective": "collective",
+    "wait": "wait for one",
+    "input": "inputs",
+}
 SIGNS = {"collective": "⇄ ", "wait": "… "}
 
 
@@ -106,7 +111,9 @@ def _rows(folded: Folded) -> list[list[int]]:
     layer = [0] * len(folded.boxes)
     for a, b in folded.edges:  # sorted, and every edge leads forwards
         layer[b] = max(layer[b], layer[a] + 1)
-    for i in range(len(layer) - 1):  # what stands later is never drawn above a repetition it does not belong to
+    for i in range(
+        len(layer) - 1
+    ):  # what stands later is never drawn above a repetition it does not belong to
         if folded.boxes[i].repeat != folded.boxes[i + 1].repeat:
             floor = max(layer[: i + 1]) + 1
             shift = floor - layer[i + 1]
