@@ -7,7 +7,6 @@ which says the name, the installed version and the supported range.
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import pickle
@@ -171,6 +170,20 @@ def compilation_metrics() -> list[Any]:
     return list(require("torch._dynamo.utils").get_compilation_metrics())
 
 
+def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None]:
+    """Call `seen(code)` where compiled code begins, before its graph runs; returns what ends that again."""
+    utils, name = require("torch._dynamo.utils"), "record_pregraph_bytecode_enter"
+    original = require(f"torch._dynamo.utils.{name}")
+
+    def enter() -> Any:
+        seen(sys._getframe(1).f_code)
+        return original()
+
+    hide_from_dynamo(enter.__code__, seen.__code__)
+    setattr(utils, name, enter)
+    return lambda: setattr(utils, name, original)
+
+
 def current_compile_id() -> str:
     """The id of the compile that this thread is in, as the structured trace writes it; '' outside of one."""
     compile_id = require("torch._guards").CompileContext.current_compile_id()
@@ -191,25 +204,10 @@ def uncompiled(fn: Any) -> Any:
     return fn if inner is None else inner
 
 
-def is_disabled(fn: Any) -> bool:
-    """Whether a function is hidden from the compiler (`torch.compiler.disable`)."""
-    return bool(getattr(fn, "_torchdynamo_disable", False))
-
-
 def no_compile_caches() -> Any:
     """A context in which nothing is taken from, or put into, the caches of Inductor and AOTAutograd."""
     warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # said once, of what was asked for
     return require("torch._inductor.config").patch(force_disable_caches=True)
-
-
-def break_registry() -> dict[str, list[dict[str, Any]]]:
-    """Every kind of graph break that this torch knows, by id ('GB0059'); empty where it comes without the list."""
-    folder = os.path.dirname(require("torch._dynamo").__file__)
-    try:
-        with open(os.path.join(folder, "graph_break_registry.json"), encoding="utf-8") as file:
-            return json.load(file)
-    except OSError:
-        return {}
 
 
 # --- a process group in Python ---

@@ -22,7 +22,9 @@ STAGES = ("aot_code", "inductor_code")
 _OP = re.compile(r"^\w+::?\w")  # aten::mm, c10d::allreduce_, shm:all_reduce
 
 
-def build(raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool) -> Record:
+def build(
+    raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool, operators: bool = True
+) -> Record:
     """Make the Record of one rank. `began` is when it was opened, in seconds since the epoch."""
     events = tidy(raw)
     names = Names()
@@ -33,7 +35,7 @@ def build(raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool) -> 
     origin = min((event.start for event in events), default=0)
     rows = {
         "events": _events(events, shown, origin),
-        "segments": _segments(events, story, origin),
+        "segments": _segments(events, story, origin) if operators else [],
         "graphs": _graphs(story, stages),
         "breaks": _breaks(story),
         "recompiles": _recompiles(story, names),
@@ -46,7 +48,10 @@ def build(raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool) -> 
         for name, found in rows.items()
     }
     frames = frames_of(story, rank) if stages else None
-    return Record(tables, origin, _label(events), _notes(events, story, watch), frames)
+    notes = _notes(events, story, watch)
+    if not operators:
+        notes.append("only regions were kept: operators, collectives and lookups were not counted")
+    return Record(tables, origin, _label(events), notes, frames)
 
 
 def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:

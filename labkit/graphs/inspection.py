@@ -56,15 +56,20 @@ def _compiled(fn: Any) -> Any:
         raise ValueError(
             f"{fn.__name__} is a generator or a coroutine: its call runs nothing that could be compiled"
         )
-    if torch_compat.uncompiled(fn) is not fn or torch_compat.is_disabled(fn):
+    if torch_compat.uncompiled(fn) is not fn or _hidden(fn):
         return fn
     return torch.compile(fn)
+
+
+def _hidden(fn: Any) -> bool:
+    """Whether a function is hidden from the compiler (`torch.compiler.disable`)."""
+    return bool(getattr(fn, "_torchdynamo_disable", False))
 
 
 def _why_nothing(fn: Any, frames: Frames) -> str:
     """One sentence for a call that compiled no graph."""
     name = getattr(fn, "__name__", type(fn).__name__)
-    if torch_compat.is_disabled(fn):
+    if _hidden(fn):
         return f"{name} is hidden from the compiler (torch.compiler.disable), so nothing was compiled"
     given_up = [frame for frame in frames if not frame.has_code and frame.breaks]
     if given_up:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from labkit import torch_compat
 from labkit.graphs.reasons import Why, clean
 
 __all__ = ["Break", "kind_of_break", "read_break"]
@@ -81,4 +82,7 @@ def kind_of_break(number: str) -> Break | None:
 
 @functools.cache
 def _registry() -> dict[str, list[dict[str, Any]]]:
-    return torch_compat.break_registry()
+    import torch
+
+    path = Path(torch.__file__).parent / "_dynamo" / "graph_break_registry.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

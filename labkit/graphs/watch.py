@@ -210,6 +210,12 @@ class Watch(logging.Handler):
         finally:
             self.release()
 
+    def id_of(self, code: CodeType) -> str:
+        """The id of the newest compile of a function, by its name and place; '' where none is known."""
+        this = (code.co_name, code.co_filename, code.co_firstlineno)
+        alike = (c for c in reversed(self.known()) if (c.co_name, c.filename, c.line) == this and c.has_code)
+        return next((c.id for c in alike), "")
+
     def alive(self) -> int:
         """The epoch that holds now; one more than the last one seen when Dynamo was reset since."""
         frames = torch_compat.dynamo_frames_seen()

@@ -14,6 +14,7 @@ import datetime
 import hashlib
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -63,7 +63,7 @@ def fold(nodes: Sequence[Node], most: int = MOST) -> Folded:
 
 
 def _by_line(nodes: Sequence[Node]) -> list[Box]:
-    """One box for the inputs, one for each run of operations of the same line, one for each collective with its wait."""
+    """A box for the inputs, one for each run of operations of the same line, one for a collective with its wait."""
     boxes: list[Box] = []
     inputs = [node for node in nodes if node.kind == "input"]
     if inputs:

@@ -1,4 +1,4 @@
-"""Look around in compiled frames: stage, rank and frame to choose from; as text, or drawn where the stage is a graph."""
+"""Look around in compiled frames: choose stage, rank and frame; as text, or drawn where the stage is a graph."""
 
 from __future__ import annotations
 

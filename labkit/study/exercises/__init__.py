@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import audit, gate, loop, start
+from labkit.study.exercises import audit, gate, loop, reading, start
 from labkit.study.exercises.base import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
 
 EXERCISES: dict[str, Exercise] = {
-    exercise.name: exercise for exercise in (start.EXERCISE, gate.EXERCISE, loop.EXERCISE, audit.EXERCISE)
+    exercise.name: exercise
+    for exercise in (
+        *(start.EXERCISE, reading.FIND, reading.ONE, reading.COUNT),
+        *(gate.EXERCISE, loop.EXERCISE, audit.EXERCISE),
+    )
 }
 
 
