@@ -9,6 +9,7 @@ import re
 from types import CodeType
 
 from labkit import places
+from labkit.graphs.simplify import simplify
 
 __all__ = ["decompile", "disassemble", "tidy"]
 
@@ -69,11 +70,14 @@ def tidy(source: str) -> str:
         tree = ast.parse(source)
     except SyntaxError:
         return source
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    tree = _Builtins().visit(tree)
+    for node in [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]:
+        while _drop(node):
+            pass
+        if isinstance(node, ast.FunctionDef) and simplify(node):
             while _drop(node):
                 pass
-    return ast.unparse(ast.fix_missing_locations(_Builtins().visit(tree)))
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 class _Builtins(ast.NodeTransformer):
