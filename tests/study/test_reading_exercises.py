@@ -9,7 +9,7 @@ from labkit.study.exercises import reading
 
 pytestmark = pytest.mark.slow
 
-BRANCH, KEPT = "if norm > limit:", "kept = y[:, : int(y.abs().max())] if y.dim() > 1 else y"
+BRANCH, KEPT = "if norm > limit:", "kept = y[y.abs().sum(-1) > 0.5]"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ BRANCH, KEPT = "if norm > limit:", "kept = y[:, : int(y.abs().max())] if y.dim()
         ("if norm > limit:", "returns a list"),
         (["if the norm is large"], "as they stand"),
         (["y = clip(y, 3.0)", KEPT], "inlined|can trace it"),
-        ([BRANCH, "return score(kept) + y.mean(-1)"], "inlined"),
+        ([BRANCH, "return score(kept).sum() + y.mean(-1)"], "inlined"),
         ([BRANCH, KEPT, "if x.shape[0] > 2:"], "branches on shapes"),
         ([BRANCH], "a resumed one may break again"),
         ([KEPT], "a resumed one may break again"),
@@ -39,7 +39,7 @@ def without_the_collective(x):
 
     y = x * 2 + 1
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return (y / y.max()).relu()
+    return y / ((y * (y > 0)).sum() / (y > 0).sum())
 
 
 def one_branch_only(x):
@@ -47,7 +47,7 @@ def one_branch_only(x):
     from torch.distributed import _functional_collectives as funcol
 
     y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD).abs().sqrt()
-    return (y / y.max()).relu()
+    return y / ((y * (y > 0)).sum() / (y > 0).sum())
 
 
 def still_prints(x):
@@ -59,7 +59,7 @@ def still_prints(x):
     print(end="")
     y = funcol.all_reduce(y + 1, "sum", dist.group.WORLD)
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return (y / y.max()).relu()
+    return y / ((y * (y > 0)).sum() / (y > 0).sum())
 
 
 def still_hidden(x):
@@ -69,7 +69,7 @@ def still_hidden(x):
 
     y = hidden_sum(x * 2 + 1)
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return (y / y.max()).relu()
+    return y / ((y * (y > 0)).sum() / (y > 0).sum())
 
 
 def still_branches(x):
@@ -78,7 +78,7 @@ def still_branches(x):
 
     y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD)
     y = y.sqrt() if y.sum() > 0 else y.abs()
-    return (y / y.max()).relu()
+    return y / ((y * (y > 0)).sum() / (y > 0).sum())
 
 
 def still_leaves_the_graph(x):
@@ -88,7 +88,7 @@ def still_leaves_the_graph(x):
 
     y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD)
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return (y / y.max().item()).relu()
+    return y / y[y > 0].mean()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def still_leaves_the_graph(x):
         (still_prints, "take it out"),
         (still_hidden, "hidden from the compiler"),
         (still_branches, "torch.where"),
-        (still_leaves_the_graph, "stay with the tensor"),
+        (still_leaves_the_graph, "count with a mask"),
     ],
 )
 def test_wrong_functions(attempt, hint, shm_ranks):

@@ -117,7 +117,7 @@ def _hint(reasons: list[str]) -> str:
         "print": "a print breaks: take it out, or print what the function returns",
         "disable": "the collective is hidden from the compiler: call it without `disable`, or its functional form",
         "branch": "a Python `if` on a tensor's values breaks: choose between two tensors with torch.where",
-        "item": "`.item()` leaves the graph for a Python number: stay with the tensor, it divides as well",
+        "dynamic shape": "how many values `y[y > 0]` has depends on them: keep the shape, and count with a mask",
         "graph_break": "somebody asked for that one: take torch._dynamo.graph_break() out",
     }
     return next(

@@ -36,8 +36,8 @@ def block(x: torch.Tensor) -> torch.Tensor:
         parts.append(x.roll(i, -1))
     y = torch.stack(parts).sum(0)
     y = clip(y, 3.0)
-    kept = y[:, : int(y.abs().max())] if y.dim() > 1 else y
-    return score(kept) + y.mean(-1)
+    kept = y[y.abs().sum(-1) > 0.5]
+    return score(kept).sum() + y.mean(-1)
 
 
 @torch.compiler.disable
@@ -59,8 +59,7 @@ def tangled(x: torch.Tensor, quiet: bool = False) -> torch.Tensor:
         y = y.sqrt()
     else:
         y = y.abs()
-    n = y.max().item()
-    return (y / n).relu()
+    return y / y[y > 0].mean()
 
 
 @torch.compiler.disable
