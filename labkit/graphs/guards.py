@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit import places
 
@@ -24,6 +24,7 @@ _NODE = re.compile(r"^(?P<bars>[| ]*)\+- (?P<kind>\w+)(?:: (?P<text>.*))?$")
 _SOURCE = re.compile(r"^source=(.+?), accessed_by=")
 _PLACE = re.compile(r"  # (?P<code>.*?)\s+# (?P<place>\S.*)$")
 _ADDRESS = re.compile(r", \d{9,}(?=\))| at 0x[0-9a-f]+")
+_DEFINED = re.compile(r"type=<class '(?:module|type|code|function|builtin_function_or_method|method)'>")
 _HINT = re.compile(r"\s*\(HINT: .*\)$")
 _TENSOR = re.compile(
     r"check_tensor\(.*?DispatchKeySet\([^)]*\), torch\.(?P<dtype>\w+), device=(?P<device>[^,]+),"
@@ -39,11 +40,7 @@ class Guard:
     protects: str
     test: str
     line: str = ""
-
-    @property
-    def minor(self) -> bool:
-        """Whether it is one of the many that rarely fail, and are folded away."""
-        return self.kind in FOLDED or self.protects == GLOBAL
+    minor: bool = False  # one of the many that rarely fail: of torch's state, of modules and what they define
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.test}" + (f"    # {self.line}" if self.line else "")
@@ -77,8 +74,11 @@ def parse(tree: str) -> list[Guard]:
             test = f"{tensor['dtype']} {tensor['size']}, stride {tensor['stride']}{device}{grad}"
         protects = above[-1][1] if above else GLOBAL
         code = at["code"].strip() if at and protects != GLOBAL else ""
-        found.append(Guard(kind, protects, places.rewrite(test), code))
-    return found
+        rarely = kind in FOLDED or protects == GLOBAL or "__builtins_dict__" in protects
+        rarely = rarely or (kind == "ID_MATCH" and bool(_DEFINED.search(test)))
+        found.append(Guard(kind, protects, places.rewrite(test), code, rarely))
+    modules = tuple(g.protects for g in found if g.kind == "ID_MATCH" and "type=<class 'module'>" in g.test)
+    return [replace(g, minor=True) if g.protects.startswith(modules) else g for g in found]
 
 
 def grouped(tree: str, minor: bool = False) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 __all__ = ["Node", "nodes"]
 
-_AT = re.compile(r"^\s*# (?:File: )?(?P<at>\S[^,]*?), code: (?P<code>.*)$")
+_AT = re.compile(r"^\s*# (?:recompute: \w+ )?(?:File: )?(?P<at>\S[^,]*?), code: (?P<code>.*)$")
 _ASSIGNED = re.compile(r'^\s*(?P<name>\w+)(?:\s*:\s*"(?P<shape>[^"]*)")?\s*=\s*(?P<value>.+?);?\s*$')
 _INPUT = re.compile(r'(?P<name>\w+)\s*:\s*"(?P<shape>[^"]*)"')
 _COLLECTIVE = re.compile(

@@ -80,12 +80,21 @@ def graph(what: Any, stage: str = "dynamo", title: str = "", most: int = MOST, l
     ax = sheet.axes(0, sheet.width, height)
     ax.set(xlim=(0, sheet.width), ylim=(height, 0))
     ax.set_axis_off()
+    fed = {b for a, b in folded.edges if folded.boxes[a].kind != "input"}
+    far = [a for a, b in folded.edges if folded.boxes[a].kind == "input" and b in fed]
     for a, b in folded.edges:
-        _edge(ax, at[a], at[b])
+        # most inputs are weights: a line from the top to every box that also has another input would say little
+        if folded.boxes[a].kind != "input" or b not in fed:
+            _edge(ax, at[a], at[b])
     for i, box in enumerate(folded.boxes):
         _box(ax, box, *at[i])
     sheet.say("From top to bottom: " + "; ".join(_said(box) for box in folded.boxes[:12]))
-    return sheet.finish(label)
+    left_out = (
+        f"{len(far)} lines from the inputs to boxes that have other inputs as well are left out."
+        if far
+        else ""
+    )
+    return sheet.finish(label, left_out)
 
 
 def _nodes(what: Any, stage: str) -> list[Node]:

@@ -119,7 +119,7 @@ def _table(frames: Frames, most: int = 14) -> Figure:
     )
     shown = list(frames)[:most]
     left, high = 3.3, 0.27
-    step = (sheet.width - left - 0.15) / len(STAGES)
+    step = (sheet.width - left - 0.75) / len(STAGES)  # the last name leans over the edge of its column
     ax = sheet.axes(0, sheet.width, 0.75 + high * len(shown))
     ax.set(xlim=(0, sheet.width), ylim=(0.75 + high * len(shown), 0))
     ax.set_axis_off()

@@ -18,7 +18,7 @@ BRANCH, KEPT = "if norm > limit:", "kept = y[y.abs().sum(-1) > 0.5]"
         ([], "frames.breaks"),
         ("if norm > limit:", "returns a list"),
         (["if the norm is large"], "as they stand"),
-        (["y = clip(y, 3.0)", KEPT], "inlined|can trace it"),
+        (["y = clip(y, 3.0)", KEPT], "inlined"),
         ([BRANCH, "return score(kept).sum() + y.mean(-1)"], "inlined"),
         ([BRANCH, KEPT, "if x.shape[0] > 2:"], "branches on shapes"),
         ([BRANCH], "a resumed one may break again"),
@@ -27,7 +27,7 @@ BRANCH, KEPT = "if norm > limit:", "kept = y[y.abs().sum(-1) > 0.5]"
 )
 def test_wrong_lines(named, hint, shm_ranks):
     answer = check("reading.find", lambda: named, shm_ranks)
-    assert not answer and any(part in answer.hint for part in hint.split("|")), repr(answer)
+    assert not answer and hint in answer.hint, repr(answer)
 
 
 def nothing(x):

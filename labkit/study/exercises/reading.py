@@ -32,29 +32,30 @@ def _find(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     lines = seen["lines"]
     wanted = [_tight(line) for line in named]
     unknown = [line for line in wanted if not any(line and line in _tight(text) for text in lines)]
+    written = dict(zip(wanted, named, strict=True))
     if unknown:
         raise Mistake(
-            f"{unknown[0]!r} is in no line of the block", "copy the words of the line as they stand"
+            f"{written[unknown[0]]!r} is in no line of the block", "copy the words of the line as they stand"
         )
     right = {_tight(line): reason for line, reason in found.items()}
     hit = {line: [name for name in wanted if name in line] for line in right}
     false = [name for name in wanted if not any(name in line for line in right)]
     if false:
-        callers = ("self.score", "score(")
+        callers = ("clip(", "score(")
         if any(part in false[0] for part in callers):
             raise Mistake(
-                f"{false[0]!r} does not break itself",
+                f"{written[false[0]]!r} does not break itself",
                 "the call is inlined; `frame.breaks.place` names the line inside the function that it calls",
             )
         raise Mistake(
-            f"{false[0]!r} does not break",
+            f"{written[false[0]]!r} does not break",
             "it looks like a reason, and Dynamo can trace it: branches on shapes and lists of tensors are Python to it",
         )
     missed = [line for line, names in hit.items() if not names]
     if missed:
         said = f"{len(right) - len(missed)} of {len(right)} breaks are named"
         raise Mistake(said, "look at every frame: a resumed one may break again, further down")
-    say(f"{listed([repr(name) for name in wanted])}: {len(right)} breaks, and no other")
+    say(f"{listed([repr(name) for name in named])}: {len(right)} breaks, and no other")
 
 
 def _look_for_breaks(attempt: Attempt) -> dict[str, Any]:
