@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -167,6 +168,46 @@ def compilation_metrics() -> list[Any]:
     if "torch._dynamo.utils" not in sys.modules:
         return []
     return list(require("torch._dynamo.utils").get_compilation_metrics())
+
+
+def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None]:
+    """Call `seen(code)` where compiled code begins, before its graph runs; returns what ends that again."""
+    utils, name = require("torch._dynamo.utils"), "record_pregraph_bytecode_enter"
+    original = require(f"torch._dynamo.utils.{name}")
+
+    def enter() -> Any:
+        seen(sys._getframe(1).f_code)
+        return original()
+
+    hide_from_dynamo(enter.__code__, seen.__code__)
+    setattr(utils, name, enter)
+    return lambda: setattr(utils, name, original)
+
+
+def current_compile_id() -> str:
+    """The id of the compile that this thread is in, as the structured trace writes it; '' outside of one."""
+    compile_id = require("torch._guards").CompileContext.current_compile_id()
+    return "" if compile_id is None else str(compile_id)
+
+
+def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Callable[[], None]:
+    """Have Dynamo show every bytecode it reads and the one it makes of it; returns what ends that again.
+
+    What the hook returns would replace Dynamo's bytecode, unless it is None.
+    """
+    return require("torch._dynamo.convert_frame").register_bytecode_hook(hook).remove
+
+
+def uncompiled(fn: Any) -> Any:
+    """The function or module that torch.compile was given; `fn` itself where it was not."""
+    inner = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", None)
+    return fn if inner is None else inner
+
+
+def no_compile_caches() -> Any:
+    """A context in which nothing is taken from, or put into, the caches of Inductor and AOTAutograd."""
+    warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # said once, of what was asked for
+    return require("torch._inductor.config").patch(force_disable_caches=True)
 
 
 # --- a process group in Python ---

@@ -1,11 +1,34 @@
-"""What Dynamo and Inductor did: graphs, breaks, recompiles, compiles, and how often each of them ran."""
+"""What Dynamo and Inductor did: graphs, breaks, recompiles, compiles, how often each ran, and every stage of them."""
 
 from __future__ import annotations
 
+from labkit.graphs.aligned import Diff, diff
 from labkit.graphs.differences import Difference, Step
+from labkit.graphs.frame import STAGES, Frame, Frames, together
+from labkit.graphs.inspection import inspect
+from labkit.graphs.outline import outline
 from labkit.graphs.record import Record, merge
 from labkit.graphs.recorder import record
+from labkit.graphs.registry import Break, kind_of_break
 from labkit.graphs.watch import install
 from labkit.places import place
 
-__all__ = ["Difference", "Record", "Step", "install", "merge", "place", "record"]
+__all__ = [
+    "STAGES",
+    "Break",
+    "Diff",
+    "Difference",
+    "Frame",
+    "Frames",
+    "Record",
+    "Step",
+    "diff",
+    "inspect",
+    "install",
+    "kind_of_break",
+    "merge",
+    "outline",
+    "place",
+    "record",
+    "together",
+]

@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit import places, report
 from labkit.graphs import reasons
+from labkit.graphs.gather import frames_of
 from labkit.graphs.names import Names
 from labkit.graphs.record import Record
 from labkit.graphs.story import Story, tell
@@ -21,7 +22,9 @@ STAGES = ("aot_code", "inductor_code")
 _OP = re.compile(r"^\w+::?\w")  # aten::mm, c10d::allreduce_, shm:all_reduce
 
 
-def build(raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool) -> Record:
+def build(
+    raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool, operators: bool = True
+) -> Record:
     """Make the Record of one rank. `began` is when it was opened, in seconds since the epoch."""
     events = tidy(raw)
     names = Names()
@@ -32,7 +35,7 @@ def build(raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool) -> 
     origin = min((event.start for event in events), default=0)
     rows = {
         "events": _events(events, shown, origin),
-        "segments": _segments(events, story, origin),
+        "segments": _segments(events, story, origin) if operators else [],
         "graphs": _graphs(story, stages),
         "breaks": _breaks(story),
         "recompiles": _recompiles(story, names),
@@ -44,7 +47,11 @@ def build(raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool) -> 
         )
         for name, found in rows.items()
     }
-    return Record(tables, origin, _label(events), _notes(events, story, watch))
+    frames = frames_of(story, rank) if stages else None
+    notes = _notes(events, story, watch)
+    if not operators:
+        notes.append("only regions were kept: operators, collectives and lookups were not counted")
+    return Record(tables, origin, _label(events), notes, frames)
 
 
 def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:
@@ -93,7 +100,8 @@ def _graphs(story: Story, stages: bool) -> list[dict[str, Any]]:
         row = {"compile_id": i, "name": k.name, "place": k.place, "ops": c.ops, "collectives": c.collectives}
         row |= {"calls": k.calls, "code": places.rewrite(c.graph), "digest": c.digest}
         if stages:
-            row |= {"aot_code": places.rewrite(c.aot), "inductor_code": places.rewrite(c.inductor)}
+            row["aot_code"] = places.rewrite(c.joined("aot_forward", "aot_backward"))
+            row["inductor_code"] = places.rewrite(c.joined("inductor", "inductor_backward"))
         rows.append(row)
     for i, u in story.unknown.items():
         row = {"compile_id": i, "name": u.name, "place": u.place, "ops": u.ops, "collectives": 0}

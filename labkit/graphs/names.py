@@ -56,6 +56,14 @@ class Names:
             filename, line, "" if name == "<module>" else self.qualified(filename, name, line)
         )
 
+    def extent(self, filename: str, name: str, line: int) -> tuple[int, int]:
+        """The first and last line of the function `name` around a line; of a resumed one, those of the original."""
+        if match := _RESUMED.match(name):
+            name = match["name"]
+        around = [d for d in self._definitions(filename) if d.name == name and d.first <= line <= d.last]
+        found = max(around, key=lambda d: d.first, default=None)
+        return (found.first, found.last) if found else (line, line)
+
     def _definitions(self, filename: str) -> list[_Def]:
         if filename not in self._files:
             self._files[filename] = _definitions("".join(linecache.getlines(filename)))

@@ -13,6 +13,8 @@ import pandas as pd
 
 from labkit.graphs import tables
 from labkit.graphs.differences import Difference, first_difference
+from labkit.graphs.frame import Frames
+from labkit.graphs.frame import together as all_together
 
 __all__ = ["Record", "merge"]
 
@@ -36,12 +38,14 @@ class Record:
         origin_ns: int = 0,
         label: str = "",
         notes: list[str] | None = None,
+        frames: Frames | None = None,
     ) -> None:
         self._tables = found
         self._mark: Callable[[], contextlib.AbstractContextManager[None]] | None = None
         self.origin_ns = origin_ns
         self.label = label
         self.notes = list(notes or [])
+        self._frames = frames
 
     # --- while it is open ---
 
@@ -102,6 +106,19 @@ class Record:
     def compiles(self) -> pd.DataFrame:
         """Every compile behind these graphs: seconds in all, in Dynamo and in the backend, and whether a cache hit."""
         return self.tables["compiles"]
+
+    @property
+    def frames(self) -> Frames:
+        """Every compiled frame with its stages: source, bytecode, graphs, guards, code.
+
+        Raises ValueError where the record kept none: `record(stages=True)` does. A saved record does not have them.
+        """
+        self.tables  # noqa: B018  raises while the record is open
+        if self._frames is None:
+            raise ValueError(
+                "this record kept no stages: use `labkit.record(stages=True)`; saving leaves them out"
+            )
+        return self._frames
 
     @property
     def ranks(self) -> list[int]:
@@ -198,7 +215,9 @@ class Record:
             together[name] = pd.concat(full, ignore_index=True)
         labels = {record.label for record in records}
         notes = [f"rank {', '.join(map(str, r.ranks))}: {note}" for r in records for note in r.notes]
-        return cls(together, origin, labels.pop() if len(labels) == 1 else "", notes)
+        kept = [record._frames for record in records if record._frames is not None]
+        frames = all_together(kept) if len(kept) == len(records) else None
+        return cls(together, origin, labels.pop() if len(labels) == 1 else "", notes, frames)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the record as one JSON file (gzipped when the name ends in .gz) and return its path.

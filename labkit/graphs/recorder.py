@@ -13,6 +13,7 @@ from labkit.graphs.build import build
 from labkit.graphs.record import Record
 from labkit.graphs.watch import install
 from labkit.trace.profiler import BODY, FORWARD, Profile
+from labkit.trace.regions import Regions
 
 __all__ = ["record"]
 
@@ -20,13 +21,17 @@ _busy = threading.Lock()
 
 
 @contextlib.contextmanager
-def record(*, stages: bool = False, shapes: bool = False) -> Iterator[Record]:
+def record(*, stages: bool = False, shapes: bool = False, operators: bool = True) -> Iterator[Record]:
     """Record what runs and what is compiled in a block of code, in a rank or in any single process.
 
-    `stages` keeps the text of later stages of graphs compiled inside the block (`rec.graphs`: `aot_code`,
+    `stages` keeps every stage of what is compiled inside the block (`rec.frames`; in `rec.graphs` also `aot_code` and
     `inductor_code`). `shapes` adds the shapes of tensors to events, which lets `first_difference` compare collectives
     by shape; it slows every operator a little more. Raises ValueError inside another record, and while another torch
     profiler runs. An exception in the block passes through; `rec` then holds what ran until it was raised.
+
+    `operators=False` runs no profiler: regions and breaks are counted, at next to no cost, and nothing is known of
+    operators, collectives, lookups, or of where time goes. Regions are those that have a graph to run; of a function
+    that was compiled several times, the newest version counts.
 
     Everything is slower under the profiler, small operators most of all: read proportions and counts from a record,
     and times from `labkit.timing`. Warm up first, or mark forwards and look at the later ones: what is compiled
@@ -51,23 +56,26 @@ def record(*, stages: bool = False, shapes: bool = False) -> Iterator[Record]:
         )
     try:
         watch = install()
-        profile = Profile(shapes=shapes)
+        profile = Profile(shapes=shapes) if operators else Regions(watch.id_of)
         rec = Record()
         kept, watch.keep_stages = watch.keep_stages, stages
+        unhook = torch_compat.bytecode_hook(watch.bytecode) if stages else None
         began = time.time()
         try:
             profile.start()
-            rec._mark = _marks()
+            rec._mark = _marks(profile)
             try:
-                with torch_compat.profiler_mark(BODY):
+                with profile.mark(BODY):
                     yield rec
             finally:
                 rec._mark = None
                 raw = profile.stop()
                 # also after an exception in the block: what ran until then is worth reading
-                _fill(rec, build(raw, watch, began, stages))
+                _fill(rec, build(raw, watch, began, stages, operators))
         finally:
             watch.keep_stages = kept
+            if unhook:
+                unhook()
     finally:
         _busy.release()
 
@@ -76,7 +84,7 @@ def _fill(rec: Record, done: Record) -> None:
     rec.__dict__.update(done.__dict__)
 
 
-def _marks() -> Any:
+def _marks(profile: Profile | Regions) -> Any:
     """`rec.forward()` of one record: marks that do not nest."""
     inside = threading.Lock()
 
@@ -85,7 +93,7 @@ def _marks() -> Any:
         if not inside.acquire(blocking=False):
             raise ValueError("rec.forward() is already open: forwards do not nest")
         try:
-            with torch_compat.profiler_mark(FORWARD):
+            with profile.mark(FORWARD):
                 yield
         finally:
             inside.release()

@@ -13,6 +13,7 @@ import re
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from labkit import torch_compat
@@ -28,11 +29,14 @@ _RANK_DEVICE = re.compile(r"cuda:\d+")
 _GROUP = re.compile(r"(torch\.ops\._c10d_functional\S*\(.*), '[^']*'\)")
 _COMMENT = re.compile(r"#.*")
 _STAGES = {
-    "aot_forward_graph": "aot",
-    "aot_inference_graph": "aot",
-    "aot_backward_graph": "aot",
+    "dynamo_cpp_guards_str": "guards",
+    "aot_joint_graph": "aot_joint",
+    "aot_forward_graph": "aot_forward",
+    "aot_inference_graph": "aot_forward",
+    "aot_backward_graph": "aot_backward",
     "inductor_output_code": "inductor",
 }
+_BACKWARD_CODE = re.compile(r"^# AOT ID: \['\d+_backward'\]", re.MULTILINE)
 
 
 @dataclass
@@ -59,8 +63,10 @@ class Compile:
     backend_s: float | None = None
     backward_s: float | None = None
     cached: bool | None = None
-    aot: str = ""
-    inductor: str = ""
+    attempt: int = 0
+    stages: dict[str, str] = field(default_factory=dict)  # what came after the graph, where it is kept
+    before: CodeType | None = None  # the bytecode that Dynamo read, and the one it put in its place
+    after: CodeType | None = None
 
     @property
     def broke(self) -> bool:
@@ -72,6 +78,10 @@ class Compile:
         """Whether the frame was given up for good because of a break, and runs eagerly."""
         given_up = bool(self.break_text) or "recompile limit" in self.failure
         return self.finished and not self.has_code and given_up
+
+    def joined(self, *names: str) -> str:
+        """The text of some stages, one after the other."""
+        return "\n\n".join(self.stages[name] for name in names if self.stages.get(name))
 
 
 class Watch(logging.Handler):
@@ -125,9 +135,7 @@ class Watch(logging.Handler):
             duration = said["bwd_compilation_metrics"].get("duration_us")
             compile_.backward_s = duration / 1e6 if duration else None
         elif self.keep_stages and (stage := next((s for key, s in _STAGES.items() if key in said), None)):
-            whole = "\n\n".join(filter(None, [getattr(compile_, stage), text or ""]))
-            setattr(compile_, stage, whole)
-            self._kept(len(text or ""))
+            self._stage(compile_, stage, text or "", said.get("attempt") or 0)
 
     def _begin(self, name: str, said: dict[str, Any], at: float) -> None:
         known = self.compiles.get((self.epoch, name))
@@ -153,6 +161,24 @@ class Watch(logging.Handler):
         compile_.collectives = len(_COLLECTIVE_CALL.findall(alike))
         self._kept(len(code))
 
+    def _stage(self, compile_: Compile, stage: str, text: str, attempt: int) -> None:
+        if attempt > compile_.attempt:  # tracing started over: what an earlier attempt left is not what runs
+            compile_.attempt = attempt
+            self._text -= sum(map(len, compile_.stages.values()))
+            compile_.stages.clear()
+        if stage == "inductor" and _BACKWARD_CODE.search(text[:200]):
+            stage = "inductor_backward"
+        # one graph of Dynamo may become several of AOTAutograd (DDP cuts it into buckets)
+        compile_.stages[stage] = "\n\n".join(filter(None, [compile_.stages.get(stage), text]))
+        self._kept(len(text))
+
+    def bytecode(self, before: CodeType, after: CodeType) -> None:
+        """What Dynamo calls with the bytecode it read and the one it made, while stages are kept."""
+        name = torch_compat.current_compile_id()
+        compile_ = self.compiles.get((self.epoch, name)) if self.keep_stages and name else None
+        if compile_ is not None:
+            compile_.before, compile_.after = before, after
+
     def _finish(self, compile_: Compile, metrics: dict[str, Any]) -> None:
         compile_.finished = True
         compile_.has_code = bool(metrics.get("has_guarded_code"))
@@ -170,7 +196,8 @@ class Watch(logging.Handler):
             return
         for old in list(self.compiles.values())[:-1]:
             self._text -= _size(old)
-            old.graph = old.aot = old.inductor = ""
+            old.graph = ""
+            old.stages.clear()
             self._text += _size(old)
             if self._text <= MOST_TEXT:
                 return
@@ -182,6 +209,12 @@ class Watch(logging.Handler):
             return list(self.compiles.values())
         finally:
             self.release()
+
+    def id_of(self, code: CodeType) -> str:
+        """The id of the newest compile of a function, by its name and place; '' where none is known."""
+        this = (code.co_name, code.co_filename, code.co_firstlineno)
+        alike = (c for c in reversed(self.known()) if (c.co_name, c.filename, c.line) == this and c.has_code)
+        return next((c.id for c in alike), "")
 
     def alive(self) -> int:
         """The epoch that holds now; one more than the last one seen when Dynamo was reset since."""
@@ -213,7 +246,7 @@ def _reasons(text: str) -> list[str]:
 
 
 def _size(compile_: Compile) -> int:
-    return len(compile_.graph) + len(compile_.aot) + len(compile_.inductor) + len(compile_.break_text)
+    return len(compile_.graph) + len(compile_.break_text) + sum(map(len, compile_.stages.values()))
 
 
 _watch: Watch | None = None

@@ -60,6 +60,10 @@ class Profile:
         self._profiler = profile(activities=activities, record_shapes=self._shapes)
         self._profiler.start()
 
+    def mark(self, name: str) -> Any:
+        """A range with a name, as a context manager."""
+        return torch_compat.profiler_mark(name)
+
     def stop(self) -> list[RawEvent]:
         """End the profiler and return what it saw, unordered."""
         if _on_gpu():

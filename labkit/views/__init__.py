@@ -1,12 +1,14 @@
-"""Draws records and reports: the fragment strip, comparisons of variants, an explorer. Never imports torch."""
+"""Draws records and reports: the fragment strip, comparisons of variants, graphs, explorers. Never imports torch."""
 
 from __future__ import annotations
 
 from labkit.views.collectives import gradients
 from labkit.views.compare import ratios, timings
 from labkit.views.explorer import explorer, explorer_static
+from labkit.views.graph import graph, graph_text
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
+from labkit.views.stages import stages, stages_static
 from labkit.views.strip import strip, strip_text, strips
 from labkit.views.style import label_figure
 
@@ -16,8 +18,12 @@ __all__ = [
     "explorer",
     "explorer_static",
     "gradients",
+    "graph",
+    "graph_text",
     "label_figure",
     "ratios",
+    "stages",
+    "stages_static",
     "strip",
     "strip_text",
     "strips",

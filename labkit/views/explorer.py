@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from labkit.views import frames
 from labkit.views.frames import need, table_of
+from labkit.views.live import Live
 from labkit.views.strip import described, strip, strip_text, strips
 from labkit.views.style import Figure, short_name
 
 __all__ = ["Explorer", "explorer", "explorer_static"]
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def explorer_static(report: Any) -> tuple[Figure, str]:
@@ -51,33 +50,12 @@ def explorer(report: Any) -> Explorer:
     return Explorer(report)
 
 
-class Explorer:
+class Explorer(Live):
     """What `explorer` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
 
-    _shown: dict[str, Explorer] = {}
-
     def __init__(self, report: Any) -> None:
+        super().__init__(*explorer_static(report))
         self.report = report
-        self.figure, self.text = explorer_static(report)
-        self._widget: Any = None
-        self._close: list[Callable[[], None]] = []
-
-    @property
-    def widget(self) -> Any:
-        """The live widget, or None where ipywidgets is not installed."""
-        if self._widget is None:
-            try:
-                import ipywidgets
-            except ImportError:
-                return None
-            self._widget = self._build(ipywidgets)
-        return self._widget
-
-    def close(self) -> None:
-        """Let go of the widgets and of everything that watches them; the static twin stays."""
-        while self._close:
-            self._close.pop()()
-        self._widget = None
 
     def draw(
         self,
@@ -148,39 +126,8 @@ class Explorer:
         rows = [widgets.HBox([variant, blocks, rank]), widgets.HBox([block, piece])]
         box = widgets.VBox([*rows, picture, text])
 
-        def close() -> None:
-            for control in controls:
-                control.unobserve_all()
-            for part in (*controls, *rows, picture, text, box):
-                for own in (getattr(part, "layout", None), getattr(part, "style", None), part):
-                    if own is not None:
-                        own.close()
-
-        self._close.append(close)
+        self.to_close(controls, [*rows, picture, text, box])
         return box
-
-    def _ipython_display_(self) -> None:
-        from IPython.display import display
-
-        if self.widget is not None:
-            self._replace(_cell())
-            bundle = self._widget._repr_mimebundle_() or {}
-            data = bundle[0] if isinstance(bundle, tuple) else bundle
-            if WIDGET in data:
-                display({WIDGET: data[WIDGET], "text/plain": self.text}, raw=True)
-        said = {"image/png": {"alt": self.text}}
-        display({"image/png": self.figure.png(), "text/plain": self.text}, metadata=said, raw=True)
-        print(self.text.replace(" | ", "\n"))  # a front end breaks one long line in the middle of words
-
-    def _replace(self, cell: str) -> None:
-        """Close what the same cell showed before: ipywidgets keeps every widget alive until it is closed."""
-        before = Explorer._shown.get(cell)
-        if before is not None and before is not self:
-            before.close()
-        Explorer._shown[cell] = self
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def _records(report: Any) -> dict[str, Any]:
@@ -198,11 +145,3 @@ def _records(report: Any) -> dict[str, Any]:
         blocks = int(mine["blocks"].max()) if "blocks" in mine.columns else None
         found[variant] = frames.of_report(report, variant, blocks)
     return found
-
-
-def _cell() -> str:
-    """The notebook cell that is running, as far as the front end says."""
-    from IPython import get_ipython
-
-    header = getattr(get_ipython(), "parent_header", None) or {}
-    return str(header.get("metadata", {}).get("cellId", "") if isinstance(header, dict) else "")

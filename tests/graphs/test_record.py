@@ -217,3 +217,26 @@ def test_the_text_and_the_page_say_the_counts(model):
     )
     page = rec._repr_html_()
     assert page.count("<table") == 2 and "Norm.forward" in page and "host only" in page
+
+
+def test_regions_alone_are_counted_without_a_profiler(model):
+    m = model("disabled")
+    m.run(m.x)
+    with labkit.record() as rec:
+        for _ in range(3):
+            with rec.forward():
+                m.run(m.x)
+    with labkit.record(operators=False) as light:
+        assert not torch_compat.profiler_running()
+        for _ in range(3):
+            with light.forward():
+                m.run(m.x)
+    full, less = rec.counts().iloc[0], light.counts().iloc[0]
+    with_graph = rec.graphs.query("ops > 0")
+    assert less["regions"] == with_graph["calls"].sum() / 3 and less["forwards"] == 3
+    assert less["static_breaks"] <= full["static_breaks"] and less["breaks"] > 0
+    assert light.segments.empty and "only regions" in light.notes[-1]
+    assert (
+        "record_pregraph_bytecode_enter"
+        in torch_compat.require("torch._dynamo.utils").record_pregraph_bytecode_enter.__name__
+    )

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import audit, broadcast, gate, loop, mean, start
+from labkit.study.exercises import audit, broadcast, gate, loop, mean, reading, start
 from labkit.study.exercises.base import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
 
 EXERCISES: dict[str, Exercise] = {
-    part.EXERCISE.name: part.EXERCISE for part in (start, broadcast, mean, gate, loop, audit)
+    exercise.name: exercise
+    for exercise in (
+        *(start.EXERCISE, broadcast.EXERCISE, mean.EXERCISE),
+        *(reading.FIND, reading.ONE, reading.COUNT),
+        *(gate.EXERCISE, loop.EXERCISE, audit.EXERCISE),
+    )
 }
 
 

@@ -1,0 +1,81 @@
+"""`inspect(fn, *args)`: call a function once, and look at every frame that was compiled for it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect as python
+from typing import Any
+
+from labkit import torch_compat
+from labkit.graphs.frame import Frames
+from labkit.graphs.recorder import record
+
+__all__ = ["inspect"]
+
+
+def inspect(fn: Any, *args: Any, fresh: bool = False, **kwargs: Any) -> Frames:
+    """Call `fn(*args, **kwargs)` once under `record(stages=True)` and return its Frames.
+
+    fn: a function, method, lambda or module; compiled already, or not yet: then it is compiled here with
+    `torch.compile`'s defaults. What was compiled earlier shows what is still known of it, and says what is missing.
+    `fresh` forgets everything that was compiled in this process first (as `torch._dynamo.explain` always does) and
+    uses no cache, so that every stage is there; code compiled before then compiles again at its next call.
+
+    Raises ValueError for what cannot be compiled, and inside another record; an exception of `fn` passes through.
+
+    >>> import torch
+    >>> def twice(x):
+    ...     return x.sin() * 2
+    >>> inspect(torch.compile(twice, backend="eager"), torch.ones(4))[0].nodes()[1].short
+    'sin'
+    """
+    run = _compiled(fn)
+    with contextlib.ExitStack() as stack:
+        if fresh:
+            torch_compat.dynamo_reset()
+            stack.enter_context(torch_compat.no_compile_caches())
+        with record(stages=True) as rec:
+            run(*args, **kwargs)
+    frames = rec.frames
+    notes = list(frames.notes)
+    if not frames.graphs:
+        notes.append(_why_nothing(fn, frames))
+    return Frames(frames, notes, rec.label)
+
+
+def _compiled(fn: Any) -> Any:
+    import torch
+
+    if python.isclass(fn):
+        raise ValueError(
+            f"inspect takes a function or a module to call, and {fn.__name__} is a class: make one of it"
+        )
+    if not callable(fn):
+        raise ValueError(f"inspect takes a function or a module to call, and got a {type(fn).__name__}")
+    if python.isgeneratorfunction(fn) or python.iscoroutinefunction(fn):
+        raise ValueError(
+            f"{fn.__name__} is a generator or a coroutine: its call runs nothing that could be compiled"
+        )
+    if torch_compat.uncompiled(fn) is not fn or _hidden(fn):
+        return fn
+    return torch.compile(fn)
+
+
+def _hidden(fn: Any) -> bool:
+    """Whether a function is hidden from the compiler (`torch.compiler.disable`)."""
+    return bool(getattr(fn, "_torchdynamo_disable", False))
+
+
+def _why_nothing(fn: Any, frames: Frames) -> str:
+    """One sentence for a call that compiled no graph."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if _hidden(fn):
+        return f"{name} is hidden from the compiler (torch.compiler.disable), so nothing was compiled"
+    given_up = [frame for frame in frames if not frame.has_code and frame.breaks]
+    if given_up:
+        return f"{name} ran as plain Python: Dynamo gave {given_up[0].name} up ({given_up[0].breaks.reason})"  # type: ignore[union-attr]
+    if python.isbuiltin(fn):
+        return (
+            f"{name} is a builtin: it has no bytecode for Dynamo to read; call it in a function of your own"
+        )
+    return f"no graph: nothing that {name} did was an operation on tensors that Dynamo could capture"

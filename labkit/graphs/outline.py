@@ -1,0 +1,103 @@
+"""How the pieces of one call fit together: the compiled graphs, what runs between them, and where each goes on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from labkit.graphs.frame import Frame, Frames
+
+__all__ = ["Outline", "Piece", "outline"]
+
+_GRAPH = re.compile(r"^__compiled_fn_\d+$")
+_OWN = ("slice", "list", "tuple", "dict")  # with these the new code moves values around
+_RESUME = re.compile(r"^__resume_at_\d+_\d+$")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One thing a frame's new bytecode does. kind: graph, python or resume; `frame` is the id of where it goes on."""
+
+    kind: str
+    text: str
+    frame: str = ""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What each frame's new bytecode does, in order: `pieces` by frame id."""
+
+    frames: tuple[Frame, ...]
+    pieces: dict[str, tuple[Piece, ...]]
+
+    def __str__(self) -> str:
+        lines = []
+        words = {"graph": "the compiled graph", "python": "plain Python", "resume": "goes on in"}
+        for frame in self.frames:
+            lines.append(frame.title)
+            for piece in self.pieces[frame.id]:
+                to = f" = frame {piece.frame}" if piece.frame else ""
+                lines.append(f"    {words[piece.kind]:18}  {piece.text}{to}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def outline(frames: Frames) -> Outline:
+    """Read the decompiled form of each frame: which compiled graph it calls, what it leaves to Python, what follows.
+
+    Frames without that stage are left out. Raises ValueError for frames of several ranks.
+    """
+    if len(frames.ranks) > 1:
+        raise ValueError(f"outline takes the frames of one rank: frames.of_rank({frames.ranks[0]})")
+    known = [frame for frame in frames if "decompiled" in frame.raw and frame.has_code]
+    found: dict[str, tuple[Piece, ...]] = {}
+    for frame in known:
+        try:
+            body = ast.parse(frame.raw["decompiled"]).body
+        except SyntaxError:
+            body = []
+        found[frame.id] = tuple(_pieces(body, frame, known))
+    return Outline(tuple(known), found)
+
+
+def _pieces(body: list[ast.stmt], frame: Frame, known: list[Frame]) -> list[Piece]:
+    pieces: list[Piece] = []
+    seen: set[int] = set()
+    for node in _in_order(body):
+        if id(node) in seen or not isinstance(node, ast.Call):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        text = ast.unparse(node)
+        if _GRAPH.match(name):
+            pieces.append(Piece("graph", _cut(text)))
+        elif _RESUME.match(name):
+            line = frame.resume_lines.get(name, 0)
+            base = frame.co_name
+            if match := re.match(r"^torch_dynamo_resume_in_(.+)_at_\d+$", base):
+                base = match[1]
+            ends = f"torch_dynamo_resume_in_{base}_at_{line}"
+            there = [f.id for f in known if f.co_name == ends]
+            pieces.append(Piece("resume", name, there[0] if there else ""))
+        elif not (name in _OWN or isinstance(node.func, ast.Attribute) and node.func.attr == "extend"):
+            pieces.append(Piece("python", _cut(text)))
+        seen |= {id(inner) for inner in ast.walk(node)}
+    return pieces
+
+
+def _in_order(body: list[ast.stmt]) -> list[ast.AST]:
+    found: list[ast.AST] = []
+
+    def walk(node: ast.AST) -> None:
+        found.append(node)
+        for child in ast.iter_child_nodes(node):
+            walk(child)
+
+    for statement in body:
+        walk(statement)
+    return found
+
+
+def _cut(text: str, most: int = 90) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

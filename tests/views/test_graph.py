@@ -1,0 +1,98 @@
+"""The drawn graph: lines folded into boxes, repetition drawn once, collectives marked, bounded whatever the size."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import pytest
+
+from labkit.graphs.frame import Frame
+from labkit.graphs.nodes import nodes
+from labkit.views import graph, graph_text
+from labkit.views.blocks import fold
+
+REDUCE = "torch.ops._c10d_functional.all_reduce.default"
+WAIT = "torch.ops._c10d_functional.wait_tensor.default"
+
+
+def model(blocks: int, extra: str = "") -> str:
+    """A graph of blocks with two lines and one collective each."""
+    lines = ['class G(torch.nn.Module):\n    def forward(self, x: "f32[4]", w: "f32[4]"):']
+    now = "x"
+    for i in range(blocks):
+        lines += [
+            "        # File: model.py:3 in block, code: h = act(x * w)",
+            f'        mul_{i}: "f32[4]" = torch.ops.aten.mul.Tensor({now}, w)',
+            f'        relu_{i}: "f32[4]" = torch.ops.aten.relu.default(mul_{i});  mul_{i} = None',
+            "        # File: torch/distributed/_functional_collectives.py:9 in all_reduce, code: tensor = f(",
+            f"        all_reduce_{i}: \"f32[4]\" = {REDUCE}(relu_{i}, 'sum', '0')",
+            f'        wait_{i}: "f32[4]" = {WAIT}(all_reduce_{i});  all_reduce_{i} = None',
+            "        # File: model.py:5 in block, code: return x + h",
+            f'        add_{i}: "f32[4]" = torch.ops.aten.add.Tensor({now}, wait_{i});  wait_{i} = None',
+        ]
+        now = f"add_{i}"
+    return "\n".join([*lines, extra, f"        return ({now},)"])
+
+
+def test_lines_collectives_and_their_waits_are_boxes():
+    folded = fold(nodes(model(1)))
+    assert [(box.kind, box.title, box.below) for box in folded.boxes] == [
+        ("input", "2 inputs", "x, w"),
+        ("op", "mul, relu", "h = act(x * w)"),
+        ("collective", "all_reduce + wait", "f32[4]"),
+        ("op", "add", "return x + h"),
+        ("output", "output", ""),
+    ]
+    assert folded.edges == ((0, 1), (0, 3), (1, 2), (2, 3), (3, 4))
+
+
+@pytest.mark.parametrize("blocks", [40, 400])
+def test_a_model_of_many_blocks_is_one_block_with_how_often(blocks):
+    folded = fold(nodes(model(blocks)))
+    assert [box.times for box in folded.boxes] == [1, blocks, blocks, blocks, 1]
+    assert dict(folded.collectives) == {"all_reduce": blocks} and folded.operations == 5 * blocks
+    figure = graph(model(blocks), label="host only")
+    assert figure.get_figheight() < 6
+    drawn = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert f"×{blocks}" in drawn and "⇄ all_reduce + wait" in drawn
+    assert f"{blocks} all_reduce" in figure.summary and figure.summary.endswith("[host only]")
+
+
+def test_a_graph_without_repetition_keeps_its_ends_and_counts_the_middle():
+    lines = ['class G(torch.nn.Module):\n    def forward(self, x0: "f32[4]"):']
+    for i in range(300):
+        lines.append(f"        # File: model.py:{i} in f, code: line {i}")
+        op = REDUCE if i % 2 else f"torch.ops.aten.op{i}.default"
+        lines.append(f'        x{i + 1}: "f32[{i}]" = {op}(x{i});  x{i} = None')
+    text = "\n".join([*lines, "        return (x300,)"])
+    folded = fold(nodes(text), most=20)
+    assert len(folded.boxes) == 20 and folded.boxes[-1].kind == "output"
+    (more,) = [box for box in folded.boxes if box.kind == "more"]
+    assert "more operations" in more.title and "collectives among them" in more.below
+    shown = sum(box.count for box in folded.boxes if box.kind not in ("input", "output"))
+    assert shown == 300
+
+
+def test_collectives_look_different_without_their_colour():
+    from labkit.views.graph import LOOKS, SIGNS
+
+    assert LOOKS["collective"][2] > 2 * LOOKS["op"][2] and "collective" in SIGNS
+
+
+def test_nothing_to_draw_and_what_is_no_graph():
+    assert "nothing in it" in " ".join(t.get_text() for t in graph("").texts)
+    with pytest.raises(ValueError, match="got a int"):
+        graph(7)
+    frame = Frame("0/0", "f", "f.py:1", missing={"dynamo": "no operation on tensors was captured"})
+    with pytest.raises(ValueError, match="no operation on tensors"):
+        graph(frame)
+
+
+def test_a_text_that_is_not_quite_python_is_read_line_by_line():
+    text = model(2).replace("class G(torch.nn.Module):", "class <lambda> of g(torch.nn.Module) {")
+    assert "2 all_reduce" in graph_text(text) and graph_text(text).splitlines()[-1] == "  output"
+
+
+def test_drawing_leaves_matplotlib_as_it_was():
+    before = dict(mpl.rcParams)
+    graph(model(2))
+    assert dict(mpl.rcParams) == before
