@@ -7,6 +7,7 @@ is sent from its own memory and received into the memory that it then lives in.
 from __future__ import annotations
 
 import array
+import importlib
 import io
 import mmap
 import os
@@ -14,6 +15,7 @@ import pickle
 import socket
 import struct
 import sys
+import types
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -30,6 +32,10 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle, but CUDA tensors travel as CPU tensors: a result must not make a CUDA context in the kernel."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.ModuleType) and sys.modules.get(obj.__name__) is obj:
+            # cloudpickle does so for plain modules only, and torch.ops is one of a kind of its own
+            if type(obj) is not types.ModuleType:
+                return importlib.import_module, (obj.__name__,)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             if obj.is_cuda:

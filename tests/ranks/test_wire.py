@@ -85,6 +85,11 @@ def test_functions_with_closures_over_big_things():
     assert f() == (w.sum().item(), 1 << 20)
 
 
+def test_a_function_that_names_torch_ops_travels():
+    f = wire.loads(wire.dumps(lambda x: torch.ops.aten.add(x, 1)))
+    assert f(torch.ones(1)).item() == 2.0
+
+
 plain = st.recursive(
     st.none() | st.integers() | st.text(max_size=20) | st.binary(max_size=200),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
