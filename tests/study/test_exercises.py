@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 import wrong_answers
+import wrong_readings
 
 import labkit
 from labkit import check, tensor_parallel
@@ -325,6 +326,9 @@ LARGEST = {
 
 MISTAKES = {
     "start.largest": LARGEST,
+    "reading.find": wrong_readings.FIND,
+    "reading.one": wrong_readings.ONE,
+    "reading.count": wrong_readings.COUNT,
     "semantics.gate": wrong_answers.GATE,
     "semantics.mean": wrong_answers.MEAN,
     "cliff.gate": GATE,

@@ -48,7 +48,7 @@ def test_the_widget_shows_each_stage_of_each_rank_and_why_one_is_missing():
     assert "GB0059 · Failed to trace &lt;b&gt;" in text.value
     stage.value = "dynamo"
     options.children[1].value = True
-    assert picture.layout.display is None and picture.value.startswith(b"\x89PNG")
+    assert picture.layout.display is None and bytes(picture.value).startswith(b"\x89PNG")
     assert isinstance(view.widget, ipywidgets.Widget)
     view.close()
 
