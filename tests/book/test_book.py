@@ -41,7 +41,7 @@ def test_the_front_page_is_start_here_with_the_map(book):
     words = " ".join(front.words.split()).replace("“", '"').replace("”", '"').replace("’", "'")
     for lesson in lessons.lessons():
         for cell in (lesson.title, lesson.question, str(lesson.minutes), lesson.hardware, lesson.sources):
-            assert cell in words
+            assert cell.replace("`", "") in words  # shown as code
         assert f"{lesson.name}.html" in front.links or lesson.name == lessons.FRONT
 
 
