@@ -1,11 +1,12 @@
 """What a forward costs more while `labkit.record()` is open: rounds with and without it, interleaved.
 
-    python benchmarks/recording.py [--rounds 15] [--calls 10] [--widths 64 512 1024]
+    python benchmarks/recording.py [--rounds 15] [--calls 10] [--widths 64 512 1024] [--save DIR]
 
-A line gives milliseconds a forward: the median over the rounds of a round's mean without a record, inside one, and what
-the record adds, with p10 to p90 of the pairs. `operators` keeps every operator and collective (the default), `regions`
-only compiled regions (`record(operators=False)`). One intra-op thread, four blocks, functional collectives on a group
-that moves nothing. Opening and closing a record are not in it: they are given on a line of their own.
+A row gives milliseconds a forward: the median over the rounds of a round's mean without a record and inside one, and
+what the record adds in percent, the median of the pairs with its interval. `operators` keeps every operator and
+collective (the default), `regions` only compiled regions (`record(operators=False)`). One intra-op thread, four blocks,
+functional collectives on a group that moves nothing, so that there is nothing to hide behind. Opening and closing a
+record are not in it: they have a column of their own. `--save DIR` keeps the Report as DIR/recording.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import argparse
 import statistics
 import sys
 import time
+
+import labkit
+from labkit.report import provenance
+from labkit.timing import Measurement, Verdict, compare
 
 LIMIT = 0.05
 
@@ -64,41 +69,66 @@ def measure(width: int, rounds: int, calls: int) -> dict[str, list[float]]:
     return found
 
 
+def table(widths: list[int], rounds: int, calls: int) -> labkit.Report:
+    """All widths as a Report; one row a width and kind of record."""
+    import pandas as pd
+
+    rows: list[dict[str, float | int | str]] = []
+    verdicts: list[Verdict] = []
+    for width in widths:
+        found = measure(width, rounds, calls)
+        without = Measurement(f"no record, width {width}", tuple(found["without"]))
+        for name in ("operators", "regions"):
+            within = Measurement(f"{name}, width {width}", tuple(found[name]))
+            verdict = compare(within, without)
+            verdicts.append(verdict)
+            rows.append(
+                {
+                    "width": width,
+                    "record": name,
+                    "without_ms": without.median * 1e3,
+                    "inside_ms": within.median * 1e3,
+                    "adds_percent": (verdict.ratio - 1) * 100,
+                    "low_percent": (verdict.low - 1) * 100,
+                    "high_percent": (verdict.high - 1) * 100,
+                    "open_and_close_ms": statistics.median(found["open and close"]) * 1e3,
+                }
+            )
+    return labkit.Report(
+        "recording",
+        "What a forward costs more while a record is open",
+        labkit.report.HOST_ONLY,
+        {"summary": pd.DataFrame(rows)},
+        verdicts,
+        provenance(rounds=rounds, calls=calls, threads=1),
+    )
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 512, 1024])
-    args = parser.parse_args()
+    parser.add_argument("--save", metavar="DIR")
+    options = parser.parse_args()
 
     import torch
     import torch.distributed as dist
 
-    from labkit import hardware, torch_compat
+    from labkit import torch_compat
     from labkit.graphs import install
 
     install()
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=torch_compat.fake_store(), rank=0, world_size=2)
-    print(f"torch {torch.__version__}, {hardware.describe()['hardware']}, host only, 1 thread")
-    print(f"{'width':>6} {'without':>9} {'operators':>10} {'adds':>22} {'regions':>9} {'adds':>22}")
-    worst = 0.0
-    for width in args.widths:
-        found = measure(width, args.rounds, args.calls)
-        cells = []
-        for name in ("operators", "regions"):
-            more = sorted(b / a - 1 for a, b in zip(found["without"], found[name], strict=True))
-            low, high = more[len(more) // 10], more[-1 - len(more) // 10]
-            added = statistics.median(more)
-            cells.append(
-                f"{statistics.median(found[name]) * 1e3:9.3f} {added:8.1%} ({low:.1%} to {high:.1%})".ljust(
-                    33
-                )
-            )
-        worst = max(worst, added)
-        print(f"{width:6} {statistics.median(found['without']) * 1e3:9.3f}  {cells[0]} {cells[1]}")
-    closing = statistics.median(found["open and close"]) * 1e3
-    print(f"opening and closing a record of {args.calls} forwards: {closing:.1f} ms")
+    report = table(options.widths, options.rounds, options.calls)
+    print(report)
+    if options.save:
+        print(f"saved: {report.save(options.save)}")
+    regions = report.frame.query("record == 'regions'")
+    worst = regions["adds_percent"].max() / 100
     print(f"only regions: {worst:.1%} at most in the median; the limit is {LIMIT:.0%}")
     return int(worst > LIMIT)
 

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
+from browsers import ARTIFACTS, ROOT
+
+BEGAN = time.time()
+
+
+# what takes minutes starts first, so that two processes end together
+FIRST = ("tests/notebooks", "tests/browser", "tests/faults", "tests/study", "tests/experiments")
+
+
+def pytest_collection_modifyitems(config, items):
+    """For pytest-xdist: the tests of a file share its ranks, so they stay in one process; each lesson may go to any."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    turn = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: turn.get(_folder(item), len(FIRST)))
+    for item in items:
+        alone = "test_the_lesson_runs_top_to_bottom" in item.name
+        item.add_marker(pytest.mark.xdist_group(item.name if alone else str(item.path)))
+
+
+def _folder(item):
+    return "/".join(item.path.relative_to(ROOT).parts[:2])
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +46,14 @@ def shm_ranks():
 
     with labkit.Ranks(2, device="cpu", backend="shm", timeout=120, quiet=True) as two:
         yield two
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The times that the browser tests kept; here, because they run in a process of their own."""
+    kept = ARTIFACTS / "times.json"
+    if not kept.exists() or kept.stat().st_mtime < BEGAN:
+        return
+    terminalreporter.section("in the browser")
+    for name, seconds in json.loads(kept.read_text()).items():
+        terminalreporter.write_line(f"{seconds:6.2f} s  {name}")
+    terminalreporter.write_line(f"pictures and times: {ARTIFACTS.relative_to(ROOT)}/")

@@ -26,7 +26,7 @@ WHY = "every rank is a fresh interpreter and imports torch itself, which takes s
 class Interpreters:
     """Starts ranks as fresh interpreters and hears how they ended; takes the place of the zygote's `Spawner`."""
 
-    answer_s = 4.0  # the first look at collectives makes torch import its compiler
+    answer_s = 10.0  # the first look at collectives makes torch import its compiler
 
     def __init__(self) -> None:
         self.owner = os.getpid()

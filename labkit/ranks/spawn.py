@@ -26,7 +26,7 @@ START_LIMIT_S = 120.0
 class Spawner:
     """One zygote and the ranks it forked. Use `shared()`; a second kernel has its own."""
 
-    answer_s = 0.3  # how long a stuck rank has to say where it stands
+    answer_s = 2.0  # how long a stuck rank has to say where it stands
 
     def __init__(self) -> None:
         self.owner = os.getpid()

@@ -194,7 +194,7 @@ def reveal(question: str, measured: Any) -> Said:
         return Said(f"measured: {value:g}, which is no number to compare with: not kept")
     trouble = answers.add(answers.MEASURED, question, value, unit, **_where())
     row = row_of(question)
-    head = f"measured: {value:g} {unit or row.unit}".rstrip()
+    head = f"measured: {_counted(value, unit or row.unit)}"
     said = f"{head}{_beside(row, value)}"
     if row.predicted is None and row.later is None:
         said = f"{head} (you made no prediction for {question})"
@@ -226,6 +226,14 @@ def _measured(question: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(f"a measurement is a number, got {value!r} for {question!r}") from None
+
+
+def _counted(value: float, unit: str) -> str:
+    """'2 graphs', '1 graph', '1 ms'."""
+    first, _, rest = unit.partition(" ")
+    if value == 1 and len(first) > 2 and first.endswith("s"):
+        first = first[:-1]
+    return f"{value:g} {first} {rest}".rstrip()
 
 
 def _plain(question: str, unit: str) -> str:

@@ -42,6 +42,10 @@ def server(tmp_path_factory):
     TIMES["JupyterLab up"] = server.up_s
     yield server
     server.close()
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    (ARTIFACTS / "times.json").write_text(
+        json.dumps({name: round(s, 2) for name, s in TIMES.items()}, indent=1) + "\n"
+    )
 
 
 @pytest.fixture(scope="module")  # not longer: an open browser would disturb what later tests time
@@ -80,15 +84,3 @@ def notebook(server, driver, request):
     for page in opened:
         page.shoot(name, whole=True)
         page.leave()
-
-
-def pytest_terminal_summary(terminalreporter):
-    if not TIMES:
-        return
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    kept = ARTIFACTS / "times.json"
-    kept.write_text(json.dumps({name: round(s, 2) for name, s in TIMES.items()}, indent=1) + "\n")
-    terminalreporter.section("in the browser")
-    for name, seconds in TIMES.items():
-        terminalreporter.write_line(f"{seconds:6.2f} s  {name}")
-    terminalreporter.write_line(f"pictures and times: {ARTIFACTS.relative_to(ROOT)}/")

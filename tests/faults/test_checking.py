@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from kernels import AT_ONCE_S
 
 pytestmark = pytest.mark.kernel
 
@@ -71,7 +72,7 @@ def test_what_gloo_lets_pass(lesson, kind, n):
     body, reason = SILENT[kind]
     found = lesson.cell(f"def diverge():\n{body}\n    return 'computed'\ngroups[{n}].run(diverge)")
     assert re.search(reason, found.error)
-    assert found.seconds < 6 if kind == "compiled" else 2
+    assert found.seconds < AT_ONCE_S
     for rank in range(n):
         named = re.search(
             rf"\n +rank {rank}  (\w+.*at In \[\d+\]:\d+|none: it has finished its part)", found.error

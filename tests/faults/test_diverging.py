@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from kernels import AT_ONCE_S
 
 pytestmark = pytest.mark.kernel
 
@@ -21,7 +22,7 @@ def limited(lesson):
 
 def stalled(lesson, body: str, n: int = 2) -> str:
     found = lesson.cell(f"def diverge():\n{body}\ngroups[{n}].run(diverge)")
-    assert found.seconds < 4, "the stall limit is 0.6 s"
+    assert found.seconds < AT_ONCE_S, "the stall limit is 0.6 s"
     assert found.error.startswith("stalled: the ranks have waited for each other for 0.6 s")
     assert lesson.right(n)
     return found.error
@@ -80,7 +81,7 @@ def test_other_sizes_abort_gloo_and_the_cell_says_who(lesson):
     found = lesson.cell(
         "def sizes():\n    dist.all_reduce(torch.ones(4 if dist.get_rank() else 6))\nranks.run(sizes)"
     )
-    assert found.seconds < 2
+    assert found.seconds < AT_ONCE_S
     assert re.search(r"rank \d died: killed by SIGABRT", found.error)
     assert re.search(r"rank 0 .*\n(.*\n)*? +In \[\d+\]:2 \(sizes\) +dist.all_reduce", found.error)
     assert lesson.right()
@@ -122,7 +123,7 @@ def test_a_rank_sleeps_or_loops_for_ever(lesson, stuck, line, peers, n):
         f"def stuck():\n    if dist.get_rank() == 0:\n        {stuck}\n"
         f"    {peers}()\ngroups[{n}].run(stuck, timeout=1.2)"
     )
-    assert found.seconds < 3.2
+    assert found.seconds < AT_ONCE_S
     assert found.error.startswith("no end within 1.2 s (timeout)")
     assert re.search(rf"rank 0 was here:\n(.*\n)*? +In \[\d+\]:3 \(stuck\) +{re.escape(line)}", found.error)
     assert all(re.search(rf"rank {rank} was waiting in", found.error) for rank in range(1, n))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from kernels import gone
+from kernels import AT_ONCE_S, gone
 
 pytestmark = pytest.mark.kernel
 
 PEERS = ("in_collective", "in_store")
-AT_ONCE_S = 2.0
 
 
 def failing(how: str, peers: str, n: int) -> str:

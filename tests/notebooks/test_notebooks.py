@@ -9,6 +9,9 @@ import pytest
 
 from labkit.study import notebooks
 
+# four minutes at the size of its saved outputs; a reader may choose another, so it has to run at another as well
+SMALLER = {"04_graph_break_cliff": ("blocks=40", "blocks=6")}
+
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
 
@@ -21,9 +24,12 @@ def test_the_lesson_runs_top_to_bottom(path, tmp_path):
     folder = tmp_path / "notebooks"
     shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     notebook = nbformat.read(folder / path.name, as_version=4)
+    usual, smaller = SMALLER.get(path.stem, ("", ""))
+    assert any(usual in cell.source for cell in notebook.cells), f"{path.stem} has no {usual!r} any more"
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+            cell.source = cell.source.replace(usual, smaller) if usual else cell.source
     done = notebooks.run(notebook, folder, path.name)
     errors = [o for c in done.cells for o in c.get("outputs", []) if o.output_type == "error"]
     assert not errors
