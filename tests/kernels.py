@@ -54,7 +54,7 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
-def gone(pids: list[int], limit: float = 2.0) -> list[int]:
+def gone(pids: list[int], limit: float = 10.0) -> list[int]:
     def alive(pid):
         try:
             with open(f"/proc/{pid}/stat") as stat:

@@ -126,7 +126,7 @@ def test_restart_leaves_no_process(notebook, times):
     pressed = time.monotonic()
     page.click(".jp-Dialog .jp-mod-accept")
     page.wait(lambda: gone([kernel], 0) == [], 10, "the old kernel's end")
-    _, left = psutil.wait_procs(below, timeout=2)
+    _, left = psutil.wait_procs(below, timeout=10)
     for child in left:
         child.kill()
     assert left == []
