@@ -176,9 +176,10 @@ def test_stderr_is_shut_in_a_probe_and_open_after_it(capfd):
 # the command
 
 
-def test_the_command_prints_a_table_totals_and_the_version(capsys):
+def test_the_command_prints_a_table_totals_and_the_version(capsys, monkeypatch):
     import torch
 
+    monkeypatch.setenv("COLUMNS", "150")
     assert cli.main(["ledger", "--only", "streams.result.small-*"]) == 0
     out = capsys.readouterr().out
     assert "07_streams_in_compile" in out and "9,664 MB" in out and "9664 in data/reference" in out
