@@ -70,18 +70,33 @@ def test_the_interval_has_the_stated_coverage(n):
     assert hits / 2000 >= 0.98
 
 
-def test_rounds_are_interleaved_and_no_variant_always_comes_first():
+def test_rounds_are_interleaved_and_no_variant_always_follows_another():
     order = []
     now = iter(range(1000))
     taken = interleave(
         {name: (lambda name=name: order.append(name)) for name in "abc"},
-        rounds=3,
+        rounds=20,
         warmup=1,
         barrier=lambda: order.append("|"),
         clock=lambda: float(next(now)),
     )
-    assert "".join(order) == "abc" + "|a|b|c" + "|b|c|a" + "|c|a|b"
-    assert all(m.samples == (1.0, 1.0, 1.0) for m in taken.values())
+    warm, *rounds = "".join(order).split("|")
+    assert warm == "abc"
+    rounds = ["".join(rounds[i : i + 3]) for i in range(0, 60, 3)]
+    assert all(sorted(one) == list("abc") for one in rounds)
+    # first in turn, and following each of the others: a rotation would do the first only
+    assert {one[0] for one in rounds} == set("abc")
+    assert {one[i : i + 2] for one in rounds for i in (0, 1)} == {"ab", "ac", "ba", "bc", "ca", "cb"}
+    assert all(m.samples == (1.0,) * 20 for m in taken.values())
+
+
+def test_every_rank_draws_the_same_order():
+    def order():
+        seen = []
+        interleave({name: (lambda name=name: seen.append(name)) for name in "abcd"}, rounds=5, warmup=0)
+        return seen
+
+    assert order() == order()
 
 
 def test_the_collector_is_off_while_timing_and_back_on_after_an_error():

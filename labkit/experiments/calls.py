@@ -33,7 +33,7 @@ def forms(collective: str, nbytes: int, device: Any) -> dict[str, Stages]:
     piece = torch.zeros(nbytes // 4, device=device)
     world: Any = dist.group.WORLD
     whole = piece if collective == "all_reduce" else piece.new_zeros(piece.numel() * dist.get_world_size())
-    classic: Callable[..., Any]
+    classic: Any
     arguments: tuple[Any, ...]
     functional: Callable[[], Any]
     if collective == "all_reduce":

@@ -24,7 +24,7 @@ OPTIONS = (
     Option("blocks", int, "transformer blocks (default 40)"),
     Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
     Option("sizes", str, "bytes a rank hands in, such as 4,16K,1M (default 4 to 64M in six steps)", "LIST"),
-    Option("patience", float, "seconds that one size may take (default 4); above, it is left out", "S"),
+    Option("patience", float, "seconds that one size may take (default 5); above, it is left out", "S"),
     Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True),
 )
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
@@ -43,7 +43,7 @@ def run(
     reduces: Mapping[str, Callable[..., Any]] | None = None,
     also: Sequence[str] | None = None,
     host_only: bool = True,
-    patience: float = 4.0,
+    patience: float = 5.0,
     timeout: float | None = 600.0,
     talk: bool = False,
 ) -> Report:

@@ -160,14 +160,14 @@ def _verdicts(runs: Runs) -> pd.DataFrame:
 def crossover(verdicts: pd.DataFrame) -> pd.DataFrame:
     """From which size on functional is not told slower until done, at this and every larger size that was measured.
 
-    `bytes` is NaN where it is slower at the largest size too. `verdicts` has evidence, collective, bytes, stage and
-    outcome.
+    `bytes` is NaN where it is slower at the largest size too. `at_most` is the upper end of the widest interval from
+    there on: what is not told may still be so much. `verdicts` has evidence, collective, bytes, stage, outcome, high.
 
     >>> import pandas as pd
-    >>> rows = [("shm", "all_reduce", n, "done", said) for n, said in ((4, "slower"), (1024, "cannot tell"))]
-    >>> crossover(pd.DataFrame(rows, columns=["evidence", "collective", "bytes", "stage", "outcome"]))
-      evidence  collective  bytes  largest
-    0      shm  all_reduce   1024     1024
+    >>> rows = [("shm", "all_reduce", n, "done", said, 1.5) for n, said in ((4, "slower"), (1024, "cannot tell"))]
+    >>> crossover(pd.DataFrame(rows, columns=["evidence", "collective", "bytes", "stage", "outcome", "high"]))
+      evidence  collective  bytes  largest  at_most
+    0      shm  all_reduce   1024     1024      1.5
     """
     import pandas as pd
 
@@ -177,12 +177,15 @@ def crossover(verdicts: pd.DataFrame) -> pd.DataFrame:
     ):
         by_size = part.sort_values("bytes")
         at: int | None = None
+        most: float | None = None
         for row in by_size[::-1].to_dict("records"):
             if row["outcome"] == "slower":
                 break
-            at = int(row["bytes"])
+            at, most = int(row["bytes"]), max(most or 0.0, row["high"])
         largest = int(by_size["bytes"].iloc[-1])
-        rows.append({"evidence": evidence, "collective": collective, "bytes": at, "largest": largest})
+        rows.append(
+            {"evidence": evidence, "collective": collective, "bytes": at, "largest": largest, "at_most": most}
+        )
     return pd.DataFrame(rows)
 
 

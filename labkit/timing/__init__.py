@@ -2,8 +2,9 @@
 
 This is the one statistics core of labkit. Its rule:
 
-1. Variants are timed in the same rounds, in an order that rotates, with the garbage collector off and a barrier of
-   the group before each. On ranks a round's time is that of its slowest rank (`slowest`).
+1. Variants are timed in the same rounds, in an order that is drawn anew for each (the same on all ranks), with the
+   garbage collector off and a barrier of the group before each. On ranks a round's time is that of its slowest rank
+   (`slowest`).
 2. Two variants are compared round by round: the ratio of their two times in a round, so that a machine that slows
    down for both cancels out. The figure is the median of these ratios.
 3. Its interval, at 99 %, is the wider one of two: the exact one by order statistics (`median_interval`), which needs

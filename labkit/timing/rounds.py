@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ def interleave(
 ) -> dict[str, Measurement]:
     """Time every variant once a round, in turn, with the garbage collector off and a barrier before each.
 
-    Each callable runs one complete piece of work. The order rotates from round to round, so that no
-    variant always follows the same one. Returns seconds, one sample a round. On ranks, call it on every
+    Each callable runs one complete piece of work. The order is drawn anew each round, the same on every rank, so that
+    no variant always follows the same one. Returns seconds, one sample a round. On ranks, call it on every
     rank with the same arguments and a barrier of the group.
 
     Raises ValueError for no variants or fewer than one round.
@@ -115,7 +116,7 @@ def _rounds(
     warmup: int,
     barrier: Callable[[], Any] | None,
 ) -> dict[str, list[tuple[float, ...]]]:
-    """The rounds themselves: the order rotates, the collector is off, a barrier stands before each sample."""
+    """The rounds themselves: the order is drawn anew, the collector is off, a barrier stands before each sample."""
     if not names:
         raise ValueError("nothing to time: give at least one variant")
     check_rounds(rounds, 1)
@@ -128,8 +129,8 @@ def _rounds(
     gc.disable()
     try:
         for i in range(rounds):
-            turn = i % len(names)
-            for name in [*names[turn:], *names[:turn]]:
+            # a rotation would leave each variant its predecessor, and with it that one's caches
+            for name in random.Random(i).sample(names, len(names)):
                 if barrier is not None:
                     barrier()
                 samples[name].append(once(name))
