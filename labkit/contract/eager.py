@@ -9,6 +9,7 @@ dispatcher ran are the same on every run and every machine.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,7 @@ _OPERATION = re.compile(r"(?!profiler::|autograd::|torch::)\w+::[\w.]+")
 # where communication begins: c10d's operation, or the range of a backend that is none, such as shm:all_reduce
 _COLLECTIVE = re.compile(r"c10d::\w+|[a-z]+:\w+")
 _FUNCTIONAL = re.compile(r"_?c10d_functional(_autograd)?::\w+")
+_MARK = "the guarded call"
 
 
 def dispatched(call: Callable[[], Any]) -> Counter[str]:
@@ -34,12 +36,18 @@ def dispatched(call: Callable[[], Any]) -> Counter[str]:
     >>> dispatched(lambda: x.neg_())
     Counter({'aten::neg_': 1})
     """
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, record_function
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or the profiler's first start writes a line to stderr
     with profile(activities=[ProfilerActivity.CPU]) as prof:
-        call()
+        with record_function(_MARK):
+            call()
+    events = prof.events()
+    here = {event.thread for event in events if event.name == _MARK}
     found: Counter[str] = Counter()
-    for event in prof.events():
+    for event in events:
+        if event.thread not in here:
+            continue  # gloo copies on threads of its own, now before and now after the profile ends
         is_range = not event.is_async and _COLLECTIVE.fullmatch(event.name)
         if (is_range or _OPERATION.fullmatch(event.name)) and not _inside_collective(event):
             found[event.name] += 1

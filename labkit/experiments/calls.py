@@ -17,9 +17,9 @@ Stages = tuple[Callable[[], Any], Callable[[Any], Any]]
 def forms(collective: str, nbytes: int, device: Any) -> dict[str, Stages]:
     """On a rank: every form of a collective as (start, finish), on float32 zeros that are allocated here, once.
 
-    nbytes: of the tensor that is reduced, or of one rank's piece of what is gathered or scattered; at least 4. `in
-    place again` is `in place`, for the noise floor. `async` is the in-place call with `async_op=True`, which like the
-    functional one may come back before the result is there. Finishing waits, on a GPU for the device as well.
+    nbytes: of the tensor that is reduced, gathered or scattered, whole; a rank's piece of it is at least one number.
+    `in place again` is `in place`, for the noise floor. `async` is the in-place call with `async_op=True`, which like
+    the functional one may come back before the result is there. Finishing waits, on a GPU for the device as well.
 
     Raises ValueError for an unknown collective.
     """
@@ -30,9 +30,10 @@ def forms(collective: str, nbytes: int, device: Any) -> dict[str, Stages]:
 
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}: there is {', '.join(COLLECTIVES)}")
-    piece = torch.zeros(nbytes // 4, device=device)
     world: Any = dist.group.WORLD
-    whole = piece if collective == "all_reduce" else piece.new_zeros(piece.numel() * dist.get_world_size())
+    ranks = 1 if collective == "all_reduce" else dist.get_world_size()
+    piece = torch.zeros(max(1, nbytes // 4 // ranks), device=device)
+    whole = piece if ranks == 1 else piece.new_zeros(piece.numel() * ranks)
     classic: Any
     arguments: tuple[Any, ...]
     functional: Callable[[], Any]

@@ -23,8 +23,13 @@ LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
 OPTIONS = (
     Option("blocks", int, "transformer blocks (default 40)"),
     Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
-    Option("sizes", str, "bytes a rank hands in, such as 4,16K,1M (default 4 to 64M in six steps)", "LIST"),
-    Option("patience", float, "seconds that one size may take (default 5); above, it is left out", "S"),
+    Option(
+        "sizes",
+        str,
+        "bytes of a call's larger tensor, such as 4,16K,1M (default 4 to 64M in six steps)",
+        "LIST",
+    ),
+    Option("patience", float, "seconds that one size may take (default 4); above, it is left out", "S"),
     Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True),
 )
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
@@ -43,15 +48,15 @@ def run(
     reduces: Mapping[str, Callable[..., Any]] | None = None,
     also: Sequence[str] | None = None,
     host_only: bool = True,
-    patience: float = 5.0,
+    patience: float = 4.0,
     timeout: float | None = 600.0,
     talk: bool = False,
 ) -> Report:
     """Time eager collectives in place and functional: in a model, and one call at a time over sizes.
 
-    blocks: of the model, four all-reduces each. collectives, sizes: which single calls, and the bytes a rank hands in
-    (of one rank's piece for all_gather and reduce_scatter), as numbers or as '4,16K,64M'. rounds: interleaved timing
-    rounds; sizes above 1 MB take eight. reduces: {'in place' | 'functional' | 'gated': all-reduce} to try your own in
+    blocks: of the model, four all-reduces each. collectives, sizes: which single calls, and the bytes of their
+    larger tensor (what is reduced, or gathered and scattered, whole), as numbers or as '4,16K,64M'. rounds: timing
+    rounds, interleaved; sizes above 1 MB take eight. reduces: {'in place' | 'functional' | 'gated': all-reduce} to try your own in
     the model. also: further backends; None is gloo or shm, whichever these CPU ranks are not on. host_only: measure
     without communication too. patience: seconds that the rounds of one size may take; above, it is left out.
 

@@ -43,10 +43,8 @@ def measure(
     import torch
     import torch.distributed as dist
 
-    from labkit import torch_compat
     from labkit.ranks import here
 
-    torch_compat.quiet_profiler()
     me = here()
     where = torch.device(me.device)
     found: dict[str, Any] = {"laps": {}, "work": [], "device": [], "left_out": []}
@@ -63,8 +61,8 @@ def measure(
                 dist.barrier()
                 made = calls.forms(collective, nbytes, where)
                 few = min(rounds, FEW) if nbytes > LARGE else rounds
-                seconds = few * _pilot(made, where) if nbytes > LARGE and me.backend != "fake" else 0.0
-                if seconds > patience:
+                seconds = few * _pilot(made, where) if nbytes > LARGE else 0.0
+                if seconds > patience and me.backend != "fake":
                     found["left_out"].append((collective, nbytes, seconds))
                     continue
                 found["laps"][collective, nbytes] = _laps(made, nbytes, few)
@@ -111,7 +109,7 @@ def _laps(made: Mapping[str, Any], nbytes: int, rounds: int) -> dict[str, tuple[
 
     from labkit.timing import laps
 
-    repeats, warmup = (REPEATS, 2) if nbytes <= SMALL else (1, 1)
+    repeats, warmup = (REPEATS, 2) if nbytes <= SMALL else (1, 2 * (nbytes <= LARGE))
     taken = laps({form: made[form] for form in _timed(nbytes)}, rounds, warmup, repeats, dist.barrier)
     return {form: (lap.returned.samples, lap.done.samples) for form, lap in taken.items()}
 

@@ -90,7 +90,9 @@ def verdicts(report: Any, title: str | None = None, label: str | None = None) ->
             mine = part[(part["collective"] == collective) & (part["stage"] == stage)].sort_values("bytes")
             said = (f"{size(r['bytes'])} {r['outcome']} {r['ratio']:.2f}" for r in mine.to_dict("records"))
             sheet.say(f"{name}, {collective}, {STAGES[stage]}: {', '.join(said)}")
-    return sheet.finish(label, "Sizes are what a rank hands in, or one rank's piece.")
+    return sheet.finish(
+        label, "Sizes are of the larger tensor of a call: what is reduced, or gathered and scattered, whole."
+    )
 
 
 def _cell(ax: Axes, column: int, line: int, outcome: str, ratio: float) -> None:

@@ -14,10 +14,8 @@ def look(path, **limits):
     """On a rank: what the guardrail says of a path, and the operations that it counted."""
     import torch
 
-    from labkit import torch_compat
     from labkit.contract import assert_in_place, dispatched
 
-    torch_compat.quiet_profiler()
     x = torch.ones(8)
     with torch.no_grad():
         counted = dict(dispatched(lambda: path(x)))

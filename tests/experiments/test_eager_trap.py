@@ -20,18 +20,18 @@ def report(shm_ranks) -> Report:
 
 
 def test_the_gate_is_in_place_in_eager_and_functional_is_not(report):
-    work = report.tables["model_work"].set_index(["form", "rank"])
+    work = report.tables["model_work"].drop(columns="evidence").set_index(["form", "rank"])
     assert set(work["functional"]["in place"]) == set(work["functional"]["gated"]) == {0}
     # the collective, its wrapper and its wait, for each of four; each allocates the tensor it returns
     assert set(work["functional"]["functional"]) == {3 * FORWARD}
     more = work.loc["functional"] - work.loc["in place"]
-    assert set(more["allocations"]) == {2 * FORWARD} or (more["allocations"] >= FORWARD).all()
+    assert (more["allocations"] >= FORWARD).all() and (more["allocated_bytes"] > 0).all()
     assert (work.loc["gated"] == work.loc["in place"]).all().all()
     assert any("outputs agree with the unsharded model" in note for note in report.notes)
 
 
 def test_single_calls_are_counted_by_the_profiler(report):
-    work = report.tables["work"].set_index(["evidence", "collective", "bytes", "form", "rank"])
+    work = report.tables["work"].set_index(["evidence", "collective", "bytes", "form", "rank"]).sort_index()
     for evidence in ("shm · cpu", "host only"):
         for collective in calls.COLLECTIVES:
             plain = work.loc[evidence, collective, 2 << 20, "in place"]
@@ -39,8 +39,7 @@ def test_single_calls_are_counted_by_the_profiler(report):
             assert (plain["functional"] == 0).all() and (plain["operations"] == 1).all()
             assert (functional["functional"] == 3).all()
             assert (functional["allocations"] >= 1).all()
-            # all_gather's result holds a piece of either rank, the others' one
-            result = (2 << 20) * (2 if collective == "all_gather" else 1)
+            result = (2 << 20) // (2 if collective == "reduce_scatter" else 1)  # a piece, of two ranks
             assert (functional["allocated_bytes"] >= result).all()
     assert (work.loc["host only", "all_reduce", 4, "in place"]["allocations"] == 0).all()
 

@@ -16,12 +16,10 @@ def guardrail(bench: Bench) -> Seen:
 def _guardrail() -> dict[str, Any]:
     import torch
 
-    from labkit import torch_compat
     from labkit.contract import assert_in_place
     from labkit.contract.eager import dispatched
     from labkit.tensor_parallel import functional, gated, inplace
 
-    torch_compat.quiet_profiler()
     x = torch.zeros(16, 128)
     paths = {
         "in_place": lambda: inplace(x),

@@ -42,11 +42,9 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
     """On a rank: the attempt's sum, whether it is x, and what the guardrail says of it."""
     import torch
 
-    from labkit import torch_compat
     from labkit.contract import assert_in_place
     from labkit.ranks import here
 
-    torch_compat.quiet_profiler()
     me = here()
     x = torch.full((4,), me.rank + 1.0, device=me.device)
     found: dict[str, Any] = {"none": False, "guardrail": "", "operations": 0}
@@ -110,11 +108,9 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from labkit import torch_compat
     from labkit.ranks import here
     from labkit.tensor_parallel import functional, gated, inplace
 
-    torch_compat.quiet_profiler()
     me = here()
 
     def late(x: Any) -> Any:
