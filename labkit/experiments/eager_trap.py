@@ -56,9 +56,9 @@ def run(
 
     blocks: of the model, four all-reduces each. collectives, sizes: which single calls, and the bytes of their
     larger tensor (what is reduced, or gathered and scattered, whole), as numbers or as '4,16K,64M'. rounds: timing
-    rounds, interleaved; sizes above 1 MB take eight. reduces: {'in place' | 'functional' | 'gated': all-reduce} to try your own in
-    the model. also: further backends; None is gloo or shm, whichever these CPU ranks are not on. host_only: measure
-    without communication too. patience: seconds that the rounds of one size may take; above, it is left out.
+    rounds, interleaved; sizes above 1 MB take eight. reduces: {'in place' | 'functional' | 'gated': all-reduce} to try
+    your own in the model. also: further backends; None is gloo or shm, whichever these CPU ranks are not on. host_only:
+    measure without communication too. patience: seconds that the rounds of one size may take; above, it is left out.
 
     The report's times are seconds, a round's that of its slowest rank; verdicts are held against the noise floor of
     the same rounds. Raises ValueError for a size, a collective, a number of rounds or a form that does not exist,

@@ -13,7 +13,7 @@ from labkit.views.frames import need, table_of
 from labkit.views.rows import LEFT, beside, empty, panels
 from labkit.views.style import Figure, Sheet, styled
 
-__all__ = ["crossover", "size", "source", "table"]
+__all__ = ["crossover", "labels", "size", "source", "table"]
 
 MARKS = {"all_reduce": ("#000000", "o"), "all_gather": ("#0072B2", "s"), "reduce_scatter": ("#D55E00", "^")}
 
@@ -35,6 +35,13 @@ def size(nbytes: float) -> str:
     return f"{nbytes:g} B"
 
 
+def labels(report: Any, shown: pd.DataFrame) -> str:
+    """Every kind of evidence in a table, or where and when it was recorded."""
+    if report.label.startswith("recorded") or shown.empty:
+        return report.label
+    return ", ".join(map(str, pd.unique(shown["evidence"])))
+
+
 @styled
 def crossover(report: Any, title: str | None = None, label: str | None = None) -> Figure:
     """Draw the ratio functional over in place against the size, with its interval, and ring where it stops mattering.
@@ -45,7 +52,7 @@ def crossover(report: Any, title: str | None = None, label: str | None = None) -
     shown = table(report, "verdicts", columns)
     shown = shown[shown["stage"] == "done"] if len(shown) else shown
     at = table(report, "crossover", ["evidence", "collective", "bytes"])
-    label = report.label if label is None else label
+    label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
         return empty(sheet, title, "Nothing was compared", label)
@@ -113,7 +120,7 @@ def source(
     calls = table(report, "verdicts", ["evidence", "collective", "bytes", "stage", "ratio", "low", "high"])
     issue = table(report, "issue", ["collective", "eager_us", "functional_us"])
     runs = table(report, "source", ["run", "frames_per_s"]).set_index("run")["frames_per_s"]
-    label = report.label if label is None else label
+    label = labels(report, calls) if label is None else label
     sheet = Sheet()
     sizes = sorted(set(calls["bytes"]))
     if nbytes not in sizes:

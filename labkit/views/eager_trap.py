@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.views import style
 from labkit.views.colour import ink_on
-from labkit.views.eager_sizes import crossover, size, source, table
+from labkit.views.eager_sizes import crossover, labels, size, source, table
 from labkit.views.rows import LEFT, beside, empty, heading, panels
 from labkit.views.style import Figure, Sheet, styled
 
@@ -56,7 +56,7 @@ def verdicts(report: Any, title: str | None = None, label: str | None = None) ->
     """
     columns = ["evidence", "collective", "bytes", "stage", "outcome", "ratio"]
     shown = table(report, "verdicts", columns)
-    label = report.label if label is None else label
+    label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
         return empty(sheet, title, "Nothing was compared", label)
@@ -170,7 +170,7 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
     Raises ValueError for a missing column.
     """
     shown = table(report, "ladder", ["evidence", "step", "us", "added_us"])
-    label = report.label if label is None else label
+    label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
         return empty(sheet, title, "No layer was timed", label)

@@ -44,9 +44,8 @@ def a_count_guards_the_gate(seen: Seen) -> Result:
     """Counted, the comparison passes an eager path in place or gated, and fails one that went functional."""
     quiet = not seen["in_place"]["says"] and not seen["gated"]["says"]
     loud = all("went functional" in seen[name]["says"] for name in ("functional", "copied_back"))
-    counts = ", ".join(
-        f"{name.replace('_', ' ')} {found['operations']}" for name, found in seen.items() if name != "claimed"
-    )
+    paths = ("in_place", "gated", "functional", "copied_back")
+    counts = ", ".join(f"{name.replace('_', ' ')} {seen[name]['operations']}" for name in paths)
     return verdict(
         quiet and loud,
         f"operations a call: {counts}; the guardrail {'passes' if quiet else 'fails'} the gate and "

@@ -30,7 +30,7 @@ def _judge_broken(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
             raise Mistake(said, hint)
         if not found["guardrail"]:
             hint = "this eager path is in place, and the guardrail is content: go through a functional collective"
-            raise Mistake(f"{said}, in x itself; {found['operations']} operations", hint)
+            raise Mistake(f"{said}, in x itself, with {found['operations']} dispatched", hint)
         if "went functional" not in found["guardrail"]:
             hint = "communicate once, through a functional collective: this fails for another reason"
             raise Mistake(f"{said}; the guardrail: {found['guardrail']}", hint)
@@ -53,8 +53,9 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
         if y is None:
             return {**found, "none": True}
         found |= {"value": float((y * 1)[0]), "same": y is x, "right": sum(range(1, me.world_size + 1))}
+        again = torch.ones(4, device=me.device)
         try:
-            found["operations"] = assert_in_place(lambda: attempt(torch.ones(4, device=me.device))).total()
+            found["operations"] = assert_in_place(lambda: attempt(again)).total()
         except AssertionError as error:
             found["guardrail"] = str(error)
     return found
@@ -67,7 +68,6 @@ _PATHS = (
     ("in place, with other operations", False),
     ("functional", True),
     ("functional, copied back into x", True),
-    ("functional from 1,024 elements on", True),
     ("no collective at all", True),
 )
 _HINTS = {
@@ -76,7 +76,6 @@ _HINTS = {
     "in place, with other operations": "a layer computes around its collective: only functional ones are wrong",
     "functional": "every all_reduce here is functional: which names does `dispatched(call)` hold?",
     "functional, copied back into x": "same tensor, same sums, functional inside: only the dispatched operations tell",
-    "functional from 1,024 elements on": "it has 2,048 elements: call what you are given, not your own small one",
     "no collective at all": "nothing communicates, so nothing is guarded: somebody took the all_reduce out",
 }
 
@@ -127,7 +126,6 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
         "in place, with other operations": lambda x: inplace(x * 2).add_(1).clone(),
         "functional": functional,
         "functional, copied back into x": copied,
-        "functional from 1,024 elements on": lambda x: (functional if x.numel() >= 1024 else inplace)(x),
         "no collective at all": lambda x: x * 1,
     }
     found = {}
