@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -21,6 +22,7 @@ STEPS = {
     "registered": "+ autograd registration",
     "recorded": "+ a gradient recorded",
 }
+_OPERATION = re.compile(r"(?!profiler::|autograd::|torch::)\w+::[\w.]+")
 PROFILED = 12  # profiled calls, of which the median is taken
 
 
@@ -116,17 +118,45 @@ def _laps(made: Mapping[str, Any], nbytes: int, rounds: int) -> dict[str, tuple[
 
 def _work(call: Callable[[], Any]) -> dict[str, int]:
     """Operations, functional ones among them, pieces of memory and bytes of one call: counted, not timed."""
-    from labkit.contract import dispatched
     from labkit.trace import allocated
 
-    operations, memory = dispatched(call), allocated(call)
-    functional = sum(n for name, n in operations.items() if name.startswith("_c10d_functional"))
+    names = operations(call)
+    memory = allocated(call)
     return {
-        "operations": operations.total(),
-        "functional": functional,
+        "operations": len(names),
+        "functional": sum(name.startswith("_c10d_functional") for name in names),
         "allocations": memory.pieces,
         "allocated_bytes": memory.bytes,
     }
+
+
+def operations(call: Callable[[], Any]) -> list[str]:
+    """What `labkit.contract.dispatched` counts, in order: for a model's forward, in a tenth of its time."""
+    from labkit.trace import Profile
+
+    profile = Profile()
+    profile.start()
+    with profile.mark("call"):
+        call()
+    found = [event for event in profile.stop() if event.stream < 0 and not event.floating]
+    whole = next(event for event in found if event.name == "call")
+    ran: list[str] = []
+    above: list[Any] = []
+    for event in sorted(found, key=lambda e: (e.start, -e.end)):
+        if event.thread != whole.thread or not whole.start <= event.start < whole.end:
+            continue
+        while above and above[-1].end <= event.start:
+            above.pop()
+        inside = any(kind(e.name) == "collective" for e in above)  # what one does there is the backend's own
+        twice = bool(above) and above[-1].name == event.name  # the profiler's tree counts these once
+        if (
+            not inside
+            and not twice
+            and (kind(event.name) == "collective" or _OPERATION.fullmatch(event.name))
+        ):
+            ran.append(event.name)
+        above.append(event)
+    return ran
 
 
 # --- the model ---

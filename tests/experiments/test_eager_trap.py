@@ -44,6 +44,27 @@ def test_single_calls_are_counted_by_the_profiler(report):
     assert (work.loc["host only", "all_reduce", 4, "in place"]["allocations"] == 0).all()
 
 
+def counted_twice():
+    from collections import Counter
+
+    import torch
+
+    from labkit.contract import dispatched
+    from labkit.tensor_parallel import Config, full, functional, inplace
+
+    x = torch.ones(16)
+    model, tokens = full(Config(dim=16, heads=2, blocks=1, tokens=2)), torch.ones(1, 2, 16)
+    with torch.no_grad():
+        calls = [lambda: inplace(x), lambda: functional(x) + 1, lambda: model(tokens)]
+        return [(Counter(trap_ranks.operations(call)), dispatched(call)) for call in calls]
+
+
+@pytest.mark.parametrize("backend", ["shm_ranks", "ranks"])
+def test_the_experiment_counts_what_the_guardrail_counts(backend, request):
+    for once, again in request.getfixturevalue(backend).run(counted_twice)[0]:
+        assert once == again and once
+
+
 def test_every_cell_has_a_verdict_over_the_floor_of_its_own_rounds(report):
     verdicts = report.tables["verdicts"]
     assert set(verdicts["outcome"]) <= {"faster", "slower", "cannot tell"}
