@@ -20,13 +20,9 @@ from typing import Any
 SUPPORTED = ("2.11", "2.15")
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
 COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
-PRELOAD = (
-    "torch",
-    "torch.distributed",
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "torch.distributed.tensor",
-)
+# fmt: off
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor")
+# fmt: on
 
 
 class UnsupportedTorch(RuntimeError):
@@ -264,6 +260,11 @@ def aot_backend(forward: list[Any], backward: list[Any]) -> Callable[..., Any]:
         inference_compiler=keep(forward),
         keep_inference_input_mutations=True,  # as Inductor has it: inputs are written back inside the graph
     )
+
+
+def renamed(owner: Any, new: str, old: str) -> Any:
+    """A function that newer torch calls by another name, and warns at each call by the old one."""
+    return getattr(owner, new, None) or getattr(owner, old)
 
 
 def functional_op(name: str) -> Any:

@@ -83,6 +83,11 @@ BASE: dict[str, Record] = {
     "cliff.forwards": {
         "blocks": 2, "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER, "BA": SLOWER, "CA": FASTER,
     },
+    "trap.guardrail": {
+        "in_place": {"operations": 1, "says": ""}, "gated": {"operations": 1, "says": ""},
+        "functional": {"operations": 8, "says": "the eager path went functional: 1 a::b"},
+        "copied_back": {"operations": 9, "says": "the eager path went functional: 1 a::b"},
+    },
     "cost.eager_functional": SLOWER,
     "cost.eager_dtensor": SLOWER,
     "cost.compiled_dtensor": {**FASTER, "over_plain": 1.5},
@@ -281,6 +286,11 @@ CASES: dict[str, list[Record]] = {
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
     "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
     "cliff.functional_is_faster_than_eager": [{}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}],
+    "trap.a_count_guards_the_gate": [
+        {}, {"gated": {"says": "the eager path went functional: 1 a::b"}},
+        {"in_place": {"says": "this guards nothing"}},
+        {"functional": {"says": ""}}, {"copied_back": {"says": ""}}, {"functional": {"says": "0 collectives ran"}},
+    ],
     "cost.functional_is_slower_in_eager": [{}, FASTER, TELLS_NOTHING],
     "cost.dtensor_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING],
     "cost.compiling_takes_the_overhead_away": [{}, SLOWER, TELLS_NOTHING],

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.timing import Measurement, Verdict, compare, interleave, median_interval, quantile
+from labkit.timing import (
+    Measurement,
+    Verdict,
+    bootstrap_interval,
+    check_rounds,
+    compare,
+    interleave,
+    laps,
+    median_interval,
+    noise_floor,
+    quantile,
+    slowest,
+)
 
 
 def noisy(seed: int, factor: float = 1.0, n: int = 40) -> Measurement:
@@ -58,18 +70,33 @@ def test_the_interval_has_the_stated_coverage(n):
     assert hits / 2000 >= 0.98
 
 
-def test_rounds_are_interleaved_and_no_variant_always_comes_first():
+def test_rounds_are_interleaved_and_no_variant_always_follows_another():
     order = []
     now = iter(range(1000))
     taken = interleave(
         {name: (lambda name=name: order.append(name)) for name in "abc"},
-        rounds=3,
+        rounds=20,
         warmup=1,
         barrier=lambda: order.append("|"),
         clock=lambda: float(next(now)),
     )
-    assert "".join(order) == "abc" + "|a|b|c" + "|b|c|a" + "|c|a|b"
-    assert all(m.samples == (1.0, 1.0, 1.0) for m in taken.values())
+    warm, *rounds = "".join(order).split("|")
+    assert warm == "abc"
+    rounds = ["".join(rounds[i : i + 3]) for i in range(0, 60, 3)]
+    assert all(sorted(one) == list("abc") for one in rounds)
+    # first in turn, and following each of the others: a rotation would do the first only
+    assert {one[0] for one in rounds} == set("abc")
+    assert {one[i : i + 2] for one in rounds for i in (0, 1)} == {"ab", "ac", "ba", "bc", "ca", "cb"}
+    assert all(m.samples == (1.0,) * 20 for m in taken.values())
+
+
+def test_every_rank_draws_the_same_order():
+    def order():
+        seen = []
+        interleave({name: (lambda name=name: seen.append(name)) for name in "abcd"}, rounds=5, warmup=0)
+        return seen
+
+    assert order() == order()
 
 
 def test_the_collector_is_off_while_timing_and_back_on_after_an_error():
@@ -90,15 +117,125 @@ def test_the_collector_is_off_while_timing_and_back_on_after_an_error():
 def test_bad_requests():
     with pytest.raises(ValueError, match="nothing to time"):
         interleave({})
-    with pytest.raises(ValueError, match="rounds must be at least 1"):
+    with pytest.raises(ValueError, match="rounds must be a whole number of at least 1, got 0"):
         interleave({"a": int}, rounds=0)
     with pytest.raises(ValueError, match="no samples"):
         Measurement("empty", ())
     with pytest.raises(ValueError, match="'a' has 2 rounds and 'b' has 3"):
         compare(Measurement("a", (1.0, 1.0)), Measurement("b", (1.0, 1.0, 1.0)))
+    with pytest.raises(ValueError, match="'a' and 'b' were timed in one round: one round has no spread"):
+        compare(Measurement("a", (1.0,)), Measurement("b", (1.0,)))
+    with pytest.raises(ValueError, match="sample 1 of 'b' is 0 s"):
+        compare(Measurement("a", (1.0, 1.0)), Measurement("b", (1.0, 0.0)))
+    with pytest.raises(ValueError, match="rounds must be a whole number of at least 2, got 1"):
+        check_rounds(1)
+    for wrong in (True, 2.0, "3", None):
+        with pytest.raises(ValueError, match="rounds must be a whole number"):
+            check_rounds(wrong)
+    with pytest.raises(ValueError, match="calls must be at least 1, got 0"):
+        laps({"a": (int, str)}, calls=0)
+    with pytest.raises(ValueError, match="from 0 to 100, got 101"):
+        Measurement("a", (1.0,)).percentile(101)
+    with pytest.raises(ValueError, match="a ratio of at least 1, got 0.5"):
+        compare(noisy(1), noisy(2), floor=0.5)
+
+
+@pytest.mark.parametrize(("time", "said"), [(math.nan, "nan"), (math.inf, "inf"), (-1.0, "-1")])
+def test_what_is_no_time_is_refused_where_it_comes_in(time, said):
+    with pytest.raises(ValueError, match=f"sample 1 of 'a' is {said}: a time is a finite number"):
+        Measurement("a", (1.0, time))
+    # a maximum over ranks, or a median, could have hidden it
+    with pytest.raises(ValueError, match="sample 0 of 'a, rank 1'"):
+        slowest("a", {0: [1.0, 1.0], 1: [time, 1.0]})
+    with pytest.raises(ValueError, match="sample 0 of 'a'"):
+        interleave({"a": int}, rounds=1, warmup=0, clock=iter([0.0, time]).__next__)
+
+
+def test_no_quantile_of_nothing_or_of_nan():
+    with pytest.raises(ValueError, match="needs samples"):
+        quantile([], 0.5)
+    with pytest.raises(ValueError, match="NaN says nothing"):
+        quantile([1.0, math.nan], 0.5)
+
+
+def test_ranks_with_different_counts_are_named():
+    with pytest.raises(ValueError, match="'a': rank 0 has 2 rounds and rank 3 has 1"):
+        slowest("a", {0: [1.0, 2.0], 3: [1.0]})
+    with pytest.raises(ValueError, match="samples of no rank"):
+        slowest("a", {})
+    assert slowest("a", {1: [1.0, 4.0], 5: [2.0, 3.0]}).samples == (2.0, 4.0)
+
+
+def test_the_bootstrap_covers_and_is_the_same_twice():
+    draw = random.Random(5)
+    hits = 0
+    for _ in range(150):
+        ratios = [draw.lognormvariate(0, 0.3) for _ in range(40)]
+        low, high = bootstrap_interval(ratios)
+        hits += low <= 1 <= high
+        assert (low, high) == bootstrap_interval(ratios)
+    assert hits / 150 >= 0.92  # alone it is too narrow; with the exact interval it never is
+
+
+def correlated(seed: int, n: int, rho: float = 0.8) -> list[float]:
+    """Ratios of A to A on a machine that stays busy for several rounds."""
+    draw, value, found = random.Random(seed), 0.0, []
+    for _ in range(n):
+        value = rho * value + math.sqrt(1 - rho**2) * draw.gauss(0, 1)
+        found.append(math.exp(0.03 * value))
+    return found
+
+
+def test_neighbours_that_are_alike_widen_the_interval():
+    false_alarms = {"exact": 0, "both": 0}
+    for seed in range(150):
+        ratios = correlated(seed, 40)
+        low, high = median_interval(ratios)
+        false_alarms["exact"] += not low <= 1 <= high
+        ones = Measurement("b", (1.0,) * 40)
+        false_alarms["both"] += compare(Measurement("a", tuple(ratios)), ones).outcome != "cannot tell"
+    assert false_alarms["both"] < false_alarms["exact"]
+
+
+def test_the_noise_floor_keeps_what_a_against_a_shows_from_counting():
+    once, again, ones = (
+        Measurement(name, (value,) * 20) for name, value in (("A", 1.05), ("A again", 1.0), ("B", 1.0))
+    )
+    assert compare(once, again).outcome == "slower"  # a machine that favours the second of two
+    floor = noise_floor(once, again)
+    assert math.isclose(floor, 1.05) and math.isclose(noise_floor(again, once), 1.05)
+    assert compare(once, ones).outcome == "slower"
+    assert compare(once, ones, floor=floor).outcome == "cannot tell"
+    far = Measurement("D", (1.2,) * 20)
+    assert compare(far, ones, floor=floor).outcome == "slower"
+    assert compare(ones, far, floor=floor).outcome == "faster"
+    assert "noise floor 1.05" in str(compare(once, ones, floor=floor))
+
+
+def test_a_planted_ten_percent_is_found_over_the_noise_floor():
+    found = []
+    for seed in range(40):
+        once, again = noisy(seed), noisy(seed + 10_000)
+        found.append(compare(noisy(seed + 20_000, 1.1), again, floor=noise_floor(once, again)).outcome)
+    assert found.count("slower") >= 36 and "faster" not in found
+
+
+def test_laps_split_a_call_from_what_it_started():
+    now = iter([0.0, 1.0, 5.0, 10.0, 12.0, 19.0])
+    lap = laps({"a": (int, str)}, rounds=1, warmup=0, calls=2, clock=lambda: next(now))["a"]
+    assert lap.returned.samples == (1.5,) and lap.done.samples == (7.0,)
+
+
+def test_a_lap_ends_with_what_its_start_returned():
+    seen = []
+    laps({"a": (lambda: "promise", seen.append)}, rounds=2, warmup=1, calls=3)
+    assert seen == ["promise"] * 7
 
 
 def test_a_verdict_survives_its_dictionary():
     verdict = compare(noisy(1, 2.0), noisy(2))
     assert Verdict.from_dict(verdict.to_dict()) == verdict
     assert verdict.to_dict()["outcome"] == "slower"
+    assert Verdict.from_dict(verdict.over(1.1).to_dict()).floor == 1.1
+    saved_before = {key: value for key, value in verdict.to_dict().items() if key != "floor"}
+    assert Verdict.from_dict(saved_before).floor == 1

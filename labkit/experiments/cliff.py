@@ -12,7 +12,7 @@ from labkit.experiments.options import Option
 from labkit.experiments.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
-from labkit.timing import Measurement, Verdict, compare
+from labkit.timing import Verdict, check_rounds, compare, slowest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ SOURCE = "topic 11, experiments 1, 2 and 4; topic 12, experiment 1"
 LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
 OPTIONS = (
     Option("blocks", int, "transformer blocks (default 40)"),
-    Option("rounds", int, "timing rounds (default 30)"),
+    Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
     Option("variants", str, "letters of the variants (default ABCDE)", "LETTERS"),
     Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True),
     Option("cold", bool, "compile from an empty cache"),
@@ -78,8 +78,7 @@ def run(
     chosen = choose(variants)
     config = Config(dim=dim, heads=heads, blocks=blocks, tokens=tokens)
     config.check_split(ranks.world_size, 0)
-    if not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds must be a whole number of at least 1, got {rounds!r}")
+    check_rounds(rounds)
     unknown = set(reduces or {}) - {v.letter for v in chosen}
     if unknown:
         raise ValueError(f"reduces names variant {min(unknown)!r}, which is not among {variants!r}")
@@ -200,13 +199,11 @@ def _verdicts(samples: pd.DataFrame, variants: list[Variant]) -> list[Verdict]:
     titles = {v.letter: v.title for v in variants}
     verdicts = []
     for evidence, rows in samples.groupby("evidence", sort=False):
-        slowest = rows.groupby(["variant", "round"])["seconds"].max()
-        for a, b in PAIRS:
-            if a in titles and b in titles:
-                left, right = (
-                    Measurement(f"{titles[letter]} [{evidence}]", tuple(slowest[letter])) for letter in (a, b)
-                )
-                verdicts.append(compare(left, right))
+        taken = {
+            letter: slowest(f"{titles[letter]} [{evidence}]", dict(list(mine.groupby("rank")["seconds"])))
+            for letter, mine in rows.groupby("variant")
+        }
+        verdicts += [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
     return verdicts
 
 

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from labkit.trace.events import Event, tidy
-from labkit.trace.memory import allocations
+from labkit.trace.memory import Allocated, allocated, allocations
 from labkit.trace.profiler import Profile, RawEvent
 from labkit.trace.segments import Segment, partition
 
-__all__ = ["Event", "Profile", "RawEvent", "Segment", "allocations", "partition", "tidy"]
+__all__ = [
+    "Allocated",
+    "Event",
+    "Profile",
+    "RawEvent",
+    "Segment",
+    "allocated",
+    "allocations",
+    "partition",
+    "tidy",
+]

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from labkit import torch_compat
 
-__all__ = ["allocations"]
+__all__ = ["Allocated", "allocated", "allocations"]
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """How many pieces of memory a call was handed, and how many bytes they have together."""
+
+    pieces: int
+    bytes: int
 
 
 def allocations(call: Callable[[], Any]) -> int:
-    """How many pieces of memory torch's allocators hand out while `call()` runs, whether or not they are kept.
+    """How many pieces of memory torch's allocators hand out while `call()` runs; `allocated` has the bytes too.
+
+    Raises what `allocated` raises.
+
+    >>> import torch
+    >>> x = torch.ones(4)
+    >>> allocations(lambda: x.neg_()), allocations(lambda: x.neg())
+    (0, 1)
+    """
+    return allocated(call).pieces
+
+
+def allocated(call: Callable[[], Any]) -> Allocated:
+    """What torch's allocators hand out while `call()` runs, whether or not it is kept.
 
     What is compiled in the call allocates as well: call it once before. In eager a Python number in an operation
     (`x + 1`) is a small tensor of its own. Raises ValueError while a torch profiler
@@ -19,8 +41,8 @@ def allocations(call: Callable[[], Any]) -> int:
 
     >>> import torch
     >>> x = torch.ones(4)
-    >>> allocations(lambda: x.neg_()), allocations(lambda: x.neg())
-    (0, 1)
+    >>> allocated(lambda: x.neg())
+    Allocated(pieces=1, bytes=16)
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -34,4 +56,5 @@ def allocations(call: Callable[[], Any]) -> int:
         kept = call()  # alive until the profile ends
     del kept
     events = torch_compat.profiler_events(prof)
-    return sum(event.name() == "[memory]" and event.nbytes() > 0 for event in events)
+    handed = [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
+    return Allocated(len(handed), sum(handed))

@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 import wrong_answers
+import wrong_guardrails
 import wrong_readings
 
 import labkit
@@ -74,7 +75,7 @@ def test_the_lesson_says_what_the_exercise_says(name):
 
 
 def ranks_for(name: str, request) -> labkit.Ranks:
-    return request.getfixturevalue("shm_ranks" if name.startswith("cliff.") else "ranks")
+    return request.getfixturevalue("shm_ranks" if name.startswith(("cliff.", "trap.")) else "ranks")
 
 
 @pytest.mark.slow
@@ -331,6 +332,8 @@ MISTAKES = {
     "reading.count": wrong_readings.COUNT,
     "semantics.gate": wrong_answers.GATE,
     "semantics.mean": wrong_answers.MEAN,
+    "trap.break_the_gate": wrong_guardrails.BREAK,
+    "trap.guardrail": wrong_guardrails.GUARD,
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,

@@ -28,11 +28,12 @@ from labkit.study.checks import (
     symmetry,
     tracing,
     training,
+    trap,
 )
 from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
-    *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
+    *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
 )
 

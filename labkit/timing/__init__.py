@@ -1,0 +1,52 @@
+"""Honest timing: interleaved rounds, medians with a spread, and a verdict only where the intervals part.
+
+This is the one statistics core of labkit. Its rule:
+
+1. Variants are timed in the same rounds, in an order that is drawn anew for each (the same on all ranks), with the
+   garbage collector off and a barrier of the group before each. On ranks a round's time is that of its slowest rank
+   (`slowest`).
+2. Two variants are compared round by round: the ratio of their two times in a round, so that a machine that slows
+   down for both cancels out. The figure is the median of these ratios.
+3. Its interval, at 99 %, is the wider one of two: the exact one by order statistics (`median_interval`), which needs
+   nothing of the distribution and eight rounds at the least; and a circular block bootstrap of the rounds
+   (`bootstrap_interval`; Politis and Romano, 1992), which moves pairs together and keeps neighbours together, because a
+   busy machine stays busy for several rounds. Simulated, the two hold the true median in 99.5 % of runs with
+   independent rounds and in about 92 % where neighbours are correlated at 0.6: no interval knows what it did not see.
+4. Hence the noise floor: the same thing is timed twice in the same rounds, and `noise_floor` says how far A strayed
+   from A. A verdict says *faster* or *slower* only where the whole interval lies beyond 1 and beyond that floor; with
+   fewer rounds than eight the interval has no ends. Everything else is "cannot tell".
+
+A time is a finite number of seconds, not negative; anything else is refused where it comes in, as are measurements of
+different lengths and verdicts on a single round.
+"""
+
+from __future__ import annotations
+
+from labkit.timing.rounds import Lap, check_rounds, interleave, laps
+from labkit.timing.verdicts import (
+    CONFIDENCE,
+    Measurement,
+    Verdict,
+    bootstrap_interval,
+    compare,
+    median_interval,
+    noise_floor,
+    quantile,
+    slowest,
+)
+
+__all__ = [
+    "CONFIDENCE",
+    "Lap",
+    "Measurement",
+    "Verdict",
+    "bootstrap_interval",
+    "check_rounds",
+    "compare",
+    "interleave",
+    "laps",
+    "median_interval",
+    "noise_floor",
+    "quantile",
+    "slowest",
+]
