@@ -24,6 +24,7 @@ _PARTS = (
     "hardware",
     "ranks",
     "report",
+    "streams",
     "study",
     "tensor_parallel",
     "timing",
