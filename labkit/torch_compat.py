@@ -314,6 +314,18 @@ def cuda_sleep(cycles: int) -> None:
     require("torch.cuda")._sleep(cycles)
 
 
+def on_operator(seen: Callable[[str], None]) -> Any:
+    """A context in which `seen` is told the name of every operator that this thread dispatches, before it runs."""
+    base = require("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Seen(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen(str(func))
+            return func(*args, **(kwargs or {}))
+
+    return Seen()
+
+
 def stream_names() -> dict[int, int]:
     """The streams that graphs of this process call by an index, by that index: their ids, 0 for the ambient one."""
     import torch

@@ -41,8 +41,8 @@ def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: 
 
     streams: how many side streams `fn` takes after its tensors; in the graphs they are 's1', 's2', ... gradients:
     run the backward pass of the sum of what it returns as well. Where `fn` does not compile, `error` of the result
-    says why. Raises UnsupportedTorch where this torch compiles no streams (beta since torch 2.12), RankError where the child
-    process fails.
+    says why. Raises UnsupportedTorch where this torch compiles no streams (beta since torch 2.12), RankError where the
+    child process fails.
 
     >>> import torch
     >>> def fn(x, side):

@@ -50,8 +50,8 @@ def run_on_cuda(program: Program, ms_per_unit: float = 1.0) -> Timeline:
     """Run the program on the current GPU and return what ran when, in ms from its first launch, with the label 'cuda'.
 
     Host times are on the host's clock, which is set to 0 where the GPU was idle: good to some 10 us. The races are
-    those of the simulation: a run that comes out right proves nothing. Raises StreamError without a GPU, for a program with
-    flags, and for an `ms_per_unit` that is not above 0.
+    those of the simulation: a run that comes out right proves nothing. Raises StreamError without a GPU, for a program
+    with flags, and for an `ms_per_unit` that is not above 0.
     """
     import torch
 

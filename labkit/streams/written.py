@@ -114,6 +114,9 @@ def _path(done: Any) -> pd.DataFrame:
                 _add(rows, [_rank(done, at), "host", at.name, at.start, at.end, word])
             word, at = "the host before it", at.before
             continue
+        if at.why[0] == "peer":  # one collective, which the other rank's part stands for
+            at = at.why[1]
+            continue
         if at.number:
             _add(rows, [at.rank, at.stream, at.name, at.start, at.end, word])
             word = ""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import audit, broadcast, gate, loop, mean, reading, start
+from labkit.study.exercises import audit, broadcast, gate, loop, mean, reading, start, streams
 from labkit.study.exercises.base import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
@@ -16,6 +16,7 @@ EXERCISES: dict[str, Exercise] = {
     for exercise in (
         *(start.EXERCISE, broadcast.EXERCISE, mean.EXERCISE),
         *(reading.FIND, reading.ONE, reading.COUNT),
+        *(streams.ORDER, streams.HIDE, streams.WAIT),
         *(gate.EXERCISE, loop.EXERCISE, audit.EXERCISE),
     )
 }
