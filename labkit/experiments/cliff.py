@@ -23,7 +23,7 @@ SOURCE = "topic 11, experiments 1, 2 and 4; topic 12, experiment 1"
 LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
 OPTIONS = (
     Option("blocks", int, "transformer blocks (default 40)"),
-    Option("rounds", int, "timing rounds (default 30)"),
+    Option("rounds", int, "timing rounds"),
     Option("variants", str, "letters of the variants (default ABCDE)", "LETTERS"),
     Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True),
     Option("cold", bool, "compile from an empty cache"),

@@ -28,13 +28,15 @@ LINK = "gloo"
 OPTIONS = (
     Option("mib", float, "size of the all-reduce in MiB (default 16)", "MIB"),
     Option("late", float, "ms by which the last rank comes late in the first case (default 30)", "MS"),
-    Option("rounds", int, "timed rounds (default 11)"),
+    Option("brief", bool, "only the large message, and nothing compiled"),
+    Option("rounds", int, "timing rounds"),
 )
 COMMUNICATE, COMPUTE = "communication alone", "computation alone"
 SEQUENCE, NOW, LATE = "in sequence", "async_op, wait at once", "async_op, wait late"
 FUNCOL_NOW, FUNCOL_LATE = "functional, used at once", "functional, used late"
 COMPILED = "functional, compiled"
 WAYS = (COMMUNICATE, COMPUTE, SEQUENCE, NOW, LATE, FUNCOL_NOW, FUNCOL_LATE, COMPILED)
+BESIDE = (LATE, FUNCOL_LATE, FUNCOL_NOW, COMPILED)  # what is compared with the sequence
 STEPS, WIDTH = 16, 384  # matrix products of a computation, and their size
 
 
@@ -44,10 +46,13 @@ def run(
     mib: float = 16.0,
     late: float = 30.0,
     rounds: int = 11,
+    brief: bool = False,
     timeout: float | None = 300.0,
     talk: bool = False,
 ) -> Report:
     """Time every way in two cases, in interleaved rounds: a small all-reduce with a late peer, and a large one.
+
+    `brief` leaves out the late peer and what is compiled.
 
     Tables: `summary` (case, way, median, p10 and p90 in ms), `overlap` (case, way, definition, value), `samples` in
     seconds, `spans` of one further round of two ways, in ms. The verdicts compare each way with the one in sequence.
@@ -68,7 +73,10 @@ def run(
         f"a peer comes {late:g} ms late": (1 / 16, late / 1e3),
         f"{mib:g} MiB, nobody late": (mib, 0.0),
     }
-    found = ranks.run(_measure, cases, int(rounds), talk, timeout=timeout)
+    if brief:
+        cases = {f"{mib:g} MiB, nobody late": (mib, 0.0)}
+    ways = [way for way in WAYS if not (brief and way == COMPILED)]
+    found = ranks.run(_measure, cases, ways, int(rounds), talk, timeout=timeout)
     settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "mib": mib}
     return _report(found, ranks.label, provenance(**settings, late=late))
 
@@ -85,7 +93,7 @@ def shaped(mbit: int = 1000, *, mib: float = 4.0, rounds: int = 7, timeout: floa
     shape = f"ip link set lo up && tc qdisc add dev lo root tbf rate {mbit}mbit burst 256kb latency 400ms"
     with tempfile.TemporaryDirectory(prefix="labkit-shaped-") as folder:
         labkit = [sys.executable, "-m", "labkit", "run", "overlap", "--device", "cpu", "--save", folder]
-        command = [*labkit, "--mib", str(mib), "--rounds", str(rounds)]
+        command = [*labkit, "--brief", "--mib", str(mib), "--rounds", str(rounds)]
         root = str(Path(__file__).resolve().parents[2])
         script = f'{shape} && cd "$0" && exec env GLOO_SOCKET_IFNAME=lo "$@"'
         try:
@@ -109,7 +117,9 @@ def shaped(mbit: int = 1000, *, mib: float = 4.0, rounds: int = 7, timeout: floa
 # --- on a rank ---
 
 
-def _measure(cases: dict[str, tuple[float, float]], rounds: int, talk: bool) -> dict[str, Any]:
+def _measure(
+    cases: dict[str, tuple[float, float]], chosen: list[str], rounds: int, talk: bool
+) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -123,7 +133,8 @@ def _measure(cases: dict[str, tuple[float, float]], rounds: int, talk: bool) -> 
             if talk and me.rank == 0:
                 print(case, flush=True)
             ways = _Ways(int(mib * 2**18), late if last else 0.0, me)
-            samples = interleave(ways.all, rounds=rounds, warmup=2, barrier=dist.barrier)
+            timed = {way: ways.all[way] for way in chosen}
+            samples = interleave(timed, rounds=rounds, warmup=2, barrier=dist.barrier)
             found["samples"][case] = {way: taken.samples for way, taken in samples.items()}
             found["right"] &= ways.right()
             found["spans"][case] = {}
@@ -255,7 +266,8 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     samples = pd.DataFrame(rows, columns=["case", "way", "round", "rank", "seconds"])
     first = samples[samples["rank"] == 0].groupby(["case", "way"], sort=False)["seconds"]
     cases = list(dict.fromkeys(samples["case"]))
-    taken = {(c, w): Measurement(w, tuple(first.get_group((c, w)))) for c in cases for w in WAYS}
+    ways = list(dict.fromkeys(samples["way"]))
+    taken = {(c, w): Measurement(w, tuple(first.get_group((c, w)))) for c in cases for w in ways}
     summary = pd.DataFrame(
         [
             {"case": c, "way": w, "ms": m.median * 1e3, "p10": m.p10 * 1e3, "p90": m.p90 * 1e3, "n": m.n}
@@ -266,7 +278,7 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     notes = [] if all(seen["right"] for seen in found) else ["a sum came out wrong"]
     verdicts: list[Any] = []
     for case in cases:
-        for way in (LATE, FUNCOL_LATE, FUNCOL_NOW, COMPILED):
+        for way in (w for w in BESIDE if w in ways):
             verdicts.append(f"{case}: {compare(taken[case, way], taken[case, SEQUENCE])}")
     tables = {
         "summary": summary,
@@ -329,6 +341,6 @@ def _definitions(taken: Any, spans: Any, label: str, cases: Sequence[str]) -> pd
         )
         rows.append((case, LATE, "covered", overlap.covered(*parts)))
         rows.append((case, LATE, "folded", overlap.folded(*parts)))
-        for way in (LATE, FUNCOL_LATE, FUNCOL_NOW, COMPILED):
+        for way in (w for w in BESIDE if (case, w) in taken):
             rows.append((case, way, "saved", overlap.saved(sequence, taken[case, way].median, *alone)))
     return pd.DataFrame(rows, columns=["case", "way", "definition", "value"])

@@ -50,7 +50,7 @@ def timeline(
     sheet = Sheet()
     if all(run.spans.empty for run in runs.values()):
         return empty(sheet, title, "nothing ran", label)
-    said = [timeline_text(run) for run in runs.values()]
+    said = [timeline_text(run.renamed(name)) for name, run in runs.items()]
     if title is None and len(runs) == 1:
         (run,) = runs.values()
         title = _headline(run.name, run)
