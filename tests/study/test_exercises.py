@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 import wrong_answers
+import wrong_programs
 import wrong_readings
 
 import labkit
@@ -331,6 +332,9 @@ MISTAKES = {
     "reading.count": wrong_readings.COUNT,
     "semantics.gate": wrong_answers.GATE,
     "semantics.mean": wrong_answers.MEAN,
+    "streams.order": wrong_programs.ORDER,
+    "streams.hide": wrong_programs.HIDE,
+    "streams.wait": wrong_programs.WAIT,
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,
