@@ -16,7 +16,7 @@ from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.streams import Timeline, overlap
 from labkit.streams.timeline import ARROWS, SPANS
-from labkit.timing import Measurement, compare, interleave
+from labkit.timing import Measurement, compare, interleave, quantile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ SOURCE = "slides: What Are Streams?, microbatch overlapping; topic 11, on overla
 LINK = "gloo"
 OPTIONS = (
     Option("mib", float, "size of the all-reduce in MiB (default 16)", "MIB"),
-    Option("late", float, "ms by which the last rank comes late in the first case (default 30)", "MS"),
+    Option("late", float, "ms by which the last rank comes late in the first case (default 60)", "MS"),
     Option("brief", bool, "only the large message, and nothing compiled"),
     Option("rounds", int, "timing rounds"),
 )
@@ -44,8 +44,8 @@ def run(
     ranks: Ranks,
     *,
     mib: float = 16.0,
-    late: float = 30.0,
-    rounds: int = 11,
+    late: float = 60.0,
+    rounds: int = 15,
     brief: bool = False,
     timeout: float | None = 300.0,
     talk: bool = False,
@@ -54,8 +54,8 @@ def run(
 
     `brief` leaves out the late peer and what is compiled.
 
-    Tables: `summary` (case, way, median, p10 and p90 in ms), `overlap` (case, way, definition, value), `samples` in
-    seconds, `spans` of one further round of two ways, in ms. The verdicts compare each way with the one in sequence.
+    Tables: `summary` (case, way, median, p10 and p90 in ms), `overlap` (case, way, definition, value, p10, p90),
+    `samples` in seconds, `verdicts`, `spans` of one further round of two ways, in ms. The verdicts compare each way with the one in sequence.
     Summary, overlap and verdicts are rank 0's, which waits for its peer; `samples` has every rank: one that comes late
     has nobody to wait for, and gains nothing. Raises ValueError for sizes that are not above 0, and RankError when a
     rank fails.
@@ -277,12 +277,16 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     spans = _spans(found)
     notes = [] if all(seen["right"] for seen in found) else ["a sum came out wrong"]
     verdicts: list[Any] = []
+    told = []
     for case in cases:
         for way in (w for w in BESIDE if w in ways):
-            verdicts.append(f"{case}: {compare(taken[case, way], taken[case, SEQUENCE])}")
+            verdict = compare(taken[case, way], taken[case, SEQUENCE])
+            verdicts.append(f"{case}: {verdict}")
+            told.append({"case": case, **verdict.to_dict()})
     tables = {
         "summary": summary,
         "overlap": _definitions(taken, spans, label, cases),
+        "verdicts": pd.DataFrame(told),
         "samples": samples,
         "spans": spans,
     }
@@ -339,8 +343,12 @@ def _definitions(taken: Any, spans: Any, label: str, cases: Sequence[str]) -> pd
             taken[case, SEQUENCE].median,
             [taken[case, w].median for w in (COMMUNICATE, COMPUTE)],
         )
-        rows.append((case, LATE, "covered", overlap.covered(*parts)))
-        rows.append((case, LATE, "folded", overlap.folded(*parts)))
+        for name, share in (("covered", overlap.covered(*parts)), ("folded", overlap.folded(*parts))):
+            rows.append((case, LATE, name, share, share, share))
         for way in (w for w in BESIDE if (case, w) in taken):
-            rows.append((case, way, "saved", overlap.saved(sequence, taken[case, way].median, *alone)))
-    return pd.DataFrame(rows, columns=["case", "way", "definition", "value"])
+            share = overlap.saved(sequence, taken[case, way].median, *alone)
+            # round by round, against the same parts: how far one round is from the next
+            pairs = zip(taken[case, SEQUENCE].samples, taken[case, way].samples, strict=True)
+            each = [overlap.saved(one, other, *alone) for one, other in pairs]
+            rows.append((case, way, "saved", share, quantile(each, 0.1), quantile(each, 0.9)))
+    return pd.DataFrame(rows, columns=["case", "way", "definition", "value", "p10", "p90"])
