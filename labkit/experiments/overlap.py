@@ -55,10 +55,10 @@ def run(
     `brief` leaves out the late peer and what is compiled.
 
     Tables: `summary` (case, way, median, p10 and p90 in ms), `overlap` (case, way, definition, value, p10, p90),
-    `samples` in seconds, `verdicts`, `spans` of one further round of two ways, in ms. The verdicts compare each way with the one in sequence.
-    Summary, overlap and verdicts are rank 0's, which waits for its peer; `samples` has every rank: one that comes late
-    has nobody to wait for, and gains nothing. Raises ValueError for sizes that are not above 0, and RankError when a
-    rank fails.
+    `verdicts` (each way against the one in sequence), `samples` in seconds, `spans` of one further round of two ways,
+    in ms. Summary, overlap and verdicts are rank 0's, which waits for its peer; `samples` has every rank: one that
+    comes late has nobody to wait for, and gains nothing. Raises ValueError for sizes that are not above 0, and
+    RankError when a rank fails.
 
     >>> from labkit.experiments import overlap
     >>> overlap.run(None, mib=0)
