@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.options import Option
+from labkit.experiments.shaped import shaped
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.streams import Timeline, overlap
@@ -20,6 +16,8 @@ from labkit.timing import Measurement, compare, interleave, quantile
 
 if TYPE_CHECKING:
     import pandas as pd
+
+__all__ = ["LINK", "OPTIONS", "QUESTION", "SOURCE", "TITLE", "WAYS", "run", "shaped", "timelines"]
 
 TITLE = "Communication beside computation"
 QUESTION = "How much of an all-reduce is hidden, by whom, and by which definition?"
@@ -81,39 +79,6 @@ def run(
     return _report(found, ranks.label, provenance(**settings, late=late))
 
 
-def shaped(mbit: int = 1000, *, mib: float = 4.0, rounds: int = 7, timeout: float = 240.0) -> Report | str:
-    """The experiment on a link of so many Mbit/s, in a network of its own, so that the host's stays as it is.
-
-    Returns the Report, labelled with the rate, or the sentence that says why this machine cannot: it takes Linux, the
-    right to make network namespaces, and the tools `unshare`, `ip` and `tc`.
-    """
-    missing = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
-    if missing:
-        return f"no shaped link here: {', '.join(missing)} is missing"
-    shape = f"ip link set lo up && tc qdisc add dev lo root tbf rate {mbit}mbit burst 256kb latency 400ms"
-    with tempfile.TemporaryDirectory(prefix="labkit-shaped-") as folder:
-        labkit = [sys.executable, "-m", "labkit", "run", "overlap", "--device", "cpu", "--save", folder]
-        command = [*labkit, "--brief", "--mib", str(mib), "--rounds", str(rounds)]
-        root = str(Path(__file__).resolve().parents[2])
-        script = f'{shape} && cd "$0" && exec env GLOO_SOCKET_IFNAME=lo "$@"'
-        try:
-            done = subprocess.run(
-                ["unshare", "-n", "sh", "-c", script, root, *command],
-                capture_output=True, text=True, timeout=timeout,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"no shaped link here: it did not come to an end in {timeout:g} s"
-        saved = list(Path(folder).rglob("overlap.json"))
-        if done.returncode or not saved:
-            lines = (done.stderr or done.stdout).strip().splitlines()
-            return f"no shaped link here: {lines[-1][:160] if lines else 'it failed without a word'}"
-        report = Report.from_json(saved[0].read_text(encoding="utf-8"))
-    from dataclasses import replace
-
-    label = f"{report.label} · {mbit / 1000:g} Gbit/s"
-    return replace(report, label=label)
-
-
 # --- on a rank ---
 
 
@@ -157,14 +122,14 @@ class _Ways:
         self.marks: list[tuple[str, str, str, float, float]] | None = None
         self.compiled = torch.compile(self._functional_then_compute)
         self.all: dict[str, Callable[[], Any]] = {
-            COMMUNICATE: lambda: (self._come(), self._reduce()),
+            COMMUNICATE: _in_turn(self._come, self._reduce),
             COMPUTE: self._compute,
-            SEQUENCE: lambda: (self._come(), self._reduce(), self._compute()),
-            NOW: lambda: (self._come(), self._start().wait(), self._compute()),
+            SEQUENCE: _in_turn(self._come, self._reduce, self._compute),
+            NOW: _in_turn(self._come, lambda: self._start().wait(), self._compute),
             LATE: self._async,
-            FUNCOL_NOW: lambda: (self._come(), self._functional()[0].item(), self._compute()),
+            FUNCOL_NOW: _in_turn(self._come, lambda: self._functional()[0].item(), self._compute),
             FUNCOL_LATE: self._functional_late,
-            COMPILED: lambda: (self._come(), self.compiled(self.g, self.a)[0][0].item()),
+            COMPILED: _in_turn(self._come, lambda: self.compiled(self.g, self.a)[0][0].item()),
         }
 
     def right(self) -> bool:
@@ -248,6 +213,14 @@ class _Ways:
         for _ in range(STEPS):
             x = torch.mm(x, a)
         return y, x
+
+
+def _in_turn(*steps: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
 
 
 # --- in the kernel ---

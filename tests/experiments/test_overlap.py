@@ -58,5 +58,5 @@ def test_a_late_peer_and_the_compiled_way(ranks):
 
 
 def test_a_shaped_link_says_why_it_cannot_be(monkeypatch):
-    monkeypatch.setattr(overlap.shutil, "which", lambda tool: None if tool == "tc" else tool)
+    monkeypatch.setattr("labkit.experiments.shaped.shutil.which", lambda tool: None if tool == "tc" else tool)
     assert overlap.shaped() == "no shaped link here: tc is missing"
