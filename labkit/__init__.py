@@ -25,6 +25,7 @@ _PARTS = (
     "hardware",
     "ranks",
     "report",
+    "streams",
     "study",
     "tensor_parallel",
     "timing",

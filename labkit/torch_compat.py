@@ -305,6 +305,48 @@ def compiled_autograd(compiler: Callable[..., Any]) -> Any:
     return require("torch._dynamo.compiled_autograd")._enable(compiler)
 
 
+def cuda_sanitizer() -> Any:
+    """A fresh engine of torch's CUDA sanitizer: vector clocks of streams, fed by hand, so that it needs no GPU."""
+    return require("torch.cuda._sanitizer").EventHandler()
+
+
+def cuda_sleep(cycles: int) -> None:
+    """A kernel on the current CUDA stream that does nothing for so many clock cycles (torch.cuda._sleep)."""
+    require("torch.cuda")._sleep(cycles)
+
+
+def on_operator(seen: Callable[[str], None]) -> Any:
+    """A context in which `seen` is told the name of every operator that this thread dispatches, before it runs."""
+    base = require("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Seen(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen(str(func))
+            return func(*args, **(kwargs or {}))
+
+    return Seen()
+
+
+def stream_names() -> dict[int, int]:
+    """The streams that graphs of this process call by an index, by that index: their ids, 0 for the ambient one."""
+    import torch
+
+    known = require("torch._dynamo.graph_bytecode_inputs").index_to_external_object_weakref
+    found = {}
+    for index, reference in known.items():
+        behind = reference()
+        if behind is None or isinstance(
+            behind, torch.Stream
+        ):  # what is gone was made on the way: the ambient one
+            found[index] = 0 if behind is None else int(behind.stream_id)
+    return found
+
+
+def control_deps() -> Any:
+    """The operator that ties a stream operator to what it must stay behind (Inductor's control_dependencies)."""
+    return require("torch._inductor.fx_passes.control_dependencies").control_deps
+
+
 def pretend_streams() -> Callable[[int], Any]:
     """Make this process believe in an accelerator with streams, and return a function that makes such streams.
 

@@ -155,6 +155,12 @@ BASE: dict[str, Record] = {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
         "without_inductor_differ": {"eager": 0, "aot_eager": 0},
     },
+    "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
+    "stream_programs.graphs": {
+        "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
+        "backward": [["kernel"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"]],
+    },
+    "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"]},
     "stream_graphs.graphs": {
         "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("sin", 1)],
         "forward": [node("sin", 1), node("mul", 1), node("cos", 2), node("mul", 2), node("add")],
@@ -448,6 +454,21 @@ CASES: dict[str, list[Record]] = {
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
     ],
     "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "stream_programs.events_order_streams": [
+        {}, {"races": {"without an event": 0, "with an event": 0}},
+        {"races": {"without an event": 1, "with an event": 1}},
+    ],
+    "stream_programs.no_order_crosses_an_event": [{}, {"racing_orders": 23}, {"racing_as_it_is": 1}],
+    "stream_programs.the_owner_waits_before_reuse": [
+        {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"]]},
+        {"backward": [["record_event", "e5", "s1"], ["sync_dealloc", "e5", "s1"]]},
+    ],
+    "stream_programs.the_host_goes_on": [
+        {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_stream", "s1"]]},
+    ],
+    "stream_programs.the_wait_follows_at_once": [
+        {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"calls": []},
+    ],
     "stream_graphs.contexts_mark_their_nodes": [
         {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
         {"forward": [node("sin", 1), node("mul", 1), node("cos", 1), node("mul", 1)]},

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from labkit.views.collectives import gradients
 from labkit.views.compare import ratios, timings
+from labkit.views.condition import calculator
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.graph import graph, graph_text
+from labkit.views.redraw import redraw
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
 from labkit.views.stages import stages, stages_static
+from labkit.views.streams import timeline, timeline_text
 from labkit.views.strip import strip, strip_text, strips
 from labkit.views.style import label_figure
 
 __all__ = [
     "beside_source",
     "breakdown",
+    "calculator",
     "explorer",
     "explorer_static",
     "gradients",
@@ -22,10 +26,13 @@ __all__ = [
     "graph_text",
     "label_figure",
     "ratios",
+    "redraw",
     "stages",
     "stages_static",
     "strip",
     "strip_text",
     "strips",
+    "timeline",
+    "timeline_text",
     "timings",
 ]

@@ -35,6 +35,12 @@ KINDS: dict[str, tuple[str, str]] = {
     "compile": ("#4B3F72", "compiling"),
     "transfer": ("#E69F00", "transfer on another thread"),
     "wait": ("#56B4E9", "wait"),
+    # of streams
+    "copy": ("#E69F00", "copy"),
+    "peer": ("#F4C7AE", "collective, waiting for a peer"),
+    "work": ("#BBBBBB", "host at work"),
+    "launch": ("#CC79A7", "launch"),
+    "synchronize": ("#56B4E9", "host stands still"),
 }
 
 # Where in its lane a kind's bar begins and ends, as shares from the top: work is tall, what stands between is low. It
@@ -48,8 +54,13 @@ SHAPES: dict[str, tuple[float, float]] = {
     "compile": (0.0, 1.0),
     "transfer": (0.0, 1.0),  # stands in a thin lane of its own
     "wait": (0.4, 0.6),
+    "copy": (0.25, 1.0),
+    "peer": (0.0, 1.0),
+    "work": (0.3, 1.0),
+    "launch": (0.6, 1.0),
+    "synchronize": (0.4, 0.75),
 }
-HATCHES = {"compile": "xxxx"}
+HATCHES = {"compile": "xxxx", "peer": "////"}
 
 # The variants of the study, by letter.
 VARIANTS: dict[str, tuple[str, str]] = {

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import wrong_answers
 import wrong_guardrails
+import wrong_programs
 import wrong_readings
 
 import labkit
@@ -334,6 +335,9 @@ MISTAKES = {
     "semantics.mean": wrong_answers.MEAN,
     "trap.break_the_gate": wrong_guardrails.BREAK,
     "trap.guardrail": wrong_guardrails.GUARD,
+    "streams.order": wrong_programs.ORDER,
+    "streams.hide": wrong_programs.HIDE,
+    "streams.wait": wrong_programs.WAIT,
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,

@@ -24,6 +24,7 @@ from labkit.study.checks import (
     reference,
     rendezvous,
     stream_graphs,
+    stream_programs,
     streams,
     symmetry,
     tracing,
@@ -34,7 +35,8 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
-    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
+    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_programs),
+    *(streams, logs, reference),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

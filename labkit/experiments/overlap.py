@@ -1,0 +1,327 @@
+"""Communication beside computation on real ranks: who waits when, what it saves, and what three definitions say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit.experiments.options import Option
+from labkit.experiments.shaped import shaped
+from labkit.ranks import Ranks
+from labkit.report import PerRank, Report, provenance
+from labkit.streams import Timeline, overlap
+from labkit.streams.timeline import ARROWS, SPANS
+from labkit.timing import Measurement, compare, interleave, quantile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LINK", "OPTIONS", "QUESTION", "SOURCE", "TITLE", "WAYS", "run", "shaped", "timelines"]
+
+TITLE = "Communication beside computation"
+QUESTION = "How much of an all-reduce is hidden, by whom, and by which definition?"
+SOURCE = "slides: What Are Streams?, microbatch overlapping; topic 11, on overlap"
+LINK = "gloo"
+OPTIONS = (
+    Option("mib", float, "size of the all-reduce in MiB (default 16)", "MIB"),
+    Option("late", float, "ms by which the last rank comes late in the first case (default 60)", "MS"),
+    Option("brief", bool, "only the large message, and nothing compiled"),
+    Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
+)
+COMMUNICATE, COMPUTE = "communication alone", "computation alone"
+SEQUENCE, NOW, LATE = "in sequence", "async_op, wait at once", "async_op, wait late"
+FUNCOL_NOW, FUNCOL_LATE = "functional, used at once", "functional, used late"
+COMPILED = "functional, compiled"
+WAYS = (COMMUNICATE, COMPUTE, SEQUENCE, NOW, LATE, FUNCOL_NOW, FUNCOL_LATE, COMPILED)
+BESIDE = (LATE, FUNCOL_LATE, FUNCOL_NOW, COMPILED)  # what is compared with the sequence
+STEPS, WIDTH = 16, 384  # matrix products of a computation, and their size
+
+
+def run(
+    ranks: Ranks,
+    *,
+    mib: float = 16.0,
+    late: float = 60.0,
+    rounds: int = 15,
+    brief: bool = False,
+    timeout: float | None = 300.0,
+    talk: bool = False,
+) -> Report:
+    """Time every way in two cases, in interleaved rounds: a small all-reduce with a late peer, and a large one.
+
+    `brief` leaves out the late peer and what is compiled.
+
+    Tables: `summary` (case, way, median, p10 and p90 in ms), `overlap` (case, way, definition, value, p10, p90),
+    `verdicts` (each way against the one in sequence), `samples` in seconds, `spans` of one further round of two ways,
+    in ms. Summary, overlap and verdicts are rank 0's, which waits for its peer; `samples` has every rank: one that
+    comes late has nobody to wait for, and gains nothing. Raises ValueError for sizes that are not above 0, and
+    RankError when a rank fails.
+
+    >>> from labkit.experiments import overlap
+    >>> overlap.run(None, mib=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: mib must be a number above 0, got 0
+    """
+    for name, value in {"mib": mib, "late": late, "rounds": rounds}.items():
+        if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise ValueError(f"{name} must be a number above 0, got {value!r}")
+    cases = {
+        f"a peer comes {late:g} ms late": (1 / 16, late / 1e3),
+        f"{mib:g} MiB, nobody late": (mib, 0.0),
+    }
+    if brief:
+        cases = {f"{mib:g} MiB, nobody late": (mib, 0.0)}
+    ways = [way for way in WAYS if not (brief and way == COMPILED)]
+    found = ranks.run(_measure, cases, ways, int(rounds), talk, timeout=timeout)
+    settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "mib": mib}
+    return _report(found, ranks.label, provenance(**settings, late=late))
+
+
+# --- on a rank ---
+
+
+def _measure(
+    cases: dict[str, tuple[float, float]], chosen: list[str], rounds: int, talk: bool
+) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.ranks import here
+
+    me = here()
+    last = me.rank == me.world_size - 1
+    found: dict[str, Any] = {"samples": {}, "spans": {}, "right": True}
+    with torch.no_grad():
+        for case, (mib, late) in cases.items():
+            if talk and me.rank == 0:
+                print(case, flush=True)
+            ways = _Ways(int(mib * 2**18), late if last else 0.0, me)
+            timed = {way: ways.all[way] for way in chosen}
+            samples = interleave(timed, rounds=rounds, warmup=2, barrier=dist.barrier)
+            found["samples"][case] = {way: taken.samples for way, taken in samples.items()}
+            found["right"] &= ways.right()
+            found["spans"][case] = {}
+            for way in (SEQUENCE, LATE):
+                dist.barrier()
+                found["spans"][case][way] = ways.seen(way)
+    return found
+
+
+class _Ways:
+    """The same all-reduce and the same computation, put together in every way."""
+
+    def __init__(self, elements: int, late: float, me: Any) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        self.late, self.me = late, me
+        self.g = torch.ones(elements, device=me.device)
+        self.a = torch.randn(WIDTH, WIDTH, device=me.device) / WIDTH**0.5
+        self.marks: list[tuple[str, str, str, float, float]] | None = None
+        self.compiled = torch.compile(self._functional_then_compute)
+        self.all: dict[str, Callable[[], Any]] = {
+            COMMUNICATE: _in_turn(self._come, self._reduce),
+            COMPUTE: self._compute,
+            SEQUENCE: _in_turn(self._come, self._reduce, self._compute),
+            NOW: _in_turn(self._come, lambda: self._start().wait(), self._compute),
+            LATE: self._async,
+            FUNCOL_NOW: _in_turn(self._come, lambda: self._functional()[0].item(), self._compute),
+            FUNCOL_LATE: self._functional_late,
+            COMPILED: _in_turn(self._come, lambda: self.compiled(self.g, self.a)[0][0].item()),
+        }
+
+    def right(self) -> bool:
+        """Whether all ranks have the sum, whichever way."""
+        return all(self._functional()[0].item() == self.me.world_size for _ in range(2))
+
+    def seen(self, way: str) -> list[tuple[str, str, str, float, float]]:
+        """One run: (lane, name, kind, start, end) in seconds of a clock that all ranks of a machine share."""
+        self.marks = []
+        self.all[way]()
+        time.sleep(0.002)  # the mark of a finished collective is made on gloo's own thread
+        marks, self.marks = self.marks, None
+        return marks
+
+    def _mark(self, lane: str, name: str, kind: str, start: float) -> None:
+        if self.marks is not None:
+            self.marks.append((lane, name, kind, start, time.perf_counter()))
+
+    def _come(self) -> None:
+        if self.late:
+            start = time.perf_counter()
+            time.sleep(self.late)
+            self._mark("host", "late", "work", start)
+
+    def _compute(self) -> Any:
+        import torch
+
+        start, x = time.perf_counter(), self.a
+        for _ in range(STEPS):
+            x = torch.mm(x, self.a)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        self._mark("main", "matrix products", "compute", start)
+        return x
+
+    def _reduce(self) -> None:
+        import torch.distributed as dist
+
+        start = time.perf_counter()
+        dist.all_reduce(self.g.fill_(1))
+        self._mark("comm", "all_reduce", "collective", start)
+
+    def _start(self) -> Any:
+        import torch.distributed as dist
+
+        start = time.perf_counter()
+        work = dist.all_reduce(self.g.fill_(1), async_op=True)
+        if self.marks is not None:
+            work.get_future().then(lambda _: self._mark("comm", "all_reduce", "collective", start))
+        return work
+
+    def _async(self) -> None:
+        self._come()
+        work = self._start()
+        self._compute()
+        start = time.perf_counter()
+        work.wait()
+        self._mark("main", "wait", "synchronize", start)
+
+    def _functional(self) -> Any:
+        import torch.distributed as dist
+
+        from labkit.torch_compat import funcol
+
+        return funcol.all_reduce(self.g.fill_(1), "sum", dist.group.WORLD)
+
+    def _functional_late(self) -> None:
+        self._come()
+        y = self._functional()
+        self._compute()
+        y[0].item()
+
+    @staticmethod
+    def _functional_then_compute(g: Any, a: Any) -> Any:
+        import torch
+        import torch.distributed as dist
+
+        from labkit.torch_compat import funcol
+
+        y, x = funcol.all_reduce(g, "sum", dist.group.WORLD), a
+        for _ in range(STEPS):
+            x = torch.mm(x, a)
+        return y, x
+
+
+def _in_turn(*steps: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+# --- in the kernel ---
+
+
+def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
+    import pandas as pd
+
+    rows = [
+        (case, way, i, rank, seconds)
+        for rank, seen in found.items()
+        for case, ways in seen["samples"].items()
+        for way, samples in ways.items()
+        for i, seconds in enumerate(samples)
+    ]
+    samples = pd.DataFrame(rows, columns=["case", "way", "round", "rank", "seconds"])
+    first = samples[samples["rank"] == 0].groupby(["case", "way"], sort=False)["seconds"]
+    cases = list(dict.fromkeys(samples["case"]))
+    ways = list(dict.fromkeys(samples["way"]))
+    taken = {(c, w): Measurement(w, tuple(first.get_group((c, w)))) for c in cases for w in ways}
+    summary = pd.DataFrame(
+        [
+            {"case": c, "way": w, "ms": m.median * 1e3, "p10": m.p10 * 1e3, "p90": m.p90 * 1e3, "n": m.n}
+            for (c, w), m in taken.items()
+        ]
+    )
+    spans = _spans(found)
+    notes = [] if all(seen["right"] for seen in found) else ["a sum came out wrong"]
+    verdicts: list[Any] = []
+    told = []
+    for case in cases:
+        for way in (w for w in BESIDE if w in ways):
+            verdict = compare(taken[case, way], taken[case, SEQUENCE])
+            verdicts.append(f"{case}: {verdict}")
+            told.append({"case": case, **verdict.to_dict()})
+    tables = {
+        "summary": summary,
+        "overlap": _definitions(taken, spans, label, cases),
+        "verdicts": pd.DataFrame(told),
+        "samples": samples,
+        "spans": spans,
+    }
+    return Report("overlap", TITLE, label, tables, verdicts, settings, notes, "labkit.views.overlap:figure")
+
+
+def _spans(found: PerRank[dict[str, Any]]) -> pd.DataFrame:
+    """One round of each way, in ms from the first start of all ranks."""
+    import pandas as pd
+
+    rows = [
+        (case, way, rank, lane, name, kind, start, start, end, -1, "")
+        for rank, seen in found.items()
+        for case, ways in seen["spans"].items()
+        for way, marks in ways.items()
+        for lane, name, kind, start, end in marks
+    ]
+    table = pd.DataFrame(rows, columns=["case", "way", *SPANS])
+    for _, group in table.groupby(["case", "way"]):
+        zero = group["start"].min()
+        for column in ("start", "work", "end"):
+            table.loc[group.index, column] = (group[column] - zero) * 1e3
+    return table
+
+
+def timelines(report: Report, case: str) -> dict[str, Timeline]:
+    """The recorded rounds of a case, by way. Raises ValueError for a case that was not run."""
+    import pandas as pd
+
+    spans = report.tables["spans"]
+    cases = list(dict.fromkeys(spans["case"]))
+    if case not in cases:
+        raise ValueError(f"case {case!r} was not run: there is {', '.join(map(repr, cases))}")
+    found = {}
+    for way in dict.fromkeys(spans["way"]):
+        mine = spans[(spans["case"] == case) & (spans["way"] == way)][list(SPANS)].reset_index(drop=True)
+        arrows = pd.DataFrame(columns=list(ARROWS))
+        found[way] = Timeline(f"{case}, {way}", report.label, "ms", mine, arrows)
+    return found
+
+
+def _definitions(taken: Any, spans: Any, label: str, cases: Sequence[str]) -> pd.DataFrame:
+    """Covered and folded from the recorded round of rank 0, saved from the medians of all rounds."""
+    import pandas as pd
+
+    rows = []
+    for case in cases:
+        mine = spans[(spans["case"] == case) & (spans["way"] == LATE) & (spans["rank"] == 0)]
+        parts = [
+            [(row.start, row.end) for row in mine[mine["kind"] == kind].itertuples()]
+            for kind in ("collective", "compute")
+        ]
+        sequence, alone = (
+            taken[case, SEQUENCE].median,
+            [taken[case, w].median for w in (COMMUNICATE, COMPUTE)],
+        )
+        for name, share in (("covered", overlap.covered(*parts)), ("folded", overlap.folded(*parts))):
+            rows.append((case, LATE, name, share, share, share))
+        for way in (w for w in BESIDE if (case, w) in taken):
+            share = overlap.saved(sequence, taken[case, way].median, *alone)
+            # round by round, against the same parts: how far one round is from the next
+            pairs = zip(taken[case, SEQUENCE].samples, taken[case, way].samples, strict=True)
+            each = [overlap.saved(one, other, *alone) for one, other in pairs]
+            rows.append((case, way, "saved", share, quantile(each, 0.1), quantile(each, 0.9)))
+    return pd.DataFrame(rows, columns=["case", "way", "definition", "value", "p10", "p90"])

@@ -1,0 +1,105 @@
+"""Real stream graphs, made in a child process: as data, simulated, checked for races, run on threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.streams import StreamError, simulate
+from labkit.streams.captured import capture, replay
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+
+def waits(x, side):
+    a = torch.sin(x)
+    done = torch.Event()
+    done.record()
+    with side:
+        done.wait()
+        b = torch.cos(a)
+    torch.accelerator.current_stream().wait_stream(side)
+    return b + 1
+
+
+def forgets(x, side):
+    a = torch.sin(x)
+    done = torch.Event()
+    done.record()
+    with side:
+        b = torch.cos(a)
+    torch.accelerator.current_stream().wait_stream(side)
+    return b + 1
+
+
+def two_streams(x, y, one, two):
+    with one:
+        a = torch.sin(x) * y
+    with two:
+        b = torch.cos(x) * y
+    return a + b
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    x = torch.linspace(0, 1, 4)
+    return {fn.__name__: capture(fn, x).forward[0] for fn in (waits, forgets)}
+
+
+def test_the_forgotten_wait_is_found_in_the_real_graph(graphs):
+    assert [race.cause for race in graphs["forgets"].races()] == ["missing wait"]
+    assert graphs["waits"].races() == ()
+
+
+def test_a_real_graph_is_a_program(graphs):
+    graph = graphs["waits"]
+    assert graph.streams == ["s1"]
+    assert [n.stream for n in graph.nodes if n.word == "kernel"] == ["default", "s1", "default"]
+    assert {n.word for n in graph.nodes} >= {"record_event", "wait_event", "wait_stream"}
+    found = simulate(graph.program({"sin": 5}))
+    assert found.label == "simulated" and found.makespan == 7
+    with pytest.raises(StreamError, match="no kernel is named 'tan'; there is sin, cos, add"):
+        graph.program({"tan": 1})
+
+
+def test_data_dependence_alone_does_not_keep_every_order_safe(graphs):
+    unsafe = sum(bool(graphs["waits"].shuffled(seed).races()) for seed in range(200))
+    assert 0 < unsafe < 200
+
+
+def test_the_wrong_values_of_a_missing_wait():
+    x = torch.linspace(0, 1, 4)
+    good, bad = (replay(fn, x, slow={"sin": 0.3}) for fn in (waits, forgets))
+    assert good.right and good.nan == 0 and [name for _, name in good.ran] == ["sin", "cos", "add"]
+    assert not bad.right and bad.nan == 4 and bad.ran[0] == ("s1", "cos")
+    assert good.values == good.expected == bad.expected
+
+
+def test_gradients_have_their_own_graph():
+    x, y = (torch.ones(4, requires_grad=True) for _ in range(2))
+    found = capture(two_streams, x, y, streams=2, gradients=True)
+    (backward,) = found.backward
+    assert backward.streams and {"record_event", "wait_event"} <= {n.word for n in backward.nodes}
+    assert "backward graph: " in repr(found)
+
+
+def test_what_does_not_compile_says_why():
+    def breaks(x, side):
+        x.mul_(2)
+        done = torch.Event()
+        done.record()
+        with side:
+            done.wait()
+            return x + 1
+
+    found = capture(breaks, torch.ones(4))
+    assert "event was recorded" in found.error and repr(found).startswith("not compiled")
+    with pytest.raises(StreamError, match="it does not compile"):
+        replay(breaks, torch.ones(4))
+
+
+def test_names_and_numbers_are_checked():
+    with pytest.raises(StreamError, match="streams must be a number from 1 to 16, got 0"):
+        capture(waits, torch.ones(2), streams=0)
+    with pytest.raises(StreamError, match="no node is named 'tan'"):
+        replay(waits, torch.ones(2), slow={"tan": 1.0})

@@ -1,0 +1,240 @@
+"""Races: each classic mistake is found and called by its name, and torch's own sanitizer agrees on random programs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.streams import CAUSES, Program, StreamError, simulate
+from labkit.streams.sanitizer import sanitizer_races
+
+
+def produce(p):
+    p.kernel("produce", 4, writes="x")
+
+
+def consume(p):
+    p.kernel("consume", 2, on="side", reads="x", writes="y")
+
+
+def record(p):
+    p.record("e")
+
+
+def wait(p):
+    p.wait("e", "side")
+
+
+def other(p):
+    p.kernel("other", 1, writes="z")
+
+
+def wait_stream(p):
+    p.wait_stream("default", on="side")
+
+
+MISTAKES = {
+    "missing wait": [produce, record, consume],
+    "record too early": [record, produce, wait, consume],
+    "never recorded": [produce, wait, consume],
+    "wait before record": [produce, wait, record, consume],
+    "re-recorded": [record, wait, produce, record, consume],
+    "wait too late": [produce, record, consume, wait],
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_called_by_its_name(name):
+    p = Program(streams="side")
+    for step in MISTAKES[name]:
+        step(p)
+    (race,) = simulate(p).races
+    assert race.cause == name and race.text.startswith(name) and race.remedy == CAUSES[name]
+    assert race.kind == "read after write" and "kernel 'consume' on 'side' may read 'x' before" in race.text
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [produce, record, wait, consume],
+        [record, produce, record, wait, consume],
+        [produce, other, record, wait, consume],
+        [produce, wait_stream, consume],
+        [produce, lambda p: p.synchronize(), consume],
+        [produce, record, lambda p: p.synchronize(event="e"), consume],
+    ],
+)
+def test_what_is_ordered_is_no_race(steps):
+    p = Program(streams="side")
+    for step in steps:
+        step(p)
+    assert simulate(p).races == ()
+
+
+def test_a_wait_stream_that_comes_too_early():
+    p = Program(streams="side")
+    for step in (other, wait_stream, produce, consume):
+        step(p)
+    (race,) = simulate(p).races
+    assert race.cause == "wait before record"
+
+
+def test_order_goes_through_a_third_stream():
+    p = Program(streams="side third")
+    produce(p)
+    p.record("e1")
+    p.wait("e1", "third")
+    p.record("e2", "third")
+    p.wait("e2", "side")
+    consume(p)
+    assert simulate(p).races == ()
+
+
+def test_a_write_over_what_is_still_read():
+    p = Program(streams="side")
+    p.kernel("read", 5, on="side", reads="x")
+    p.kernel("write", 1, writes="x")
+    (race,) = simulate(p).races
+    assert race.kind == "write after read" and "may write 'x' while op 1" in race.text
+
+
+def test_two_reads_are_no_race():
+    p = Program(streams="side")
+    p.kernel("one", 5, on="side", reads="x")
+    p.kernel("two", 1, reads="x")
+    assert simulate(p).races == ()
+
+
+def test_every_cause_is_reached_by_a_test():
+    assert set(MISTAKES) | {"cross-stream free"} == set(CAUSES)
+
+
+# --- against torch's own vector clocks ---
+
+NAMES = st.sampled_from(["w", "x", "y", "z"])
+STREAMS = st.sampled_from(["default", "a", "b"])
+EVENTS = st.sampled_from(["e", "f", "g"])
+OP = st.one_of(
+    st.tuples(st.just("kernel"), STREAMS, st.sets(NAMES, max_size=2), st.sets(NAMES, max_size=2)),
+    st.tuples(st.just("kernel"), STREAMS, st.sets(NAMES, max_size=2), st.sets(NAMES, max_size=2)),
+    st.tuples(st.just("record"), STREAMS, EVENTS),
+    st.tuples(st.just("wait"), STREAMS, EVENTS),
+    st.tuples(st.just("wait_stream"), STREAMS, STREAMS),
+    st.tuples(st.just("sync"), st.sampled_from(["stream", "event", "device"]), STREAMS, EVENTS),
+    st.tuples(st.just("alloc"), STREAMS, NAMES),
+    st.tuples(st.just("free"), NAMES),
+    st.tuples(st.just("record_stream"), NAMES, STREAMS),
+)
+
+
+def written(drawn) -> Program:
+    """A program out of drawn ops; memory that is not there is left alone."""
+    p, live, freed = Program(streams="a b"), set(), set()
+    for i, (word, *rest) in enumerate(drawn):
+        if word == "kernel":
+            stream, reads, writes = rest
+            p.kernel(f"k{i}", i % 4, on=stream, reads=sorted(reads - freed), writes=sorted(writes - freed))
+        elif word == "record":
+            p.record(rest[1], rest[0])
+        elif word == "wait":
+            p.wait(rest[1], rest[0])
+        elif word == "wait_stream" and rest[0] != rest[1]:
+            p.wait_stream(rest[1], on=rest[0])
+        elif word == "sync":
+            what, stream, event = rest
+            if what == "event":
+                p.synchronize(event=event)
+            else:
+                p.synchronize(stream if what == "stream" else None)
+        elif word == "alloc" and rest[1] not in live:
+            p.alloc(rest[1], on=rest[0])
+            live.add(rest[1])
+            freed.discard(rest[1])
+        elif word == "free" and rest[0] in live:
+            p.free(rest[0])
+            live.discard(rest[0])
+            freed.add(rest[0])
+        elif word == "record_stream" and rest[0] in live:
+            p.record_stream(rest[0], rest[1])
+    return p
+
+
+def drawn(seed: int) -> list[tuple]:
+    """A longer program than lists of drawn ops tend to be, in which memory changes hands."""
+    draw = random.Random(seed)
+    streams, events, names = ("default", "a", "b"), "efg", "wxyz"
+
+    def some() -> set[str]:
+        return set(draw.sample(names, draw.randrange(3)))
+
+    makers = {
+        "kernel": lambda: (draw.choice(streams), some(), some()),
+        "record": lambda: (draw.choice(streams), draw.choice(events)),
+        "wait": lambda: (draw.choice(streams), draw.choice(events)),
+        "wait_stream": lambda: (draw.choice(streams), draw.choice(streams)),
+        "sync": lambda: (
+            draw.choice(("stream", "event", "device")),
+            draw.choice(streams),
+            draw.choice(events),
+        ),
+        "alloc": lambda: (draw.choice(streams), draw.choice(names)),
+        "free": lambda: (draw.choice(names),),
+        "record_stream": lambda: (draw.choice(names), draw.choice(streams)),
+    }
+    words = draw.choices(list(makers), weights=(10, 3, 3, 1, 1, 5, 3, 1), k=draw.randrange(5, 60))
+    return [(word, *makers[word]()) for word in words]
+
+
+def compared(p: Program) -> tuple[int, int]:
+    """How many races both find, and how many of them are about memory that changed hands."""
+    found = simulate(p).races
+    ours = [(r.first, r.second, "READ" if r.kind.startswith("read") else "WRITE") for r in found]
+    assert sorted(ours) == sorted(sanitizer_races(p)), p
+    return len(ours), sum(r.cause == "cross-stream free" for r in found)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(st.lists(OP, min_size=4, max_size=40))
+def test_torchs_sanitizer_finds_the_same_races_however_small_the_program(ops):
+    compared(written(ops))
+
+
+@pytest.mark.slow
+def test_torchs_sanitizer_finds_the_same_races_in_thousands_of_programs():
+    counts = []
+
+    @settings(max_examples=2000, deadline=None, database=None)
+    @given(st.integers(0, 2**40))
+    def each(seed):
+        counts.append(compared(written(drawn(seed))))
+
+    each()
+    # or there would have been nothing to agree upon
+    assert sum(races > 0 for races, _ in counts) > 300 and sum(reused > 0 for _, reused in counts) > 30
+
+
+def test_the_sanitizer_forgets_what_was_freed_and_ours_does_not():
+    p = Program(streams="side")
+    p.alloc("x")
+    p.kernel("make", 1, writes="x")
+    p.record("made")
+    p.wait("made", "side")
+    p.kernel("use", 5, on="side", reads="x")
+    p.free("x")
+    p.alloc("z")
+    p.kernel("overwrite", 1, writes="z")
+    (race,) = simulate(p).races
+    assert sanitizer_races(p) == [(race.first, race.second, "WRITE")]
+
+
+def test_flags_are_refused_by_name():
+    p = Program(streams="side")
+    p.signal("f")
+    with pytest.raises(
+        StreamError, match=r"op 1, signal\('f', 'default'\): torch's sanitizer knows no flags"
+    ):
+        sanitizer_races(p)
