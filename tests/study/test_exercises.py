@@ -14,9 +14,10 @@ import wrong_readings
 
 import labkit
 from labkit import check, tensor_parallel
+from labkit.ranks.errors import Outcome, RankError
 from labkit.study import notebooks
 from labkit.study.exercises import EXERCISES, Answer, Exercise, audit
-from labkit.study.exercises.base import DIFFICULTIES, Mistake, on_ranks
+from labkit.study.exercises.base import DIFFICULTIES, OURS, Mistake, _mistake, on_ranks
 
 
 class Found:
@@ -453,3 +454,10 @@ def test_the_records_of_the_gate_are_what_they_are_said_to_be():
     assert [list(c["regions"] > 0) for c in counts] == [[True, True]] * 5 + [[False, False]]
     assert all((c["collectives"] == 2).all() for c in counts)
     assert list(counts[2]["breaks"]) == [1, 1]
+
+
+def test_collectives_of_another_exercise_are_left_out_of_a_stall():
+    stood = [Outcome(rank, "unfinished") for rank in range(2)]
+    record = f"    81  barrier at {OURS}gate.py:90 (_look)\n    82  all_reduce () int64 at In [5]:3 (mine)"
+    seen = _mistake(RankError("stalled: for 5 s", stood, f"{record}\nAll ranks were replaced."), "").seen
+    assert "In [5]:3" in seen and OURS not in seen and "replaced" not in seen
