@@ -19,6 +19,7 @@ _WHERE = {
 }
 
 _PARTS = (
+    "contract",
     "experiments",
     "graphs",
     "hardware",

@@ -1,0 +1,53 @@
+"""What keeps compiled distributed code as it was meant: parts that a project can copy, each usable alone."""
+
+from __future__ import annotations
+
+from labkit.contract.digests import DigestError, InputDigests, digest
+from labkit.contract.exchange import Absent, ContractError, Exchange, rehearse
+from labkit.contract.fingerprints import FingerprintError, Fingerprints, fingerprint
+from labkit.contract.health import Health, HealthError, assert_same_health, compile_health
+from labkit.contract.parity import ParityError, assert_parity, settings, versions
+from labkit.contract.plan import Plan, PlanError, Run, agree, announce, executing
+from labkit.contract.preflight import PreflightError, preflight, receive, send
+from labkit.contract.together import Contract
+from labkit.contract.warmup import NotSteady, Warm, sealed, warm_up
+from labkit.contract.watchdog import Heartbeat, Watchdog, crash_after
+
+__all__ = [
+    "Absent",
+    "Contract",
+    "ContractError",
+    "DigestError",
+    "Exchange",
+    "FingerprintError",
+    "Fingerprints",
+    "Health",
+    "HealthError",
+    "Heartbeat",
+    "InputDigests",
+    "NotSteady",
+    "ParityError",
+    "Plan",
+    "PlanError",
+    "PreflightError",
+    "Run",
+    "Warm",
+    "Watchdog",
+    "agree",
+    "announce",
+    "assert_parity",
+    "assert_same_health",
+    "compile_health",
+    "crash_after",
+    "digest",
+    "executing",
+    "fingerprint",
+    "preflight",
+    "receive",
+    "rehearse",
+    "sealed",
+    "send",
+    "settings",
+    "versions",
+    "warm_up",
+]
