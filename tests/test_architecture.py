@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "labkit").rglob("*.py"))
 MOST_LINES = 350
+MOST_OF_ONE = {"torch_compat.py": 500}  # private names of torch stand in one file, however many there are
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
@@ -144,7 +145,7 @@ def test_public_torch_names_are_free():
 
 @each(MODULES)
 def test_a_file_is_one_idea(path):
-    assert len(path.read_text().splitlines()) <= MOST_LINES
+    assert len(path.read_text().splitlines()) <= MOST_OF_ONE.get(path.name, MOST_LINES)
 
 
 @each(MODULES)

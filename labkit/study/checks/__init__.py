@@ -13,6 +13,7 @@ from labkit.study.checks import (
     breaks,
     cliff,
     collectives,
+    contract,
     cost,
     dtensor,
     functional,
@@ -33,7 +34,19 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
-    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
+    *(
+        rendezvous,
+        groups,
+        symmetry,
+        contract,
+        membership,
+        training,
+        backend,
+        stream_graphs,
+        streams,
+        logs,
+        reference,
+    ),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]
