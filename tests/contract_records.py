@@ -55,7 +55,7 @@ BASE = {
         "weight": caught("FingerprintError: shards changed since they were fingerprinted: rank 1: w"),
         "updated": {"alike": OK, "odd": OK},
     },
-    "contract.ending": {
+    "endings.ending": {
         "refused": "meta 'callback' (function) cannot be pickled: no",
         "together": alone("MemoryError: out of memory", "ContractError: rank 1 failed: out of memory"),
         "orphan": {"on": 17, "off": None},
@@ -91,13 +91,13 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "contract.fingerprints_catch_weights": one("weight"),
     "contract.weights_change_only_by_agreement": [*one("weight"), {"updated": caught("FingerprintError: w")}],
     "contract.both_tripwires_catch": [*one("input"), {"weight": MISSED}],
-    "contract.preflight_fails_on_the_sender": [{}, {"refused": ""}, {"refused": "TypeError: another"}],
-    "contract.ranks_fail_together": [
+    "endings.preflight_fails_on_the_sender": [{}, {"refused": ""}, {"refused": "TypeError: another"}],
+    "endings.ranks_fail_together": [
         {},
         {"together": {"odd": ["Absent: rank 1 did not come", "MemoryError: out of memory"]}},
         {"together": WOLF},
     ],
-    "contract.an_orphan_leaves": [
+    "endings.an_orphan_leaves": [
         {},
         {"orphan": {"on": 1}},
         {"orphan": {"on": 0, "off": 0}},

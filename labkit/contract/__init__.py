@@ -6,18 +6,22 @@ from labkit.contract.digests import DigestError, InputDigests, digest
 from labkit.contract.exchange import Absent, ContractError, Exchange, rehearse
 from labkit.contract.fingerprints import FingerprintError, Fingerprints, fingerprint
 from labkit.contract.health import Health, HealthError, assert_same_health, compile_health
+from labkit.contract.invariants import INVARIANTS, survey
 from labkit.contract.parity import ParityError, assert_parity, settings, versions
 from labkit.contract.plan import Plan, PlanError, Run, agree, announce, executing
 from labkit.contract.preflight import PreflightError, preflight, receive, send
 from labkit.contract.together import Contract
+from labkit.contract.triage import Evidence, evidence_of, triage
 from labkit.contract.warmup import NotSteady, Warm, sealed, warm_up
 from labkit.contract.watchdog import Heartbeat, Watchdog, crash_after
 
 __all__ = [
+    "INVARIANTS",
     "Absent",
     "Contract",
     "ContractError",
     "DigestError",
+    "Evidence",
     "Exchange",
     "FingerprintError",
     "Fingerprints",
@@ -40,6 +44,7 @@ __all__ = [
     "compile_health",
     "crash_after",
     "digest",
+    "evidence_of",
     "executing",
     "fingerprint",
     "preflight",
@@ -48,6 +53,8 @@ __all__ = [
     "sealed",
     "send",
     "settings",
+    "survey",
+    "triage",
     "versions",
     "warm_up",
 ]

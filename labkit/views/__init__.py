@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from labkit.views.collectives import gradients
 from labkit.views.compare import ratios, timings
+from labkit.views.divergence import first_difference
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.graph import graph, graph_text
 from labkit.views.shares import breakdown
@@ -11,12 +12,14 @@ from labkit.views.source import beside_source
 from labkit.views.stages import stages, stages_static
 from labkit.views.strip import strip, strip_text, strips
 from labkit.views.style import label_figure
+from labkit.views.triage import triage
 
 __all__ = [
     "beside_source",
     "breakdown",
     "explorer",
     "explorer_static",
+    "first_difference",
     "gradients",
     "graph",
     "graph_text",
@@ -28,4 +31,5 @@ __all__ = [
     "strip_text",
     "strips",
     "timings",
+    "triage",
 ]

@@ -16,6 +16,7 @@ from labkit.study.checks import (
     contract,
     cost,
     dtensor,
+    endings,
     functional,
     groups,
     guards,
@@ -34,19 +35,8 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, dtensor, redistribute),
-    *(
-        rendezvous,
-        groups,
-        symmetry,
-        contract,
-        membership,
-        training,
-        backend,
-        stream_graphs,
-        streams,
-        logs,
-        reference,
-    ),
+    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, streams, logs, reference),
+    *(contract, endings),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import audit, broadcast, gate, loop, mean, reading, start
+from labkit.study.exercises import audit, broadcast, gate, loop, mean, reading, start, symmetry
 from labkit.study.exercises.base import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
@@ -17,6 +17,7 @@ EXERCISES: dict[str, Exercise] = {
         *(start.EXERCISE, broadcast.EXERCISE, mean.EXERCISE),
         *(reading.FIND, reading.ONE, reading.COUNT),
         *(gate.EXERCISE, loop.EXERCISE, audit.EXERCISE),
+        *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
     )
 }
 
