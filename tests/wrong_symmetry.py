@@ -54,12 +54,6 @@ def no_plan(x, steps, recompute):
     return {"calls": steps}
 
 
-def skips(x):
-    if x.sum() > 0:
-        return funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return torch.zeros_like(x)
-
-
 def breaks(x):
     total = funcol.all_reduce(x, "sum", dist.group.WORLD)
     return total if total.sum() > 0 else torch.zeros_like(total)
@@ -74,18 +68,21 @@ def forgets_the_result(x):
     funcol.all_reduce(x, "sum", dist.group.WORLD)
 
 
-WRONG = [
-    ("symmetry.parity", who_it_is, "compare what changes graphs and kernels"),
-    ("symmetry.parity", as_asked, "compare what it became, config.resolve()"),
-    ("symmetry.parity", only_compile, "fullgraph changes what a break does"),
-    ("symmetry.parity", nothing_of_compiling, "one rank that does not compile"),
-    ("symmetry.parity", as_a_list, "return a dict"),
-    ("symmetry.plan", counts_only, "name every call in the order"),
-    ("symmetry.plan", no_shape, "tensors={'x': x}"),
-    ("symmetry.plan", no_phase, "what is optional is said"),
-    ("symmetry.plan", no_plan, "returns labkit.contract.Plan.of"),
-    ("symmetry.repair", skips, "call it on every rank, and choose afterwards"),
-    ("symmetry.repair", breaks, "torch.where"),
-    ("symmetry.repair", by_its_own_shard, "decide by the sum over all ranks"),
-    ("symmetry.repair", forgets_the_result, "return the tensor"),
-]
+SETTINGS = {
+    who_it_is: "compare what changes graphs and kernels",
+    as_asked: "compare what it became, config.resolve()",
+    only_compile: "fullgraph changes what a break does",
+    nothing_of_compiling: "one rank that does not compile",
+    as_a_list: "return a dict",
+}
+PLANS = {
+    counts_only: "name every call in the order",
+    no_shape: "tensors={'x': x}",
+    no_phase: "what is optional is said",
+    no_plan: "returns labkit.contract.Plan.of",
+}
+BRANCHES = {
+    breaks: "torch.where",
+    by_its_own_shard: "decide by the sum over all ranks",
+    forgets_the_result: "return the tensor",
+}

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import wrong_answers
 import wrong_readings
+import wrong_symmetry
 
 import labkit
 from labkit import check, tensor_parallel
@@ -334,6 +335,9 @@ MISTAKES = {
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,
+    "symmetry.parity": wrong_symmetry.SETTINGS,
+    "symmetry.plan": wrong_symmetry.PLANS,
+    "symmetry.repair": wrong_symmetry.BRANCHES,
 }
 
 
