@@ -102,8 +102,8 @@ def evidence_of(found: Any) -> Evidence:
         text = str(found)
         hung = found.headline.startswith(("stalled", "no end"))
         _, mark, rest = text.partition("First difference, ")
-        lines = [line.strip() for line in rest.splitlines()[:3]] if mark else []
-        return Evidence(hung=hung, difference=" · ".join(lines))
+        head, *calls = [" ".join(line.split()) for line in rest.splitlines()[:3]] if mark else [""]
+        return Evidence(hung=hung, difference=f"{head} {', '.join(calls)}".strip())
     if hasattr(found, "counts") and hasattr(found, "breaks") and hasattr(found.breaks, "itertuples"):
         counts = found.counts()
         return Evidence(

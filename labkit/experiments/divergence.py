@@ -169,7 +169,7 @@ def judge(error: RankError) -> tuple[str, str]:
         waits = [f"rank {o.rank} in {o.waits}" for o in error.outcomes if o.waits]
         return "hung", ", ".join(sorted(waits)) or error.headline
     if first.kind == "dead":
-        return "crash", first.describe().splitlines()[0]
+        return "crash", first.describe().splitlines()[0].removesuffix(", here:")
     if first.kind == "unfinished":
         return "hung", error.headline
     said = first.message.strip().splitlines()

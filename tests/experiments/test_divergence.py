@@ -93,8 +93,10 @@ def test_bytes_that_do_not_fit_end_a_process(ranks):
 
 def test_a_drill_of_the_readers_own(ranks):
     def mine(site):
-        with site.call(Plan.of("infer", calls=1 + site.odd)):
-            return site.rank
+        with site.call(Plan.of("infer", calls=1 + site.odd)) as run:
+            for _ in range(1 + site.odd):
+                run.step()
+        return site.rank
 
     def broken(site):
         raise KeyError("a mistake in the drill")
