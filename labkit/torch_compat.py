@@ -6,6 +6,7 @@ which says the name, the installed version and the supported range.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -13,7 +14,7 @@ import pickle
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -390,3 +391,21 @@ def pretend_streams() -> Callable[[int], Any]:
             )
         setattr(owner, name, stand_in)
     return stream
+
+
+# --- ranks that compile together ---
+
+
+@contextlib.contextmanager
+def compiling_together(guards: bool = False, compiler: bool = False) -> Iterator[None]:
+    """Ranks tell each other about guards (`set_enable_guard_collectives`) or traces (`enable_compiler_collectives`)."""
+    import torch
+
+    if not hasattr(torch.compiler, "set_enable_guard_collectives"):
+        raise UnsupportedTorch("this torch has no torch.compiler.set_enable_guard_collectives")
+    before = torch.compiler.set_enable_guard_collectives(guards)
+    try:
+        with require("torch._dynamo.config").patch(enable_compiler_collectives=compiler):
+            yield
+    finally:
+        torch.compiler.set_enable_guard_collectives(bool(before))

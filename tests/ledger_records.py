@@ -9,6 +9,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import contract_records
+
 from labkit.study.checks import CHECKS
 from labkit.study.claims import load
 
@@ -534,6 +536,9 @@ CASES: dict[str, list[Record]] = {
     "logs.guards_are_shown": [{}, {"guards": []}],
     "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
 }  # fmt: skip
+
+BASE |= contract_records.BASE
+CASES |= contract_records.CASES
 
 
 def patched(record: Record, patch: Record) -> Record:

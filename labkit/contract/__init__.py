@@ -1,7 +1,63 @@
-"""What keeps compiled distributed code and its eager path as they were meant: tests that a project can copy."""
+"""What keeps compiled distributed code as it was meant: parts that a project can copy, each usable alone."""
 
 from __future__ import annotations
 
+from labkit.contract.digests import DigestError, InputDigests, digest
 from labkit.contract.eager import assert_in_place, dispatched
+from labkit.contract.exchange import Absent, ContractError, Exchange, rehearse
+from labkit.contract.fingerprints import FingerprintError, Fingerprints, fingerprint
+from labkit.contract.health import Health, HealthError, assert_same_health, compile_health
+from labkit.contract.invariants import INVARIANTS, survey
+from labkit.contract.parity import ParityError, assert_parity, settings, versions
+from labkit.contract.plan import Plan, PlanError, Run, agree, announce, executing
+from labkit.contract.preflight import PreflightError, preflight, receive, send
+from labkit.contract.together import Contract
+from labkit.contract.triage import Evidence, evidence_of, triage
+from labkit.contract.warmup import NotSteady, Warm, sealed, warm_up
+from labkit.contract.watchdog import Heartbeat, Watchdog, crash_after
 
-__all__ = ["assert_in_place", "dispatched"]
+__all__ = [
+    "INVARIANTS",
+    "Absent",
+    "Contract",
+    "ContractError",
+    "DigestError",
+    "Evidence",
+    "Exchange",
+    "FingerprintError",
+    "Fingerprints",
+    "Health",
+    "HealthError",
+    "Heartbeat",
+    "InputDigests",
+    "NotSteady",
+    "ParityError",
+    "Plan",
+    "PlanError",
+    "PreflightError",
+    "Run",
+    "Warm",
+    "Watchdog",
+    "agree",
+    "announce",
+    "assert_in_place",
+    "assert_parity",
+    "assert_same_health",
+    "compile_health",
+    "crash_after",
+    "digest",
+    "dispatched",
+    "evidence_of",
+    "executing",
+    "fingerprint",
+    "preflight",
+    "receive",
+    "rehearse",
+    "sealed",
+    "send",
+    "settings",
+    "survey",
+    "triage",
+    "versions",
+    "warm_up",
+]

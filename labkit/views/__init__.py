@@ -5,6 +5,7 @@ from __future__ import annotations
 from labkit.views.collectives import gradients
 from labkit.views.compare import ratios, timings
 from labkit.views.condition import calculator
+from labkit.views.divergence import first_difference
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.graph import graph, graph_text
 from labkit.views.redraw import redraw
@@ -14,6 +15,7 @@ from labkit.views.stages import stages, stages_static
 from labkit.views.streams import timeline, timeline_text
 from labkit.views.strip import strip, strip_text, strips
 from labkit.views.style import label_figure
+from labkit.views.triage import triage
 
 __all__ = [
     "beside_source",
@@ -21,6 +23,7 @@ __all__ = [
     "calculator",
     "explorer",
     "explorer_static",
+    "first_difference",
     "gradients",
     "graph",
     "graph_text",
@@ -35,4 +38,5 @@ __all__ = [
     "timeline",
     "timeline_text",
     "timings",
+    "triage",
 ]

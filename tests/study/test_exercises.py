@@ -11,6 +11,7 @@ import wrong_answers
 import wrong_guardrails
 import wrong_programs
 import wrong_readings
+import wrong_symmetry
 
 import labkit
 from labkit import check, tensor_parallel
@@ -342,6 +343,9 @@ MISTAKES = {
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,
+    "symmetry.parity": wrong_symmetry.SETTINGS,
+    "symmetry.plan": wrong_symmetry.PLANS,
+    "symmetry.repair": wrong_symmetry.BRANCHES,
 }
 
 

@@ -13,8 +13,10 @@ from labkit.study.checks import (
     breaks,
     cliff,
     collectives,
+    contract,
     cost,
     dtensor,
+    endings,
     functional,
     groups,
     guards,
@@ -37,6 +39,7 @@ PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_programs),
     *(streams, logs, reference),
+    *(contract, endings),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

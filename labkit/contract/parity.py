@@ -1,0 +1,116 @@
+"""Settings compared at start-up: whatever changes graphs or the choice of kernels is the same on every rank.
+
+Enforces, of topic 12's table "Rank-parity invariants", the column *at init* of the rows Topology, Compile mode,
+Kernel/backend selection, Optional phases, and Drift tripwires. What a setting resolves to counts, not what was asked:
+'auto' on two ranks can mean two kernels. Copy this file and exchange.py; they need only torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from labkit.contract.exchange import ContractError, Exchange
+
+__all__ = ["UNSET", "ParityError", "assert_parity", "differences", "settings", "versions"]
+
+UNSET = "not set"
+
+
+class ParityError(ContractError):
+    """Ranks run with other settings; `differs` has them: name, then each rank's value."""
+
+    def __init__(self, differs: Mapping[str, Mapping[int, str]], compared: int) -> None:
+        self.differs = {key: dict(values) for key, values in differs.items()}
+        lines = [
+            f"    {key}: " + ", ".join(f"rank {rank} {value}" for rank, value in values.items())
+            for key, values in differs.items()
+        ]
+        self.compared = compared
+        super().__init__("\n".join([f"{len(differs)} of {compared} settings differ between ranks:", *lines]))
+
+    def __reduce__(self) -> tuple[type[ParityError], tuple[Any, ...]]:
+        return type(self), (self.differs, self.compared)  # an exception pickles by its message otherwise
+
+
+def versions() -> dict[str, str]:
+    """What this rank runs on, as far as it changes graphs or kernels: Python, torch, CUDA, device, global switches.
+
+    >>> sorted(versions())[:2]
+    ['cuda', 'default dtype']
+    """
+    import torch
+
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "float32 matmul": torch.get_float32_matmul_precision(),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "default dtype": str(torch.get_default_dtype()),
+        "grad enabled": str(torch.is_grad_enabled()),
+    }
+    if torch.cuda.is_available():
+        found["device"] = torch.cuda.get_device_name()
+        found["capability"] = str(torch.cuda.get_device_capability())
+    return found
+
+
+def settings(
+    env: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    effective: Mapping[str, Callable[[], Any]] | None = None,
+    topology: Mapping[str, Any] | None = None,
+    with_versions: bool = True,
+) -> dict[str, str]:
+    """This rank's settings under one name each, as text.
+
+    env: names of environment variables. flags: values as they were asked for. effective: functions that say what was
+    chosen *here*, such as the attention backend that 'auto' became; what they return stands under 'NAME in effect'.
+    topology: world size, degree of parallelism, roles. An `effective` that raises is a value too.
+
+    >>> found = settings(flags={"attention": "auto"}, effective={"attention": lambda: "flash"}, with_versions=False)
+    >>> found["flag attention"], found["attention in effect"]
+    ("'auto'", "'flash'")
+    """
+    found = {f"env {name}": os.environ.get(name, UNSET) for name in env}
+    found |= {f"flag {name}": repr(value) for name, value in (flags or {}).items()}
+    found |= {f"topology {name}": repr(value) for name, value in (topology or {}).items()}
+    for name, resolve in (effective or {}).items():
+        try:
+            found[f"{name} in effect"] = repr(resolve())
+        except Exception as error:
+            found[f"{name} in effect"] = f"{type(error).__name__}: {error}"
+    return found | ({f"version {name}": value for name, value in versions().items()} if with_versions else {})
+
+
+def assert_parity(exchange: Exchange, mine: Mapping[str, Any]) -> dict[str, str]:
+    """Compare settings between the ranks of an exchange, and return them where all agree.
+
+    Call it after start-up and whenever one of them can have changed. Raises ParityError on every rank, naming each
+    setting that differs with each rank's value, and Absent after the exchange's deadline for a rank that never comes.
+
+    >>> from labkit.contract.exchange import rehearse
+    >>> print(rehearse(2, lambda exchange: assert_parity(exchange, {"compile": exchange.rank == 0}))[1])
+    1 of 1 settings differ between ranks:
+        compile: rank 0 True, rank 1 False
+    """
+    said = {str(key): str(value) for key, value in mine.items()}
+    every = exchange.gather("parity", said)
+    differs = differences(every)
+    if differs:
+        raise ParityError(differs, len({key for found in every.values() for key in found}))
+    return said
+
+
+def differences(every: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, str]]:
+    """The settings that are not the same on all ranks, with each rank's value; 'not set' where a rank has none.
+
+    >>> differences({0: {"a": 1, "b": 2}, 1: {"a": 1}})
+    {'b': {0: '2', 1: 'not set'}}
+    """
+    keys = dict.fromkeys(key for found in every.values() for key in found)
+    values = {key: {rank: str(found.get(key, UNSET)) for rank, found in every.items()} for key in keys}
+    return {key: by_rank for key, by_rank in values.items() if len(set(by_rank.values())) > 1}

@@ -1,0 +1,225 @@
+"""Programs in which one rank goes its own way, each in another manner; whole, they are ordinary small programs.
+
+A drill is a function of a `Site`: its contract, with every place at which a real program would deal with it. Rank 1
+(the last one) misbehaves where `site.odd` says so; without, all ranks do the same. Sources: topic 12, experiment 2,
+and its gotchas; what gloo makes of each was found by running them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from labkit.contract import Contract, Exchange, Plan
+
+__all__ = ["DRILLS", "Site"]
+
+SLOW_S, PATIENCE_S = 2.2, 1.0  # a compile that takes longer than a collective waits, in `recompile`
+
+Drill = Callable[["Site"], Any]
+
+
+class Site(Contract):
+    """A contract whose rank may be the odd one out."""
+
+    def __init__(self, exchange: Exchange, on: Iterable[str], odd: bool) -> None:
+        from labkit import places
+
+        super().__init__(exchange, on, lambda file, line: places.place(file, line))
+        self.odd = odd
+
+
+def shape(site: Site) -> Any:
+    """Rank 1 has the same matrix, the other way round: as many elements, in another order."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.arange(6.0).reshape(2, 3)
+    if site.odd:
+        x = x.t().contiguous()
+    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
+        site.inputs(x=x)
+        run.step()
+        dist.all_reduce(x)
+    return x.tolist()
+
+
+def size(site: Site) -> Any:
+    """Rank 1 has two elements more."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(6 if site.odd else 4)
+    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
+        site.inputs(x=x)
+        run.step()
+        dist.all_reduce(x)
+    return x.tolist()
+
+
+def dtype(site: Site) -> Any:
+    """Rank 1 has integers."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(4, dtype=torch.int32 if site.odd else torch.float32)
+    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
+        site.inputs(x=x)
+        run.step()
+        dist.all_reduce(x)
+    return x.tolist()
+
+
+def flag(site: Site) -> Any:
+    """A switch that is set on rank 1 only adds an optional phase, with a collective of its own."""
+    import torch
+    import torch.distributed as dist
+
+    recompute = site.odd  # such as an environment variable that one host has
+    site.settings(kv_recompute=recompute)
+    x = torch.ones(4)
+    with site.call(
+        Plan.of("infer", {"x": x}, calls=1 + recompute, phases={"kv_recompute": recompute})
+    ) as run:
+        site.inputs(x=x)
+        for _ in range(1 + recompute):
+            run.step()
+            dist.all_reduce(x)
+    return x.tolist()
+
+
+def backend(site: Site) -> Any:
+    """'auto' becomes another kernel on rank 1, one that combines by maximum and not by sum."""
+    import torch
+    import torch.distributed as dist
+
+    chosen = "paged" if site.odd else "flash"
+    site.settings(attention="auto", attention_in_effect=chosen)
+    x = torch.arange(4.0) + 1
+    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
+        site.inputs(x=x)
+        run.step()
+        dist.all_reduce(x, dist.ReduceOp.MAX if chosen == "paged" else dist.ReduceOp.SUM)
+    return x.tolist()
+
+
+def branch(site: Site) -> Any:
+    """A compiled function has an `if` on the values of a shard, and rank 1 holds other values."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    def program(x):
+        if x.sum() > 0:
+            x = funcol.all_reduce(x, "sum", dist.group.WORLD)
+        return funcol.all_reduce(x + 1, "sum", dist.group.WORLD)
+
+    shard = -torch.ones(4) if site.odd else torch.ones(4)  # of its own on every rank: no input to compare
+    with site.call(Plan.of("infer", {"shard": shard}, calls=1)) as run, site.compiling(), torch.no_grad():
+        run.step()
+        return (torch.compile(program, backend="eager")(shard) + 0).tolist()
+
+
+def count(site: Site) -> Any:
+    """Rank 1 runs one layer fewer."""
+    import torch
+    import torch.distributed as dist
+
+    layers = 2 if site.odd else 3
+    x = torch.ones(4)
+    with site.call(Plan.of("infer", {"x": x}, calls=layers)) as run:
+        site.inputs(x=x)
+        for _ in range(layers):
+            run.step()
+            dist.all_reduce(x)
+    return x.tolist()
+
+
+def order(site: Site) -> Any:
+    """Rank 1 reduces the same two tensors in the other order."""
+    import torch
+    import torch.distributed as dist
+
+    q, k = torch.ones(4), torch.ones(4) * 10
+    todo = [("q", q), ("k", k)]
+    if site.odd:
+        todo.reverse()
+    with site.call(Plan.of("infer", {"q": q, "k": k}, calls=[name for name, _ in todo])) as run:
+        site.inputs(q=q, k=k)
+        for name, x in todo:
+            run.step(name)
+            dist.all_reduce(x)
+    return [q.tolist(), k.tolist()]
+
+
+def inputs(site: Site) -> Any:
+    """Rank 1 was given another batch, of the same shape."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.arange(4.0) + (0.25 if site.odd else 0)
+    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
+        site.inputs(x=x)
+        run.step()
+        dist.all_reduce(x)
+    return x.tolist()
+
+
+def break_(site: Site) -> Any:
+    """Rank 1 prints inside the compiled function, which breaks its graph."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    def program(x, talk):
+        y = funcol.all_reduce(x, "sum", dist.group.WORLD)
+        if talk:
+            print("", end="")
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD)
+
+    x = torch.ones(4)
+    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run, site.compiling(), torch.no_grad():
+        site.inputs(x=x)
+        run.step()
+        return (torch.compile(program, backend="eager")(x, site.odd) + 0).tolist()
+
+
+def recompile(site: Site) -> Any:
+    """Rank 1's second call is longer: it compiles again, for longer than its peer's collective waits."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE_S))
+    made: list[Any] = []
+
+    def backend(graph, examples):
+        if made:
+            time.sleep(SLOW_S)
+        made.append(graph)
+        return graph.forward
+
+    def program(x):
+        return funcol.all_reduce(x.mean(0), "sum", group)  # ones, however long
+
+    compiled = torch.compile(program, backend=backend)
+    with site.compiling(), torch.no_grad():
+        for index, rows in enumerate((2, 3 if site.odd else 2)):
+            x = torch.ones(rows, 4)  # a shard: as long as this rank's part of the sequence
+            dist.barrier()
+            with site.call(Plan.of("infer", {"shard": x}, calls=1, index=index)) as run:
+                run.step()
+                y = (compiled(x) + 0).tolist()
+    return y
+
+
+DRILLS: dict[str, Drill] = {
+    function.__name__.strip("_"): function
+    for function in (shape, size, dtype, flag, backend, branch, count, order, inputs, break_, recompile)
+}

@@ -1,0 +1,106 @@
+"""Records of the contract's checks: each part catches the odd rank, and in the cases that follow it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OK = ["ok", "ok"]
+
+
+def caught(error: str) -> dict[str, Any]:
+    return {"alike": OK, "odd": [error, error]}
+
+
+def alone(error: str, rank_0: str = "ok") -> dict[str, Any]:
+    """Only the odd rank raises."""
+    return {"alike": OK, "odd": [rank_0, error]}
+
+
+PARITY = caught(
+    "ParityError: 1 of 1 settings differ between ranks:\n    flag a: rank 0 'usual', rank 1 'other'"
+)
+PLAN = caught("PlanError: the ranks plan different calls:\n    number of calls: rank 0 2, rank 1 3")
+MISSED = {"odd": OK}
+WOLF = {"alike": ["ParityError: 1 of 1", "ParityError: 1 of 1"]}  # it raises where nothing differs
+ONE_ONLY = {"odd": ["ok", "ParityError: 1 of 1"]}
+
+BASE = {
+    "contract.settings": {
+        **dict.fromkeys(
+            (
+                "tensor_parallel",
+                "compile",
+                "fullgraph",
+                "attention_backend",
+                "pipeline",
+                "effective",
+                "again",
+                "tripwires",
+            ),
+            PARITY,
+        ),
+        "requested": {"alike": OK, "odd": OK},
+    },
+    "contract.calls": {
+        **dict.fromkeys(("action", "epoch", "phase", "number"), PLAN),
+        "fewer": alone("PlanError: 1 calls were made, planned were 2"),
+        "more": alone("PlanError: call 3 is 'call', planned were 2 calls"),
+        "announced": alone("ValueError: followed: True, 2 calls"),
+    },
+    "contract.drift": {
+        "input": caught(
+            "DigestError: call 0: 1 of 1 inputs differ between ranks:\n    x: rank 0 ab, rank 1 cd"
+        ),
+        "warmup": {"alike": OK, "odd": OK},
+        "weight": caught("FingerprintError: shards changed since they were fingerprinted: rank 1: w"),
+        "updated": {"alike": OK, "odd": OK},
+    },
+    "endings.ending": {
+        "refused": "meta 'callback' (function) cannot be pickled: no",
+        "together": alone("MemoryError: out of memory", "ContractError: rank 1 failed: out of memory"),
+        "orphan": {"on": 17, "off": None},
+    },
+}
+
+
+def one(row: str) -> list[dict[str, Any]]:
+    """The ways in which a part that has to catch one row can fail."""
+    return [{}, {row: MISSED}, {row: WOLF}, {row: ONE_ONLY}]
+
+
+CASES: dict[str, list[dict[str, Any]]] = {
+    "contract.topology_is_compared": one("tensor_parallel"),
+    "contract.compile_settings_are_compared": [*one("compile"), {"fullgraph": MISSED}],
+    "contract.backend_flags_are_compared": one("attention_backend"),
+    "contract.the_backend_in_effect_counts": [*one("effective"), {"requested": PARITY}],
+    "contract.parity_can_be_checked_again": one("again"),
+    "contract.the_pipeline_is_pinned": one("pipeline"),
+    "contract.tripwires_are_compared": one("tripwires"),
+    "contract.the_action_travels": one("action"),
+    "contract.epochs_travel": one("epoch"),
+    "contract.phases_are_in_the_plan": [*one("phase"), {"number": MISSED}],
+    "contract.the_plan_is_followed": [
+        {},
+        {"announced": MISSED},
+        {"announced": {"odd": ["ok", "ValueError: followed: False, 2 calls"]}},
+        {"announced": WOLF},
+    ],
+    "contract.calls_are_counted": [{}, {"fewer": MISSED}, {"more": MISSED}, {"more": WOLF}],
+    "contract.digests_catch_inputs": one("input"),
+    "contract.warmup_has_no_digest": [*one("input"), {"warmup": caught("DigestError: call -1: 1 of 1")}],
+    "contract.fingerprints_catch_weights": one("weight"),
+    "contract.weights_change_only_by_agreement": [*one("weight"), {"updated": caught("FingerprintError: w")}],
+    "contract.both_tripwires_catch": [*one("input"), {"weight": MISSED}],
+    "endings.preflight_fails_on_the_sender": [{}, {"refused": ""}, {"refused": "TypeError: another"}],
+    "endings.ranks_fail_together": [
+        {},
+        {"together": {"odd": ["Absent: rank 1 did not come", "MemoryError: out of memory"]}},
+        {"together": WOLF},
+    ],
+    "endings.an_orphan_leaves": [
+        {},
+        {"orphan": {"on": 1}},
+        {"orphan": {"on": 0, "off": 0}},
+        {"orphan": {"off": 17}},
+    ],
+}

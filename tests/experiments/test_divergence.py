@@ -1,0 +1,144 @@
+"""Drills and defences: what gloo makes of each, who notices, and that nothing is noticed where nothing differs."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from labkit.contract import Plan
+from labkit.experiments import divergence
+from labkit.experiments.drills import DRILLS
+from labkit.ranks.errors import Outcome, RankError
+from labkit.report import Report
+
+QUICK = ["shape", "order", "count", "backend", "inputs"]
+FOUR = ["none", "parity", "plan", "digests", "collective check", "guard collectives"]
+
+
+@pytest.fixture(scope="module")
+def some(ranks) -> Report:
+    return divergence.run(ranks, QUICK, defences=FOUR)
+
+
+@pytest.fixture(scope="module")
+def compiled(ranks) -> Report:
+    return divergence.run(
+        ranks, ["break", "branch"], defences=["none", "plan", "health", "guard collectives"]
+    )
+
+
+def outcomes(report: Report) -> dict[tuple[str, str], str]:
+    return {(row.drill, row.defence): row.outcome for row in report.frame.itertuples()}
+
+
+def test_what_gloo_makes_of_each_without_a_defence(some):
+    found = outcomes(some)
+    for drill in ("shape", "order", "backend", "inputs"):
+        assert found[drill, "none"] == "wrong", drill
+    assert found["count", "none"] == "hung"
+
+
+def test_each_defence_notices_its_own_and_lets_others_through(some):
+    found = outcomes(some)
+    noticed = {d: {drill for drill in QUICK if found[drill, d] == "caught"} for d in FOUR}
+    assert noticed == {
+        "none": set(),
+        "parity": {"backend"},
+        "plan": {"shape", "order", "count"},
+        "digests": {"shape", "inputs"},
+        "collective check": {"shape", "order", "count", "backend"},
+        "guard collectives": set(),
+    }
+    assert found["count", "guard collectives"] == divergence.NOTHING
+    assert found["count", "parity"] == "hung", "a defence that does not fit changes nothing"
+
+
+def test_what_was_said_names_both_values(some):
+    said = some.frame.set_index(["drill", "defence"])["said"]
+    assert "rank 0 flash, rank 1 paged" in said["backend", "parity"]
+    assert "rank 0 3, rank 1 2" in said["count", "plan"]
+    assert "rank 0 has [[11" in said["order", "none"] and "rank 0 in all_reduce" in said["count", "none"]
+
+
+def test_the_record_of_a_drill_holds_its_own_collectives_only(some):
+    calls = some.tables["collectives"].query("drill == 'count'")
+    numbers = calls.groupby("rank")["number"].agg(list).to_dict()
+    assert numbers == {0: [1, 2, 3], 1: [1, 2]}
+    assert list(calls[~calls["ended"]]["rank"]) == [0]
+
+
+@pytest.mark.slow
+def test_compiled_code_that_differs(compiled):
+    found = outcomes(compiled)
+    assert found["break", "none"] == "right" and found["break", "health"] == "caught"
+    assert found["break", "plan"] == "right"
+    assert found["branch", "none"] in ("hung", "wrong") and found["branch", "plan"] == found["branch", "none"]
+    (said,) = compiled.frame.query("drill == 'break' and defence == 'health'")["said"]
+    assert "first other break: rank 0 none, rank 1" in said and "print" in said
+
+
+@pytest.mark.slow
+def test_ranks_that_compile_together_are_repaired(ranks):
+    found = outcomes(divergence.run(ranks, ["recompile"], defences=["none", "guard collectives"], stall=20.0))
+    assert found["recompile", "none"] == "error", "the peer's collective timed out"
+    # on a machine that stands still for a second even these time out; never are the numbers wrong
+    assert found["recompile", "guard collectives"] in ("repaired", "error")
+
+
+def test_bytes_that_do_not_fit_end_a_process(ranks):
+    found = divergence.run(ranks, ["size"], defences=["none", "plan"])
+    assert list(found.frame["outcome"]) == ["crash", "caught"]
+    assert "SIGABRT" in found.frame["said"][0]
+
+
+def test_a_drill_of_the_readers_own(ranks):
+    def mine(site):
+        with site.call(Plan.of("infer", calls=1 + site.odd)) as run:
+            for _ in range(1 + site.odd):
+                run.step()
+        return site.rank
+
+    def broken(site):
+        raise KeyError("a mistake in the drill")
+
+    found = divergence.run(ranks, ["mine"], drills={"mine": mine}, defences=["none"])
+    assert list(found.frame["outcome"]) == ["right"]
+    with pytest.raises(
+        RuntimeError, match=r"(?s)drill 'broken' fails without an odd rank.*a mistake in the drill"
+    ):
+        divergence.run(ranks, ["broken"], drills={"broken": broken})
+
+
+def test_bad_requests_are_refused_before_anything_runs(ranks):
+    for arguments, says in (
+        ((["shap"],), "unknown drill 'shap': there is shape, size"),
+        (((), {"defences": ["none", "luck"]}), "unknown defence 'luck': there is none, parity"),
+        (((), {"defences": ["plan"]}), "judged against 'none'"),
+    ):
+        *positional, keywords = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
+        with pytest.raises(ValueError, match=says):
+            divergence.run(ranks, *positional, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "headline", "judged"),
+    [
+        (Outcome(0, "error", "PlanError", "two"), "rank 0 failed", ("caught", "PlanError: two")),
+        (Outcome(0, "error", "Diverged", "other"), "rank 0 failed", ("caught", "Diverged: other")),
+        (Outcome(0, "error", "RuntimeError", "Timed out\nmore"), "rank 0 failed", ("error", "RuntimeError: Timed out")),
+        (Outcome(0, "unfinished", waits="all_reduce"), "stalled: the ranks", ("hung", "rank 0 in all_reduce")),
+        (Outcome(0, "dead", code=-6), "rank 0 failed", ("crash", "rank 0 died: killed by SIGABRT.")),
+        (Outcome(0, "unfinished"), "no end within 60 s", ("hung", "no end within 60 s")),
+    ],
+)  # fmt: skip
+def test_how_an_end_is_judged(outcome, headline, judged):
+    assert divergence.judge(RankError(headline, [outcome, Outcome(1, "ok")])) == judged
+
+
+def test_every_drill_says_what_it_does_and_the_report_is_drawn_after_saving(some, tmp_path):
+    assert all(function.__doc__ for function in DRILLS.values())
+    loaded = Report.load(some.save(tmp_path))
+    pd.testing.assert_frame_equal(loaded.frame, some.frame, check_dtype=False)
+    assert "order: none wrong, parity wrong, plan caught" in loaded.figure().summary
+    drawn = loaded.figure("difference", drill="count")
+    assert "The ranks part at collective 3" in drawn.summary and "never called it" in drawn.summary
