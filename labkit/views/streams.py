@@ -65,7 +65,7 @@ def timeline(
         _panel(sheet, run, longest, unit if i == len(runs) - 1 else "", path, arrows)
         _list(sheet, run)
     seen = {kind for run in runs.values() for kind in _kinds(run)}
-    keys = [(style.KINDS[kind][1], style.swatch(kind)) for kind in KINDS if kind in seen]
+    keys = [(style.STREAM_KINDS[kind][1], style.swatch(kind)) for kind in KINDS if kind in seen]
     if path and any(run.path is not None and len(run.path) for run in runs.values()):
         keys.append(("critical path", _path_key))
     if arrows and any(len(run.arrows) for run in runs.values()):
@@ -172,7 +172,11 @@ def _bars(ax: Axes, spans: pd.DataFrame) -> None:
     ]
     for kind, rows, start, end in parts:
         high, low = style.SHAPES[kind]
-        look = {"facecolor": style.KINDS[kind][0], "edgecolor": "white", "hatch": style.HATCHES.get(kind)}
+        look = {
+            "facecolor": style.STREAM_KINDS[kind][0],
+            "edgecolor": "white",
+            "hatch": style.HATCHES.get(kind),
+        }
         for top, mine in rows.groupby("top"):
             bars = list(zip(mine[start], mine[end] - mine[start], strict=True))
             ax.broken_barh(bars, (top + high * LANE, (low - high) * LANE), linewidth=0.6, **look)
@@ -187,7 +191,7 @@ def _words(ax: Axes, spans: pd.DataFrame, per_inch: float) -> None:
         if len(text) < 2 and text != bar.name:
             continue
         middle = bar.top + LANE * sum(style.SHAPES[bar.kind]) / 2
-        ink = ink_on(style.KINDS[bar.kind][0])
+        ink = ink_on(style.STREAM_KINDS[bar.kind][0])
         ax.text((bar.work + bar.end) / 2, middle, text, ha="center", va="center", fontsize=7.5, color=ink)
 
 

@@ -35,7 +35,12 @@ KINDS: dict[str, tuple[str, str]] = {
     "compile": ("#4B3F72", "compiling"),
     "transfer": ("#E69F00", "transfer on another thread"),
     "wait": ("#56B4E9", "wait"),
-    # of streams
+}
+
+# What a stream or its host does; in the timelines of streams only, so the colours above may return.
+STREAM_KINDS: dict[str, tuple[str, str]] = {
+    "compute": KINDS["compute"],
+    "collective": KINDS["collective"],
     "copy": ("#E69F00", "copy"),
     "peer": ("#F4C7AE", "collective, waiting for a peer"),
     "work": ("#BBBBBB", "host at work"),
@@ -328,7 +333,8 @@ class Sheet:
 
 def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any]:
     """A legend key: a bar of `kind`, as tall in its box as in a lane of the strip; filling it where not `shaped`."""
-    colour, (top, bottom) = KINDS[kind][0], SHAPES[kind] if shaped else (0.0, 1.0)
+    colour = (STREAM_KINDS.get(kind) or KINDS[kind])[0]
+    top, bottom = SHAPES[kind] if shaped else (0.0, 1.0)
     look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0, "hatch": HATCHES.get(kind)}
     return lambda ax, x, y: ax.add_patch(
         Rectangle((x, y + 0.14 * top - 0.01), 0.2, 0.14 * (bottom - top), **look)

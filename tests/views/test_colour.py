@@ -28,6 +28,7 @@ VISION = {
 }
 TOGETHER = {
     "kinds": {kind: shade for kind, (shade, _) in style.KINDS.items()},
+    "stream kinds": {kind: shade for kind, (shade, _) in style.STREAM_KINDS.items()},
     "variants": {
         **{letter: shade for letter, (shade, _) in style.VARIANTS.items()},
         **{shade: shade for shade in style.OTHER_VARIANTS},
@@ -69,9 +70,8 @@ def test_the_simulation_knows_colours_that_are_confused():
     assert lab(np.ones(3)) == pytest.approx([100, 0, 0], abs=0.02)
 
 
-@pytest.mark.parametrize("kind", style.KINDS)
-def test_text_on_a_bar_can_be_read(kind):
-    shade = style.KINDS[kind][0]
+@pytest.mark.parametrize("shade", sorted({shade for shade, _ in (style.KINDS | style.STREAM_KINDS).values()}))
+def test_text_on_a_bar_can_be_read(shade):
     assert colour.contrast(colour.ink_on(shade), shade) >= READABLE
 
 
@@ -102,10 +102,9 @@ def test_the_views_write_on_bars_with_that_ink(broken):
 
 
 def test_kinds_of_one_lane_differ_in_more_than_colour():
-    inside = {
-        kind: (style.SHAPES[kind], style.HATCHES.get(kind)) for kind in style.KINDS if kind != "transfer"
-    }
-    assert len(set(inside.values())) == len(inside)
+    for kinds in (style.KINDS.keys() - {"transfer"}, style.STREAM_KINDS):
+        inside = {kind: (style.SHAPES[kind], style.HATCHES.get(kind)) for kind in kinds}
+        assert len(set(inside.values())) == len(inside)
 
 
 def test_bars_and_keys_have_the_shape_of_their_kind(broken):

@@ -9,8 +9,9 @@ from labkit.views import label_figure, strip, style
 
 
 def test_colours_tell_kinds_apart():
-    colours = [colour for colour, _ in style.KINDS.values()]
-    assert len(set(colours)) == len(colours)
+    for kinds in (style.KINDS, style.STREAM_KINDS):
+        colours = [colour for colour, _ in kinds.values()]
+        assert len(set(colours)) == len(colours)
     variants = [colour for colour, _ in style.VARIANTS.values()]
     assert len(set(variants)) == len(variants)
     assert style.variant_colour("B compiled, disabled") == style.variant_colour("B") == "#D55E00"
