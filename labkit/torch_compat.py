@@ -270,7 +270,11 @@ def aot_backend(
         bw_compiler=keep(backward),
         inference_compiler=keep(forward),
         keep_inference_input_mutations=inputs_in_graph,
-        **({"partition_fn": require("functorch.compile").min_cut_rematerialization_partition} if min_cut else {}),
+        **(
+            {"partition_fn": require("functorch.compile").min_cut_rematerialization_partition}
+            if min_cut
+            else {}
+        ),
     )
 
 

@@ -20,7 +20,10 @@ def test_list_and_doctor(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "nothing"], "unknown experiment 'nothing': there is cliff, collectives, overlap, comm_passes"),
+        (
+            ["run", "nothing"],
+            "unknown experiment 'nothing': there is cliff, collectives, overlap, comm_passes",
+        ),
         (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
         (["run", "collectives", "--only", "send"], "no collective begins with 'send'"),
         (["run", "cliff", "--ranks", "0"], "world_size must be a whole number of at least 1, got 0"),

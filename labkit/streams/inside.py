@@ -137,7 +137,9 @@ def _saved(fn: Callable[..., Any], tensors: tuple, streams: int, min_cut: bool) 
     forward: list[Any] = []
     backend = torch_compat.aot_backend(forward, [], min_cut)
     given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
-    found = torch.compile(fn, backend=backend, fullgraph=True)(*given, *[stream(i + 1) for i in range(streams)])
+    found = torch.compile(fn, backend=backend, fullgraph=True)(
+        *given, *[stream(i + 1) for i in range(streams)]
+    )
     count = len(found) if isinstance(found, (tuple, list)) else 1
     output = next(n for n in forward[0].graph.nodes if n.op == "output")
     return [str(getattr(n, "name", n)) for n in output.args[0][count:]]

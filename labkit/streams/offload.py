@@ -79,7 +79,9 @@ class OffloadGraphs:
 
     def __repr__(self) -> str:
         moves = sum(n.word in ("copy", "offload", "reload") for n in self.forward + self.backward)
-        return f"{self.variant}: {len(self.forward)} + {len(self.backward)} nodes, {moves} copies over the link"
+        return (
+            f"{self.variant}: {len(self.forward)} + {len(self.backward)} nodes, {moves} copies over the link"
+        )
 
 
 def offloaded(
@@ -244,7 +246,9 @@ class _Step:
         reads = tuple(dict.fromkeys(self.base[name] for name in node.needs if name in self.base))
         uses: dict[str, Any] = {"reads": reads, "writes": node.name}
         if node.word == "kernel":
-            longest = max(node.flops / (self.rates.tflops * 1e9), node.moved / (self.rates.memory_gbytes * 1e6))
+            longest = max(
+                node.flops / (self.rates.tflops * 1e9), node.moved / (self.rates.memory_gbytes * 1e6)
+            )
             self.program.kernel(node.name, longest, **uses)
         elif node.word == "copy":
             self.program.copy(node.name, self._carried(node), **uses)

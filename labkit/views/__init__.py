@@ -7,6 +7,7 @@ from labkit.views.compare import ratios, timings
 from labkit.views.condition import calculator
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.graph import graph, graph_text
+from labkit.views.offload import offload, offload_table
 from labkit.views.redraw import redraw
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
@@ -26,6 +27,8 @@ __all__ = [
     "graph_text",
     "label_figure",
     "ratios",
+    "offload",
+    "offload_table",
     "redraw",
     "stages",
     "stages_static",

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import audit, broadcast, gate, loop, mean, reading, start, streams
+from labkit.study.exercises import (
+    audit,
+    broadcast,
+    compiled_streams,
+    gate,
+    loop,
+    mean,
+    reading,
+    start,
+    streams,
+)
 from labkit.study.exercises.base import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
@@ -17,6 +27,7 @@ EXERCISES: dict[str, Exercise] = {
         *(start.EXERCISE, broadcast.EXERCISE, mean.EXERCISE),
         *(reading.FIND, reading.ONE, reading.COUNT),
         *(streams.ORDER, streams.HIDE, streams.WAIT),
+        *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(gate.EXERCISE, loop.EXERCISE, audit.EXERCISE),
     )
 }
