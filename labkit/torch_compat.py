@@ -406,23 +406,31 @@ def pretend_streams() -> Callable[[int], Any]:
 # --- streams inside the compiler ---
 
 # what the slides on streams call things, and where they live: (the slides' name, what it is, dotted names to try)
+SHORT = {
+    "V": "torch._dynamo.variables.streams",
+    "I": "torch._dynamo.graph_bytecode_inputs",
+    "O": "torch._dynamo.output_graph",
+    "B": "torch._functorch._aot_autograd.streams",
+    "A": "torch._functorch._activation_offloading.activation_offloading",
+    "N": "torch._inductor",
+}
 STREAM_NAMES = (
-    ("user_obj_table", "the table of stream objects", "torch._dynamo.graph_bytecode_inputs.index_to_external_object_weakref"),
-    ("get_user_obj_by_index", "the graph's look-up", "torch._dynamo.graph_bytecode_inputs.get_user_object_by_index torch._dynamo.graph_bytecode_inputs.get_external_object_by_index"),
-    ("stream stack", "which stream Dynamo is in", "torch._dynamo.variables.streams.SymbolicStreamState"),
-    ("torch.ops.streams.record_event", "operator", "torch._dynamo.variables.streams.record_event"),
-    ("torch.ops.streams.wait_event", "operator", "torch._dynamo.variables.streams.wait_event"),
-    ("torch.ops.streams.wait_stream", "operator", "torch._dynamo.variables.streams.wait_stream"),
-    ("set_current_stream", "node that switches streams", "torch._dynamo.variables.streams.set_current_stream"),
-    ("HOP with deps", "keeps passes from reordering", "torch._inductor.fx_passes.control_dependencies.control_deps"),
-    ("backward rules 1 and 2", "which stream a gradient is summed on", "torch._functorch._aot_autograd.streams.assign_backward_streams"),
-    ("backward rules 3 and 4", "events between streams", "torch._functorch._aot_autograd.streams.insert_backward_syncs"),
-    ("handling user deallocations", "sync_dealloc", "torch._functorch._aot_autograd.streams.sync_deallocations"),
-    ("detection of a late copy_", "raises when compiling", "torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation"),
-    ("no fusion across streams", "streams of the scheduler's nodes", "torch._inductor.scheduler.Scheduler._populate_stream_assignments"),
-    ("with stream1: in the code", "wrapper line", "torch._inductor.codegen.wrapper.EnterCudaStreamContextLine"),
-    ("activation offloading, forward", "pass", "torch._functorch._activation_offloading.activation_offloading.offload_activation_fw_async"),
-    ("activation offloading, backward", "pass", "torch._functorch._activation_offloading.activation_offloading.reload_activation_bw_async"),
+    ("user_obj_table", "the table of stream objects", "I.index_to_external_object_weakref"),
+    ("get_user_obj_by_index", "the graph's look-up", "I.get_user_object_by_index I.get_external_object_by_index"),
+    ("stream stack", "which stream Dynamo is in", "V.SymbolicStreamState"),
+    ("torch.ops.streams.record_event", "operator", "V.record_event"),
+    ("torch.ops.streams.wait_event", "operator", "V.wait_event"),
+    ("torch.ops.streams.wait_stream", "operator", "V.wait_stream"),
+    ("set_current_stream", "node that switches streams", "V.set_current_stream"),
+    ("HOP with deps", "keeps passes from reordering", "N.fx_passes.control_dependencies.control_deps"),
+    ("backward rules 1 and 2", "which stream a gradient is summed on", "B.assign_backward_streams"),
+    ("backward rules 3 and 4", "events between streams", "B.insert_backward_syncs"),
+    ("handling user deallocations", "sync_dealloc", "B.sync_deallocations"),
+    ("detection of a late copy_", "raises an error", "O.OutputGraph.check_event_record_after_input_mutation"),
+    ("no fusion across streams", "streams of its nodes", "N.scheduler.Scheduler._populate_stream_assignments"),
+    ("with stream1: in the code", "wrapper line", "N.codegen.wrapper.EnterCudaStreamContextLine"),
+    ("activation offloading, forward", "pass", "A.offload_activation_fw_async"),
+    ("activation offloading, backward", "pass", "A.reload_activation_bw_async"),
 )  # fmt: skip
 
 
@@ -432,6 +440,8 @@ def stream_table() -> list[tuple[str, str, str]]:
     for slide, what, candidates in STREAM_NAMES:
         there = ""
         for dotted in candidates.split():
+            part, _, rest = dotted.partition(".")
+            dotted = f"{SHORT[part]}.{rest}"
             owner, _, name = dotted.rpartition(".")
             try:
                 if hasattr(require(owner), name):

@@ -22,14 +22,13 @@ OPTIONS = (
     Option("layers", int, "layers, each with an all-gather (default 3)"),
     Option("rounds", int, "timing rounds"),
 )
-DEFAULT, SWITCH, PASSES, SCHEDULING, BUCKETS = (
+DEFAULT, SWITCH, PASSES, SCHEDULING = (
     "default",
     "reorder_for_compute_comm_overlap alone",
     "raise_comms, sink_waits",
     "overlap scheduling",
-    "overlap scheduling, all-gathers in buckets",
 )
-WAYS = (DEFAULT, SWITCH, PASSES, SCHEDULING, BUCKETS)
+WAYS = (DEFAULT, SWITCH, PASSES, SCHEDULING)
 CALLS = re.compile(r"(all_gather_into_tensor(?:_out)?|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()")
 WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait"}
 
@@ -39,10 +38,10 @@ def run(
 ) -> Report:
     """Compile one function under each setting, read the order of calls, and time them in interleaved rounds.
 
-    The function gathers a sharded weight, multiplies, and so on for `layers` weights, as FSDP does. Tables: `order` (way,
-    calls, products between an all-gather and its wait, whether the result is right), `summary` (way and median, p10, p90
-    in ms, of rank 0), `samples` in seconds. The verdicts compare each way with the default. Raises ValueError for sizes
-    that are not whole numbers above 0 or a width that the ranks do not divide, and RankError when a rank fails.
+    The function gathers a sharded weight, multiplies, and so on for `layers` weights, as FSDP does. Tables: `order`
+    (way, calls, products between an all-gather and its wait, whether the result is right), `summary` (way and median,
+    p10, p90 in ms, of rank 0), `samples` in seconds. The verdicts compare each way with the default. Raises ValueError
+    for sizes that are not whole numbers above 0 or a width that the ranks do not divide, RankError when a rank fails.
 
     >>> from labkit.experiments import comm_passes
     >>> comm_passes.run(None, layers=0)
@@ -131,7 +130,6 @@ def _settings() -> dict[str, dict[str, Any]]:
             "estimate_op_runtime": lambda node: 15.0 if "all_gather" in str(node.node) else 20.0,
         },
         SCHEDULING: {**scheduling, f"{prefix}collective_bucketing": False},
-        BUCKETS: {**scheduling, f"{prefix}collective_bucketing": True},
     }
 
 

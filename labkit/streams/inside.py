@@ -69,8 +69,8 @@ def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> Stream
 def cache_hits(*functions: Callable[..., Any], streams: int = 1, size: int = 1024) -> list[dict[str, Any]]:
     """Compile functions of (x, *streams) one after another with Inductor, on the CPU, with an empty cache on disk.
 
-    For each: how often it hit and missed Inductor's cache. The code is run as well; `error` says why where it cannot be:
-    a CPU has no streams, and code with streams in it names what is not there.
+    For each: how often it hit and missed Inductor's cache. The code is run as well; `error` says why where it
+    cannot be: a CPU has no streams, and code with streams in it names what is not there.
     """
     _streams(streams)
     return _in_a_child(_cache_hits, functions, streams, size)
@@ -79,8 +79,9 @@ def cache_hits(*functions: Callable[..., Any], streams: int = 1, size: int = 102
 def inductor_text() -> dict[str, str]:
     """What Inductor wrote for CUDA of one function without and with streams, captured and shipped with labkit.
 
-    Keys: 'plain' and 'streamed' (Python, Triton kernels included), 'source', 'label'. Making it takes the triton package,
-    and pretends to be an H100; running it takes a GPU. Raises ValueError where labkit stands without its repository.
+    Keys: 'plain' and 'streamed' (Python, Triton kernels included), 'source', 'label'. Making it takes the triton
+    package, and pretends to be an H100; running it takes a GPU. Raises ValueError where labkit stands without its
+    repository.
     """
     try:
         return dict(json.loads(FILE.read_text(encoding="utf-8")))

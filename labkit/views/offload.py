@@ -70,7 +70,8 @@ class Offload(Live):
         }
         made = {
             name: widgets.FloatLogSlider(
-                value=getattr(self.rates, name), base=10, min=float(np.log10(low)), max=float(np.log10(high)), step=0.02,
+                value=getattr(self.rates, name), base=10, min=float(np.log10(low)), max=float(np.log10(high)),
+                step=0.02,
                 description=text, continuous_update=False, readout_format=".3g", layout=widgets.Layout(width="430px"),
                 style={"description_width": "150px"},
             )

@@ -1,4 +1,4 @@
-"""Streams inside the compiler, around and behind its graphs: the prefix, gradients that are summed, late write-backs."""
+"""Streams inside the compiler, around and behind its graphs: the prefix, sums of gradients, late write-backs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def an_event_behind_the_sum(seen: Seen) -> Result:
         others = {user for user in users if user != stream}
         good = good and others <= waited
         said.append(
-            f"behind {name} on {stream}: {', '.join(sorted(waited)) or 'nobody'} waits, {', '.join(sorted(others))} uses it"
+            f"behind {name} on {stream}: {', '.join(sorted(waited)) or 'nobody'} waits, "
+            f"{', '.join(sorted(others))} uses it"
         )
     return verdict(good, "; ".join(said) or "no sum is used on another stream")
 

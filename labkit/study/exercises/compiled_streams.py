@@ -124,9 +124,14 @@ BESIDE = Exercise(
     "two streams, compiled",
     "easy",
     10,
-    ("`sin(x * 2)` and `cos(x * 2)` on two streams", "no race in the compiled graph", "the host never stands still", "their sum"),
+    (
+        "`sin(x * 2)` and `cos(x * 2)` on two streams",
+        "no race in the compiled graph",
+        "the host never stands still",
+        "their sum",
+    ),
     judge_beside,
-)  # fmt: skip
+)
 MUTATED = Exercise(
     "compiled_streams.mutated",
     "hand over a changed input",
