@@ -97,7 +97,7 @@ def _figure(table: pd.DataFrame, rates: Mapping[str, float]) -> Figure:
     sheet = Sheet()
     sheet.title(
         "What offloading costs and what it gives back",
-        f"model at {rates['tflops']:.3g} Tflop/s, {rates['memory_gbytes']:.3g} GB/s of memory, "
+        f"model at {rates['tflops']:.3g} Tflop/s, {rates['memory_gbytes']:,.0f} GB/s of memory, "
         f"{rates['link_gbytes']:.3g} GB/s to the host",
     )
     sheet.say(_said(table))
@@ -114,8 +114,9 @@ def _figure(table: pd.DataFrame, rates: Mapping[str, float]) -> Figure:
             ax.annotate(
                 f"{value:.3g}" if value < 1000 else f"{value:.0f}", (value, y), xytext=(4, 0),
                 textcoords="offset points", va="center", fontsize=style.SMALL, annotation_clip=False,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )  # fmt: skip
-        ax.axvline(table[column].iloc[0], color=style.INK, linewidth=0.9, linestyle="--")
+        ax.axvline(table[column].iloc[0], color=style.INK, linewidth=0.9, linestyle="--", zorder=1.5)
         ax.set(ylim=(len(table) - 0.4, -0.6), xlabel=text)
         ax.set_yticks(range(len(table)), table.index if i == 0 else [""] * len(table))
         ax.tick_params(axis="y", length=0, labelcolor=style.INK)

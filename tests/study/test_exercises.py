@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import wrong_answers
 import wrong_readings
+import wrong_streams_in_compile
 
 import labkit
 from labkit import check, tensor_parallel
@@ -331,6 +332,9 @@ MISTAKES = {
     "reading.count": wrong_readings.COUNT,
     "semantics.gate": wrong_answers.GATE,
     "semantics.mean": wrong_answers.MEAN,
+    "compiled_streams.beside": wrong_streams_in_compile.BESIDE,
+    "compiled_streams.mutated": wrong_streams_in_compile.MUTATED,
+    "compiled_streams.choose": wrong_streams_in_compile.CHOOSE,
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,

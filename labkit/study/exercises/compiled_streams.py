@@ -96,14 +96,20 @@ def _ones() -> Any:
 
 def _graph(attempt: Attempt, tensors: tuple, streams: int, hint: str) -> StreamGraph:
     """The forward graph of an attempt, in a child of its own. Raises Mistake where it does not compile."""
+    if "NotImplementedError" in getattr(getattr(attempt, "__code__", None), "co_names", ()):
+        raise Mistake("there is nothing to check yet: write the body of the function first")
     with Ranks(1, "cpu", "gloo", quiet=True) as child:
         found = on_ranks(child, _capture, attempt, tensors, streams, False, hint=hint, timeout=120)[0]
-    if "NotImplementedError" in found.error:
-        raise Mistake("there is nothing to check yet: write the body of the function first")
     if "event was recorded" in found.error:
         raise Mistake(
             found.error,
             "the write into x happens behind everything else: compute a new tensor, hand that over, and write x last",
+        )
+    if "BackendCompilerFailed" in found.error:
+        raise Mistake(
+            f"not compiled: {found.error}",
+            "an operator that waits stands before the write into x, which this torch cannot compile: write x back first, "
+            "and leave the last wait to the caller",
         )
     if found.error or not found.forward:
         raise Mistake(f"not compiled: {found.error}", hint)
