@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 from collections.abc import Callable
@@ -180,6 +181,6 @@ def _measure(width: int, layers: int, rounds: int) -> dict[str, Any]:
             calls = CALLS.findall(text[text.index("def call(") :])
             order[way] = [WORDS.get(call, call.replace("_into_tensor", "")) for call in calls]
             right[way] = bool(torch.allclose(got, expected, atol=1e-4))
-            ways[way] = lambda compiled=compiled: compiled(x, weights)
+            ways[way] = functools.partial(compiled, x, weights)
         samples = interleave(ways, rounds=rounds, barrier=dist.barrier)
     return {"order": order, "right": right, "samples": {way: list(m.samples) for way, m in samples.items()}}

@@ -94,7 +94,11 @@ def inductor_text() -> dict[str, str]:
 
 def _look(fn: Callable[..., Any], tensors: tuple, streams: int) -> Any:
     made: list[tuple[Any, Any]] = []
-    end = torch_compat.bytecode_hook(lambda before, after: made.append((before, after)) and None)
+
+    def keep(before: Any, after: Any) -> None:
+        made.append((before, after))
+
+    end = torch_compat.bytecode_hook(keep)
     try:
         dynamo, forward, _, error = _compiled(fn, tensors, streams, False)
     finally:

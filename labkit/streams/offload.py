@@ -161,7 +161,7 @@ def _offloaded(
                 choose, milliseconds, activation_offload_cpu_gpu_bw=rates.link_gbytes, **settings
             )
         with context, torch_compat.fake_tensors():
-            kind = {"dtype": torch.bfloat16, "requires_grad": True}
+            kind: dict[str, Any] = {"dtype": torch.bfloat16, "requires_grad": True}
             x = torch.empty(tokens, width, **kind)
             weights = [torch.empty(width, width, **kind) for _ in range(layers)]
             torch.compile(model, backend=backend, fullgraph=True)(x, weights).sum().backward()

@@ -108,8 +108,8 @@ def _graph(attempt: Attempt, tensors: tuple, streams: int, hint: str) -> StreamG
     if "BackendCompilerFailed" in found.error:
         raise Mistake(
             f"not compiled: {found.error}",
-            "an operator that waits stands before the write into x, which this torch cannot compile: write x back first, "
-            "and leave the last wait to the caller",
+            "an operator that waits stands before the write into x, which this torch cannot compile: write x back "
+            "first, and leave the last wait to the caller",
         )
     if found.error or not found.forward:
         raise Mistake(f"not compiled: {found.error}", hint)
