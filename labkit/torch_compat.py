@@ -243,8 +243,14 @@ def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 # --- looking at what the compiler made, and at what it is set to ---
 
 
-def aot_backend(forward: list[Any], backward: list[Any]) -> Callable[..., Any]:
-    """A compile backend that appends the graphs of AOTAutograd to two lists and runs them as they are."""
+def aot_backend(
+    forward: list[Any], backward: list[Any], min_cut: bool = False, inputs_in_graph: bool = True
+) -> Callable[..., Any]:
+    """A compile backend that appends the graphs of AOTAutograd to two lists and runs them as they are.
+
+    min_cut: choose what to save for the backward pass as Inductor does, instead of saving everything.
+    inputs_in_graph: write changed inputs back inside the graph, as Inductor has it.
+    """
     boxed = require("functorch.compile").make_boxed_func
 
     def keep(graphs: list[Any]) -> Callable[..., Any]:
@@ -259,7 +265,12 @@ def aot_backend(forward: list[Any], backward: list[Any]) -> Callable[..., Any]:
         fw_compiler=keep(forward),
         bw_compiler=keep(backward),
         inference_compiler=keep(forward),
-        keep_inference_input_mutations=True,  # as Inductor has it: inputs are written back inside the graph
+        keep_inference_input_mutations=inputs_in_graph,
+        **(
+            {"partition_fn": require("functorch.compile").min_cut_rematerialization_partition}
+            if min_cut
+            else {}
+        ),
     )
 
 
@@ -409,3 +420,117 @@ def compiling_together(guards: bool = False, compiler: bool = False) -> Iterator
             yield
     finally:
         torch.compiler.set_enable_guard_collectives(bool(before))
+
+
+# --- streams inside the compiler ---
+
+# what the slides on streams call things, and where they live: (the slides' name, what it is, dotted names to try)
+SHORT = {
+    "V": "torch._dynamo.variables.streams",
+    "I": "torch._dynamo.graph_bytecode_inputs",
+    "O": "torch._dynamo.output_graph",
+    "B": "torch._functorch._aot_autograd.streams",
+    "A": "torch._functorch._activation_offloading.activation_offloading",
+    "N": "torch._inductor",
+}
+STREAM_NAMES = (
+    ("user_obj_table", "the table of stream objects", "I.index_to_external_object_weakref"),
+    ("get_user_obj_by_index", "the graph's look-up", "I.get_user_object_by_index I.get_external_object_by_index"),
+    ("stream stack", "which stream Dynamo is in", "V.SymbolicStreamState"),
+    ("torch.ops.streams.record_event", "operator", "V.record_event"),
+    ("torch.ops.streams.wait_event", "operator", "V.wait_event"),
+    ("torch.ops.streams.wait_stream", "operator", "V.wait_stream"),
+    ("set_current_stream", "node that switches streams", "V.set_current_stream"),
+    ("HOP with deps", "keeps passes from reordering", "N.fx_passes.control_dependencies.control_deps"),
+    ("backward rules 1 and 2", "which stream a gradient is summed on", "B.assign_backward_streams"),
+    ("backward rules 3 and 4", "events between streams", "B.insert_backward_syncs"),
+    ("handling user deallocations", "sync_dealloc", "B.sync_deallocations"),
+    ("detection of a late copy_", "raises an error", "O.OutputGraph.check_event_record_after_input_mutation"),
+    ("no fusion across streams", "streams of its nodes", "N.scheduler.Scheduler._populate_stream_assignments"),
+    ("with stream1: in the code", "wrapper line", "N.codegen.wrapper.EnterCudaStreamContextLine"),
+    ("activation offloading, forward", "pass", "A.offload_activation_fw_async"),
+    ("activation offloading, backward", "pass", "A.reload_activation_bw_async"),
+)  # fmt: skip
+
+
+def stream_table() -> list[tuple[str, str, str]]:
+    """(the slides' name, what it is, the dotted name in the installed torch or '' where it has none)."""
+    found = []
+    for slide, what, candidates in STREAM_NAMES:
+        there = ""
+        for dotted in candidates.split():
+            part, _, rest = dotted.partition(".")
+            dotted = f"{SHORT[part]}.{rest}"
+            owner, _, name = dotted.rpartition(".")
+            try:
+                if hasattr(require(owner), name):
+                    there = there or dotted
+            except UnsupportedTorch:
+                continue
+        found.append((slide, what, there))
+    return found
+
+
+def has_stream_graphs() -> bool:
+    """Whether this torch compiles streams into its graphs (beta since torch 2.12)."""
+    return all(there for slide, _, there in stream_table() if slide.startswith(("torch.ops", "user_obj")))
+
+
+def external_objects() -> dict[int, Any]:
+    """The objects that graphs of this process fetch by an index: streams and events."""
+    known = require("torch._dynamo.graph_bytecode_inputs").index_to_external_object_weakref
+    return {index: reference() for index, reference in known.items()}
+
+
+def cache_counters() -> dict[str, int]:
+    """Hits, misses and bypasses of the caches of Inductor and AOTAutograd, since Dynamo was reset last."""
+    counters = require("torch._dynamo.utils").counters
+    parts = {**counters["inductor"], **counters["aot_autograd"]}
+    return {name: count for name, count in parts.items() if "cache" in name}
+
+
+def patched(dotted: str, **values: Any) -> Any:
+    """A context with other settings of a compiler's config: `patched("inductor.config", max_autotune=True)`."""
+    return require(f"torch._{dotted}").patch(**values) if values else contextlib.nullcontext()
+
+
+def no_mutation_check() -> None:
+    """Take Dynamo's error about events behind a changed input away: to see what it protects from."""
+    graph = require("torch._dynamo.output_graph").OutputGraph
+    if not hasattr(graph, "check_event_record_after_input_mutation"):
+        raise UnsupportedTorch("this torch does not check events behind a changed input")
+    graph.check_event_record_after_input_mutation = lambda self, stream_index: None
+
+
+def offload_settings(chosen: Callable[[Any], bool], milliseconds: float, **values: Any) -> Any:
+    """A context in which AOTAutograd offloads the saved tensors for which `chosen(node)` is true.
+
+    milliseconds: what a product is taken to last where the prefetch pass would measure it on a GPU.
+    """
+    passes = require("torch._functorch._activation_offloading.activation_offloading")
+    passes.benchmark_node = lambda node: milliseconds
+
+    def mark(joint: Any, *rest: Any, **more: Any) -> Any:
+        for node in joint.graph.nodes:
+            if chosen(node):
+                node.meta["should_offload"] = True
+        return joint
+
+    return patched("functorch.config", enable_activation_offloading=True, joint_custom_pass=mark, **values)
+
+
+def fake_tensors() -> Any:
+    """A context in which tensors have shapes and no memory."""
+    return require("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
+    """A context in which the compiler takes these rates for the machine's, where it would ask a GPU."""
+    roofline = require("torch.utils._runtime_estimation")
+    kept = roofline.get_gpu_dram_gbps, roofline.get_device_tflops
+    roofline.get_gpu_dram_gbps, roofline.get_device_tflops = lambda: gbytes, lambda dtype: tflops
+    try:
+        yield
+    finally:
+        roofline.get_gpu_dram_gbps, roofline.get_device_tflops = kept

@@ -157,6 +157,20 @@ BASE: dict[str, Record] = {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
         "without_inductor_differ": {"eager": 0, "aot_eager": 0},
     },
+    "stream_inside.inside": {
+        "prefix": ["LOAD_ATTR store_user_object_weakrefs", "LOAD_FAST one", "LOAD_FAST two"],
+        "table": ["stream 0, the ambient one", "stream 1", "stream 2"],
+        "backward": [
+            ["mul", "kernel", "mul.Tensor", "s2", [], []], ["add_1", "kernel", "add.Tensor", "s2", ["mul"], []],
+            ["r1", "record_event", "record_event", "default", ["add_1"], ["e4", "s2"]],
+            ["mul_2", "kernel", "mul.Tensor", "s2", ["add_1"], []],
+            ["w1", "wait_event", "wait_event", "default", [], ["e4", "s1"]],
+            ["tanh", "kernel", "tanh_backward", "s1", ["add_1"], []],
+            ["free", "sync_dealloc", "sync_dealloc", "default", ["add_1"], ["e5", "s2"]],
+        ],
+        "late": ["mul.Tensor", "record_event", "wait_event", "add.Tensor", "copy_"],
+        "inductor": "NameError: name 'stream1' is not defined",
+    },
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
     "stream_programs.graphs": {
         "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
@@ -456,6 +470,27 @@ CASES: dict[str, list[Record]] = {
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
     ],
     "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "stream_inside.prefix_fills_the_table": [
+        {}, {"prefix": []}, {"table": ["stream 1"]}, {"prefix": ["LOAD_ATTR store_user_object_weakrefs"]},
+    ],
+    "stream_inside.labels_reach_the_code": [
+        {}, {"inductor": ""}, {"backward": [["add_1", "kernel", "add.Tensor", "default", [], []]]},
+    ],
+    "stream_inside.sums_on_the_first_user": [
+        {}, {"backward": []},
+        {"backward": [["add_1", "kernel", "add.Tensor", "s1", [], []], ["mul", "kernel", "mul", "s2", ["add_1"], []]]},
+    ],
+    "stream_inside.an_event_behind_the_sum": [
+        {}, {"backward": []},
+        {"backward": [["add_1", "kernel", "add.Tensor", "s1", [], []], ["mul", "kernel", "mul", "s2", ["add_1"], []]]},
+    ],
+    "stream_inside.the_write_back_comes_behind_the_record": [
+        {}, {"late": ["copy_", "record_event"]}, {"late": ["copy_"]},
+    ],
+    "stream_inside.the_owner_is_known": [
+        {}, {"backward": []},
+        {"backward": [["a", "kernel", "mul", "s1", [], []], ["f", "sync_dealloc", "f", "default", ["a"], ["e", "s2"]]]},
+    ],
     "stream_programs.events_order_streams": [
         {}, {"races": {"without an event": 0, "with an event": 0}},
         {"races": {"without an event": 1, "with an event": 1}},

@@ -8,6 +8,7 @@ from labkit.views.condition import calculator
 from labkit.views.divergence import first_difference
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.graph import graph, graph_text
+from labkit.views.offload import offload, offload_table
 from labkit.views.redraw import redraw
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
@@ -29,6 +30,8 @@ __all__ = [
     "graph_text",
     "label_figure",
     "ratios",
+    "offload",
+    "offload_table",
     "redraw",
     "stages",
     "stages_static",

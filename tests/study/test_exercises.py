@@ -11,6 +11,7 @@ import wrong_answers
 import wrong_guardrails
 import wrong_programs
 import wrong_readings
+import wrong_streams_in_compile
 import wrong_symmetry
 
 import labkit
@@ -340,6 +341,9 @@ MISTAKES = {
     "streams.order": wrong_programs.ORDER,
     "streams.hide": wrong_programs.HIDE,
     "streams.wait": wrong_programs.WAIT,
+    "compiled_streams.beside": wrong_streams_in_compile.BESIDE,
+    "compiled_streams.mutated": wrong_streams_in_compile.MUTATED,
+    "compiled_streams.choose": wrong_streams_in_compile.CHOOSE,
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,

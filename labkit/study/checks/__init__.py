@@ -26,6 +26,7 @@ from labkit.study.checks import (
     reference,
     rendezvous,
     stream_graphs,
+    stream_inside,
     stream_programs,
     streams,
     symmetry,
@@ -37,8 +38,8 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
-    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_programs),
-    *(streams, logs, reference),
+    *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
+    *(stream_programs, streams, logs, reference),
     *(contract, endings),
 )
 

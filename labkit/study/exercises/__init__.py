@@ -6,7 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import audit, broadcast, gate, loop, mean, reading, start, streams, symmetry, trap
+from labkit.study.exercises import (
+    audit,
+    broadcast,
+    compiled_streams,
+    gate,
+    loop,
+    mean,
+    reading,
+    start,
+    streams,
+    symmetry,
+    trap,
+)
 from labkit.study.exercises.base import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
@@ -19,6 +31,7 @@ EXERCISES: dict[str, Exercise] = {
         *(gate.EXERCISE, loop.EXERCISE, audit.EXERCISE),
         *(trap.BREAK, trap.GUARD),
         *(streams.ORDER, streams.HIDE, streams.WAIT),
+        *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
     )
 }

@@ -1,0 +1,186 @@
+"""Inductor's passes that move collectives: the order of its code before and after, and what the clock says."""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+from labkit import torch_compat
+from labkit.experiments.options import Option
+from labkit.ranks import Ranks
+from labkit.report import Report, provenance
+from labkit.timing import Measurement, compare, interleave
+
+TITLE = "Inductor's passes for communication"
+LINK = "gloo"
+QUESTION = "Do Inductor's passes move collectives away from their waits, and is the step faster for it?"
+SOURCE = "slides: use case microbatch overlapping; topic 11, on overlap; torch's own settings"
+OPTIONS = (
+    Option("width", int, "size of the square weights (default 384)"),
+    Option("layers", int, "layers, each with an all-gather (default 3)"),
+    Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
+)
+DEFAULT, SWITCH, PASSES, SCHEDULING = (
+    "default",
+    "reorder_for_compute_comm_overlap alone",
+    "raise_comms, sink_waits",
+    "overlap scheduling",
+)
+WAYS = (DEFAULT, SWITCH, PASSES, SCHEDULING)
+CALLS = re.compile(r"(all_gather_into_tensor(?:_out)?|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()")
+WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait"}
+
+
+def run(
+    ranks: Ranks, *, width: int = 384, layers: int = 3, rounds: int = 11, timeout: float | None = 300.0
+) -> Report:
+    """Compile one function under each setting, read the order of calls, and time them in interleaved rounds.
+
+    The function gathers a sharded weight, multiplies, and so on for `layers` weights, as FSDP does. Tables: `order`
+    (way, calls, products between an all-gather and its wait, whether the result is right), `summary` (way and median,
+    p10, p90 in ms, of rank 0), `samples` in seconds. The verdicts compare each way with the default. Raises ValueError
+    for sizes that are not whole numbers above 0 or a width that the ranks do not divide, RankError when a rank fails.
+
+    >>> from labkit.experiments import comm_passes
+    >>> comm_passes.run(None, layers=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: layers must be a whole number above 0, got 0
+    """
+    for name, value in {"width": width, "layers": layers, "rounds": rounds}.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+    if width % ranks.world_size:
+        raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
+    found = ranks.run(_measure, width, layers, rounds, timeout=timeout)
+    settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads}
+    return _report(found, ranks.label, provenance(**settings, width=width, layers=layers))
+
+
+def between(calls: list[str]) -> int:
+    """How many products stand between an all-gather and its wait, over all of them, in the order of the code.
+
+    >>> between(["all_gather", "mm", "wait", "mm"])
+    1
+    """
+    open_at: list[int] = []
+    found = 0
+    for i, call in enumerate(calls):
+        if call.startswith("all_gather"):
+            open_at.append(i)
+        elif call == "wait" and open_at:
+            found += calls[open_at.pop(0) : i].count("mm")
+    return found
+
+
+def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
+    import pandas as pd
+
+    first = found[0]
+    order = pd.DataFrame(
+        [
+            {
+                "way": way,
+                "calls": " ".join(calls),
+                "products between": between(calls),
+                "right": first["right"][way],
+            }
+            for way, calls in first["order"].items()
+        ]
+    )
+    times = {way: Measurement(way, tuple(samples)) for way, samples in first["samples"].items()}
+    summary = pd.DataFrame(
+        [{"way": w, "ms": m.median * 1e3, "p10": m.p10 * 1e3, "p90": m.p90 * 1e3} for w, m in times.items()]
+    )
+    samples = pd.DataFrame(
+        [
+            {"rank": rank, "way": way, "round": i, "seconds": value}
+            for rank, one in enumerate(found)
+            for way, values in one["samples"].items()
+            for i, value in enumerate(values)
+        ]
+    )
+    verdicts = [str(compare(times[way], times[DEFAULT])) for way in WAYS[1:]]
+    tables = {"order": order, "summary": summary, "samples": samples}
+    return Report("comm_passes", TITLE, label, tables, verdicts, made)
+
+
+# --- on a rank ---
+
+
+def _settings() -> dict[str, dict[str, Any]]:
+    """The settings of Inductor behind each way; times of nodes are stated, so that all ranks choose alike."""
+    prefix = "aten_distributed_optimizations."
+    passes = ["raise_comms", "sink_waits"]
+    scheduling = {
+        f"{prefix}enable_overlap_scheduling": True,
+        f"{prefix}custom_runtime_estimation": _milliseconds,
+        f"{prefix}compute_estimator": "analytical",
+        f"{prefix}max_memory_increase_gb": 10.0,
+        f"{prefix}pre_bucketing_fsdp_collectives": False,
+    }
+    return {
+        DEFAULT: {},
+        SWITCH: {"reorder_for_compute_comm_overlap": True},
+        PASSES: {
+            "reorder_for_compute_comm_overlap": True,
+            "reorder_for_compute_comm_overlap_passes": passes,
+            "estimate_op_runtime": lambda node: 15.0 if "all_gather" in str(node.node) else 20.0,
+        },
+        SCHEDULING: {**scheduling, f"{prefix}collective_bucketing": False},
+    }
+
+
+def _milliseconds(node: Any, override_size: Any = None) -> float:
+    text = str(node.target)
+    if "aten.mm" in text:
+        return 20.0
+    return 15.0 if "c10d" in text and "wait" not in text else 0.0
+
+
+def _measure(width: int, layers: int, rounds: int) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.graphs import record
+
+    funcol = torch_compat.funcol
+    group = dist.group.WORLD
+    size = dist.get_world_size()
+
+    def gather_and_multiply(x: Any, weights: Any) -> Any:
+        for weight in weights:
+            x = x @ funcol.all_gather_tensor(weight, 0, group)
+        return x
+
+    torch.manual_seed(0)
+    x = torch.randn(width, width) / width**0.5
+    full = [torch.randn(width, width) / width**0.5 for _ in range(layers)]
+    weights = [w.chunk(size)[dist.get_rank()].clone() for w in full]
+    expected = x
+    for weight in full:
+        expected = expected @ weight
+    ways: dict[str, Callable[[], Any]] = {}
+    order, right = {}, {}
+    with torch.no_grad(), torch_compat.stated_hardware():
+        for number, (way, settings) in enumerate(_settings().items()):
+            # a code object of its own: Dynamo keeps what it compiled by code object
+            code = gather_and_multiply.__code__.replace(co_name=f"gather_and_multiply_{number}")
+            own = types.FunctionType(code, globals(), code.co_name, None, gather_and_multiply.__closure__)
+            with (
+                torch_compat.no_compile_caches(),
+                torch_compat.patched("inductor.config", **settings),
+                record(stages=True) as rec,
+            ):
+                compiled = torch.compile(own, fullgraph=True)
+                got = compiled(x, weights)
+            text = rec.graphs.iloc[-1]["inductor_code"]
+            calls = CALLS.findall(text[text.index("def call(") :])
+            order[way] = [WORDS.get(call, call.replace("_into_tensor", "")) for call in calls]
+            right[way] = bool(torch.allclose(got, expected, atol=1e-4))
+            ways[way] = functools.partial(compiled, x, weights)
+        samples = interleave(ways, rounds=rounds, barrier=dist.barrier)
+    return {"order": order, "right": right, "samples": {way: list(m.samples) for way, m in samples.items()}}

@@ -1,0 +1,38 @@
+"""Inductor's passes for communication: the order of calls before and after, on two ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.experiments import comm_passes
+from labkit.ranks import Ranks
+
+pytest.importorskip("torch")
+
+
+def test_products_between_a_collective_and_its_wait_are_counted():
+    assert comm_passes.between("all_gather wait mm all_gather wait mm".split()) == 0
+    assert comm_passes.between("all_gather all_gather wait mm wait mm".split()) == 1
+    assert comm_passes.between([]) == 0
+
+
+def test_bad_sizes_are_refused():
+    class Two:
+        world_size = 2
+
+    with pytest.raises(ValueError, match="rounds must be a whole number above 0, got 0"):
+        comm_passes.run(None, rounds=0)
+    with pytest.raises(ValueError, match="width must be a multiple of the 2 ranks, got 5"):
+        comm_passes.run(Two(), width=5)
+
+
+@pytest.mark.slow
+def test_the_passes_move_collectives_and_the_switch_alone_does_not():
+    with Ranks(2, "cpu", "gloo", quiet=True) as ranks:
+        report = comm_passes.run(ranks, width=64, layers=2, rounds=3, timeout=300)
+    order = report.tables["order"].set_index("way")
+    assert order["right"].all()
+    moved = order["products between"]
+    assert moved[comm_passes.DEFAULT] == moved[comm_passes.SWITCH] == 0
+    assert moved[comm_passes.PASSES] > 0 and moved[comm_passes.SCHEDULING] > 0
+    assert len(report.verdicts) == len(comm_passes.WAYS) - 1 and len(report.tables["samples"]) == 2 * 4 * 3

@@ -1,0 +1,91 @@
+"""What the compiler does around its stream graphs, and the shipped text of Inductor."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from labkit.streams import StreamError, inside, simulate
+
+torch = pytest.importorskip("torch")
+
+
+def two_streams(x, one, two):
+    a = torch.sin(x)
+    with one:
+        b = torch.cos(a)
+    with two:
+        c = torch.tanh(a)
+    return b + c
+
+
+def plain(x, side):
+    return (x.sin() + 1).cos() * 2
+
+
+def streamed(x, side):
+    a = x.sin() + 1
+    with side:
+        return a.cos() * 2
+
+
+def writes_and_records(x, side):
+    x.mul_(2)
+    made = torch.Event()
+    made.record()
+    with side:
+        made.wait()
+        return x + 1
+
+
+def test_the_shipped_text_has_one_kernel_without_streams_and_one_for_each_border_with():
+    text = inside.inductor_text()
+    kernels = {name: re.findall(r"(triton_\w+)\.run\(", text[name]) for name in ("plain", "streamed")}
+    assert len(kernels["plain"]) == 1 and len(kernels["streamed"]) == 4
+    assert "with stream1:" in text["streamed"] and "with stream" not in text["plain"]
+    assert text["label"].startswith("captured, not run") and "/tmp" not in text["streamed"] + text["plain"]
+
+
+def test_numbers_are_checked_before_a_child_starts():
+    with pytest.raises(StreamError, match="streams must be a number from 1 to 16"):
+        inside.look(two_streams, torch.ones(2), streams=0)
+
+
+@pytest.mark.slow
+def test_the_prefix_fills_a_table_and_nodes_carry_its_index():
+    seen = inside.look(two_streams, torch.ones(4), streams=2)
+    assert [name for _, name in seen.table] == ["stream 0, the ambient one", "stream 1", "stream 2"]
+    assert {"LOAD_FAST one", "LOAD_FAST two"} <= set(seen.prefix)
+    custom = {node: words for graph, node, words in seen.metadata if graph == "forward graph"}
+    assert custom == {"sin": "", "cos": "{'stream': 1}", "tanh": "{'stream': 2}", "add": ""}
+    assert "set_stream" not in seen.code and "torch.cos" in seen.code
+
+
+@pytest.mark.slow
+def test_streams_keep_more_for_the_backward_pass():
+    def joined(x, side):
+        with side:
+            a = torch.sin(x) * x
+        torch.accelerator.current_stream().wait_stream(side)
+        return a + 1
+
+    def unjoined(x, side):
+        return torch.sin(x) * x + 1
+
+    x = torch.ones(4, requires_grad=True)
+    assert len(inside.saved(joined, x)) > len(inside.saved(unjoined, x)) == 1
+
+
+@pytest.mark.slow
+def test_the_cache_does_not_see_streams():
+    first, second = inside.cache_hits(plain, streamed)
+    assert (first["cache hits"], first["cache misses"]) == (0, 1)
+    assert (second["cache hits"], second["cache misses"], second["error"]) == (1, 0, "")
+
+
+@pytest.mark.slow
+def test_without_the_check_the_write_back_comes_last():
+    graph = inside.unchecked(writes_and_records, torch.ones(4)).forward[0]
+    order = [n.target if n.word == "kernel" else n.word for n in graph.nodes]
+    assert order.index("record_event") < order.index("copy_") and simulate(graph.program()).races == ()
