@@ -35,13 +35,20 @@ WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait"}
 
 
 def run(
-    ranks: Ranks, *, width: int = 384, layers: int = 3, rounds: int = 11, timeout: float | None = 300.0
+    ranks: Ranks,
+    *,
+    width: int = 384,
+    layers: int = 3,
+    rounds: int = 11,
+    talk: bool = False,
+    timeout: float | None = 300.0,
 ) -> Report:
     """Compile one function under each setting, read the order of calls, and time them in interleaved rounds.
 
     The function gathers a sharded weight, multiplies, and so on for `layers` weights, as FSDP does. Tables: `order`
     (way, calls, products between an all-gather and its wait, whether the result is right), `summary` (way and median,
-    p10, p90 in ms, of rank 0), `samples` in seconds. The verdicts compare each way with the default. Raises ValueError
+    p10, p90 in ms, of rank 0), `samples` in seconds. The verdicts compare each way
+    with the default; `talk` prints each as it is compiled. Raises ValueError
     for sizes that are not whole numbers above 0 or a width that the ranks do not divide, RankError when a rank fails.
 
     >>> from labkit.experiments import comm_passes
@@ -55,7 +62,7 @@ def run(
             raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
     if width % ranks.world_size:
         raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
-    found = ranks.run(_measure, width, layers, rounds, timeout=timeout)
+    found = ranks.run(_measure, width, layers, rounds, talk, timeout=timeout)
     settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads}
     return _report(found, ranks.label, provenance(**settings, width=width, layers=layers))
 
@@ -141,13 +148,14 @@ def _milliseconds(node: Any, override_size: Any = None) -> float:
     return 15.0 if "c10d" in text and "wait" not in text else 0.0
 
 
-def _measure(width: int, layers: int, rounds: int) -> dict[str, Any]:
+def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
     from labkit.graphs import record
+    from labkit.ranks import here
 
-    funcol = torch_compat.funcol
+    me, funcol = here(), torch_compat.funcol
     group = dist.group.WORLD
     size = dist.get_world_size()
 
@@ -157,8 +165,8 @@ def _measure(width: int, layers: int, rounds: int) -> dict[str, Any]:
         return x
 
     torch.manual_seed(0)
-    x = torch.randn(width, width) / width**0.5
-    full = [torch.randn(width, width) / width**0.5 for _ in range(layers)]
+    x = torch.randn(width, width, device=me.device) / width**0.5
+    full = [torch.randn(width, width, device=me.device) / width**0.5 for _ in range(layers)]
     weights = [w.chunk(size)[dist.get_rank()].clone() for w in full]
     expected = x
     for weight in full:
@@ -168,6 +176,8 @@ def _measure(width: int, layers: int, rounds: int) -> dict[str, Any]:
     with torch.no_grad(), torch_compat.stated_hardware():
         for number, (way, settings) in enumerate(_settings().items()):
             # a code object of its own: Dynamo keeps what it compiled by code object
+            if talk and me.rank == 0:
+                print(f"compiled: {way}")
             code = gather_and_multiply.__code__.replace(co_name=f"gather_and_multiply_{number}")
             own = types.FunctionType(code, globals(), code.co_name, None, gather_and_multiply.__closure__)
             with (

@@ -109,7 +109,7 @@ def _figure(table: pd.DataFrame, rates: Mapping[str, float]) -> Figure:
     ):
         left = LEFT + i * (room + 0.6)
         ax = sheet.axes(left, room - 0.35, height, top=top)
-        ax.barh(range(len(table)), table[column], color=style.KINDS[kind][0], height=0.62)
+        ax.barh(range(len(table)), table[column], color=style.STREAM_KINDS[kind][0], height=0.62)
         for y, value in enumerate(table[column]):
             ax.annotate(
                 f"{value:.3g}" if value < 1000 else f"{value:.0f}", (value, y), xytext=(4, 0),
