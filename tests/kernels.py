@@ -59,7 +59,7 @@ def gone(pids: list[int], limit: float = 10.0) -> list[int]:
         try:
             with open(f"/proc/{pid}/stat") as stat:
                 return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # it may also go while it is read
             return False
 
     deadline = time.monotonic() + limit

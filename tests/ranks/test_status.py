@@ -73,7 +73,7 @@ def test_an_idle_group_uses_no_processor_time(ranks):
     time.sleep(0.2)  # what the last call left to do
     before = ticks()
     time.sleep(1.5)
-    assert ticks() - before <= 1
+    assert ticks() - before <= 8, "gloo has a loop of its own; one that polls for us would take a hundred"
 
 
 def test_a_group_is_its_ranks_and_one_zygote(ranks):
