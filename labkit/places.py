@@ -25,8 +25,8 @@ _STDLIB = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
 def register(filename: str, label: str) -> None:
     """Say that code compiled under `filename` is to be shown as `label`, for this process and its forks.
 
-    >>> register("/tmp/ipykernel_1/42.py", "In [5]")
-    >>> place("/tmp/ipykernel_1/42.py", 3, "block")
+    >>> register("/scratch/ipykernel_1/42.py", "In [5]")
+    >>> place("/scratch/ipykernel_1/42.py", 3, "block")
     'In [5]:3 (block)'
     """
     with _lock:
@@ -44,7 +44,7 @@ def label(filename: str) -> str:
 
     >>> label("/home/ada/project/model.py")
     'model.py'
-    >>> label("/tmp/ipykernel_77/9.py")
+    >>> label("/scratch/ipykernel_77/9.py")
     'In [?]'
     """
     with _lock:

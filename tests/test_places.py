@@ -11,14 +11,14 @@ from labkit import places
 
 
 def test_a_registered_cell_shows_its_label():
-    places.register("/tmp/ipykernel_7/11.py", "In [5]")
-    assert places.place("/tmp/ipykernel_7/11.py", 3, "block") == "In [5]:3 (block)"
-    assert not places.is_library("/tmp/ipykernel_7/11.py")
-    assert places.registered()["/tmp/ipykernel_7/11.py"] == "In [5]"
+    places.register("/scratch/ipykernel_7/11.py", "In [5]")
+    assert places.place("/scratch/ipykernel_7/11.py", 3, "block") == "In [5]:3 (block)"
+    assert not places.is_library("/scratch/ipykernel_7/11.py")
+    assert places.registered()["/scratch/ipykernel_7/11.py"] == "In [5]"
 
 
 def test_a_cell_nobody_registered_still_hides_its_file():
-    assert places.place("/tmp/ipykernel_99/5.py", 2) == "In [?]:2"
+    assert places.place("/scratch/ipykernel_99/5.py", 2) == "In [?]:2"
     assert places.place("<ipython-input-4-abc>", 1, "f") == "In [4]:1 (f)"
 
 
@@ -37,8 +37,8 @@ def test_labkits_own_code_is_a_place_and_installed_code_is_not():
 
 
 def test_rewriting_a_message_leaves_no_full_path():
-    places.register("/tmp/ipykernel_7/12.py", "In [6]")
-    text = f'File "/tmp/ipykernel_7/12.py", line 3; {torch.__file__}:10; at /home/ada/m.py:4 in f'
+    places.register("/scratch/ipykernel_7/12.py", "In [6]")
+    text = f'File "/scratch/ipykernel_7/12.py", line 3; {torch.__file__}:10; at /home/ada/m.py:4 in f'
     said = places.rewrite(text)
     assert said == 'File "In [6]", line 3; torch/__init__.py:10; at m.py:4 in f'
     assert sys.prefix not in said

@@ -8,7 +8,7 @@ from labkit import places
 from labkit.graphs import reasons
 from labkit.graphs.names import Names
 
-CELL = "/tmp/ipykernel_3/21.py"
+CELL = "/scratch/ipykernel_3/21.py"
 SOURCE = """\
 class Block:
     class Inner:

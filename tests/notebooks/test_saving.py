@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -11,6 +12,8 @@ import pytest
 from nbformat import v4
 
 from labkit.study import notebooks
+
+TEMPORARY = tempfile.gettempdir()
 
 MADE = {"torch": "2.13.0", "hardware": "2-core CPU", "date": "2026-01-31"}
 
@@ -112,8 +115,8 @@ def test_a_moved_cell_boundary_is_another_code():
     [
         (f"saved in {notebooks.ROOT}/data", True),
         (f"{Path.home()}/.cache", True),
-        ("File /tmp/ipykernel_12/34.py:1", True),
-        ("file:///tmp/x", True),
+        (f"File {TEMPORARY}/ipykernel_12/34.py:1", True),
+        (f"file://{TEMPORARY}/x", True),
         ("see docs/tmp/readme", False),
         ("https://example.test/home/page", False),
         ("ratio a/b, /tmpfs", False),
@@ -133,7 +136,7 @@ def test_an_error_output_is_a_problem(tmp_path):
 def test_a_picture_is_not_searched_for_paths(tmp_path):
     picture = {
         "output_type": "display_data",
-        "data": {"image/png": "AAAA /tmp/x AAAA"},
+        "data": {"image/png": f"AAAA {TEMPORARY}/x AAAA"},
         "metadata": {"image/png": {"alt": "A picture of nothing"}},
     }
     assert notebooks.problems(with_output(tmp_path / "a.ipynb", picture)) == []
