@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments import harness, reference
-from labkit.experiments.options import Option
+from labkit.experiments.options import ALSO, BLOCKS, ROUNDS, Option
 from labkit.experiments.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -22,10 +22,10 @@ QUESTION = "How does one decorator on the all-reduce cost half the speed?"
 SOURCE = "topic 11, experiments 1, 2 and 4; topic 12, experiment 1"
 LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
 OPTIONS = (
-    Option("blocks", int, "transformer blocks (default 40)"),
-    Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
+    BLOCKS,
+    ROUNDS,
     Option("variants", str, "letters of the variants (default ABCDE)", "LETTERS"),
-    Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True),
+    ALSO,
     Option("cold", bool, "compile from an empty cache"),
     Option("regional", bool, "also time the first call block by block"),
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit import torch_compat
-from labkit.experiments.options import Option
+from labkit.experiments.options import ROUNDS, Option
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Measurement, compare, interleave
@@ -21,7 +21,7 @@ SOURCE = "slides: use case microbatch overlapping; topic 11, on overlap; torch's
 OPTIONS = (
     Option("width", int, "size of the square weights (default 384)"),
     Option("layers", int, "layers, each with an all-gather (default 3)"),
-    Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
+    ROUNDS,
 )
 DEFAULT, SWITCH, PASSES, SCHEDULING = (
     "default",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments import reference, trap_ranks, trap_tables
 from labkit.experiments.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
-from labkit.experiments.options import Option
+from labkit.experiments.options import ALSO, BLOCKS, ROUNDS, Option
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds
@@ -21,8 +21,8 @@ QUESTION = "Why not functional collectives everywhere?"
 SOURCE = "topic 11, experiment 3; PyTorch issue 138773"
 LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
 OPTIONS = (
-    Option("blocks", int, "transformer blocks (default 40)"),
-    Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
+    BLOCKS,
+    ROUNDS,
     Option(
         "sizes",
         str,
@@ -30,7 +30,7 @@ OPTIONS = (
         "LIST",
     ),
     Option("patience", float, "seconds that one size may take (default 4); above, it is left out", "S"),
-    Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True),
+    ALSO,
 )
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
 LARGEST = 1 << 30

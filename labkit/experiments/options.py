@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Option", "add", "chosen"]
+__all__ = ["ALSO", "BLOCKS", "ROUNDS", "Option", "add", "chosen"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,12 @@ class Option:
     help: str
     metavar: str = "N"
     many: bool = False
+
+
+# what several experiments take: one object, because one option has one meaning
+BLOCKS = Option("blocks", int, "transformer blocks (default 40)")
+ROUNDS = Option("rounds", int, "timing rounds; fewer than 8 tell nothing")
+ALSO = Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True)
 
 
 def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]]) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.options import Option
+from labkit.experiments.options import ROUNDS, Option
 from labkit.experiments.shaped import shaped
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -27,7 +27,7 @@ OPTIONS = (
     Option("mib", float, "size of the all-reduce in MiB (default 16)", "MIB"),
     Option("late", float, "ms by which the last rank comes late in the first case (default 60)", "MS"),
     Option("brief", bool, "only the large message, and nothing compiled"),
-    Option("rounds", int, "timing rounds; fewer than 8 tell nothing"),
+    ROUNDS,
 )
 COMMUNICATE, COMPUTE = "communication alone", "computation alone"
 SEQUENCE, NOW, LATE = "in sequence", "async_op, wait at once", "async_op, wait late"
