@@ -9,6 +9,7 @@ dispatcher ran are the same on every run and every machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter
@@ -42,6 +43,12 @@ def dispatched(call: Callable[[], Any]) -> Counter[str]:
     with profile(activities=[ProfilerActivity.CPU]) as prof:
         with record_function(_MARK):
             call()
+        with contextlib.suppress(
+            ImportError
+        ):  # where this file was copied: see what it says of gloo's threads
+            from labkit.trace.profiler import collectives_end
+
+            collectives_end()
     events = prof.events()
     here = {event.thread for event in events if event.name == _MARK}
     found: Counter[str] = Counter()

@@ -2,28 +2,48 @@
 
 cloudpickle gives the functions of each pickle a globals dictionary of their own. Dynamo, when it inlines such a
 function, looks its globals up in `sys.modules[function.__module__]` instead (torch/_dynamo/symbolic_convert.py,
-`get_globals_source_and_value`), and so they must be there.
+`get_globals_source_and_value`), and so they must be there. Whatever imports such a module by its name finds the
+stand-in as well: what did not travel, it takes from the module's own file.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import pickle
 import sys
 import types
 from collections.abc import Sequence
+from functools import partial
+from importlib.machinery import PathFinder
 from typing import Any
 
 import cloudpickle.cloudpickle as by_value
 
 _homes: dict[str, types.ModuleType] = {}
+_files: dict[str, types.ModuleType] = {}
 
 
 def found(name: str) -> types.ModuleType:
     """Make the module that functions of the kernel's `__main__`, or of `%%ranks` cells, live in."""
     module = types.ModuleType(name)
+    module.__getattr__ = partial(_from_file, name)  # type: ignore[method-assign]
     _homes[name] = sys.modules[name] = module
     return module
+
+
+def _from_file(name: str, wanted: str) -> Any:
+    """What a stand-in lacks, out of the module itself, which is then run once."""
+    if wanted.startswith("__") and wanted != "__path__":
+        raise AttributeError(wanted)
+    if name not in _files:
+        parent, _, _ = name.rpartition(".")
+        spec = PathFinder.find_spec(name, sys.modules[parent].__path__ if parent in sys.modules else None)
+        if spec is None or spec.loader is None:
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
+        _files[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(_files[name])
+    return getattr(_files[name], wanted)
 
 
 def _home_of(name: str | None) -> types.ModuleType | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labkit.trace.events import Event, tidy
 from labkit.trace.memory import Allocated, allocated, allocations
-from labkit.trace.profiler import Profile, RawEvent
+from labkit.trace.profiler import Profile, RawEvent, collectives_end
 from labkit.trace.segments import Segment, partition
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Segment",
     "allocated",
     "allocations",
+    "collectives_end",
     "partition",
     "tidy",
 ]

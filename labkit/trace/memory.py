@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import torch_compat
+from labkit.trace.profiler import collectives_end
 
 __all__ = ["Allocated", "allocated", "allocations"]
 
@@ -54,6 +55,7 @@ def allocated(call: Callable[[], Any]) -> Allocated:
     # a GPU's allocator reports to the host's side of the profile as well
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
         kept = call()  # alive until the profile ends
+        collectives_end()
     del kept
     events = torch_compat.profiler_events(prof)
     handed = [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]

@@ -6,12 +6,14 @@ milliseconds. Their times are nanoseconds since the epoch, so all processes of a
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from labkit import torch_compat
 
-__all__ = ["BODY", "FORWARD", "Profile", "RawEvent"]
+__all__ = ["BODY", "FORWARD", "Profile", "RawEvent", "collectives_end"]
 
 BODY = "labkit.record"  # the mark around everything that was recorded
 FORWARD = "labkit.forward"  # the mark around one forward
@@ -70,10 +72,36 @@ class Profile:
             import torch
 
             torch.cuda.synchronize()  # or the kernels still running would be missing
+        collectives_end()
         self._profiler.stop()
         found = torch_compat.profiler_events(self._profiler)
         self._profiler = None
         return [raw for event in found if (raw := _raw(event, self._shapes))]
+
+
+def collectives_end(limit: float = 5.0) -> bool:
+    """Wait until gloo has ended every collective that this process began; False if one has not within `limit` seconds.
+
+    Call it before a profiler stops. gloo's threads write into the profile when a collective ends
+    (`recordAsyncWorkProfilingInfo` in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp), also into one that has ended
+    and is freed: the process then dies, often much later. An `irecv` does the same and cannot be seen from here: wait
+    for it inside the profile.
+
+    >>> collectives_end()
+    True
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return True
+    until = time.monotonic() + limit
+    while any(
+        not entry.get("retired", True) and str(entry.get("profiling_name")).startswith("gloo:")
+        for entry in torch_compat.flight_record(stacks=False)
+    ):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def _on_gpu() -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 
 import numpy as np
@@ -127,3 +131,26 @@ def test_receive_says_when_the_other_side_is_gone():
     with pytest.raises(EOFError):
         wire.receive(ours)
     ours.close()
+
+
+def test_a_module_that_travelled_can_still_be_imported_by_its_name(tmp_path, monkeypatch):
+    # its functions came by value, and what they do not use did not come with them
+    (tmp_path / "readers_own.py").write_text(
+        "factor = 3\nunused = 5\n\n\ndef thrice(x):\n    return x * factor\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    code = """
+        import sys
+        import cloudpickle
+        import readers_own
+        cloudpickle.register_pickle_by_value(readers_own)
+        from labkit.ranks import home, wire
+        sent = wire.dumps(readers_own.thrice)
+        del sys.modules["readers_own"]
+        thrice = home.Carried(sent).use()
+        import readers_own as stand_in
+        from readers_own import unused
+        print(thrice(2), unused, stand_in.factor, stand_in.thrice(1), hasattr(stand_in, "other"))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.stdout.split() == ["6", "5", "3", "3", "False"], done.stderr

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from labkit.trace import Profile
+from labkit.trace import Profile, collectives_end
 
 
 def test_raw_events_are_on_the_epochs_clock():
@@ -59,3 +59,43 @@ def test_kernels_of_a_gpu_are_recorded_on_their_stream():
     x @ x
     kernels = [e for e in profile.stop() if e.stream >= 0]
     assert kernels and all(e.end > e.start for e in kernels)
+
+
+def _behind_a_late_peer(rounds: int) -> list[bool]:
+    """On a rank: profiles that end while a collective runs; whether each had ended by then."""
+    import torch.distributed as dist
+
+    ended = []
+    for _ in range(rounds):
+        dist.barrier()
+        profile = Profile()
+        profile.start()
+        if dist.get_rank():
+            time.sleep(0.02)
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        profile.stop()
+        ended.append(work.is_completed())
+    return ended
+
+
+def test_a_profile_ends_after_the_collectives_that_write_into_it(ranks):
+    # gloo writes a collective's end into a profile that may be freed by then, and the process dies of it later
+    assert all(map(all, ranks.run(_behind_a_late_peer, 5)))
+
+
+def test_a_collective_without_an_end_keeps_a_profile_for_a_while_only(ranks):
+    def alone():
+        import torch.distributed as dist
+
+        dist.barrier()
+        if dist.get_rank():
+            time.sleep(0.5)
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        began = time.monotonic()
+        ended = collectives_end(0.05)
+        took = time.monotonic() - began
+        work.wait()
+        return ended, took
+
+    ended, took = ranks.run(alone)[0]
+    assert not ended and took < 0.4
