@@ -33,6 +33,9 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
     operators, collectives, lookups, or of where time goes. Regions are those that have a graph to run; of a function
     that was compiled several times, the newest version counts.
 
+    A block ends when the collectives that it began over gloo have; wait for an `irecv` inside it, since gloo writes
+    the end of one into the profile (see `labkit.trace.collectives_end`).
+
     Everything is slower under the profiler, small operators most of all: read proportions and counts from a record,
     and times from `labkit.timing`. Warm up first, or mark forwards and look at the later ones: what is compiled
     inside the block appears in its time (segments of kind `compile`).
