@@ -16,7 +16,7 @@ from labkit import __version__, experiments, hardware
 from labkit.experiments import options
 from labkit.report import Report
 
-BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts")  # what --json prints of a report
+BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts", "tests")  # what --json prints of a report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--names", action="store_true", help="only the names, for scripts")
     listing.set_defaults(act=_list)
     run = commands.add_parser("run", help="run an experiment and print what it found")
-    run.add_argument("experiment", help="a name from `labkit list`")
+    run.add_argument(
+        "experiment", help="a name from `labkit list`; a suite fails (exit code 1) where one test is red"
+    )
     _run_options(run)
     run.add_argument("--save", metavar="DIR", help="also save the report there as NAME.json")
     run.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -104,6 +106,8 @@ def _list(given: argparse.Namespace) -> int:
             continue
         experiment = experiments.get(name)
         print(f"{name:<12} {experiment.QUESTION}\n{'':<12} {experiment.SOURCE}")
+        for part, what in (getattr(experiment, "PARTS", None) or {}).items():
+            print(f"{'':<12} {name + '/' + part:<24} {what}")
     return 0
 
 
@@ -133,7 +137,8 @@ def _run(given: argparse.Namespace) -> int:
         print(f"\n{report}")
     if given.save:
         print(f"saved: {report.save(given.save)}", file=sys.stderr)
-    return 0
+    passed = getattr(experiments.get(given.experiment), "passed", None)
+    return 0 if passed is None or passed(report) else 1
 
 
 def _record(given: argparse.Namespace) -> int:
