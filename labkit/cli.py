@@ -1,4 +1,4 @@
-"""`labkit doctor | list | run | record | ledger | score`: the experiments and the claims without a notebook."""
+"""`labkit doctor | list | run | record | review | ledger | score`: experiments and claims without a notebook."""
 
 from __future__ import annotations
 
@@ -64,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     ledger.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
     ledger.set_defaults(act=_ledger)
+    review = commands.add_parser(
+        "review", help="topic 12's ship checklist and review contract, held against a file of yours"
+    )
+    review.add_argument("file", help="a Python file; it is read, and not run")
+    review.set_defaults(act=_review)
     score = commands.add_parser("score", help="your predictions in the lessons, beside what was measured")
     score.add_argument(
         "--json", action="store_true", help="print JSON, with when and on what it was measured"
@@ -176,6 +181,13 @@ def _ledger(given: argparse.Namespace) -> int:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         print(found.text(width=shutil.get_terminal_size((150, 40)).columns))
+    return 0
+
+
+def _review(given: argparse.Namespace) -> int:
+    from labkit.contract import review
+
+    print(review(given.file))
     return 0
 
 
