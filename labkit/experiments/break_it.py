@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,21 @@ def run(
         if talk:
             print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
     return _report(rows, ranks, undefended, compiler)
+
+
+def together(reports: Sequence[Report]) -> Report:
+    """Reports of single tests as one: their rows below each other, with the first one's label and provenance.
+
+    Raises ValueError for none.
+    """
+    import pandas as pd
+
+    if not reports:
+        raise ValueError("there are no reports to put together")
+    tables = {
+        name: pd.concat([r.tables[name] for r in reports], ignore_index=True) for name in reports[0].tables
+    }
+    return replace(reports[0], name="break-it", tables=tables, notes=_notes(tables["tests"]))
 
 
 def passed(report: Report) -> bool:

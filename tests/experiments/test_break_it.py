@@ -185,7 +185,10 @@ def test_no_rank_outlives_a_test_that_ends_ranks(name):
 
 
 def test_the_report_is_drawn_alone_and_beside_another_after_saving(ranks, tmp_path):
-    green = break_it.run(ranks, ["digest", "fingerprint"])
+    green = break_it.together([break_it.run(ranks, [name]) for name in ("digest", "fingerprint")])
+    assert green.name == "break-it" and len(green.tables["details"]) == 2 and "all 2 green" in green.notes[0]
+    with pytest.raises(ValueError, match="no reports"):
+        break_it.together([])
     loaded = Report.load(green.save(tmp_path))
     drawn = loaded.figure()
     assert (
