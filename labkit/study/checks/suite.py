@@ -38,13 +38,13 @@ def the_control_plane_runs(seen: Seen) -> Result:
 
 @judging(tests)
 def the_receiver_goes_on(seen: Seen) -> Result:
-    """After a message that was refused on the sender the receiver gets the next one; without preflight it is stranded."""
+    """A message refused on the sender leaves the receiver free for the next one; without preflight it is stranded."""
     return _told(seen, "preflight")
 
 
 @judging(tests)
 def the_known_slice_breaks_first(seen: Seen) -> Result:
-    """With fullgraph a stand-in for the KV cache's slice is the first break, and a log call before it shows as earlier."""
+    """With fullgraph a stand-in for the KV cache's slice is the first break, and a log call before it shows."""
     on = seen["first-break"]["on"]["observed"]
     result = _told(seen, "first-break")
     return verdict(
@@ -174,7 +174,7 @@ def _regional(regions: bool) -> int:
 
 
 def _path() -> list[Any]:
-    """A warmup whose calls the leader announces: were they warmups, how many rows had they, what was left to compile."""
+    """A warmup whose calls the leader announces: its rows, and what was left to compile."""
     import torch
 
     exchange, run, warm = contract.Exchange.connect("check-path"), _compiled(_local), []
@@ -238,7 +238,7 @@ def warmup_evens_out(seen: Seen) -> Result:
 
 @judging(warming)
 def warmup_takes_the_path(seen: Seen) -> Result:
-    """Workers follow a warmup that the leader announces, in its shapes, and have nothing to compile in the next call."""
+    """Workers follow a warmup that the leader announces, in its shapes, and then have nothing left to compile."""
     path = seen["path"]
     said = f"announced warmup followed, rows, graphs in the next call, by rank: {path}"
     return verdict(all(one == [True, 3, 0] for one in path) and len(path) == 2, said)
