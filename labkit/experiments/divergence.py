@@ -121,7 +121,7 @@ def run(
                 print(
                     f"{name}: " + ", ".join(f"{r['defence']} {r['outcome']}" for r in rows[-len(ordered) :])
                 )
-    return _report(rows, whole, calls, known, names, ranks)
+    return _report(rows, whole, calls, known, names, ranks, stall)
 
 
 def attempt(
@@ -262,6 +262,7 @@ def _report(
     known: Mapping[str, Callable[..., Any]],
     names: Sequence[str],
     ranks: Ranks,
+    stall: float,
 ) -> Report:
     import pandas as pd
 
@@ -277,7 +278,7 @@ def _report(
         "collectives": pd.DataFrame(calls, columns=columns),
     }  # fmt: skip
     settings = provenance(
-        backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, stall_s=STALL_S
+        backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, stall_s=stall
     )
     return Report(
         "divergence",

@@ -79,7 +79,9 @@ def test_compiled_code_that_differs(compiled):
 
 @pytest.mark.slow
 def test_ranks_that_compile_together_are_repaired(ranks):
-    found = outcomes(divergence.run(ranks, ["recompile"], defences=["none", "guard collectives"], stall=20.0))
+    report = divergence.run(ranks, ["recompile"], defences=["none", "guard collectives"], stall=20.0)
+    assert report.provenance["stall_s"] == 20.0
+    found = outcomes(report)
     assert found["recompile", "none"] == "error", "the peer's collective timed out"
     # on a machine that stands still for a second even these time out; never are the numbers wrong
     assert found["recompile", "guard collectives"] in ("repaired", "error")
@@ -102,7 +104,7 @@ def test_a_drill_of_the_readers_own(ranks):
         raise KeyError("a mistake in the drill")
 
     found = divergence.run(ranks, ["mine"], drills={"mine": mine}, defences=["none"])
-    assert list(found.frame["outcome"]) == ["right"]
+    assert list(found.frame["outcome"]) == ["right"] and found.provenance["stall_s"] == divergence.STALL_S
     with pytest.raises(
         RuntimeError, match=r"(?s)drill 'broken' fails without an odd rank.*a mistake in the drill"
     ):
