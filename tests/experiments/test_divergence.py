@@ -53,6 +53,15 @@ def test_each_defence_notices_its_own_and_lets_others_through(some):
     assert found["count", "parity"] == "hung", "a defence that does not fit changes nothing"
 
 
+def test_a_part_that_a_drill_never_meets_is_not_run_and_would_change_nothing(ranks):
+    again = {"again": lambda site: DRILLS["count"](site)}  # as the reader's own: run, whatever it meets
+    run = divergence.run(ranks, ["count", "again"], drills=again, defences=["none", "parity"])
+    assert list(run.frame["outcome"]) == ["hung"] * 4
+    skipped = run.frame["said"] == divergence.NO_PLACE
+    assert list(skipped) == [False, True, False, False]
+    assert list(run.frame["seconds"].isna()) == list(skipped)
+
+
 def test_what_was_said_names_both_values(some):
     said = some.frame.set_index(["drill", "defence"])["said"]
     assert "rank 0 flash, rank 1 paged" in said["backend", "parity"]
