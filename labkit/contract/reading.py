@@ -8,6 +8,7 @@ with review.py; they need only Python.
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,7 +226,10 @@ class _Reader(ast.NodeVisitor):
 
     def _seen(self, node: ast.expr | ast.stmt) -> Seen:
         where = self.inside[-1].name if self.inside else "module"
-        return Seen(node.lineno, where, self.lines[node.lineno - 1].strip())
+        text = self.lines[node.lineno - 1].strip()
+        if text.endswith("("):  # a call over several lines
+            text = textwrap.shorten(ast.unparse(node), 90, placeholder=" ...")
+        return Seen(node.lineno, where, text)
 
 
 def _words(node: ast.AST) -> Iterator[str]:
