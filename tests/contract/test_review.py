@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 CASES = {
     "divergence": [
         ("def f(x):\n    if dist.get_rank() == 0:\n        dist.all_reduce(x)", "dist.all_reduce(x)"),
-        ("def f(x):\n    if dist.get_rank():\n        dist.broadcast(\n            x, 0\n        )", "dist.broadcast(x, 0)"),
+        ("def f(x, rank):\n    if rank:\n        dist.broadcast(\n            x, 0\n        )", "dist.broadcast(x, 0)"),
         ("def f(x):\n    if os.environ.get('A'):\n        dist.broadcast(x, 0)", "dist.broadcast(x, 0)"),
         ("def f(self, x):\n    if self.rank:\n        return x\n    dist.all_reduce(x)", "dist.all_reduce(x)"),
         ("def f(x, rank):\n    for _ in x:\n        while rank:\n            dist.all_reduce(x)", "dist.all_reduce(x)"),
