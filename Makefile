@@ -18,10 +18,10 @@ PIP := $(PY) -m pip --disable-pip-version-check
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test notebooks map book experiments check lock clean FORCE
+.PHONY: help setup lab test notebooks map book experiments break-it check lock clean FORCE
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 	@echo; sed -n '/^# PYTHON /,/^$$/s/^# /  /p' Makefile
 
 setup: $(STAMP) ## .venv with the locked packages and labkit, once
@@ -80,6 +80,9 @@ book: setup ## the lessons as a website, from the outputs they were saved with: 
 
 experiments: setup ## every experiment, without a notebook
 	@for name in $$($(PY) -m labkit list --names); do echo "== $$name"; $(PY) -m labkit run "$$name" || exit 1; done
+
+break-it: setup ## the ten break-it tests, one table; exit code 1 where one is red
+	$(PY) -m labkit run break-it
 
 lock: ## requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes the newest versions
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

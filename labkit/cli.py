@@ -1,4 +1,4 @@
-"""`labkit doctor | list | run | record | ledger | score`: the experiments and the claims without a notebook."""
+"""`labkit doctor | list | run | record | review | ledger | score`: experiments and claims without a notebook."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labkit import __version__, experiments, hardware
 from labkit.experiments import options
 from labkit.report import Report
 
-BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts")  # what --json prints of a report
+BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts", "tests")  # what --json prints of a report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--names", action="store_true", help="only the names, for scripts")
     listing.set_defaults(act=_list)
     run = commands.add_parser("run", help="run an experiment and print what it found")
-    run.add_argument("experiment", help="a name from `labkit list`")
+    run.add_argument(
+        "experiment", help="a name from `labkit list`; a suite fails (exit code 1) where one test is red"
+    )
     _run_options(run)
     run.add_argument("--save", metavar="DIR", help="also save the report there as NAME.json")
     run.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -62,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     ledger.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
     ledger.set_defaults(act=_ledger)
+    review = commands.add_parser(
+        "review", help="topic 12's ship checklist and review contract, held against a file of yours"
+    )
+    review.add_argument("file", help="a Python file; it is read, and not run")
+    review.set_defaults(act=_review)
     score = commands.add_parser("score", help="your predictions in the lessons, beside what was measured")
     score.add_argument(
         "--json", action="store_true", help="print JSON, with when and on what it was measured"
@@ -104,6 +111,8 @@ def _list(given: argparse.Namespace) -> int:
             continue
         experiment = experiments.get(name)
         print(f"{name:<12} {experiment.QUESTION}\n{'':<12} {experiment.SOURCE}")
+        for part, what in (getattr(experiment, "PARTS", None) or {}).items():
+            print(f"{'':<12} {name + '/' + part:<24} {what}")
     return 0
 
 
@@ -133,7 +142,8 @@ def _run(given: argparse.Namespace) -> int:
         print(f"\n{report}")
     if given.save:
         print(f"saved: {report.save(given.save)}", file=sys.stderr)
-    return 0
+    passed = getattr(experiments.get(given.experiment), "passed", None)
+    return 0 if passed is None or passed(report) else 1
 
 
 def _record(given: argparse.Namespace) -> int:
@@ -171,6 +181,13 @@ def _ledger(given: argparse.Namespace) -> int:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         print(found.text(width=shutil.get_terminal_size((150, 40)).columns))
+    return 0
+
+
+def _review(given: argparse.Namespace) -> int:
+    from labkit.contract import review
+
+    print(review(given.file))
     return 0
 
 

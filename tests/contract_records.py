@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 OK = ["ok", "ok"]
+GREEN, RED = {"result": "green", "observed": "as expected"}, {"result": "red", "observed": "hung"}
+TOLD = {"on": GREEN, "off": RED}
+UNTOLD = [{"on": RED}, {"off": GREEN}]
 
 
 def caught(error: str) -> dict[str, Any]:
@@ -60,6 +63,23 @@ BASE = {
         "together": alone("MemoryError: out of memory", "ContractError: rank 1 failed: out of memory"),
         "orphan": {"on": 17, "off": None},
     },
+    "suite.tests": {
+        **dict.fromkeys(("smoke", "guards", "preflight"), TOLD),
+        "first-break": {"on": {"result": "green", "observed": "first break: kv = cache[:, :4]"}, "off": RED},
+    },
+    "suite.warming": {
+        "lockstep": [[3, 3], [3, 3]],
+        "warmed": [0, 0],
+        "cold": [0, 1],
+        "gate": "HealthError on 2 ranks",
+        "no_gate": "served",
+        "whole": [1, 2],
+        "regions": [1, 1],
+        "path": [[True, 3, 0], [True, 3, 0]],
+        "planned": ["PlanError", "PlanError"],
+        "outside": ["rank 0 is not one of the ranks of exchange 'x': 1 and 2", "is in it", "is in it"],
+    },
+    "suite.patience": {"short": "raised", "long": "stalled"},
 }
 
 
@@ -103,4 +123,35 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"orphan": {"on": 0, "off": 0}},
         {"orphan": {"off": 17}},
     ],
+    "suite.the_control_plane_runs": [{}, *({"smoke": patch} for patch in UNTOLD)],
+    "suite.the_receiver_goes_on": [{}, *({"preflight": patch} for patch in UNTOLD)],
+    "suite.served_shapes_are_warmed": [{}, *({"guards": patch} for patch in UNTOLD)],
+    "suite.the_known_slice_breaks_first": [
+        {},
+        *({"first-break": patch} for patch in UNTOLD),
+        {"first-break": {"on": GREEN}},
+    ],
+    "suite.warmup_is_in_lockstep": [{}, {"lockstep": [[2, 2], [2, 2]]}, {"lockstep": [[3, 3], [4, 4]]}],
+    "suite.warmup_evens_out": [{}, {"warmed": [0, 1]}, {"cold": [0, 0]}],
+    "suite.warmup_takes_the_path": [
+        {},
+        {"path": [[True, 3, 0], [False, 3, 0]]},
+        {"path": [[True, 3, 0], [True, 2, 0]]},
+        {"path": [[True, 3, 1], [True, 3, 0]]},
+        {"path": []},
+    ],
+    "suite.the_gate_is_a_quick_error": [
+        {},
+        {"gate": "served"},
+        {"gate": "Absent on 2 ranks"},
+        {"no_gate": "HealthError on 2 ranks"},
+    ],
+    "suite.warmup_calls_are_planned": [{}, {"planned": ["PlanError", "Plan"]}, {"planned": ["Plan", "Plan"]}],
+    "suite.regions_leave_less_room": [{}, {"whole": [1, 1]}, {"regions": [1, 2]}],
+    "suite.who_is_outside_is_refused": [
+        {},
+        {"outside": ["is in it", "is in it", "is in it"]},
+        {"outside": ["rank 0 is not one of the ranks", "is in it", "rank 2 is not one of the ranks"]},
+    ],
+    "suite.short_timeouts_raise": [{}, {"short": "stalled"}, {"long": "raised"}, {"short": "finished"}],
 }

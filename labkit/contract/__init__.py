@@ -11,6 +11,7 @@ from labkit.contract.invariants import INVARIANTS, survey
 from labkit.contract.parity import ParityError, assert_parity, settings, versions
 from labkit.contract.plan import Plan, PlanError, Run, agree, announce, executing
 from labkit.contract.preflight import PreflightError, preflight, receive, send
+from labkit.contract.review import Review, review
 from labkit.contract.together import Contract
 from labkit.contract.triage import Evidence, evidence_of, triage
 from labkit.contract.warmup import NotSteady, Warm, sealed, warm_up
@@ -35,6 +36,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "PreflightError",
+    "Review",
     "Run",
     "Warm",
     "Watchdog",
@@ -53,6 +55,7 @@ __all__ = [
     "preflight",
     "receive",
     "rehearse",
+    "review",
     "sealed",
     "send",
     "settings",

@@ -2,7 +2,8 @@
 
 Enforces topic 12's "Warmup protocol": through the path of inference, with the shapes and flags that will be served, in
 lockstep, with the compile health gathered and compared after it; `sealed` then makes any further recompile an error.
-Copy this file, health.py with what it names, and exchange.py.
+
+To copy it takes exchange.py and health.py, and with that labkit's torch_compat.py: it is not standalone.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ OPTIONS = (
 STALL_S, TIMEOUT_S = 1.0, 60.0
 EXCHANGE_S = 20.0  # how long a part of the contract waits for a rank; a hang is over before
 NOTHING = "nothing compiled"
+NO_PLACE = "as without: this drill has nothing that it looks at"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def run(
     'right', 'wrong' (finished, silently), 'hung', 'crash' (a process died), 'error' (one that names no divergence),
     'caught' (an error that names it) and 'repaired' (right, where it is not without the defence). `whole` has the same
     programs without an odd rank under all parts at once: nothing may be caught there. `collectives` has what every
-    rank called where no defence was on.
+    rank called where no defence was on. A part that a drill of ours never deals with is not run: its row is that of
+    'none', without seconds, and says so.
 
     Raises ValueError for a drill or defence that does not exist, before anything runs, and RuntimeError where a drill
     without an odd rank fails, which says nothing about divergence.
@@ -101,10 +103,13 @@ def run(
     ):
         for name in names:
             whole[name] = _whole(plain, name, known[name])
-            compiles = False
+            compiles, first = False, len(rows)
             for defence in map(DEFENCES.__getitem__, ordered):
                 if defence.compiler and not compiles:
                     rows.append(_row(name, defence, NOTHING, "the drill has no compiled code", None))
+                    continue
+                if _cannot_act(defence, whole[name]["met"], known[name]):
+                    rows.append({**rows[first], "defence": defence.name, "said": NO_PLACE, "seconds": None})
                     continue
                 where = checked if defence.check else plain
                 if defence.name == "none":
@@ -121,7 +126,7 @@ def run(
                 print(
                     f"{name}: " + ", ".join(f"{r['defence']} {r['outcome']}" for r in rows[-len(ordered) :])
                 )
-    return _report(rows, whole, calls, known, names, ranks)
+    return _report(rows, whole, calls, known, names, ranks, stall)
 
 
 def attempt(
@@ -201,7 +206,8 @@ def _play(drill: Drill, parts: Sequence[str], odd: bool, compiler: str) -> dict[
             values = drill(site)
     finally:
         stop()
-    return {"values": values, "regions": len(entered), "collectives": standing.collectives()}
+    met = sorted(site.met)
+    return {"values": values, "regions": len(entered), "met": met, "collectives": standing.collectives()}
 
 
 @contextlib.contextmanager
@@ -227,7 +233,16 @@ def _whole(ranks: Ranks, name: str, drill: Drill) -> dict[str, Any]:
         found = ranks.run(_play, drill, every, False, "", stall=20.0)
     except RankError as error:
         raise RuntimeError(f"drill {name!r} fails without an odd rank: {error}") from error
-    return {"values": [one["values"] for one in found], "regions": found[0]["regions"]}
+    return {
+        "values": [one["values"] for one in found],
+        "regions": found[0]["regions"],
+        "met": found[0]["met"],
+    }
+
+
+def _cannot_act(defence: Defence, met: Sequence[str], drill: Drill) -> bool:
+    """Whether a part that is on changes nothing: the drill, one of ours, has no place at which it would act."""
+    return bool(defence.parts) and not set(defence.parts) & set(met) and drill in DRILLS.values()
 
 
 def _row(drill: str, defence: Defence, outcome: str, said: str, seconds: float | None) -> dict[str, Any]:
@@ -262,6 +277,7 @@ def _report(
     known: Mapping[str, Callable[..., Any]],
     names: Sequence[str],
     ranks: Ranks,
+    stall: float,
 ) -> Report:
     import pandas as pd
 
@@ -277,7 +293,7 @@ def _report(
         "collectives": pd.DataFrame(calls, columns=columns),
     }  # fmt: skip
     settings = provenance(
-        backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, stall_s=STALL_S
+        backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, stall_s=stall
     )
     return Report(
         "divergence",

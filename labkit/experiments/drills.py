@@ -21,13 +21,34 @@ Drill = Callable[["Site"], Any]
 
 
 class Site(Contract):
-    """A contract whose rank may be the odd one out."""
+    """A contract whose rank may be the odd one out, and which keeps `met`: the parts that its program deals with."""
 
     def __init__(self, exchange: Exchange, on: Iterable[str], odd: bool) -> None:
         from labkit import places
 
         super().__init__(exchange, on, lambda file, line: places.place(file, line))
         self.odd = odd
+        self.met: set[str] = set()
+
+    def settings(self, **values: Any) -> None:
+        """Compare settings between ranks. Raises ParityError."""
+        self.met.add("parity")
+        super().settings(**values)
+
+    def inputs(self, index: int = 0, /, **tensors: Any) -> None:
+        """Compare this call's inputs bit by bit. Raises DigestError."""
+        self.met.add("digests")
+        super().inputs(index, **tensors)
+
+    def call(self, plan: Plan) -> Any:
+        """Agree on a call, then count its steps. Raises PlanError."""
+        self.met.add("plan")
+        return super().call(plan)
+
+    def compiling(self) -> Any:
+        """Watch what a block compiles, and compare it between ranks when the block ends. Raises HealthError."""
+        self.met.add("health")
+        return super().compiling()
 
 
 def shape(site: Site) -> Any:

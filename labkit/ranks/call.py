@@ -17,7 +17,10 @@ GRACE_S = 0.5  # after the first failure, how long the other ranks have to repor
 
 
 class Call:
-    """A request on its way to `members` of a pool. It may take `limit` seconds and stall for `patience`."""
+    """A request on its way to `members` of a pool. It may take `limit` seconds and stall for `patience`.
+
+    After the first failure the other ranks have `grace` seconds to end by themselves.
+    """
 
     def __init__(
         self,
@@ -27,9 +30,10 @@ class Call:
         limit: float | None,
         patience: float | None,
         live: Live,
+        grace: float = GRACE_S,
     ):
         self.pool, self.members, self.number = pool, members, number
-        self.limit, self.patience, self.live = limit, patience, live
+        self.limit, self.patience, self.live, self.grace = limit, patience, live, grace
         self.began = time.perf_counter()
 
     @property
@@ -59,7 +63,7 @@ class Call:
         try:
             how = stall.watch(self.pool, self.members, self.limit, self.patience, done, bad, self.live)
             if how == "failed":
-                self.pool.pump(done, GRACE_S)
+                self.pool.pump(done, self.grace)
             return how
         finally:
             self.live.end(how, self.seconds)

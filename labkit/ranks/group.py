@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit import hardware
 from labkit.ranks import cells, fresh, spawn, wire
-from labkit.ranks.call import Call
+from labkit.ranks.call import GRACE_S, Call
 from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
 from labkit.ranks.errors import how_it_ended
 from labkit.ranks.live import Live
@@ -149,11 +149,13 @@ class Ranks:
         timeout: float | None | str = "default",
         stall: float | None | str = "default",
         ranks: int | Iterable[int] | None = None,
+        grace: float = GRACE_S,
         **kwargs: Any,
     ) -> PerRank:
         """Call `fn(*args, **kwargs)` on every rank (or on those in `ranks`) and return the values by rank.
 
         The function and its arguments travel by value; what it prints appears here, labelled, as it is printed.
+        `grace` (seconds): after the first failure, how long the other ranks have to end by themselves.
         Raises RankError when a rank raises, dies, does not finish within `timeout` seconds, or when all stall: the
         culprit and its source lines come first, then where every other rank stood, and the ranks are new afterwards.
         Raises ValueError for something that cannot travel, before any rank hears of the call.
@@ -175,7 +177,7 @@ class Ranks:
             ]:
                 travel(value, f"{name} ({type(value).__name__})")
             raise
-        return self._call(("call", function, arguments), timeout, ranks, stall)
+        return self._call(("call", function, arguments), timeout, ranks, stall, grace)
 
     def run_cell(
         self,
@@ -269,7 +271,9 @@ class Ranks:
         timeout: float | None | str,
         ranks: int | Iterable[int] | None,
         stall: float | None | str = "default",
+        grace: float = GRACE_S,
     ) -> PerRank:
+        positive("grace", grace)
         limit = self.timeout if timeout == "default" else positive("timeout", timeout, none=True)
         patience = self.stall if stall == "default" else positive("stall", stall, none=True)
         members = self._chosen(ranks)
@@ -282,7 +286,7 @@ class Ranks:
                 members = self._chosen(ranks)
             self.calls += 1
             self._number += 1
-            call = Call(self._pool, members, self._number, limit, patience, self._live)
+            call = Call(self._pool, members, self._number, limit, patience, self._live, grace)
             try:
                 call.send(request)
                 how = call.watch()

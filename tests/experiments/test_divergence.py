@@ -53,6 +53,15 @@ def test_each_defence_notices_its_own_and_lets_others_through(some):
     assert found["count", "parity"] == "hung", "a defence that does not fit changes nothing"
 
 
+def test_a_part_that_a_drill_never_meets_is_not_run_and_would_change_nothing(ranks):
+    again = {"again": lambda site: DRILLS["count"](site)}  # as the reader's own: run, whatever it meets
+    run = divergence.run(ranks, ["count", "again"], drills=again, defences=["none", "parity"])
+    assert list(run.frame["outcome"]) == ["hung"] * 4
+    skipped = run.frame["said"] == divergence.NO_PLACE
+    assert list(skipped) == [False, True, False, False]
+    assert list(run.frame["seconds"].isna()) == list(skipped)
+
+
 def test_what_was_said_names_both_values(some):
     said = some.frame.set_index(["drill", "defence"])["said"]
     assert "rank 0 flash, rank 1 paged" in said["backend", "parity"]
@@ -79,7 +88,9 @@ def test_compiled_code_that_differs(compiled):
 
 @pytest.mark.slow
 def test_ranks_that_compile_together_are_repaired(ranks):
-    found = outcomes(divergence.run(ranks, ["recompile"], defences=["none", "guard collectives"], stall=20.0))
+    report = divergence.run(ranks, ["recompile"], defences=["none", "guard collectives"], stall=20.0)
+    assert report.provenance["stall_s"] == 20.0
+    found = outcomes(report)
     assert found["recompile", "none"] == "error", "the peer's collective timed out"
     # on a machine that stands still for a second even these time out; never are the numbers wrong
     assert found["recompile", "guard collectives"] in ("repaired", "error")
@@ -102,7 +113,7 @@ def test_a_drill_of_the_readers_own(ranks):
         raise KeyError("a mistake in the drill")
 
     found = divergence.run(ranks, ["mine"], drills={"mine": mine}, defences=["none"])
-    assert list(found.frame["outcome"]) == ["right"]
+    assert list(found.frame["outcome"]) == ["right"] and found.provenance["stall_s"] == divergence.STALL_S
     with pytest.raises(
         RuntimeError, match=r"(?s)drill 'broken' fails without an odd rank.*a mistake in the drill"
     ):

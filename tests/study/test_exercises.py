@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 import wrong_answers
+import wrong_break_it
 import wrong_guardrails
 import wrong_programs
 import wrong_readings
@@ -350,6 +351,8 @@ MISTAKES = {
     "symmetry.parity": wrong_symmetry.SETTINGS,
     "symmetry.plan": wrong_symmetry.PLANS,
     "symmetry.repair": wrong_symmetry.BRANCHES,
+    "break_it.tripwire": wrong_break_it.TRIPWIRES,
+    "break_it.lead": wrong_break_it.LEADERS,
 }
 
 

@@ -29,6 +29,7 @@ from labkit.study.checks import (
     stream_inside,
     stream_programs,
     streams,
+    suite,
     symmetry,
     tracing,
     training,
@@ -40,7 +41,7 @@ PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
     *(stream_programs, streams, logs, reference),
-    *(contract, endings),
+    *(contract, endings, suite),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

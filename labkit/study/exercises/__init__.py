@@ -8,6 +8,7 @@ from typing import Any
 from labkit.ranks import Ranks
 from labkit.study.exercises import (
     audit,
+    break_it,
     broadcast,
     compiled_streams,
     gate,
@@ -33,6 +34,7 @@ EXERCISES: dict[str, Exercise] = {
         *(streams.ORDER, streams.HIDE, streams.WAIT),
         *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
+        *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }
 

@@ -1,0 +1,143 @@
+"""The review of a module: each rule finds what breaks it, and says nothing of what keeps it."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from labkit import cli, contract, tensor_parallel
+from labkit.contract.review import FOUND, MISSING, NOTHING, RULES, USED
+
+HEAD = """
+import os, logging
+import torch, torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from labkit.contract import *
+LOG = logging.getLogger(__name__)
+"""
+
+# rule: source that breaks it with the line's text, source that keeps it
+CASES = {
+    "divergence": [
+        ("def f(x):\n    if dist.get_rank() == 0:\n        dist.all_reduce(x)", "dist.all_reduce(x)"),
+        ("def f(x, rank):\n    if rank:\n        dist.broadcast(\n            x, 0\n        )", "dist.broadcast(x, 0)"),
+        ("def f(x):\n    if os.environ.get('A'):\n        dist.broadcast(x, 0)", "dist.broadcast(x, 0)"),
+        ("def f(self, x):\n    if self.rank:\n        return x\n    dist.all_reduce(x)", "dist.all_reduce(x)"),
+        ("def f(x, rank):\n    for _ in x:\n        while rank:\n            dist.all_reduce(x)", "dist.all_reduce(x)"),
+        ("def f(x):\n    dist.all_reduce(x)\n    if dist.get_rank() == 0:\n        print(x)", ""),
+        ("def f(x):\n    def g():\n        dist.all_reduce(x)\n    if dist.get_rank():\n        return", ""),
+    ],
+    "fragmentation": [
+        ("@torch.compiler.disable\ndef f(x):\n    dist.all_reduce(x)", "dist.all_reduce(x)"),
+        ("@torch._dynamo.disable(recursive=False)\ndef f(x):\n    dist.all_reduce(x)", "dist.all_reduce(x)"),
+        ("def f(x):\n    dist.all_reduce(x)\ng = torch.compiler.disable(f)", "dist.all_reduce(x)"),
+        ("@torch.compiler.disable\ndef f(x):\n    return x\ndef g(x):\n    dist.all_reduce(x)", ""),
+    ],
+    "spmd": [
+        ("def f(x):\n    if x.sum() > 0:\n        x = funcol.all_reduce(x)", "x = funcol.all_reduce(x)"),
+        ("def f(x, n):\n    if n > 0:\n        dist.all_reduce(x)", ""),
+    ],
+    "gate": [
+        ("def f(x):\n    return funcol.all_reduce(x, 'sum', g)", "return funcol.all_reduce(x, 'sum', g)"),
+        ("def f(x):\n    if torch.compiler.is_compiling():\n        return funcol.all_reduce(x, 'sum', g)", ""),
+        ("@torch.compile\ndef f(x):\n    return funcol.all_reduce(x, 'sum', g)", ""),
+    ],
+    "pure": [
+        ("@torch.compile\ndef f(x):\n    print(x)", "print(x)"),
+        ("def inner(x):\n    LOG.info('a')\ndef f(x):\n    return inner(x)\ng = torch.compile(f)", "LOG.info('a')"),
+        ("@torch.compile()\ndef f(x):\n    dist.barrier(async_op=True)", "dist.barrier(async_op=True)"),
+        ("def f(x):\n    print(x)", ""),
+        ("@torch.compiler.disable\ndef inner(x):\n    print(x)\n@torch.compile\ndef f(x):\n    inner(x)", ""),
+    ],
+    "mutation": [
+        ("def f(m, w):\n    m.weight = w", "m.weight = w"),
+        ("def f(m, w):\n    m.weight.data.copy_(w)", "m.weight.data.copy_(w)"),
+        ("def f(m, s):\n    m.load_state_dict(s)", "m.load_state_dict(s)"),
+        ("class A:\n    def __init__(self, w):\n        self.weight = w", ""),
+        ("def f(m, s, w):\n    w = Fingerprints(e, s)\n    m.load_state_dict(s)\n    w.renew()", ""),
+    ],
+}  # fmt: skip
+
+
+def reviewed(tmp_path, source: str) -> contract.Review:
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + textwrap.dedent(source) + "\n")
+    return contract.review(path)
+
+
+@pytest.mark.parametrize(
+    ("rule", "source", "line"), [(rule, *case) for rule, cases in CASES.items() for case in cases]
+)
+def test_a_rule_finds_what_breaks_it_and_nothing_else(rule, source, line, tmp_path):
+    found = reviewed(tmp_path, source)[rule]
+    assert [seen.text for seen in found.places] == ([line] if line else [])
+    assert found.status == (FOUND if line else USED if "Fingerprints" in source else NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("rule", "uses"),
+    [
+        ("crash", "dog = Watchdog(store)"),
+        ("crash", "dist.init_process_group(timeout=t)"),
+        ("warmup", "warm_up(exchange, call)"),
+        ("canary", "torch.compile(f, fullgraph=True)"),
+        ("canary", "with compile_health() as h:\n    pass"),
+        ("phases", "announce(exchange, plan)"),
+        ("preflight", "send(preflight({}))"),
+    ],
+)
+def test_a_part_is_used_or_not_seen(rule, uses, tmp_path):
+    assert reviewed(tmp_path, uses)[rule].status == USED
+    assert reviewed(tmp_path, "x = 1")[rule].status == MISSING
+
+
+def test_every_row_says_what_it_does_not_check():
+    assert len(RULES) == 14 and len({rule.name for rule in RULES}) == 14
+    assert all(rule.checks and rule.does_not for rule in RULES)
+    assert [
+        sum(rule.where == where for rule in RULES) for where in dict.fromkeys(r.where for r in RULES)
+    ] == [5, 5, 4]
+
+
+def test_a_run_adds_what_was_compiled():
+    import torch
+
+    from labkit.torch_compat import dynamo_reset
+
+    def breaks(x):
+        y = x + 1
+        print("", end="")
+        return y * 2
+
+    def whole(x):
+        return x * 2
+
+    for function, status, says in ((whole, USED, "ran: 1 graphs"), (breaks, FOUND, "first break: ")):
+        dynamo_reset()
+        compiled = torch.compile(function, backend="eager")
+        found = contract.review(tensor_parallel.norm, lambda: compiled(torch.ones(2)))  # noqa: B023
+        assert found["canary"].status == status and says in found["canary"].row()["where"]
+
+
+def test_an_imported_module_and_a_file_from_the_command_line(capsys):
+    found = contract.review(tensor_parallel.gate)
+    assert found["fragmentation"].status == FOUND and found["fragmentation"].places[0].function == "inplace"
+    assert len(found.rows()) == 14 and "does not check: " in str(found)
+    assert cli.main(["review", tensor_parallel.gate.__file__]) == 0
+    assert "no graph fragmentation by collectives" in capsys.readouterr().out
+
+
+def test_what_is_no_module_is_named(tmp_path, capsys):
+    (tmp_path / "bad.py").write_text("def f(:\n")
+    for path, says in (
+        ("nothing.py", "cannot read nothing.py"),
+        (str(tmp_path / "bad.py"), "bad.py, line 1: not Python"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            contract.review(path)
+    assert cli.main(["review", "nothing.py"]) == 2
+    import sys
+
+    with pytest.raises(ValueError, match="module 'sys' has no source file"):
+        contract.review(sys)
