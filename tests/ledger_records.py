@@ -100,7 +100,7 @@ BASE: dict[str, Record] = {
     "rendezvous.meetings": {
         "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True,
         "keys": [f"default_pg/0//cpu//0/{i}" for i in range(4)],
-        "missing": ["DistStoreError: Timed out after 3 seconds waiting for clients. 3/4 clients joined.", "wait timeout"],
+        "missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", "wait timeout"],
     },
     "barriers.at_work": {
         "finished_behind": {"store": False, "group": True}, "keys_of_barrier": 0, "keys_of_all_reduce": 0, "ranks": 4,

@@ -159,7 +159,7 @@ def _measure(shape: tuple[int, ...], names: tuple[str, ...], elements: int) -> d
                     "sent": (before, sockets.connections()),
                 }
             )
-    names_of = {axis: group.group_name for axis, group in groups.items()}
+    names_of = {axis: group.group_name for axis, group in groups.items() if group is not None}
     return {"calls": calls, "groups": members, "places": places, "names": names_of}
 
 

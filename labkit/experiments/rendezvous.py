@@ -45,12 +45,14 @@ def meet(
     *,
     patience: float = 6.0,
     env: Mapping[str, str] | None = None,
+    talk: bool = False,
 ) -> Report:
     """Let new processes call `join()`, each with the RANK and WORLD_SIZE of its arrival, and watch their store.
 
     MASTER_ADDR and MASTER_PORT are set, as are the variables in `env`; rank 0 is to serve its store there, so `join`
     calls init_process_group with 'env://' (the default). All are ended, whatever they wait for, `patience` seconds
-    after the first may come. A further process looks into the store every few milliseconds, as one more client.
+    after the first may come. A further process looks into the store every few milliseconds, as one more client, and
+    with `talk` says every key as it appears.
 
     Tables: `processes` (process, rank, world_size, came, ended, outcome, said, value), times in seconds, outcome one of
     'joined', 'error' and 'still waiting'; `keys` (seconds, key, value), a row whenever a key appears or changes, with
@@ -76,7 +78,7 @@ def meet(
         processes.run(_serve_control, ports[1], ranks=count, timeout=STARTED_S)
         limit = patience + 2 * STARTED_S
         found = processes.run(
-            _attend, join, tuple(arrivals), ports, patience, dict(env or {}), timeout=limit, stall=None
+            _attend, join, tuple(arrivals), ports, patience, dict(env or {}), talk, timeout=limit, stall=None
         )
     return _report(found, arrivals, provenance(patience=patience, **(dict(env or {}))))
 
@@ -108,6 +110,7 @@ def _attend(
     ports: Sequence[int],
     patience: float,
     env: dict[str, str],
+    talk: bool,
 ) -> dict[str, Any]:
     import torch.distributed as dist
 
@@ -118,7 +121,7 @@ def _attend(
     os.environ.update(env)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what torch logs of timeouts is told as the outcome
     if me == len(arrivals):
-        return _watch(_control, len(arrivals), ports[0], patience)
+        return _watch(_control, len(arrivals), ports[0], patience, talk)
     limit = datetime.timedelta(seconds=STARTED_S)
     control = dist.TCPStore("127.0.0.1", ports[1], is_master=False, wait_for_workers=False, timeout=limit)
     return _arrive(control, join, arrivals[me], ports[0], patience)
@@ -154,7 +157,7 @@ def _arrive(
     return dict(found)
 
 
-def _watch(control: Any, count: int, port: int, patience: float) -> dict[str, Any]:
+def _watch(control: Any, count: int, port: int, patience: float, talk: bool) -> dict[str, Any]:
     control.wait(["ready"])
     until = time.time() + STARTED_S
     while control.add("ready", 0) < count and time.time() < until:
@@ -172,7 +175,11 @@ def _watch(control: Any, count: int, port: int, patience: float) -> dict[str, An
             served = None if store is None else time.time() - begin
         else:
             try:
-                _look(store, seen, rows, begin)
+                new = _look(store, seen, begin)
+                rows += new
+                for seconds, key, value in new if talk else ():
+                    what = value.decode() if value.isdigit() else f"{len(value)} bytes"
+                    print(f"{seconds:5.2f} s  {key}  {what}", flush=True)
             except Exception as error:  # the process that served it has gone
                 rows.append((time.time() - begin, "", f"{type(error).__name__}".encode()))
                 break
@@ -194,16 +201,16 @@ def _client(port: int) -> Any:
     return dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=limit)
 
 
-def _look(store: Any, seen: dict[str, bytes], rows: list[tuple[float, str, bytes]], begin: float) -> None:
+def _look(store: Any, seen: dict[str, bytes], begin: float) -> list[tuple[float, str, bytes]]:
+    """What has appeared or changed since the last look."""
     count, listed = store.num_keys(), store.list_keys()
     values = {key: store.get(key) for key in listed if store.check([key])}
     if count == store.num_keys() and count > len(listed):  # nothing came between the two
         values[HIDDEN] = str(count - len(listed)).encode()
     now = time.time() - begin
-    for key, value in values.items():
-        if seen.get(key) != value:
-            seen[key] = value
-            rows.append((now, key, value))
+    new = [(now, key, value) for key, value in values.items() if seen.get(key) != value]
+    seen.update(values)
+    return new
 
 
 # --- in the kernel ---

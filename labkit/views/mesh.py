@@ -60,7 +60,7 @@ def mesh_grid(
     rows, columns = len(ranks), len(ranks[0])
     room = (sheet.width - LEFT - 0.3 - GAP_X * (columns - 1)) / columns
     lines = max((len(text) for text in holds.values()), default=0)
-    wide, high, draw = inside or (0.0, 0.0, None)
+    wide, high = (0.0, 0.0) if inside is None else inside[:2]
     wanted = [wide, *(text_width(line) for text in holds.values() for line in text), 1.5]
     width = min(room, max(wanted) + 0.3)
     height = HEAD + LINE * lines + high + 0.14
@@ -79,13 +79,13 @@ def mesh_grid(
     for rank, (x, y) in boxes.items():
         _box(ax, x, y, width, height, rank, places[rank], letters.get(rank))
         for i, line in enumerate(holds[rank]):
-            at = y + HEAD + LINE * (i + 0.5) + 0.03
+            middle = y + HEAD + LINE * (i + 0.5) + 0.03
             ax.text(
-                x + 0.15, at, cut(line, width - 0.2), va="center", fontsize=style.NORMAL, parse_math=False
+                x + 0.15, middle, cut(line, width - 0.2), va="center", fontsize=style.NORMAL, parse_math=False
             )
-        if draw is not None:
+        if inside is not None:
             top = y + HEAD + LINE * lines + 0.04
-            draw(ax, x + (width - wide) / 2, top, wide, high, rank)
+            inside[2](ax, x + (width - wide) / 2, top, wide, high, rank)
     _arrows(ax, boxes, width, height, sends, letters)
     at = ", ".join(f"{rank} at ({row}, {column})" for rank, (row, column) in places.items())
     sheet.say(f"{rows} by {columns} ranks: {at}")
@@ -236,24 +236,33 @@ def talk(report: Report, operation: str = "all_reduce", axis: str | None = None)
         for rank, row in mine.iterrows()
     }
     sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
-    pairs = [pair for pair, n in sends.items() if not _minor(n, sends)]
-    crossing = sum(not any({a, b} <= set(group) for group in groups) for a, b in pairs)
-    parts = (
-        f"{len(groups)} groups of {len(groups[0])}" if len(groups) > 1 else f"one group of {len(groups[0])}"
-    )
-    each = [sum(n for (a, _), n in sends.items() if a == rank) for rank in mine.index]
-    most = f"a rank sends {_range(each)}" if sends else "bytes not known: they pass no socket"
-    across = "no byte between groups" if not crossing else f"{crossing} pairs talk across groups"
-    where = f"along {axis}" if axis != axes[-1] else "over the world"
-    title = f"{operation} {where}: {parts}, {most}" + (f", {across}" if len(groups) > 1 and sends else "")
     return mesh_grid(
         _ranks(grid), [a for a in axes if a != axes[-1]] or axes, holds=holds, groups=groups, sends=sends,
-        title=title, subtitle="The first number of each quarter of a rank's tensor, before and after the call.",
+        title=_title(report, operation, axis), subtitle="The first number of each quarter of a rank's tensor, before and after the call.",
         label=report.label,
     )  # fmt: skip
 
 
 figure = talk
+
+
+def _title(report: Report, operation: str, axis: str) -> str:
+    """What one collective along one axis comes to, in a sentence."""
+    results, sent, grid = (report.tables[name] for name in ("results", "bytes", "grid"))
+    mine = results[(results["operation"] == operation) & (results["axis"] == axis)]
+    links = sent[(sent["operation"] == operation) & (sent["axis"] == axis)]
+    sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
+    groups = sorted({tuple(group) for group in mine["group"]})
+    where = f"along {axis}" if axis != grid["axis"].iloc[-1] else "over the world"
+    parts = f"{len(groups)} groups of {len(groups[0])}" if len(groups) > 1 else f"one group of {len(groups[0])}"
+    if not sends:
+        return f"{operation} {where}: {parts}, bytes not known: they pass no socket"
+    each = [sum(n for (a, _), n in sends.items() if a == rank) for rank in mine["rank"]]
+    pairs = [pair for pair, n in sends.items() if not _minor(n, sends)]
+    crossing = sum(not any({a, b} <= set(group) for group in groups) for a, b in pairs)
+    across = "no byte between groups" if not crossing else f"{crossing} pairs talk across groups"
+    said = f"{operation} {where}: {parts}, a rank sends {_range(each)}"
+    return said + (f", {across}" if len(groups) > 1 else "")
 
 
 def _range(each: Sequence[float]) -> str:
@@ -296,9 +305,12 @@ class MeshExplorer(Live):
         super().__init__(*self.draw(*self.first))
 
     def draw(self, operation: str, axis: str) -> tuple[Figure, str]:
-        """The figure for a choice and its title. Raises ValueError for what was not run."""
+        """The figure for a choice and the lines that say the same. Raises ValueError for what was not run."""
         found = talk(self.report, operation, axis)
-        return found, found.summary
+        results = self.report.tables["results"]
+        mine = results[(results["operation"] == operation) & (results["axis"] == axis)]
+        lines = [f"rank {r.rank}: {_short(r.before)} becomes {_short(r.after)}" for r in mine.itertuples()]
+        return found, " | ".join([f"{_title(self.report, operation, axis)} [{self.report.label}]", *lines])
 
     def _build(self, widgets: Any) -> Any:
         chosen = [
@@ -313,7 +325,8 @@ class MeshExplorer(Live):
 
         def again(_: Any = None) -> None:
             drawn, said = self.draw(*(control.value for control in chosen))
-            picture.value, text.value = drawn.png(), html.escape(said)
+            picture.value = drawn.png()
+            text.value = "<br>".join(html.escape(line) for line in said.split(" | "))
 
         for control in chosen:
             control.observe(again, "value")

@@ -1,4 +1,4 @@
-"""A meeting of processes over time: when each came, how long it waited and how that ended, and which key appeared when."""
+"""A meeting of processes over time: when each came, how its wait ended, and which key appeared when."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from labkit.views.style import Figure, Sheet, cut, styled, text_width
 __all__ = ["figure"]
 
 LANE = 0.27
+TOGETHER_S = 0.1  # who comes within this time comes together
+HIDDEN = "(not listed)"
 WAIT, GOOD, BAD = style.KINDS["wait"][0], "#009E73", "#D55E00"
 MARKS = {"joined": ("o", GOOD), "error": ("X", BAD), "still waiting": (">", style.INK)}
 
@@ -27,7 +29,7 @@ def figure(report: Report, title: str = "") -> Figure:
     names = list(dict.fromkeys(keys["key"]))
     sheet = Sheet()
     sheet.title(
-        title or finding(report), "Above, each process from its coming to the end of init_process_group."
+        title or finding(report), "Above, each process from its coming to the end of its call."
     )
     said = [f"rank {p.rank} of {p.world_size}" for p in processes.itertuples()]
     left = 0.3 + min(4.0, max(text_width(text, style.SMALL) for text in [*said, *names]))
@@ -45,9 +47,7 @@ def figure(report: Report, title: str = "") -> Figure:
         ax.add_patch(bar)
         shape, colour = MARKS[process.outcome]
         ax.plot([process.ended], [i + 0.5], shape, color=colour, markersize=8, clip_on=False, zorder=4)
-        text = cut(
-            process.said or f"{process.outcome} after {process.ended - process.came:.2f} s", width - 0.3, 7.5
-        )
+        text = cut(process.said or _ended(process), width - 0.3, 7.5)
         _beside(ax, process, i + 0.5, text, end, width)
     ax.axhline(len(said) + 0.3, color=style.QUIET, linewidth=0.8)
     for i, name in enumerate(names):
@@ -67,7 +67,7 @@ def figure(report: Report, title: str = "") -> Figure:
     sheet.top += 0.5
     sheet.legend(
         [
-            ("waits in init_process_group", _bar_key),
+            ("in the call", _bar_key),
             *((what, _mark_key(*MARKS[what])) for what in MARKS if what in set(processes["outcome"])),
             ("key appears or changes", _tick_key),
         ]
@@ -75,13 +75,20 @@ def figure(report: Report, title: str = "") -> Figure:
     for text, process in zip(said, processes.itertuples(), strict=True):
         sheet.say(
             f"{text} came at {process.came:.2f} s, {process.outcome} at {process.ended:.2f} s"
-            + (f" ({process.said})" if process.said else "")
+            + (f" ({process.said or process.value})" if process.said or isinstance(process.value, str) else "")
         )
     firsts = keys.drop_duplicates("key")
     sheet.say(
         "keys: " + ", ".join(f"{r.key} at {r.seconds:.2f} s" for r in firsts.itertuples()) if names else ""
     )
-    return sheet.finish(report.label, "; ".join(report.notes))
+    hidden = ["(not listed): keys that the store counts and leaves out of its list"] if HIDDEN in names else []
+    return sheet.finish(report.label, "; ".join([*hidden, *report.notes]))
+
+
+def _ended(process: Any) -> str:
+    """How a call ended, and what it gave where that is a text."""
+    said = f": {process.value}" if isinstance(process.value, str) else ""
+    return f"{process.outcome} after {process.ended - process.came:.2f} s{said}"
 
 
 def finding(report: Report) -> str:
@@ -91,6 +98,8 @@ def finding(report: Report) -> str:
     if bad.empty:
         last = processes.loc[processes["came"].idxmax()]
         longest = (processes["ended"] - processes["came"]).max()
+        if last["came"] - processes["came"].min() < TOGETHER_S:
+            return f"{len(processes)} processes come together and are through after {longest:.2f} s"
         return f"Rank {last['rank']} comes last, at {last['came']:.2f} s; the others wait for it, up to {longest:.2f} s"
     waits = bad["ended"] - bad["came"]
     joined = len(processes) - len(bad)

@@ -96,7 +96,7 @@ def _barriers() -> Seen:
 
 @judging(at_work)
 def two_mechanisms(seen: Seen) -> Result:
-    """A barrier of the group sends bytes between the ranks and waits for what is under way; the store's does neither."""
+    """A barrier of the group sends bytes between ranks and waits for what is under way; the store's does neither."""
     behind = seen["finished_behind"]
     return verdict(
         behind["group"] and not behind["store"] and seen["sent"]["barrier"] > 0,
@@ -122,8 +122,8 @@ def a_store_releases_all_at_once(seen: Seen) -> Result:
     said = "a wait for a key is held until somebody sets it" if held else "a wait is not held"
     if through:
         said += (
-            f", but a counter is there at 1 of {seen['ranks']}: waiting for it returns at once; torch's own barrier has "
-            "the last rank set another key"
+            f", but a counter is there at 1 of {seen['ranks']}: waiting for it returns at once; torch's own barrier "
+            "has the last rank set another key"
         )
     return verdict(held and not through, said)
 
@@ -137,8 +137,8 @@ def gloo_uses_tcp_and_shared_memory(seen: Seen) -> Result:
     least = seen["ranks"] * 2 * (seen["ranks"] - 1) / seen["ranks"] * seen["reduced"]  # of a ring, all ranks
     return verdict(
         sent < least,
-        f"an all-reduce of {seen['reduced']} bytes on {seen['ranks']} ranks of one machine sends {sent} bytes over TCP, and "
-        f"a ring needs {least:.0f}: "
+        f"an all-reduce of {seen['reduced']} bytes on {seen['ranks']} ranks of one machine sends {sent} bytes over TCP "
+        f"and a ring needs {least:.0f}: "
         + ("nothing is left for shared memory" if sent >= least else "the rest goes elsewhere"),
     )
 

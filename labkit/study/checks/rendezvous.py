@@ -118,7 +118,7 @@ LATE_S, TIMEOUT_S = 0.8, 2.0
 
 @probe
 def meetings(bench: Bench) -> Seen:
-    """Four processes of which the last comes late, and three that expect a fourth: outcomes, and keys as they appear."""
+    """Four processes of which the last comes late, and three that expect a fourth: outcomes, and when keys appear."""
     from labkit.experiments.rendezvous import HIDDEN, Arrival, meet
 
     def join() -> int:

@@ -150,8 +150,8 @@ def _judged(seen: list[dict[str, Any]], shape: tuple[int, int], axis: int) -> st
         other = next(rank for rank, mine in enumerate(calls) if mine != calls[0])
         raise Mistake(
             f"{what}: rank 0 makes them in the order {calls[0]}, rank {other} in {calls[other]}",
-            "the same order on every rank: groups get their keys in the store by counting, and ranks of different groups "
-            "would meet under one",
+            "the same order on every rank: groups get their keys in the store by counting, and ranks of different "
+            "groups would meet under one",
         )
     rows, columns = shape
     for rank, one in enumerate(seen):
