@@ -23,6 +23,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 HEAD, LINE = 0.3, 0.2  # inches: a box's head, a line of its text
 GAP_X, GAP_Y = 1.3, 0.85
 LEFT, ABOVE = 1.0, 0.36
+BELOW = "The first number of each quarter of a rank's tensor, before and after the call."
 MINOR = 0.05  # arrows with less than this share of the largest are notices, not data
 
 Draw = Callable[[Axes, float, float, float, float, int], Any]
@@ -238,7 +239,7 @@ def talk(report: Report, operation: str = "all_reduce", axis: str | None = None)
     sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
     return mesh_grid(
         _ranks(grid), [a for a in axes if a != axes[-1]] or axes, holds=holds, groups=groups, sends=sends,
-        title=_title(report, operation, axis), subtitle="The first number of each quarter of a rank's tensor, before and after the call.",
+        title=_title(report, operation, axis), subtitle=BELOW,
         label=report.label,
     )  # fmt: skip
 
@@ -254,7 +255,9 @@ def _title(report: Report, operation: str, axis: str) -> str:
     sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
     groups = sorted({tuple(group) for group in mine["group"]})
     where = f"along {axis}" if axis != grid["axis"].iloc[-1] else "over the world"
-    parts = f"{len(groups)} groups of {len(groups[0])}" if len(groups) > 1 else f"one group of {len(groups[0])}"
+    parts = (
+        f"{len(groups)} groups of {len(groups[0])}" if len(groups) > 1 else f"one group of {len(groups[0])}"
+    )
     if not sends:
         return f"{operation} {where}: {parts}, bytes not known: they pass no socket"
     each = [sum(n for (a, _), n in sends.items() if a == rank) for rank in mine["rank"]]

@@ -28,9 +28,7 @@ def figure(report: Report, title: str = "") -> Figure:
     processes, keys = report.tables["processes"], report.tables["keys"]
     names = list(dict.fromkeys(keys["key"]))
     sheet = Sheet()
-    sheet.title(
-        title or finding(report), "Above, each process from its coming to the end of its call."
-    )
+    sheet.title(title or finding(report), "Above, each process from its coming to the end of its call.")
     said = [f"rank {p.rank} of {p.world_size}" for p in processes.itertuples()]
     left = 0.3 + min(4.0, max(text_width(text, style.SMALL) for text in [*said, *names]))
     width = sheet.width - left - 0.4
@@ -75,13 +73,19 @@ def figure(report: Report, title: str = "") -> Figure:
     for text, process in zip(said, processes.itertuples(), strict=True):
         sheet.say(
             f"{text} came at {process.came:.2f} s, {process.outcome} at {process.ended:.2f} s"
-            + (f" ({process.said or process.value})" if process.said or isinstance(process.value, str) else "")
+            + (
+                f" ({process.said or process.value})"
+                if process.said or isinstance(process.value, str)
+                else ""
+            )
         )
     firsts = keys.drop_duplicates("key")
     sheet.say(
         "keys: " + ", ".join(f"{r.key} at {r.seconds:.2f} s" for r in firsts.itertuples()) if names else ""
     )
-    hidden = ["(not listed): keys that the store counts and leaves out of its list"] if HIDDEN in names else []
+    hidden = (
+        ["(not listed): keys that the store counts and leaves out of its list"] if HIDDEN in names else []
+    )
     return sheet.finish(report.label, "; ".join([*hidden, *report.notes]))
 
 
