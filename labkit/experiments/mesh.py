@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS", "WORLD", "ring_bytes", "run"]
 
 TITLE = "Collectives along the axes of a mesh"
-QUESTION = "Which ranks talk, how much, and what does each have afterwards?"
-SOURCE = "NCCL to DTensor, 3: DeviceMesh"
 WORLD = "world"
 PARTS = 4  # a rank's tensor is shown as the first number of each quarter
 SETTLE_S = 0.02  # a peer's last acknowledgement may follow the end of a collective
