@@ -63,7 +63,7 @@ def mesh_grid(
     lines = max((len(text) for text in holds.values()), default=0)
     wide, high = (0.0, 0.0) if inside is None else inside[:2]
     wanted = [wide, *(text_width(line) for text in holds.values() for line in text), 1.5]
-    width = min(room, max(wanted) + 0.3)
+    width = min(room, max(wanted) + 0.42)
     height = HEAD + LINE * lines + high + 0.14
     left = LEFT + max(0.0, (sheet.width - LEFT - 0.3 - columns * width - (columns - 1) * GAP_X) / 2)
     boxes = {
@@ -82,7 +82,12 @@ def mesh_grid(
         for i, line in enumerate(holds[rank]):
             middle = y + HEAD + LINE * (i + 0.5) + 0.03
             ax.text(
-                x + 0.15, middle, cut(line, width - 0.2), va="center", fontsize=style.NORMAL, parse_math=False
+                x + 0.15,
+                middle,
+                cut(line, width - 0.25),
+                va="center",
+                fontsize=style.NORMAL,
+                parse_math=False,
             )
         if inside is not None:
             top = y + HEAD + LINE * lines + 0.04

@@ -45,8 +45,7 @@ def figure(report: Report, title: str = "") -> Figure:
         ax.add_patch(bar)
         shape, colour = MARKS[process.outcome]
         ax.plot([process.ended], [i + 0.5], shape, color=colour, markersize=8, clip_on=False, zorder=4)
-        text = cut(process.said or _ended(process), width - 0.3, 7.5)
-        _beside(ax, process, i + 0.5, text, end, width)
+        _beside(ax, process, i + 0.5, process.said or _ended(process), end, width)
     ax.axhline(len(said) + 0.3, color=style.QUIET, linewidth=0.8)
     for i, name in enumerate(names):
         y = len(said) + 0.6 + i + 0.5
@@ -105,12 +104,10 @@ def finding(report: Report) -> str:
         if last["came"] - processes["came"].min() < TOGETHER_S:
             return f"{len(processes)} processes come together and are through after {longest:.2f} s"
         return f"Rank {last['rank']} comes last, at {last['came']:.2f} s; the others wait for it, up to {longest:.2f} s"
-    waits = bad["ended"] - bad["came"]
-    joined = len(processes) - len(bad)
-    return (
-        f"{len(bad)} of {len(processes)} processes do not get in, after {waits.min():.1f} to {waits.max():.1f} s"
-        + (f"; {joined} believe that all is well" if joined else "")
-    )
+    waits = sorted(round(float(wait), 1) for wait in bad["ended"] - bad["came"])
+    span = f"{waits[0]:g} s" if waits[0] == waits[-1] else f"{waits[0]:g} to {waits[-1]:g} s"
+    rest = f", {len(processes) - len(bad)} come back" if len(bad) < len(processes) else ""
+    return f"{len(bad)} of {len(processes)} processes do not get in, after {span}{rest}"
 
 
 def _value(value: bytes) -> str:
@@ -131,20 +128,16 @@ def _lane(ax: Any, y: float, text: str) -> None:
 
 
 def _beside(ax: Any, process: Any, y: float, text: str, end: float, width: float) -> None:
-    """The outcome in words: in the bar where it fits, else to the right of it."""
-    room = (process.ended - process.came) / end * width
-    if text_width(text, 7.5) + 0.25 <= room:
-        ax.text(process.came + 0.06 * end / width, y, text, va="center", fontsize=7.5, parse_math=False)
-    elif process.ended / end * width + text_width(text, 7.5) + 0.2 <= width:
-        ax.annotate(
-            text, (process.ended, y), xytext=(9, 0), textcoords="offset points", va="center", fontsize=7.5,
-            parse_math=False,
-        )  # fmt: skip
-    else:
-        ax.annotate(
-            text, (min(process.ended, end), y), xytext=(-9, 0), textcoords="offset points", ha="right",
-            va="center", fontsize=7.5, parse_math=False,
-        )  # fmt: skip
+    """The outcome in words, where there is most room: in the bar, to the right of it, or to the left."""
+    start, stop = process.came / end * width, process.ended / end * width  # inches
+    rooms = {"in": stop - start - 0.25, "right": width - stop - 0.2, "left": start - 0.2}
+    needed = text_width(text, 7.5)
+    place = next((name for name, room in rooms.items() if needed <= room), max(rooms, key=rooms.__getitem__))
+    x, shift = {"in": (process.came, 5), "right": (process.ended, 9), "left": (process.came, -5)}[place]
+    ax.annotate(
+        cut(text, rooms[place], 7.5), (x, y), xytext=(shift, 0), textcoords="offset points", va="center",
+        ha="right" if place == "left" else "left", fontsize=7.5, parse_math=False,
+    )  # fmt: skip
 
 
 def _bar_key(ax: Any, x: float, y: float) -> None:
