@@ -38,9 +38,9 @@ def test_words_of_any_length_stay_on_the_axis(came, ended):
     ("ends", "words"),
     [
         ([(0.0, 1.0, "joined", ""), (0.5, 1.0, "joined", "")], "Rank 1 comes last, at 0.50 s"),
-        ([(0.0, 1.0, "joined", ""), (0.01, 1.0, "joined", "")], "2 processes come together and are through after 1.00 s"),
+        ([(0.0, 1.0, "joined", ""), (0.01, 1.0, "joined", "")], "2 processes come together and are through"),
         ([(0.0, 2.0, "error", "x"), (0.0, 3.0, "error", "x")], "2 of 2 processes do not get in, after 2 to 3 s"),
-        ([(0.0, 2.0, "joined", ""), (0.0, 3.0, "error", "x")], "1 of 2 processes do not get in, after 3 s, 1 come back"),
+        ([(0.0, 2.0, "joined", ""), (0.0, 3.0, "error", "x")], "1 of 2 processes do not get in, after 3 s, 1 come"),
     ],
 )  # fmt: skip
 def test_the_title_is_the_outcome(ends, words):
