@@ -97,6 +97,17 @@ BASE: dict[str, Record] = {
         "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
         "keys": {"default_pg/0//cpu//0/0": "address", "default_pg/0//cpu//0/1": "address", "init/cnt": "2"},
     },
+    "rendezvous.meetings": {
+        "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True,
+        "keys": [f"default_pg/0//cpu//0/{i}" for i in range(4)],
+        "missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", "wait timeout"],
+    },
+    "barriers.at_work": {
+        "finished_behind": {"store": False, "group": True}, "keys_of_barrier": 0, "keys_of_all_reduce": 0, "ranks": 4,
+        "sent": {"barrier": 1155, "all_reduce": 90000}, "reduced": 16384, "waited_for_counter_s": 0.3,
+        "held_s": [0.3] * 4, "cuda_initialized": False, "threads": ["pt_tcpstore_uv", "python"],
+    },
+    "barriers.backends": {"world": "gloo", "sums": {"gloo": 6.0, "shm": 6.0, "a": 6.0}, "refused": {}},
     "dtensor.placements": {
         "shard_local": [256, 512], "replicate_local": [1024, 512], "passed_logical": [4096, 512],
         "passed_local": [1024, 512], "own_logical": [1024, 512], "grid_logical": [4, 4], "partial_local": 1.0,
@@ -123,7 +134,7 @@ BASE: dict[str, Record] = {
     "groups.mesh": {
         "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "is_tensor": True, "coordinate": [1, 1],
         "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
-        "cached": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
+        "cached": True, "mesh_dim": "", "by_group": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
         "bases": ["torch.distributed.ProcessGroup", "pybind11_builtins.pybind11_object", "builtins.object"],
     },
     "symmetry.drills": {
@@ -322,7 +333,21 @@ CASES: dict[str, list[Record]] = {
     ],
     "rendezvous.completes_when_all_are_there": [{}, {"rank_0_waited": False}, {"world": [[0, 2]]}],
     "rendezvous.ranks_write_addresses": [{}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}],
-    "rendezvous.a_counter_is_in_the_store": [{}, {"keys": {"init/cnt": "1"}}, {"keys": None}],
+    "rendezvous.a_counter_is_in_the_store": [{}, {"missing": ["wait timeout"]}, {"unlisted": False}],
+    "rendezvous.backend_comes_second": [
+        {}, {"server_key_s": 0.1}, {"outcomes": ["joined"] * 3 + ["error"]}, {"keys": ["default_pg/0//cpu//0/0"]},
+    ],
+    "barriers.two_mechanisms": [
+        {}, {"finished_behind": {"store": True}}, {"finished_behind": {"group": False}}, {"sent": {"barrier": 0}},
+    ],
+    "barriers.barrier_leaves_the_store_alone": [{}, {"keys_of_barrier": 2}, {"sent": {"barrier": 0}}],
+    "barriers.a_store_releases_all_at_once": [{}, {"waited_for_counter_s": 0.001}, {"held_s": [0.3, 0.0, 0.3, 0.3]}],
+    "barriers.gloo_uses_tcp_and_shared_memory": [
+        {}, {"sent": {"all_reduce": 105267}}, {"sent": {"all_reduce": 0}},
+    ],
+    "barriers.the_store_needs_no_gpu": [{}, {"cuda_initialized": True}, {"threads": ["python"]}],
+    "barriers.several_at_once": [{}, {"sums": {"shm": 3.0}}, {"refused": {"shm": "RuntimeError"}}],
+    "groups.collectives_take_a_mesh_axis": [{}, {"mesh_dim": "TypeError: mesh_dim"}],
     "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
     "dtensor.shard_splits": [{}, {"shard_local": [1024, 128]}],
     "dtensor.replicate_copies": [{}, {"replicate_local": [256, 512]}],

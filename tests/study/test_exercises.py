@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import wrong_answers
 import wrong_break_it
+import wrong_groups
 import wrong_guardrails
 import wrong_programs
 import wrong_readings
@@ -332,6 +333,8 @@ LARGEST = {
 
 MISTAKES = {
     "start.largest": LARGEST,
+    "groups.barrier": wrong_groups.BARRIERS,
+    "groups.axis": wrong_groups.AXES,
     "reading.find": wrong_readings.FIND,
     "reading.one": wrong_readings.ONE,
     "reading.count": wrong_readings.COUNT,
@@ -436,7 +439,7 @@ def test_torchs_own_not_implemented_is_not_taken_for_a_stub(ranks):
 
 
 def test_unknown_exercises_and_attempts_are_refused(ranks):
-    with pytest.raises(ValueError, match="unknown exercise 'x': there is start.largest, semantics.gate"):
+    with pytest.raises(ValueError, match="unknown exercise 'x': there is start.largest, groups.barrier"):
         check("x", summed, ranks)
     with pytest.raises(ValueError, match="must be a function, got int"):
         check("cliff.gate", 3, ranks)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from labkit.study.checks import (
     autograd,
     backend,
+    barriers,
     breaks,
     cliff,
     collectives,
@@ -41,7 +42,7 @@ PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
     *(stream_programs, streams, logs, reference),
-    *(contract, endings, suite),
+    *(contract, endings, suite, barriers),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

@@ -117,7 +117,10 @@ def two_axes_shard_two_dims(seen: Seen) -> Result:
 @judging(placements)
 def torch_zeros_takes_a_mesh(seen: Seen) -> Result:
     """torch.zeros takes device_mesh and placements."""
-    return verdict(not seen["torch_zeros"], seen["torch_zeros"] or "it does")
+    return verdict(
+        not seen["torch_zeros"],
+        f"{seen['torch_zeros']}; torch.distributed.tensor.zeros does" if seen["torch_zeros"] else "it does",
+    )
 
 
 @judging(placements)

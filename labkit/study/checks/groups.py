@@ -97,7 +97,12 @@ def wait_blocks_on_a_key(seen: Seen) -> Result:
 @judging(store)
 def wait_takes_a_target_value(seen: Seen) -> Result:
     """store.wait can wait until a counter has reached a value."""
-    return verdict(not seen["target_value"], seen["target_value"] or "it can")
+    return verdict(
+        not seen["target_value"],
+        f"{seen['target_value']}; wait for a key that the last one sets"
+        if seen["target_value"]
+        else "it can",
+    )
 
 
 @judging(store)
@@ -149,7 +154,16 @@ def _mesh() -> Seen:
         device_mesh.new_group = new_group
     members = {name: dist.get_process_group_ranks(grid.get_group(name)) for name in ("dp", "tp")}
     kind = type(dist.group.WORLD)
+    x = torch.ones(1)
+    try:
+        dist.all_reduce(x, mesh=grid, mesh_dim=0)  # type: ignore[call-arg]
+        given = ""
+    except TypeError as error:
+        given = first_line(error)
+    dist.all_reduce(x, group=grid.get_group(0))
     return {
+        "mesh_dim": given,
+        "by_group": True,
         "tensor": grid.mesh.tolist(),
         "tensor_device": str(grid.mesh.device),
         "coordinate": list(grid.get_coordinate() or ()),
@@ -214,6 +228,15 @@ def groups_are_made_once(seen: Seen) -> Result:
     """Asking a mesh for an axis' group gives the same group every time."""
     return verdict(
         seen["cached"], "the same object twice, by name and by number" if seen["cached"] else "not the same"
+    )
+
+
+@judging(mesh)
+def collectives_take_a_mesh_axis(seen: Seen) -> Result:
+    """A collective takes the mesh and mesh_dim and finds the axis' group by itself."""
+    return verdict(
+        not seen["mesh_dim"],
+        f"{seen['mesh_dim']}; group=mesh.get_group(0) works" if seen["mesh_dim"] else "it does",
     )
 
 

@@ -12,6 +12,7 @@ from labkit.study.exercises import (
     broadcast,
     compiled_streams,
     gate,
+    groups,
     loop,
     mean,
     reading,
@@ -27,7 +28,8 @@ __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
 EXERCISES: dict[str, Exercise] = {
     exercise.name: exercise
     for exercise in (
-        *(start.EXERCISE, broadcast.EXERCISE, mean.EXERCISE),
+        *(start.EXERCISE, groups.BARRIER, groups.AXIS),
+        *(broadcast.EXERCISE, mean.EXERCISE),
         *(reading.FIND, reading.ONE, reading.COUNT),
         *(gate.EXERCISE, loop.EXERCISE, audit.EXERCISE),
         *(trap.BREAK, trap.GUARD),
