@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 # what a lesson does besides looking at graphs: it takes ranks, or the reader's own answers
 ELSEWHERE = (
-    "check( ledger.run scoreboard( ranks. comm_passes. report overlap. calls slow of_way".split()
+    "check( ledger.run scoreboard( ranks. comm_passes. report overlap. calls (slow, of_way".split()
 )
 
 
