@@ -52,4 +52,4 @@ if __name__ == "__main__":
     large, small = program(10_000, "a b c d"), program(200, "a b c")
     races = len(simulate(large).races)
     timed(f"simulate 10,000 ops, {races} races explained", lambda: simulate(large))
-    timed("simulate and redraw 200 ops", lambda: timeline(simulate(small)).png())
+    timed("simulate and redraw 200 ops", lambda: timeline(simulate(small)).png(quick=True))

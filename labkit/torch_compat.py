@@ -404,6 +404,60 @@ def pretend_streams() -> Callable[[int], Any]:
     return stream
 
 
+def pretend_h100() -> None:
+    """Make Inductor write CUDA code in this process as for an H100 that is not there; behind `pretend_streams`.
+
+    Raises UnsupportedTorch without the triton package, which writing such code takes.
+    """
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        raise UnsupportedTorch(
+            "Inductor writes code for CUDA only with the package triton installed"
+        ) from None
+    import torch
+
+    names = (
+        "multi_processor_count warp_size max_threads_per_multi_processor regs_per_multiprocessor total_memory"
+    )
+    numbers = dict(zip(names.split(), (132, 32, 2048, 65536, 80 << 30), strict=True))
+    numbers |= {"major": 9, "minor": 0, "cc": 90, "index": 0, "L2_cache_size": 50 << 20}
+    numbers |= {"max_threads_per_block": 1024}
+    numbers |= {"shared_memory_per_block_optin": 232448, "shared_memory_per_multiprocessor": 233472}
+    properties = types.SimpleNamespace(name="NVIDIA H100", type="cuda", gcnArchName="", **numbers)
+    cuda = require("torch._dynamo.device_interface").CudaInterface
+    for owner in (cuda.Worker, cuda):
+        owner.current_device = staticmethod(lambda: 0)
+        owner.get_device_properties = staticmethod(lambda device=None: properties)
+    cuda.is_available = cuda.is_triton_capable = staticmethod(lambda device=None: True)
+    cuda.get_compute_capability = staticmethod(lambda device=None: 90)
+    cuda.raise_if_triton_unavailable = staticmethod(lambda device=None: None)
+    replaced = torch.cuda  # the public functions ask the driver
+    replaced.current_device = lambda: 0
+    replaced.get_device_properties = lambda device=None: properties  # type: ignore[assignment, return-value]
+    replaced.get_device_capability = lambda device=None: (9, 0)
+    for name in ("joint_graph", "post_grad"):  # these trace their patterns on the device
+        require(f"torch._inductor.fx_passes.{name}").lazy_init = lambda *arguments, **named: None
+    require("torch.utils._triton").triton_hash_with_backend = lambda: "no gpu"
+
+
+@contextlib.contextmanager
+def only_written() -> Iterator[list[str]]:
+    """A context in which Inductor stops when it has written its code, with an error; the list has the texts."""
+    lowering = require("torch._inductor.graph").GraphLowering
+    kept, written = lowering.__dict__["save_output_code"], []
+
+    def keep(source: str) -> None:
+        written.append(source)
+        raise RuntimeError("written, and not to be compiled")
+
+    lowering.save_output_code = staticmethod(keep)
+    try:
+        yield written
+    finally:
+        lowering.save_output_code = kept
+
+
 # --- ranks that compile together ---
 
 

@@ -164,6 +164,9 @@ BASE: dict[str, Record] = {
         "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
         "overlap_by_default": {"reorder": False},
     },
+    "backend.scheduling": {
+        "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
+    },
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
         "without_inductor_differ": {"eager": 0, "aot_eager": 0},
@@ -186,9 +189,37 @@ BASE: dict[str, Record] = {
     "stream_programs.graphs": {
         "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
         "backward": [["kernel"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"]],
+        "delays": [{"next": "mul", "with": [51.0, 1.0], "without": [3.0, 1.0]}],
+    },
+    "stream_code.code": {
+        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": False,
+        "kernels": {
+            "plain": [["no stream", "triton_poi_fused_add_cos_mul_sin_sub_tanh_0"]],
+            "streamed": [["default_stream", "triton_poi_fused_add_sin_0"], ["stream1", "triton_poi_fused_cos_mul_1"]],
+            "one_stream": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]],
+            "apart": [["stream1", "triton_poi_fused_add_sin_0"], ["stream2", "triton_poi_fused_cos_mul_1"]],
+            "event_between": [["stream1", "triton_poi_fused_add_sin_0"], ["stream1", "triton_poi_fused_cos_mul_1"]],
+        },
+    },
+    "stream_offload.passes": {
+        "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
+        "with": {
+            "forward": [
+                ["mm", "kernel", ["x"], True], ["relu", "kernel", ["mm"], False], ["off", "offload", ["relu"], False],
+                ["mm_1", "kernel", ["relu"], True], ["relu_1", "kernel", ["mm_1"], False],
+                ["off_1", "offload", ["relu_1"], False], ["mm_2", "kernel", ["relu_1"], True],
+            ],
+            "backward": [
+                ["in_1", "reload", ["off_1"], False], ["in", "reload", ["off"], False],
+                ["w_1", "wait", ["in_1"], False],
+                ["mm_3", "kernel", ["w_1"], True], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
+            ],
+            "kept": [["off", 0], ["off_1", 0]], "carried": 256,
+        },
     },
     "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"]},
     "stream_graphs.graphs": {
+        "torch": "2.13.0",
         "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("sin", 1)],
         "forward": [node("sin", 1), node("mul", 1), node("cos", 2), node("mul", 2), node("add")],
         "backward": [
@@ -205,6 +236,7 @@ BASE: dict[str, Record] = {
         "schemas": {
             name: f"streams::{name}(SymInt a, SymInt b) -> ()" for name in ("record_event", "wait_event", "wait_stream")
         },
+        "torch": "2.13.0+cpu", "claimed": "2.12",
     },
     "streams.mutation": {
         "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
@@ -495,6 +527,51 @@ CASES: dict[str, list[Record]] = {
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
     ],
     "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "backend.passes_move_collectives": [
+        {}, {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
+        {"ways": {"sink_waits": ["all_gather mm wait", 1, False]}},
+        {"ways": {"default": ["all_gather mm wait", 1, True]}},
+    ],
+    "stream_code.same_stream_fuses": [
+        {}, {"kernels": {"one_stream": [["stream1", "triton_poi_fused_sin_0"], ["stream1", "triton_poi_fused_cos_1"]]}},
+        {"kernels": {"plain": []}}, {"here": "2.14.0"},
+    ],
+    "stream_code.other_streams_stay_apart": [
+        {}, {"kernels": {"apart": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
+        {"kernels": {"streamed": [["stream1", "triton_poi_fused_cos_tanh_0"]]}}, {"here": "2.14.0"},
+    ],
+    "stream_code.an_event_stops_fusion": [
+        {}, {"kernels": {"event_between": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
+        {"kernels": {"event_between": []}}, {"here": "2.14.0"},
+    ],
+    "stream_code.more_kernels": [
+        {}, {"kernels": {"streamed": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}}, {"kernels": {"plain": []}},
+    ],
+    "stream_offload.copies_follow_their_layers": [
+        {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"forward": [["mm", "kernel", ["x"], True]]}},
+        {"with": {"forward": [
+            ["relu", "kernel", ["x"], True], ["relu_1", "kernel", ["relu"], True], ["off", "offload", ["relu"], False],
+            ["off_1", "offload", ["relu_1"], False],
+        ]}},
+    ],
+    "stream_offload.reloads_come_a_layer_early": [
+        {}, {"with": {"backward": []}},
+        {"with": {"backward": [
+            ["in_1", "reload", ["off_1"], False], ["w_1", "wait", ["in_1"], False], ["mm_3", "kernel", ["w_1"], True],
+            ["in", "reload", ["off"], False], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
+        ]}},
+    ],
+    "stream_offload.bytes_are_carried_for_bytes_kept": [
+        {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"carried": 0}}, {"without": {"carried": 8}},
+    ],
+    "streams.beta_since": [{}, {"torch": "2.11.0"}, {"schemas": None}, {"claimed": "2.14"}],
+    "stream_programs.the_next_work_is_delayed": [
+        {}, {"delays": []}, {"delays": [{"next": "mul", "with": [3.0, 1.0], "without": [3.0, 1.0]}]},
+        {"delays": [{"next": "mul", "with": [51.0, 50.0], "without": [3.0, 1.0]}]},
+    ],
+    "stream_graphs.stream_code_compiles_as_it_is": [
+        {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
+    ],
     "stream_inside.prefix_fills_the_table": [
         {}, {"prefix": []}, {"table": ["stream 1"]}, {"prefix": ["LOAD_ATTR store_user_object_weakrefs"]},
     ],

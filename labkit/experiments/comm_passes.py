@@ -12,7 +12,7 @@ from labkit import torch_compat
 from labkit.experiments.options import ROUNDS, Option
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-from labkit.timing import Measurement, compare, interleave
+from labkit.timing import compare, interleave, slowest
 
 TITLE = "Inductor's passes for communication"
 LINK = "gloo"
@@ -46,10 +46,10 @@ def run(
     """Compile one function under each setting, read the order of calls, and time them in interleaved rounds.
 
     The function gathers a sharded weight, multiplies, and so on for `layers` weights, as FSDP does. Tables: `order`
-    (way, calls, products between an all-gather and its wait, whether the result is right), `summary` (way and median,
-    p10, p90 in ms, of rank 0), `samples` in seconds. The verdicts compare each way
-    with the default; `talk` prints each as it is compiled. Raises ValueError
-    for sizes that are not whole numbers above 0 or a width that the ranks do not divide, RankError when a rank fails.
+    (way, calls, products between an all-gather and its wait, whether the result is right on every rank), `summary`
+    (way and median, p10, p90 in ms), `samples` in seconds of every rank. A round takes as long as its slowest rank; the
+    verdicts compare each way with the default; `talk` prints each as it is compiled. Raises ValueError for sizes that
+    are not whole numbers above 0 or a width that the ranks do not divide, RankError when a rank fails.
 
     >>> from labkit.experiments import comm_passes
     >>> comm_passes.run(None, layers=0)
@@ -93,12 +93,13 @@ def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
                 "way": way,
                 "calls": " ".join(calls),
                 "products between": between(calls),
-                "right": first["right"][way],
+                "right": all(one["right"][way] for one in found),
             }
             for way, calls in first["order"].items()
         ]
     )
-    times = {way: Measurement(way, tuple(samples)) for way, samples in first["samples"].items()}
+    each = {way: {rank: one["samples"][way] for rank, one in enumerate(found)} for way in first["samples"]}
+    times = {way: slowest(way, samples) for way, samples in each.items()}
     summary = pd.DataFrame(
         [{"way": w, "ms": m.median * 1e3, "p10": m.p10 * 1e3, "p90": m.p90 * 1e3} for w, m in times.items()]
     )

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from labkit import torch_compat
 from labkit.ranks import Ranks
+from labkit.streams import shipped
 from labkit.streams.graph import GraphNode, StreamGraph, StreamGraphs
 from labkit.streams.ops import DEFAULT, StreamError
 
-__all__ = ["Replay", "capture", "replay"]
+__all__ = ["Replay", "capture", "in_a_child", "replay"]
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 60.0  # most take one second; a child that has not answered by then is ended, by its id
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Replay:
     """What came out of a graph that ran with one thread a stream: `values` beside what eager gives, all as lists.
 
     `ran` is the order in which kernels finished, as (stream, node). `nan` counts elements that nothing had written yet
-    when they were read, or that came of such.
+    when they were read, or that came of such. `inputs`: what the caller's tensors hold afterwards.
     """
 
     values: list[Any]
@@ -34,6 +35,7 @@ class Replay:
     ran: list[tuple[str, str]]
     nan: int
     right: bool
+    inputs: list[Any] = field(default_factory=list)
 
 
 def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: bool = False) -> StreamGraphs:
@@ -41,8 +43,9 @@ def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: 
 
     streams: how many side streams `fn` takes after its tensors; in the graphs they are 's1', 's2', ... gradients:
     run the backward pass of the sum of what it returns as well. Where `fn` does not compile, `error` of the result
-    says why. Raises UnsupportedTorch where this torch compiles no streams (beta since torch 2.12), RankError where the
-    child process fails.
+    says why. Where this torch compiles no streams (beta since torch 2.12), the graphs of the lessons' own functions
+    come out of what is shipped, labelled; for others UnsupportedTorch is raised. Raises RankError where the child
+    process fails, or has not answered within a minute: it is ended then.
 
     >>> import torch
     >>> def fn(x, side):
@@ -52,7 +55,7 @@ def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: 
     's1'
     """
     _streams(streams)
-    return _in_a_child(_capture, fn, tensors, streams, gradients)
+    return in_a_child(_capture, fn, tensors, streams, gradients)
 
 
 def replay(
@@ -67,7 +70,7 @@ def replay(
     values; without it they would often be right by luck. Raises StreamError for a node that is not there.
     """
     _streams(streams)
-    return _in_a_child(_replay, fn, tensors, streams, dict(slow or {}))
+    return in_a_child(_replay, fn, tensors, streams, dict(slow or {}))
 
 
 def _streams(count: int) -> None:
@@ -75,11 +78,23 @@ def _streams(count: int) -> None:
         raise StreamError(f"streams must be a number from 1 to 16, got {count!r}")
 
 
-def _in_a_child(look: Callable[..., Any], *arguments: Any) -> Any:
-    with Ranks(1, "cpu", "gloo", timeout=TIMEOUT_S, quiet=True) as child:
+def in_a_child(
+    look: Callable[..., Any], *arguments: Any, timeout: float = TIMEOUT_S, ship: bool = True
+) -> Any:
+    """What `look(*arguments)` returns in a child process of its own, which is ended whatever happens.
+
+    Where this torch compiles no streams: what is shipped of that call, unless not `ship`. Raises a StreamError that
+    `look` returned, RankError where the child failed or took more than `timeout` seconds, UnsupportedTorch.
+    """
+    if not torch_compat.has_stream_graphs():
+        if ship:
+            return shipped.fetch(look, arguments)
+        raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
+    with Ranks(1, "cpu", "gloo", timeout=timeout, quiet=True) as child:
         found = child.run(look, *arguments)[0]
     if isinstance(found, StreamError):
         raise found
+    shipped.seen(look, arguments, found)
     return found
 
 
@@ -116,7 +131,10 @@ def _compiled(
 
 
 def _capture(fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool) -> StreamGraphs:
-    dynamo, forward, backward, error = _compiled(fn, tensors, streams, gradients)
+    return _as_data(*_compiled(fn, tensors, streams, gradients))
+
+
+def _as_data(dynamo: list[Any], forward: list[Any], backward: list[Any], error: str) -> StreamGraphs:
     called = _called()
     return StreamGraphs(
         tuple(_plain("Dynamo's graph", g, called) for g in dynamo),
@@ -224,10 +242,6 @@ def _size(node: Any) -> int:
 
 
 def _replay(fn: Callable[..., Any], tensors: tuple, streams: int, slow: dict[str, float]) -> Any:
-    import torch
-
-    from labkit.streams.threads import Device
-
     _, forward, _, error = _compiled(fn, tensors, streams, False)
     if error:
         return StreamError(f"it does not compile: {error}")
@@ -235,12 +249,34 @@ def _replay(fn: Callable[..., Any], tensors: tuple, streams: int, slow: dict[str
     kernels = [n.name for n in module.graph.nodes if n.op == "call_function"]
     if unknown := [name for name in slow if name not in kernels]:
         return StreamError(f"no node is named {unknown[0]!r}; there is {', '.join(kernels)}")
-    called = _called()
+    return _on_threads(module, tensors, slow)
+
+
+def _tried(
+    fn: Callable[..., Any], tensors: tuple, streams: int, late: float
+) -> tuple[StreamGraphs, list[Replay]]:
+    """The graphs of `fn`, and runs of its forward graph on threads: as it is, and with each kernel in turn late."""
+    found = _compiled(fn, tensors, streams, False)
+    graphs = _as_data(*found)
+    if graphs.error or not graphs.forward:
+        return graphs, []
+    kernels = [n.name for n in graphs.forward[0].nodes if n.word == "kernel"]
+    slow: list[dict[str, float]] = [{}, *({name: late} for name in kernels)]
+    return graphs, [_on_threads(found[1][0], tensors, one) for one in slow]
+
+
+def _on_threads(module: Any, tensors: tuple, slow: dict[str, float]) -> Replay:
+    import torch
+
+    from labkit.streams.threads import Device
+
+    given = [t.detach().clone() for t in tensors]
     with torch.no_grad():
-        device = Device(called)
-        found = device.run(module, [t.detach().clone() for t in tensors], slow)
+        device = Device(_called())
+        found = device.run(module, given, slow)
         # in order, one after another: what the program means where nothing runs beside it
         expected = module(*[t.detach().clone() for t in tensors])
     nan = sum(int(torch.isnan(y).sum()) for y in found if isinstance(y, torch.Tensor))
     right = all(torch.allclose(y, e) for y, e in zip(found, expected, strict=True))
-    return Replay([y.tolist() for y in found], [y.tolist() for y in expected], device.ran, nan, right)
+    values = [[y.tolist() for y in some] for some in (found, expected, given)]
+    return Replay(values[0], values[1], device.ran, nan, right, values[2])

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import dis
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit import torch_compat
-from labkit.streams.captured import _called, _compiled, _in_a_child, _plain, _streams
+from labkit.streams.captured import _as_data, _compiled, _streams, in_a_child
 from labkit.streams.graph import StreamGraphs
 from labkit.streams.ops import StreamError
 
-__all__ = ["Inside", "cache_hits", "inductor_text", "look", "saved", "unchecked"]
+__all__ = ["Inside", "cache_hits", "inductor_code", "inductor_text", "look", "saved", "unchecked"]
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "captured" / "inductor_streams.json"
 GRAPH = "__compiled_fn"
@@ -51,37 +51,50 @@ def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> Inside:
     ('forward graph', 'sin', "{'stream': 1}")
     """
     _streams(streams)
-    return _in_a_child(_look, fn, tensors, streams)
+    return in_a_child(_look, fn, tensors, streams)
 
 
 def saved(fn: Callable[..., Any], *tensors: Any, streams: int = 1, min_cut: bool = True) -> list[str]:
     """The names of the values that the forward graph of `fn` keeps for its backward graph, inputs included."""
     _streams(streams)
-    return _in_a_child(_saved, fn, tensors, streams, min_cut)
+    return in_a_child(_saved, fn, tensors, streams, min_cut)
 
 
 def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
     """The graphs of `fn` without Dynamo's check of events behind a changed input: what the check protects from."""
     _streams(streams)
-    return _in_a_child(_unchecked, fn, tensors, streams)
+    return in_a_child(_unchecked, fn, tensors, streams)
 
 
-def cache_hits(*functions: Callable[..., Any], streams: int = 1, size: int = 1024) -> list[dict[str, Any]]:
-    """Compile functions of (x, *streams) one after another with Inductor, on the CPU, with an empty cache on disk.
+def cache_hits(
+    *orders: Sequence[Callable[..., Any]], streams: int = 1, size: int = 16
+) -> list[dict[str, Any]]:
+    """Compile functions of (x, *streams) with Inductor on the CPU, in some orders, with an empty cache for each order.
 
-    For each: how often it hit and missed Inductor's cache. The code is run as well; `error` says why where it
-    cannot be: a CPU has no streams, and code with streams in it names what is not there.
+    x: a square matrix of `size` rows; where a function is only products, no C++ is compiled. For each function of each
+    order: how often it hit and missed Inductor's cache. The code is run as well; `error` says why where it cannot be:
+    a CPU has no streams, and code with streams in it names what is not there.
     """
     _streams(streams)
-    return _in_a_child(_cache_hits, functions, streams, size)
+    return in_a_child(_cache_hits, [tuple(order) for order in orders], streams, size)
+
+
+def inductor_code(*functions: Callable[..., Any], streams: int = 1, size: int = 1024) -> dict[str, str]:
+    """What Inductor writes for CUDA of functions of (x, *streams), by their names: written, never run.
+
+    Takes the triton package and no GPU: the compiler is told of an H100, and the tensors are fake. Raises
+    UnsupportedTorch without triton.
+    """
+    _streams(streams)
+    return in_a_child(_inductor_code, functions, streams, size, ship=False)
 
 
 def inductor_text() -> dict[str, str]:
-    """What Inductor wrote for CUDA of one function without and with streams, captured and shipped with labkit.
+    """What Inductor wrote for CUDA of some functions without and with streams, captured and shipped with labkit.
 
-    Keys: 'plain' and 'streamed' (Python, Triton kernels included), 'source', 'label'. Making it takes the triton
-    package, and pretends to be an H100; running it takes a GPU. Raises ValueError where labkit stands without its
-    repository.
+    Keys: 'plain', 'streamed' and more names of functions (Python, Triton kernels included), 'source' of the first two,
+    'sources' of all, 'torch', 'label'. `python -m labkit.streams.recapture inductor` makes it anew, which takes the
+    triton package; running it takes a GPU. Raises ValueError where labkit stands without its repository.
     """
     try:
         return dict(json.loads(FILE.read_text(encoding="utf-8")))
@@ -152,17 +165,10 @@ def _saved(fn: Callable[..., Any], tensors: tuple, streams: int, min_cut: bool) 
 
 def _unchecked(fn: Callable[..., Any], tensors: tuple, streams: int) -> StreamGraphs:
     torch_compat.no_mutation_check()
-    dynamo, forward, backward, error = _compiled(fn, tensors, streams, False)
-    called = _called()
-    return StreamGraphs(
-        tuple(_plain("Dynamo's graph", g, called) for g in dynamo),
-        tuple(_plain("forward graph", g, called) for g in forward),
-        tuple(_plain("backward graph", g, called) for g in backward),
-        error,
-    )
+    return _as_data(*_compiled(fn, tensors, streams, False))
 
 
-def _cache_hits(functions: tuple, streams: int, size: int) -> list[dict[str, Any]]:
+def _cache_hits(orders: list[tuple], streams: int, size: int) -> list[dict[str, Any]]:
     import os
     import tempfile
 
@@ -170,23 +176,51 @@ def _cache_hits(functions: tuple, streams: int, size: int) -> list[dict[str, Any
 
     rows = []
     stream = torch_compat.pretend_streams()
+    for number, functions in enumerate(orders):
+        with tempfile.TemporaryDirectory(prefix="labkit-cache-") as folder:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+            for fn in functions:
+                torch_compat.dynamo_reset()
+                before = torch_compat.cache_counters()
+                error = ""
+                sides = [stream(i + 1) for i in range(streams)]
+                try:
+                    torch.compile(fn, fullgraph=True)(torch.ones(size, size), *sides)
+                except Exception as caught:  # a CPU has no streams: its code may name what is not there
+                    error = f"{type(caught).__name__}: {caught}".splitlines()[0]
+                now = torch_compat.cache_counters()
+                rows.append(
+                    {
+                        "order": number,
+                        "function": fn.__name__,
+                        "cache hits": now.get("fxgraph_cache_hit", 0) - before.get("fxgraph_cache_hit", 0),
+                        "cache misses": now.get("fxgraph_cache_miss", 0)
+                        - before.get("fxgraph_cache_miss", 0),
+                        "error": error,
+                    }
+                )
+    return rows
+
+
+def _inductor_code(functions: tuple, streams: int, size: int) -> dict[str, str]:
+    import os
+    import tempfile
+
+    import torch
+
+    stream = torch_compat.pretend_streams()
+    torch_compat.pretend_h100()
+    found = {}
     with tempfile.TemporaryDirectory(prefix="labkit-cache-") as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         for fn in functions:
             torch_compat.dynamo_reset()
-            before = torch_compat.cache_counters()
-            error = ""
-            try:
-                torch.compile(fn, fullgraph=True)(torch.ones(size), *[stream(i + 1) for i in range(streams)])
-            except Exception as caught:  # a CPU has no streams: its code may name what is not there
-                error = f"{type(caught).__name__}: {caught}".splitlines()[0]
-            now = torch_compat.cache_counters()
-            rows.append(
-                {
-                    "function": fn.__name__,
-                    "cache hits": now.get("fxgraph_cache_hit", 0) - before.get("fxgraph_cache_hit", 0),
-                    "cache misses": now.get("fxgraph_cache_miss", 0) - before.get("fxgraph_cache_miss", 0),
-                    "error": error,
-                }
-            )
-    return rows
+            sides = [stream(i + 1) for i in range(streams)]
+            with torch_compat.fake_tensors(), torch_compat.only_written() as written:
+                try:
+                    torch.compile(fn, fullgraph=True)(torch.empty(size, device="cuda"), *sides)
+                except Exception:  # it stops where the code would be compiled
+                    if not written:
+                        raise
+            found[fn.__name__] = written[0]
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import torch_compat
-from labkit.streams.captured import _in_a_child, _short, _writes
+from labkit.streams.captured import _short, _writes, in_a_child
 from labkit.streams.ops import StreamError
 from labkit.streams.program import Program
 
@@ -112,7 +112,7 @@ def offloaded(
     chosen = list(range(layers)) if choose is None else list(choose)
     if wrong := [i for i in chosen if i not in range(layers)]:
         raise StreamError(f"there is no layer {wrong[0]!r}; there are 0 to {layers - 1}")
-    return _in_a_child(_offloaded, names, layers, width, tokens, chosen, rates or Rates())
+    return in_a_child(_offloaded, names, layers, width, tokens, chosen, rates or Rates())
 
 
 def step(graphs: OffloadGraphs, rates: Rates | None = None) -> Program:

@@ -14,7 +14,7 @@ from labkit.streams.ops import StreamError
 
 __all__ = ["Device"]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 20.0  # well inside what its process is given, so that it can still say which stream stands
 
 
 class _Stream:

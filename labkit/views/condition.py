@@ -76,7 +76,7 @@ class Calculator(Live):
             except ValueError as error:
                 text.value = html.escape(str(error))
                 return
-            picture.value, text.value = figure.png(), html.escape(said)
+            picture.value, text.value = figure.png(quick=True), html.escape(said)
 
         for control in made.values():
             control.observe(again, "value")

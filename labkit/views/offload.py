@@ -82,7 +82,7 @@ class Offload(Live):
 
         def again(_: Any = None) -> None:
             figure, said = self.draw(**{name: control.value for name, control in made.items()})
-            picture.value, text.value = figure.png(), html.escape(said)
+            picture.value, text.value = figure.png(quick=True), html.escape(said)
 
         for control in made.values():
             control.observe(again, "value")

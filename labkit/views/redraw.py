@@ -74,7 +74,7 @@ class Redraw(Live):
             except (StreamError, ValueError) as error:  # a program that cannot be: say so, keep the picture
                 text.value = f"<b>{html.escape(type(error).__name__)}</b>: {html.escape(str(error))}"
                 return
-            picture.value = figure.png()
+            picture.value = figure.png(quick=True)
             text.value = "<br>".join(html.escape(line) for line in said.split(" | "))
 
         for control in made.values():

@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.patches import Rectangle
+from matplotlib.collections import LineCollection, PolyCollection
 
 from labkit.report import Report
 from labkit.streams import Timeline
@@ -16,6 +15,7 @@ from labkit.views import style
 from labkit.views.colour import ink_on
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
+from labkit.views.words import add_words
 
 __all__ = ["timeline", "timeline_text"]
 
@@ -23,6 +23,7 @@ LEFT, LANE, GAP = 1.6, 0.27, 0.08  # inches
 KINDS = ("compute", "collective", "peer", "copy", "work", "launch", "synchronize")
 WORDS = 120  # bars that get their name written in them, at most
 ARROWS = 400
+MOST_LISTED = 6  # races in words; of more than that two less, for they are only examples
 RACE = "#000000"
 
 
@@ -132,7 +133,7 @@ def _panel(sheet: Sheet, run: Timeline, longest: float, unit: str, path: bool, a
     pitch = LANE + GAP
     height = len(lanes) * pitch + GAP
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.3, height)
-    sheet.top += 0.42 if unit else 0.12
+    sheet.top += 0.5 if unit else 0.12
     zero = float(run.spans["start"].min()) if not run.simulated and len(run.spans) else 0.0
     room = longest * 1.01
     ax.set(xlim=(0, room), ylim=(height, 0), yticks=[])
@@ -161,7 +162,7 @@ def _panel(sheet: Sheet, run: Timeline, longest: float, unit: str, path: bool, a
         _path(ax, run.path, tops)
     if arrows and len(run.arrows) <= ARROWS:
         _arrows(ax, run.arrows, tops, zero)
-    _races(ax, run, spans)
+    _races(ax, run, spans, per_inch)
 
 
 def _bars(ax: Axes, spans: pd.DataFrame) -> None:
@@ -186,13 +187,16 @@ def _words(ax: Axes, spans: pd.DataFrame, per_inch: float) -> None:
     named = spans[spans["kind"].isin(["compute", "collective", "copy", "work"])]
     if len(named) > WORDS:
         return
+    found = []
     for bar in named.itertuples():
         text = style.cut(str(bar.name), (bar.end - bar.work) / per_inch - 0.06, 7.5)
         if len(text) < 2 and text != bar.name:
             continue
-        middle = bar.top + LANE * sum(style.SHAPES[bar.kind]) / 2
-        ink = ink_on(style.STREAM_KINDS[bar.kind][0])
-        ax.text((bar.work + bar.end) / 2, middle, text, ha="center", va="center", fontsize=7.5, color=ink)
+        place = ((bar.work + bar.end) / 2, bar.top + LANE * sum(style.SHAPES[bar.kind]) / 2)
+        found.append((text, place, ink_on(style.STREAM_KINDS[bar.kind][0])))
+    if found:
+        words, places, inks = zip(*found, strict=True)
+        add_words(ax, words, places, inks)
 
 
 def _path(ax: Axes, path: pd.DataFrame, tops: Mapping[tuple[int, str], float]) -> None:
@@ -224,29 +228,38 @@ def _arrows(ax: Axes, arrows: pd.DataFrame, tops: Mapping[tuple[int, str], float
             ax.scatter(x, y, marker=marker, s=16, color=style.INK, linewidth=0, zorder=4, clip_on=False)
 
 
-def _races(ax: Axes, run: Timeline, spans: pd.DataFrame) -> None:
+def _races(ax: Axes, run: Timeline, spans: pd.DataFrame, per_inch: float) -> None:
     """A box around both ops of a race, with its number, as in the list below."""
     places = {(row.rank, row.op): row for row in spans.itertuples() if row.lane != "host"}
+    boxes, numbers, corners = [], [], []
+    taken: dict[tuple[float, float], int] = {}  # numbers of one place stand beside each other
     for number, race in enumerate(run.races[:9], 1):
         for index in (race.first, race.second):
             row = places.get((race.rank, index))
-            if row is None:
-                continue
-            box = Rectangle((row.start, row.top - 0.02), row.end - row.start, LANE + 0.04, fill=False)
-            box.set(edgecolor=RACE, linewidth=1.8, linestyle=(0, (3, 1.5)), clip_on=False, zorder=5)
-            ax.add_patch(box)
-            frame = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": RACE, "linewidth": 0.8}
-            ax.text(
-                row.start, row.top, str(number), fontsize=7, ha="center", va="center", bbox=frame, zorder=6
-            )
+            if row is not None:
+                top, bottom = row.top - 0.02, row.top + LANE + 0.02
+                boxes.append([(row.start, top), (row.end, top), (row.end, bottom), (row.start, bottom)])
+                numbers.append(str(number))
+                beside = taken[row.start, row.top] = taken.get((row.start, row.top), -1) + 1
+                corners.append((row.start + 0.15 * beside * per_inch, row.top))
+    if not boxes:
+        return
+    look = {"facecolors": "none", "edgecolors": RACE, "linewidths": 1.8, "linestyles": [(0, (3, 1.5))]}
+    ax.add_collection(PolyCollection(boxes, clip_on=False, zorder=5, label="races", **look), autolim=False)
+    x, y = zip(*corners, strict=True)
+    ax.scatter(x, y, s=95, facecolor="white", edgecolor=RACE, linewidth=0.8, clip_on=False, zorder=5.5)
+    words = add_words(ax, numbers, corners, [RACE] * len(numbers), size=7)
+    if words is not None:
+        words.set_clip_on(False)
 
 
 def _list(sheet: Sheet, run: Timeline) -> None:
     """The races and what else there is to say, in words."""
-    shown = [f"{number}  {race.text}" for number, race in enumerate(run.races[:6], 1)]
-    if len(run.races) > 6:
-        shown.append(f"and {len(run.races) - 6} more")
-    for text in [*shown, *run.notes[:4]]:
+    listed = len(run.races) if len(run.races) <= MOST_LISTED else MOST_LISTED - 2
+    shown = [f"{number}  {race.text}" for number, race in enumerate(run.races[:listed], 1)]
+    if len(run.races) > listed:
+        shown.append(f"and {len(run.races) - listed} more")
+    for text in [*shown, *run.notes[: 2 if shown else 4]]:
         for i, line in enumerate(style.wrap(text, sheet.width - 0.5, style.SMALL)):
             sheet.text(line, left=0.15 + 0.16 * (i > 0), fontsize=style.SMALL, color=style.INK)
     if shown or run.notes:

@@ -24,7 +24,10 @@ def handed_over(wait: bool = True, length: float = 4.0) -> Program:
 
 
 def texts(figure) -> list[str]:
-    return [t.get_text() for ax in figure.axes for t in ax.texts] + [t.get_text() for t in figure.texts]
+    written = [t.get_text() for ax in figure.axes for t in ax.texts] + [t.get_text() for t in figure.texts]
+    return written + [
+        word for ax in figure.axes for one in ax.collections for word in getattr(one, "words", [])
+    ]
 
 
 def test_a_timeline_names_its_lanes_kernels_and_label():
@@ -40,8 +43,21 @@ def test_a_race_is_boxed_and_said():
     figure = timeline(simulate(handed_over(wait=False)))
     said = " ".join(texts(figure))
     assert "1 race (missing wait)" in said and "kernel 'consume' on 'side' may read 'x'" in said
-    boxes = [p for ax in figure.axes for p in ax.patches if p.get_linestyle() not in ("-", "solid")]
-    assert len(boxes) == 2
+    (boxes,) = [one for ax in figure.axes for one in ax.collections if one.get_label() == "races"]
+    assert len(boxes.get_paths()) == 2 and texts(figure).count("1") == 2
+
+
+def test_words_cost_one_artist_however_many_and_numbers_stand_beside_each_other():
+    p = Program("three", streams="a b")
+    p.kernel("w", 1, writes="x")
+    for stream in p.streams[1:]:
+        p.kernel(f"r {stream}", 1, on=stream, reads="x")
+    figure = timeline(simulate(p))
+    axis = next(ax for ax in figure.axes if ax.get_label().startswith("timeline"))
+    assert {"w", "r a", "r b"} <= set(texts(figure)) and len(axis.patches) == 0
+    names, numbers = [one for one in axis.collections if hasattr(one, "words")]
+    assert sorted(names.words) == ["r a", "r b", "w"] and sorted(numbers.words) == ["1", "1", "2", "2"]
+    assert len({tuple(place) for place in numbers.get_offsets()}) == 4
 
 
 def test_a_recording_goes_through_the_same_view(tmp_path):

@@ -26,8 +26,10 @@ from labkit.study.checks import (
     redistribute,
     reference,
     rendezvous,
+    stream_code,
     stream_graphs,
     stream_inside,
+    stream_offload,
     stream_programs,
     streams,
     suite,
@@ -41,7 +43,7 @@ from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
-    *(stream_programs, streams, logs, reference),
+    *(stream_programs, stream_code, stream_offload, streams, logs, reference),
     *(contract, endings, suite, barriers),
 )
 

@@ -169,3 +169,27 @@ def precision_casts_can_be_emulated(seen: Seen) -> Result:
         f"{seen['emulated_differ']} elements differ with emulate_precision_casts, "
         f"{seen['elements_that_differ']} without",
     )
+
+
+@probe
+def scheduling(bench: Bench) -> Seen:
+    """The order of gathers, waits and products in Inductor's code under each setting of its passes, on two ranks."""
+    from labkit.experiments import comm_passes
+
+    report = comm_passes.run(bench.ranks(2), width=64, layers=3, rounds=2)
+    order = report.tables["order"].set_index("way")
+    return {
+        "ways": {
+            way: [row["calls"], int(row["products between"]), bool(row["right"])]
+            for way, row in order.iterrows()
+        }
+    }
+
+
+@judging(scheduling)
+def passes_move_collectives(seen: Seen) -> Result:
+    """With a pass switched on, products stand between a collective and its wait where none stood before."""
+    (_, before, right), *others = seen["ways"].values()
+    moved = {way: count for way, (_, count, ok) in seen["ways"].items() if count > before and ok}
+    said = "; ".join(f"{way}: {count}" for way, (_, count, _) in seen["ways"].items())
+    return verdict(bool(moved) and right and bool(others), f"products between a gather and its wait: {said}")

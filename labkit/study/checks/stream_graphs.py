@@ -84,6 +84,7 @@ def _graphs() -> Seen:
     every = [node for graph in seen.dynamo + seen.forward for node in graph.graph.nodes]
     return {
         **found,
+        "torch": torch.__version__,
         "graphs_after_other_streams": len(seen.dynamo),
         "meta_keys": sorted({key for node in every for key in node.meta if "stream" in key}),
         "stream_constants": sum(isinstance(a, torch.Stream) for node in every for a in node.args),
@@ -257,4 +258,18 @@ def crossing_records_an_event(seen: Seen) -> Result:
     return verdict(
         ok,
         "record_event, then sync_dealloc" if ok else f"no sync_dealloc behind an event: {', '.join(names)}",
+    )
+
+
+@judging(graphs)
+def stream_code_compiles_as_it_is(seen: Seen) -> Result:
+    """Functions with streams and events compile in one graph, in a released torch as in the nightly builds."""
+    failed = [
+        f"{name}: {seen[name]['error']}" for name in ("event", "mutates", "frees") if seen[name]["error"]
+    ]
+    marked = any(node["stream"] is not None for node in seen["forward"])
+    return verdict(
+        marked and not failed,
+        "; ".join(failed)
+        or f"torch {seen['torch']}: 4 functions in one graph each, {'' if marked else 'not '}marked",
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
 from labkit.study.checks.base import Bench, Result, Seen, judging, probe, quietly, verdict
 
@@ -69,7 +71,36 @@ def graphs(bench: Bench) -> Seen:
         "racing_as_it_is": len(forward.races()),
         "racing_orders": sum(bool(forward.shuffled(seed).races()) for seed in range(ORDERS)),
         "backward": [[node.word, *node.arguments] for node in backward.nodes],
+        "delays": _delays(backward),
     }
+
+
+def _delays(backward: Any) -> list[Seen]:
+    """For each sync_dealloc: when the owner's next kernel starts, and the host is done, with and without it.
+
+    Simulated, with work of 50 units on the stream that still reads, 1 elsewhere, and launches of 0.01.
+    """
+    from labkit.streams import simulate
+
+    nodes, recorded, found = backward.nodes, {}, []
+    for i, node in enumerate(nodes):
+        if node.word == "record_event":
+            recorded[node.arguments[0]] = node.arguments[1]
+        if node.word != "sync_dealloc":
+            continue
+        event, owner = node.arguments[:2]
+        later = next((n.name for n in nodes[i:] if n.word == "kernel" and n.stream == owner), "")
+        slow, pair = recorded.get(event), []
+        for some in (nodes, tuple(n for n in nodes if n.word != "sync_dealloc")):
+            program = replace(backward, nodes=some).program(
+                lambda n, slow=slow: 50.0 if n.stream == slow else 1.0
+            )
+            spans = simulate(program, launch=0.01).spans
+            starts = spans[spans["name"] == later]["start"]
+            host = spans[spans["lane"] == "host"]["end"].max()
+            pair.append([float(starts.iloc[0]) if len(starts) else None, round(float(host), 6)])
+        found.append({"next": later, "with": pair[0], "without": pair[1]})
+    return found
 
 
 @judging(graphs)
@@ -105,6 +136,20 @@ def the_host_goes_on(seen: Seen) -> Result:
     return verdict(count > 0 and not stops, f"{count} sync_dealloc, {', '.join(stops) or 'no synchronize'}")
 
 
+@judging(graphs)
+def the_next_work_is_delayed(seen: Seen) -> Result:
+    """A sync_dealloc makes the owner's next kernel start later, and the host's program end no later (simulated)."""
+    late = [one for one in seen["delays"] if one["next"] and one["with"][0] is not None]
+    later = [one for one in late if one["with"][0] > one["without"][0]]
+    same = all(one["with"][1] == one["without"][1] for one in seen["delays"])
+    said = "; ".join(
+        f"{one['next']} starts at {one['with'][0]:g} instead of {one['without'][0]:g} units, the host is done at "
+        f"{one['with'][1]:g} and {one['without'][1]:g}"
+        for one in late
+    )
+    return verdict(bool(later) and same, said or "no sync_dealloc with work behind it")
+
+
 @probe
 def order(bench: Bench) -> Seen:
     """What Inductor's code calls, in order, for an all-reduce whose result is needed last."""
@@ -119,14 +164,17 @@ def _order() -> list[str]:
     from labkit.torch_compat import dynamo_reset, funcol, no_compile_caches
 
     def beside(g, a):
-        y, x = funcol.all_reduce(g, "sum", dist.group.WORLD), a
+        y, x = (
+            funcol.all_reduce(g @ g, "sum", dist.group.WORLD),
+            a,
+        )  # of a product: nothing is compiled in C++
         for _ in range(3):
             x = torch.mm(x, a)
         return y, x
 
     dynamo_reset()
     with torch.no_grad(), no_compile_caches(), record(stages=True) as rec:
-        torch.compile(beside)(torch.ones(1024), torch.eye(64))
+        torch.compile(beside)(torch.ones(32, 32), torch.eye(64))
     text = rec.graphs.iloc[-1]["inductor_code"]
     body = text[text.index("def call(") :]
     found = re.findall(r"(all_reduce_?|wait_tensor|kernels\.mm)(?=\.default\(|\()", body)
@@ -137,5 +185,6 @@ def _order() -> list[str]:
 def the_wait_follows_at_once(seen: Seen) -> Result:
     """Compiled as it stands, a functional collective is waited for before the work that does not need it."""
     calls = seen["calls"]
-    ok = calls[:2] == ["all_reduce", "wait_tensor"] and "mm" in calls[2:]
+    behind = calls[calls.index("all_reduce") + 1 :] if "all_reduce" in calls else []
+    ok = behind[:1] == ["wait_tensor"] and "mm" in behind
     return verdict(ok, ", ".join(calls) or "no calls in the code")

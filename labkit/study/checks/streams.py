@@ -13,9 +13,11 @@ def operators(bench: Bench) -> Seen:
 
 
 def _operators() -> Seen:
+    import torch
+
     from labkit.torch_compat import stream_operators
 
-    return {"schemas": stream_operators()}
+    return {"schemas": stream_operators(), "torch": torch.__version__}
 
 
 def _arguments(schema: str) -> list[str]:
@@ -51,6 +53,17 @@ def wait_stream(seen: Seen) -> Result:
 def get_user_obj_by_index(seen: Seen) -> Result:
     """There is an operator get_user_obj_by_index."""
     return _has(seen, "get_user_obj_by_index", 1)
+
+
+@judging(operators)
+def beta_since(seen: Seen) -> Result:
+    """This torch has stream operators exactly if it is the claimed release or a later one."""
+    claimed, here = (
+        tuple(int(part) for part in text.split("+")[0].split(".")[:2])
+        for text in (seen["claimed"], seen["torch"])
+    )
+    said = f"torch {seen['torch']} has {len(seen['schemas'])} stream operators"
+    return verdict(bool(seen["schemas"]) == (here >= claimed), said)
 
 
 @probe

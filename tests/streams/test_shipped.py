@@ -1,0 +1,222 @@
+"""Graphs that are shipped, for a torch that compiles no streams; and the children that make them where it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from labkit import torch_compat
+from labkit.ranks import RankError, Ranks
+from labkit.streams import StreamError, captured, offload, recapture, shipped
+
+torch = pytest.importorskip("torch")
+
+# what a lesson does besides looking at graphs: it takes ranks, or the reader's own answers
+ELSEWHERE = (
+    "check( ledger.run scoreboard( ranks. comm_passes. report overlap. calls (slow, of_way".split()
+)
+
+
+class NoChild:
+    def __init__(self, *given, **named):
+        raise AssertionError("a torch without streams starts no child")
+
+
+@pytest.fixture
+def without_streams(monkeypatch):
+    monkeypatch.setattr(torch_compat, "has_stream_graphs", lambda: False)
+    monkeypatch.setattr(captured, "Ranks", NoChild)
+
+
+def test_a_kept_graph_is_found_by_source_and_shape():
+    def fn(x, side):
+        return x
+
+    look, x = captured._capture, torch.ones(4)
+    kept = shipped.key(look, (fn, (x,), 1, False))
+    assert kept == shipped.key(look, (fn, (torch.zeros(4),), 1, False))
+    others = [
+        (fn, (torch.ones(5),), 1, False),
+        (fn, (torch.ones(4, requires_grad=True),), 1, False),
+        (fn, (x,), 2, False),
+        (lambda x, side: x + 1, (x,), 1, False),
+    ]
+    assert kept not in [shipped.key(look, one) for one in others]
+    assert kept != shipped.key(captured._replay, (fn, (x,), 1, False))
+
+
+def test_what_is_shipped_comes_back_as_it_was(tmp_path):
+    graphs = captured.StreamGraphs(
+        (), (captured.StreamGraph("g", (captured.GraphNode("a", "kernel", "sin", reads=("x",)),), "text"),)
+    )
+    replay = captured.Replay([[1.0]], [[2.0]], [("s1", "a")], 1, False)
+    found = {
+        "none": offload.OffloadGraphs(
+            "none", (offload.OffloadNode("mm", "kernel", "mm", flops=8),), (), (), ()
+        )
+    }
+    for one in (graphs, replay, found, [{"order": 0, "error": ""}], ["x", 1, None]):
+        assert shipped._decode(json.loads(json.dumps(shipped._encode(one)))) == one
+    with shipped.recording() as record:
+        shipped.seen(len, (1,), graphs)
+    path = shipped.save(record, "2.13.0", "2026-01-02", tmp_path / "graphs.json")
+    assert json.loads(path.read_text())["label"] == "captured with torch 2.13.0, 2026-01-02"
+    shipped.seen(len, (2,), graphs)  # no record is open
+    assert list(record) == [shipped.key(len, (1,))]
+
+
+@pytest.mark.parametrize("lesson", recapture.LESSONS)
+def test_without_streams_a_lesson_shows_what_is_shipped_and_says_so(
+    lesson, without_streams, monkeypatch, tmp_path, capsys
+):
+    import labkit
+
+    every = recapture.cells(lesson)
+    looks = recapture.needed(every)
+    assert len(looks) > 3
+    sources = [
+        one for one in every if one in looks or "labkit.Ranks(" in one or not any(w in one for w in ELSEWHERE)
+    ]
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.setattr(labkit, "Ranks", lambda *given, **named: None)
+    space = recapture.run(sources)
+    said = capsys.readouterr().out
+    assert (
+        said.count(
+            f"{shipped.label()}: torch {torch.__version__} compiles no streams: torch 2.12 is the first"
+        )
+        > 2
+    )
+    drawn = space["graphs"]["waits"] if lesson.startswith("06") else space["backward"]
+    assert drawn.name.endswith(f"({shipped.label()})") and drawn.nodes and drawn.races() == ()
+    if lesson.startswith("07"):
+        assert not space["there"] and space["shipped"].SINCE == "2.12"
+        assert set(space["hits"]["cache hits"]) == {0, 1} and len(space["graphs"]) == 4
+
+
+def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_streams):
+    def mine(x, side):
+        with side:
+            return x.sin()
+
+    for look in (captured.capture, captured.replay):
+        with pytest.raises(
+            torch_compat.UnsupportedTorch, match=r"torch 2.12 is the first.*there is none of mine"
+        ):
+            look(mine, torch.ones(4))
+    with pytest.raises(
+        torch_compat.UnsupportedTorch, match="there is none of offloaded with these arguments"
+    ):
+        offload.offloaded(["none"], layers=5)
+
+
+def test_a_torch_without_the_operators_has_no_streams(monkeypatch):
+    found = torch_compat.stream_table()
+    assert torch_compat.has_stream_graphs() == all(there for _, _, there in found[3:6])
+    monkeypatch.setattr(torch_compat, "stream_table", lambda: [(a, b, "") for a, b, _ in found])
+    assert not torch_compat.has_stream_graphs()
+
+
+def test_cells_are_taken_with_what_they_use():
+    sources = [
+        "import torch",
+        "a = 1",
+        "def f(x):\n    return x + a",
+        "b = 2",
+        "g = inside.look(f, torch.ones(1))",
+    ]
+    assert recapture.needed(sources) == ["import torch", sources[1], sources[2], sources[4]]
+
+
+def test_the_command_line_refuses_other_words(capsys):
+    assert recapture.main(["everything"]) == 2
+    assert "python -m labkit.streams.recapture" in capsys.readouterr().err
+
+
+def test_code_for_cuda_takes_triton(monkeypatch, capsys):
+    def lacks(look, *arguments, **named):
+        raise torch_compat.UnsupportedTorch("only with the package triton installed")
+
+    monkeypatch.setattr(recapture.inside, "in_a_child", lacks)
+    assert recapture.main(["inductor"]) == 1 and "triton" in capsys.readouterr().err
+
+
+# --- the children ---
+
+
+def waits_for_ever():
+    while True:
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_child_that_does_not_answer_is_ended_by_its_id(monkeypatch):
+    started = []
+
+    class Seen(Ranks):
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            started.extend(member.process.pid for member in self._pool.members)
+
+    monkeypatch.setattr(captured, "Ranks", Seen)
+    with pytest.raises(RankError, match="1 rank|rank 0"):
+        captured.in_a_child(waits_for_ever, timeout=1)
+    assert started
+    until = time.monotonic() + 20
+    while any(_runs(pid) for pid in started) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(_runs(pid) for pid in started)
+
+
+def _runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_every_child_has_a_limit_of_a_minute_at_most():
+    from labkit.streams import threads
+    from labkit.study.exercises import compiled_streams
+
+    for seconds in (captured.TIMEOUT_S, compiled_streams.TIMEOUT_S):
+        assert 15 <= seconds <= 60
+    assert threads.PATIENCE_S < captured.TIMEOUT_S  # so that it can say itself which stream stands
+
+
+@pytest.mark.slow
+def test_an_attempt_that_does_not_end_is_told_so(monkeypatch):
+    from labkit.study.exercises import compiled_streams
+
+    monkeypatch.setattr(compiled_streams, "TIMEOUT_S", 2.0)
+
+    def endless(layers):
+        while True:
+            time.sleep(0.1)
+
+    with pytest.raises(compiled_streams.Mistake) as caught:
+        compiled_streams._child(endless, 3)
+    assert "does not come to an end" in caught.value.hint
+
+
+def test_an_error_of_a_look_is_raised(monkeypatch):
+    class Child:
+        def __init__(self, *given, **named):
+            assert named["timeout"] == 15
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def run(self, look, *arguments):
+            return [look(*arguments)]
+
+    monkeypatch.setattr(captured, "Ranks", Child)
+    with pytest.raises(StreamError, match="no such node"):
+        captured.in_a_child(lambda: StreamError("no such node"), timeout=15)
