@@ -7,7 +7,7 @@ from types import ModuleType
 
 # every name here is a module with TITLE, QUESTION, SOURCE, run(ranks, ...) -> Report, LINK (the backend that `auto`
 # means on a CPU) and OPTIONS (what the command line may tell `run`)
-NAMES = ("cliff", "collectives", "eager_trap", "overlap", "comm_passes", "divergence")
+NAMES = ("cliff", "collectives", "eager_trap", "overlap", "comm_passes", "divergence", "guards")
 
 __all__ = ["NAMES", "get"]
 
