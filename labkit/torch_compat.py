@@ -495,9 +495,8 @@ def symbolic(graph: Any) -> bool:
             isinstance(size, symbols) for size in (*value.shape, *value.stride())
         ):
             return True
-        source = getattr(node.meta.get("grapharg"), "source", None)
-        # a Python float becomes an input, a tensor of one element
-        if type(source).__name__ == "FloatTensorSource":
+        # a Python number that varies becomes an input, a tensor of one element
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False):
             return True
     return False
 

@@ -7,7 +7,17 @@ from types import ModuleType
 
 # every name here is a module with TITLE, QUESTION, SOURCE, run(ranks, ...) -> Report, LINK (the backend that `auto`
 # means on a CPU) and OPTIONS (what the command line may tell `run`)
-NAMES = ("cliff", "collectives", "eager_trap", "overlap", "comm_passes", "divergence", "guards")
+NAMES = (
+    "cliff",
+    "collectives",
+    "eager_trap",
+    "overlap",
+    "comm_passes",
+    "divergence",
+    "guards",
+    "depth",
+    "drift",
+)
 
 __all__ = ["NAMES", "get"]
 

@@ -43,9 +43,7 @@ class Dimension:
 
     def labels(self) -> list[str]:
         """The values in words, as tables show them."""
-        return [
-            getattr(value, "__name__", None) or str(value).removeprefix("torch.") for value in self.values
-        ]
+        return [SHORT.get(value, value) if isinstance(value, str) else str(value) for value in self.values]
 
 
 def layer() -> Any:
@@ -144,6 +142,10 @@ def _with_threads(layer: Any, count: int) -> Call:
     return Call(_input(), context=lambda: _threads(count))
 
 
+SHORT = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "contiguous": "dense",
+    "transposed": "swapped", "every 2nd": "sliced", "enable_grad": "grad", "inference_mode": "infer",
+}  # fmt: skip
 DTYPES = ("float32", "float32", "bfloat16", "float32", "float64", "float16", "bfloat16", "float32", "float16")
 STRIDES = (
     "contiguous",

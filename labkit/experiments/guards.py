@@ -65,7 +65,7 @@ def run(
     dimension, policy: names of those to take, all by default; policies other than 'default' are walked for sizes only.
     lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. layer: makes the
     module under study, called as `dimensions.layer`'s. compiler: what compiles in the map; 'eager' is Dynamo alone,
-    which decides all of this, and is the quickest. rounds: of timing, for a compile without Inductor and for single calls;
+    which decides all of this, and is the quickest. rounds: of timing, for compiles without Inductor and for calls;
     inductor: how often Inductor compiles; 0 and 0 leave costs out. full: every dimension under every policy, with
     Inductor, and costs eight times.
 
@@ -125,7 +125,8 @@ def run(
                 head = {"kind": kind, "ranks": world, "policy": which, "dimension": what.name}
                 return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
             times, calls = what
-            taken = where.run(guard_ranks.costs, layer, which, times, calls, timeout=timeout)
+            # without communication ranks have nothing to wait for: one of them is measured
+            taken = where.run(guard_ranks.costs, layer, which, times, calls, timeout=timeout, ranks=0)
             return _cost_rows(taken, which)
 
         rows = sweep.run(points, measure)

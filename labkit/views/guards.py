@@ -171,7 +171,7 @@ def _cost(report: Any, title: str | None) -> Figure:
             f"{name}: median {_unit(median)}, {_unit(taken.min())} to {_unit(taken.max())}, n={len(taken)}"
         )
     sheet.top += 0.5
-    return sheet.finish("host only")
+    return sheet.finish(report.label if report.label.startswith("recorded") else "host only")
 
 
 def _unit(seconds: float) -> str:
