@@ -6,16 +6,13 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.experiments.guards import FRESH
 from labkit.experiments.options import Option
 from labkit.experiments.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TITLE = "Numeric drift: compiled against eager"
 QUESTION = "Do compiled code and eager give the same numbers, and if not, since which stage?"

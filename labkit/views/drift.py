@@ -19,10 +19,10 @@ COLUMNS = ["dtype", "stage", "differ", "differ_min", "differ_max", "ratio", "rat
 
 @styled
 def figure(report: Any, which: str = "stages", title: str | None = None) -> Figure:
-    """Draw the report of `labkit.experiments.drift`: 'stages', two numbers for each dtype and stage.
+    """Draw the report of `labkit.experiments.drift`: 'stages': two numbers for each dtype and stage.
 
-    Left the share of elements that are not eager's bit for bit, right the error against float64 over eager's own: below 1
-    the compiled numbers are nearer to the truth. Raises ValueError for another figure or a missing table.
+    Left the share of elements that are not eager's bit for bit, right the error against float64 over eager's own: below
+    1 the compiled numbers are nearer to the truth. Raises ValueError for another figure or a missing table.
     """
     if which != "stages":
         raise ValueError(f"no figure {which!r} of this report: there is stages")

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import wrong_answers
 import wrong_guardrails
+import wrong_guards
 import wrong_programs
 import wrong_readings
 import wrong_streams_in_compile
@@ -350,6 +351,8 @@ MISTAKES = {
     "symmetry.parity": wrong_symmetry.SETTINGS,
     "symmetry.plan": wrong_symmetry.PLANS,
     "symmetry.repair": wrong_symmetry.BRANCHES,
+    "guards.counter": wrong_guards.COUNTERS,
+    "guards.bisect": wrong_guards.BISECTIONS,
 }
 
 

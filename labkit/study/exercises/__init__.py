@@ -11,6 +11,7 @@ from labkit.study.exercises import (
     broadcast,
     compiled_streams,
     gate,
+    guards,
     loop,
     mean,
     reading,
@@ -33,6 +34,7 @@ EXERCISES: dict[str, Exercise] = {
         *(streams.ORDER, streams.HIDE, streams.WAIT),
         *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
+        *(guards.COUNTER, guards.BISECT),
     )
 }
 
