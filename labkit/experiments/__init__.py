@@ -17,6 +17,7 @@ NAMES = (
     "guards",
     "depth",
     "drift",
+    "odd_shape",
 )
 
 __all__ = ["NAMES", "get"]

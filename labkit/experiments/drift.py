@@ -113,11 +113,7 @@ def _compare(program: Callable[..., Any], dtype: str, stage: str, seeds: int) ->
     me, kind = here(), getattr(torch, dtype)
     rows = []
     torch_compat.dynamo_reset()
-    with (
-        torch.no_grad(),
-        torch_compat.patched("inductor.config", **KNOBS[stage]),
-        torch_compat.no_compile_caches(),
-    ):
+    with torch.no_grad(), torch_compat.patched("inductor.config", **KNOBS[stage]):
         run = torch.compile(own(program), backend=stage.partition(",")[0])
         for i in range(seeds):
             generator = torch.Generator().manual_seed(i)

@@ -73,6 +73,7 @@ def walk(layer: Layer, dimension: Dimension, policy: str, compiler: str) -> list
             rows.append(
                 {
                     "step": step, "value": label, "seconds": seconds, "graphs": len(made), "reason": reason,
+                    "breaks": sum(c.broke for c in new),
                     "state": ERROR if error else _state(bool(entered), made[:before], made[before:]),
                     "error": error, "right": None if y is None else _right(y, _make(module, call)),
                 }
@@ -130,6 +131,9 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
 
     short, long = _input(BATCH, LENGTH), _input(BATCH, LENGTH + 8)
     found: dict[str, list[float]] = {"first call": [], "goes dynamic": []}
+    with torch.no_grad():
+        # what a process pays once, whatever it compiles, is not this layer's: imports, the search for a C++ compiler
+        torch.compile(lambda x: x.sin() + 1, backend=compiler)(short)
     with torch.no_grad(), torch_compat.no_compile_caches(), torch_compat.quiet_dynamo():
         for _ in range(compiles):
             torch_compat.dynamo_reset()

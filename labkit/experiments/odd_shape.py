@@ -17,7 +17,7 @@ OPTIONS = ()
 SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
 WHEN = (FIRST, LATER)
 HELP = ("none", "guard collectives", "compiler collectives", "compiler collectives, repaired")
-PATIENCE_S, SLOW_S = 1.0, 2.5  # of a collective, and of rank 1's second compile
+PATIENCE_S, SLOW_S = 1.0, 2.0  # of a collective, and of rank 1's second compile
 LENGTHS = {SAME: (4, 4, 4), FIRST: (6, 6, 6), LATER: (4, 6, 8)}  # of the last rank; the others always have 4
 
 
@@ -26,7 +26,7 @@ def run(
     help: tuple[str, ...] = HELP,
     *,
     timeout: float = 60.0,
-    stall: float = 8.0,
+    stall: float = 4.0,
     talk: bool = False,
 ) -> Report:
     """Three calls in step of a compiled function with an all-reduce, where the last rank's input is longer.

@@ -148,7 +148,7 @@ class Sweep:
         """What a report says of points that are from before an interrupt; '' where there are none."""
         if not self.resumed:
             return ""
-        return f"{before}{self.resumed} of them from before an interrupt, the oldest of {self.since}"
+        return f"{before}{self.resumed} points are from before an interrupt, the oldest of {self.since}"
 
     def _show(self, said: str, last: bool = False) -> None:
         """In a notebook one output that renews itself, elsewhere a line a point where `talk` asks for it."""

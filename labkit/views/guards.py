@@ -82,11 +82,12 @@ def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
     sheet.title(title, subtitle)
     used = [state for state in LOOKS if state in set(mine["state"])]
     sheet.legend([(_key(state), _swatch(state)) for state in used])
-    width = sheet.width - LEFT - 0.2
-    ax = sheet.axes(LEFT, width, ROW * len(rows))
+    left = 0.35 + max(style.text_width(row, style.SMALL + 0.5) for row in rows)
+    width = sheet.width - left - 0.2
+    ax = sheet.axes(left, width, ROW * len(rows))
     ax.set(xlim=(0, many), ylim=(len(rows), 0))
     ax.spines[:].set_visible(False)
-    ax.set_yticks([i + 0.5 for i in range(len(rows))], [style.cut(r, LEFT - 0.2) for r in rows])
+    ax.set_yticks([i + 0.5 for i in range(len(rows))], rows)
     ax.set_xticks([i + 0.5 for i in range(many)], [str(i + 1) for i in range(many)])
     ax.tick_params(length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
     ax.set_xlabel("call", fontsize=style.SMALL)

@@ -94,7 +94,7 @@ def test_what_a_step_costs_has_a_verdict_and_an_interrupt_loses_no_point(ranks, 
     with pytest.raises(KeyboardInterrupt):
         guards.run(ranks, ["batch"], **ask)
     report = guards.run(ranks, ["batch"], **ask)
-    assert report.provenance["resumed"] == 2 and "2 of them from before an interrupt" in report.notes[-1]
+    assert report.provenance["resumed"] == 2 and "2 points are from before an interrupt" in report.notes[-1]
     cost = report.tables["cost"]
     assert set(cost["what"]) >= {"first call", "goes dynamic", "eager", "reused, 1 version", "gave up"}
     assert len(report.verdicts) == 4 and all(v.n == 2 for v in report.verdicts)

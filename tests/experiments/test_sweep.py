@@ -63,7 +63,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_next_run_goes_on_behind_it(tmp_
     rows = again.run(POINTS, squares(done))
     assert done == [1, 2, 3], "no point was measured twice, and none was left out"
     assert [row["square"] for row in rows] == [1, 4, 9]
-    assert again.resumed == 2 and "2 of them from before an interrupt" in again.note()
+    assert again.resumed == 2 and "2 points are from before an interrupt" in again.note()
     assert not again.place.exists(), "a finished sweep measures anew the next time"
     assert Sweep("squares", {"n": 1}, tmp_path).run(POINTS, squares(done)) and done == [1, 2, 3] * 2
 

@@ -211,7 +211,7 @@ def dynamic_may_fail(seen: Seen) -> Result:
     found = seen["looped"]
     return verdict(
         _every_value_compiles(found) and seen["default"]["counts"][-1] == 2,
-        f"graphs after ten lengths with a loop over the size: {found['counts']}; then {found['gave_up']} calls in eager",
+        f"graphs after ten lengths, looped over: {found['counts']}, then {found['gave_up']} calls in eager",
     )
 
 
