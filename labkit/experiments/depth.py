@@ -158,7 +158,7 @@ def _measure(depth: int, compiler: str, rounds: int) -> list[dict[str, Any]]:
                 row = {"form": form, "round": i, "seconds": seconds, "error": error}
                 rows.append(row | {"graphs": seen[0], "traced": seen[1]})
         torch_compat.dynamo_reset()
-    return [row for row in rows if row["round"] >= 0]
+    return [row for row in rows if row["round"] != -1]
 
 
 def bodies(graph: Any) -> int:

@@ -148,7 +148,7 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
         torch_compat.dynamo_reset()
         limit = int(torch_compat.setting("dynamo.config.recompile_limit"))
         x, eager = short, layer()
-        one, many, given_up = (torch.compile(_own(layer()), backend="eager") for _ in range(3))
+        one, many, given_up = _three(layer)
         for repeats in range(1, limit + 1):
             many.repeats = repeats
             many(x)
@@ -175,6 +175,13 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
         torch_compat.dynamo_reset()
     each = {name: [s / CALLS for s in m.samples] for name, m in taken.items()}
     return {"compiles": found, "calls": each}
+
+
+def _three(layer: Layer) -> Any:
+    """Three layers compiled without Inductor, each with code, and so with versions, of its own."""
+    import torch
+
+    return tuple(torch.compile(_own(layer()), backend="eager") for _ in range(3))
 
 
 def _own(module: Any) -> Any:
