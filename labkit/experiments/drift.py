@@ -44,6 +44,7 @@ def run(
     *,
     program: Callable[..., Any] | None = None,
     seeds: int = SEEDS,
+    stages: Sequence[str] = tuple(KNOBS),
     fresh: bool = False,
     folder: str | Path | None = None,
     timeout: float | None = 600.0,
@@ -57,8 +58,14 @@ def run(
 
     `stages` has for each dtype and stage the share of elements that are not eager's, bit for bit, the largest
     difference, and the root mean square error against the truth, each as median, least and most over the inputs.
-    `first` names the first stage that differs. Raises ValueError for a dtype or a number of seeds that does not exist,
-    before any rank is started, and RankError when a rank fails.
+    `first` names the first stage that differs. stages: names of those to run, in their order. Raises ValueError for a
+    dtype, a stage or a number of seeds that does not exist, before any rank is started; RankError when a rank fails.
+
+    >>> import tempfile
+    >>> with Ranks(1, device="cpu", backend="gloo", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
+    ...     report = run(ranks, ["float32"], seeds=2, stages=["eager"], folder=folder)
+    >>> report.tables["first"]["first stage that differs"].item()
+    'none'
     """
     chosen = list(dict.fromkeys(dtype)) or list(DTYPES)
     for name in chosen:
@@ -66,6 +73,9 @@ def run(
             raise ValueError(f"unknown dtype {name!r}: there is {', '.join(DTYPES)}")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 2 <= seeds <= 1000:
         raise ValueError(f"seeds is a number of inputs from 2 to 1000, got {seeds!r}")
+    unknown = [name for name in stages if name not in KNOBS]
+    if unknown or not stages:
+        raise ValueError(f"unknown stage {unknown[0] if unknown else ''!r}: there is {'; '.join(KNOBS)}")
     study = program or attention_like
     try:
         code = inspect.getsource(study)
@@ -79,7 +89,7 @@ def run(
     }
     decides = settings | {"code": hashlib.sha256(code.encode()).hexdigest()[:16]}
     sweep = Sweep("drift", decides, folder, fresh, talk)
-    points = {f"{name}, {stage}": (name, stage) for name in chosen for stage in KNOBS}
+    points = {f"{name}, {stage}": (name, stage) for name in chosen for stage in KNOBS if stage in stages}
 
     def measure(point: tuple[str, str]) -> list[dict[str, Any]]:
         found = ranks.run(_compare, study, *point, seeds, timeout=timeout, ranks=0)

@@ -157,6 +157,28 @@ def test_the_fit_finds_the_growth_that_is_there():
     assert found["exponent"] == pytest.approx(2) and found["low"] <= 2 <= found["high"] + 1e-9
 
 
+@pytest.mark.slow
+def test_a_norm_drifts_where_it_is_decomposed_and_a_product_does_not_before_inductor(ranks, tmp_path):
+    import torch
+
+    def product(x, w):
+        return x @ w
+
+    def norm(x, w):
+        return torch.nn.functional.layer_norm(x, (x.shape[-1],))
+
+    ask = {"dtype": ["float32"], "seeds": 4, "stages": list(drift.STAGES)[:3], "folder": tmp_path}
+    found = {p.__name__: drift.run(ranks, program=p, **ask) for p in (product, norm)}
+    assert found["product"].tables["first"]["first stage that differs"].item() == "none"
+    assert found["norm"].tables["first"]["first stage that differs"].item() == "aot_eager_decomp_partition"
+    assert (found["product"].tables["stages"]["ratio"] == 1).all() and set(
+        found["norm"].tables["stages"]["n"]
+    ) == {4}
+    assert "float32 from aot_eager_decomp_partition on" in found["norm"].figure().summary
+    with pytest.raises(ValueError, match="unknown stage 'triton': there is eager; aot_eager"):
+        drift.run(ranks, stages=["triton"])
+
+
 def test_the_first_stage_that_drifts():
     assert drift.first_drift({"eager": 0.0, "aot_eager": 0.1, "inductor": 0.0}) == "aot_eager"
     assert (
