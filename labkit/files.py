@@ -1,12 +1,13 @@
-"""Writing files so that a crash loses nothing: the old content stays until the new one is whole."""
+"""Writing files so that a crash loses nothing: the old content stays until the new one is whole; and where to."""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["replace"]
+__all__ = ["home", "replace"]
 
 
 def replace(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -30,3 +31,22 @@ def replace(path: str | os.PathLike[str], data: bytes) -> Path:
         os.unlink(temporary)
         raise
     return path
+
+
+def home() -> Path:
+    """The folder of the reader's own data; it need not exist yet.
+
+    >>> import os
+    >>> home() == Path(os.environ["LABKIT_HOME"])  # tests never touch a reader's own
+    True
+    """
+    if named := os.environ.get("LABKIT_HOME"):
+        return Path(os.path.expanduser(named)).absolute()
+    user = Path(os.path.expanduser("~"))
+    if sys.platform == "darwin":
+        return user / "Library" / "Application Support" / "labkit"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or user / "AppData" / "Local") / "labkit"
+    data = os.environ.get("XDG_DATA_HOME", "")
+    # the XDG rules: a relative path is to be ignored
+    return (Path(data) if os.path.isabs(data) else user / ".local" / "share") / "labkit"

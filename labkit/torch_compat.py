@@ -476,6 +476,85 @@ def compiling_together(guards: bool = False, compiler: bool = False) -> Iterator
         torch.compiler.set_enable_guard_collectives(bool(before))
 
 
+@contextlib.contextmanager
+def compiler_collectives_on_cpu() -> Iterator[None]:
+    """Lets compiler collectives run between CPU ranks, which torch 2.13 does not: call it on all ranks at once.
+
+    It gathers over a group that must know exactly one type of device (gloo's own names two), and enters that device's
+    `device` context with an index modulo the number of accelerators (torch/_dynamo/output_graph.py,
+    run_compiler_collective). So the group is made for the CPU alone, the context does nothing, and the number is one.
+    """
+    import torch
+
+    where = require("torch._dynamo.distributed")
+    interface = require("torch._dynamo.device_interface").CpuInterface
+    if not hasattr(where, "_COMPILE_PG"):
+        raise UnsupportedTorch("this torch keeps the group of its compiler collectives elsewhere")
+    kept = where._COMPILE_PG, interface.__dict__.get("device"), torch.accelerator.device_count
+    where._COMPILE_PG = torch.distributed.new_group(backend="cpu:gloo")
+    interface.device = lambda index=None: contextlib.nullcontext()
+    torch.accelerator.device_count = lambda: 1  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        where._COMPILE_PG, torch.accelerator.device_count = kept[0], kept[2]
+        if kept[1] is None:
+            del interface.device
+        else:
+            interface.device = kept[1]
+
+
+# --- what is static and what is dynamic ---
+
+
+def mark(tensor: Any, axis: int, how: str) -> None:
+    """Say of a size that it varies: 'mark_dynamic' or 'mark_unbacked' (torch/_dynamo/decorators.py)."""
+    require(f"torch._dynamo.{how}" if how == "mark_dynamic" else f"torch._dynamo.decorators.{how}")(
+        tensor, axis
+    )
+
+
+def compile_backend(name: str) -> Callable[..., Any]:
+    """The function behind a backend's name. Raises UnsupportedTorch for a name that this torch does not know."""
+    try:
+        return require("torch._dynamo.backends.registry").lookup_backend(name)
+    except Exception as error:
+        raise UnsupportedTorch(f"torch.compile has no backend {name!r} here: {error}") from None
+
+
+@contextlib.contextmanager
+def quiet_dynamo() -> Iterator[None]:
+    """Without Dynamo's warnings: for who counts what they warn of."""
+    logger = logging.getLogger("torch._dynamo")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def symbolic(graph: Any) -> bool:
+    """Whether a graph of Dynamo's holds for more than the values it was traced with: an input has, or is, a symbol."""
+    import torch
+
+    symbols = (torch.SymInt, torch.SymFloat)
+    for node in graph.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        value = node.meta.get("example_value")
+        if isinstance(value, symbols):
+            return True
+        if isinstance(value, torch.Tensor) and any(
+            isinstance(size, symbols) for size in (*value.shape, *value.stride())
+        ):
+            return True
+        # a Python number that varies becomes an input, a tensor of one element
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False):
+            return True
+    return False
+
+
 # --- streams inside the compiler ---
 
 # what the slides on streams call things, and where they live: (the slides' name, what it is, dotted names to try)

@@ -82,6 +82,13 @@ BASE: dict[str, Record] = {
         "collective_same": {"counts": [1, 1, 1, 1]}, "collective_one_change": {"counts": [1, 1, 2, 2]},
         "other_rank": {"counts": [1, 1, 2, 2]}, "reasons": ["size mismatch: expected 4, actual 5"],
     },
+    "guards.churn": {
+        "default": {"counts": [1, *[2] * 9], "gave_up": 0, "values": 10},
+        **{
+            name: {"counts": [*range(1, 9), 8, 8], "gave_up": 2, "values": 10}
+            for name in ("fixed", "looped", "attribute")
+        },
+    },
     "cliff.forwards": {
         "blocks": 2, "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER, "BA": SLOWER, "CA": FASTER,
     },
@@ -343,6 +350,13 @@ CASES: dict[str, list[Record]] = {
         {}, {"other_rank": {"counts": [1, 1, 1, 1]}},
         {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
     ],
+    "guards.fixed_sizes_churn": [
+        {}, {"fixed": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"fixed": {"gave_up": 1}},
+    ],
+    "guards.dynamic_may_fail": [
+        {}, {"looped": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"default": {"counts": [*range(1, 9), 8, 8]}},
+    ],
+    "guards.some_must_be_frozen": [{}, {"attribute": {"gave_up": 0}}, {"default": {"gave_up": 2}}],
     "cliff.breaks_per_forward": [{}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 4}]}],
     "cliff.disabled_is_many_regions": [{}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}],
     "cliff.functional_is_one_graph": [

@@ -10,7 +10,19 @@ from typing import Any
 # every name here is a module with TITLE, QUESTION, SOURCE, run(ranks, ...) -> Report, LINK (the backend that `auto`
 # means on a CPU) and OPTIONS (what the command line may tell `run`); `passed(report)`, where there is one, is False
 # for a report that makes a command fail. One that is a suite has PARTS, its tests by name: `suite/test` runs that one.
-NAMES = ("cliff", "collectives", "eager_trap", "overlap", "comm_passes", "divergence", "break-it")
+NAMES = (
+    "cliff",
+    "collectives",
+    "eager_trap",
+    "overlap",
+    "comm_passes",
+    "divergence",
+    "guards",
+    "depth",
+    "drift",
+    "odd_shape",
+    "break-it",
+)
 
 __all__ = ["NAMES", "get"]
 

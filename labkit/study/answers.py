@@ -10,13 +10,14 @@ import datetime
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from labkit.files import home
 
 try:
     import fcntl
@@ -44,25 +45,6 @@ class Entry:
     torch: str = ""
     hardware: str = ""
     label: str = ""
-
-
-def home() -> Path:
-    """The folder of the reader's own data; it need not exist yet.
-
-    >>> import os
-    >>> home() == Path(os.environ["LABKIT_HOME"])  # tests never touch a reader's own
-    True
-    """
-    if named := os.environ.get("LABKIT_HOME"):
-        return Path(os.path.expanduser(named)).absolute()
-    user = Path(os.path.expanduser("~"))
-    if sys.platform == "darwin":
-        return user / "Library" / "Application Support" / "labkit"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or user / "AppData" / "Local") / "labkit"
-    data = os.environ.get("XDG_DATA_HOME", "")
-    # the XDG rules: a relative path is to be ignored
-    return (Path(data) if os.path.isabs(data) else user / ".local" / "share") / "labkit"
 
 
 def file() -> Path:

@@ -11,6 +11,7 @@ import wrong_answers
 import wrong_break_it
 import wrong_groups
 import wrong_guardrails
+import wrong_guards
 import wrong_programs
 import wrong_readings
 import wrong_streams_in_compile
@@ -354,6 +355,8 @@ MISTAKES = {
     "symmetry.parity": wrong_symmetry.SETTINGS,
     "symmetry.plan": wrong_symmetry.PLANS,
     "symmetry.repair": wrong_symmetry.BRANCHES,
+    "guards.counter": wrong_guards.COUNTERS,
+    "guards.bisect": wrong_guards.BISECTIONS,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
 }

@@ -141,3 +141,86 @@ def one_change_one_recompile(seen: Seen) -> Result:
     """One dimension that changes alike on all ranks costs at most one recompile, and the collectives still pair."""
     one, other = seen["collective_one_change"]["counts"], seen["other_rank"]["counts"]
     return verdict(one == other and one[-1] <= 2, f"graphs after sizes 4, 4, 6, 6: {one} and {other}")
+
+
+@probe
+def churn(bench: Bench) -> Seen:
+    """Ten different lengths and ten values of a module's number: compiles after each call, and calls without any."""
+    return bench.run(_churn)[0]
+
+
+def _churn() -> Seen:
+    from dataclasses import replace
+
+    from labkit.experiments.dimensions import DIMENSIONS, layer
+    from labkit.experiments.guard_ranks import GAVE_UP, walk
+
+    def rows_of_it(self, x, *arguments):  # type: ignore[no-untyped-def]
+        for _ in range(x.shape[1] // 8):  # a loop over a size: it has to know the number
+            x = x.sin()
+        return x
+
+    def looped():  # type: ignore[no-untyped-def]
+        made = layer()
+        kind = type(made)
+        return type("Looped", (kind,), {"forward": rows_of_it})()
+
+    def walked(make, dimension, policy="default"):  # type: ignore[no-untyped-def]
+        rows = walk(make, dimension, policy, "eager")
+        states = [row["state"] for row in rows]
+        return {
+            "counts": [row["graphs"] for row in rows],
+            "gave_up": states.count(GAVE_UP),
+            "values": len(states),
+        }
+
+    lengths = replace(DIMENSIONS["sequence length"], values=tuple(range(8, 88, 8)))
+    numbers = replace(DIMENSIONS["int attribute"], values=tuple(range(1, 11)))
+    return {
+        "default": walked(layer, lengths),
+        "fixed": walked(layer, lengths, "dynamic=False"),
+        "looped": walked(looped, lengths),
+        "attribute": walked(layer, numbers),
+    }
+
+
+def _every_value_compiles(found: Seen) -> bool:
+    """Each new value compiled, up to the limit, and the rest ran without compiled code."""
+    counts = found["counts"]
+    compiled = counts[-1]
+    return (
+        compiled > 2
+        and counts[:compiled] == list(range(1, compiled + 1))
+        and compiled + found["gave_up"] == found["values"]
+    )
+
+
+@judging(churn)
+def fixed_sizes_churn(seen: Seen) -> Result:
+    """Where sizes stay fixed, guards fail again for every new size."""
+    found = seen["fixed"]
+    return verdict(
+        _every_value_compiles(found),
+        f"graphs after ten lengths: {found['counts']} with dynamic=False, {seen['default']['counts']} by default",
+    )
+
+
+@judging(churn)
+def dynamic_may_fail(seen: Seen) -> Result:
+    """A program that needs to know a size compiles for every one, though Dynamo tries to go dynamic."""
+    found = seen["looped"]
+    return verdict(
+        _every_value_compiles(found) and seen["default"]["counts"][-1] == 2,
+        f"graphs after ten lengths, looped over: {found['counts']}, then {found['gave_up']} calls in eager",
+    )
+
+
+@judging(churn)
+def some_must_be_frozen(seen: Seen) -> Result:
+    """Something that varies makes Dynamo give up, while other things may vary."""
+    found, free = seen["attribute"], seen["default"]
+    return verdict(
+        found["gave_up"] > 0 and free["gave_up"] == 0,
+        f"calls without compiled code: {found['gave_up']} of {found['values']} for a number on the module, "
+        f"{free['gave_up']} for lengths",
+    )

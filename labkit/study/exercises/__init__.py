@@ -13,6 +13,7 @@ from labkit.study.exercises import (
     compiled_streams,
     gate,
     groups,
+    guards,
     loop,
     mean,
     reading,
@@ -36,6 +37,7 @@ EXERCISES: dict[str, Exercise] = {
         *(streams.ORDER, streams.HIDE, streams.WAIT),
         *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
+        *(guards.COUNTER, guards.BISECT),
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }

@@ -1,0 +1,92 @@
+"""Compile time over depth: the first call of each form, its spread, and the line that was fitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from labkit.views import style
+from labkit.views.frames import need, table_of
+from labkit.views.rows import empty
+from labkit.views.style import Figure, Sheet, styled
+
+__all__ = ["figure"]
+
+# a form: its colour and its mark
+LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested region": ("#0072B2", "^")}
+
+
+@styled
+def figure(report: Any, which: str = "growth", title: str | None = None) -> Figure:
+    """Draw the report of `labkit.experiments.depth`: 'growth', seconds of the first call over the number of blocks.
+
+    A mark is the median over rounds, its bar reaches from the tenth to the ninetieth percentile, the line is the fit.
+    Raises ValueError for another figure or a missing table.
+    """
+    if which != "growth":
+        raise ValueError(f"no figure {which!r} of this report: there is growth")
+    summary = _table(report, "summary", ["depth", "form", "p10_s", "median_s", "p90_s", "n"])
+    fits = _table(report, "fits", ["form", "first_s", "per_block_s", "exponent", "low", "high"])
+    sheet = Sheet()
+    if summary.empty:
+        return empty(sheet, title, "No model was compiled", report.label)
+    compiler = report.provenance.get("compiler", "?")
+    what = "Dynamo alone" if compiler == "eager" else f"backend {compiler}"
+    sheet.title(
+        title or _finding(fits),
+        f"First call, compiled from nothing, {what}; median, tenth to ninetieth percentile, n={summary['n'].min()}.",
+    )
+    ax = sheet.axes(0.75, 6.2, 3.4)
+    for i, (form, rows) in enumerate(summary.groupby("form", sort=False)):
+        colour, mark = LOOKS.get(str(form), ("#666666", "D"))
+        rows = rows.sort_values("depth")
+        bars = [rows["median_s"] - rows["p10_s"], rows["p90_s"] - rows["median_s"]]
+        shifted = rows["depth"] + (i - 1) * 0.06  # so that bars do not cover each other
+        ax.errorbar(
+            shifted, rows["median_s"], yerr=bars, fmt=mark, color=colour, markersize=6, capsize=2, linewidth=1
+        )
+        line = fits[fits["form"] == form].iloc[0]
+        ends = [rows["depth"].min(), rows["depth"].max()]
+        ax.plot(
+            ends,
+            [line["first_s"] + line["per_block_s"] * d for d in ends],
+            color=colour,
+            linewidth=1.2,
+            alpha=0.7,
+        )
+        last = line["first_s"] + line["per_block_s"] * ends[1]
+        text = f"{form}: {line['first_s']:.2f} s {line['per_block_s'] * 1e3:+.0f} ms a block"
+        ax.annotate(
+            text, (ends[1], last), xytext=(14, 0), textcoords="offset points", va="center", fontsize=style.SMALL + 0.5,
+            color=colour, annotation_clip=False, fontweight="bold",
+        )  # fmt: skip
+        power = f"exponent {line['exponent']:.2f} ({line['low']:.2f} to {line['high']:.2f})"
+        medians = ", ".join(
+            f"{d} blocks {m:.2f} s" for d, m in zip(rows["depth"], rows["median_s"], strict=True)
+        )
+        sheet.say(f"{text}, {power}: {medians}")
+    ax.set(
+        ylim=(0, None),
+        xlabel="blocks",
+        ylabel="seconds of the first call",
+        xticks=sorted(set(summary["depth"])),
+    )
+    ax.grid(axis="y", color=style.FAINT)
+    sheet.top += 0.5
+    return sheet.finish(report.label)
+
+
+def _finding(fits: pd.DataFrame) -> str:
+    by = fits.set_index("form")["per_block_s"]
+    if "whole" not in by:
+        return "Compile time over depth"
+    others = [f"{name} {value * 1e3:.0f}" for name, value in by.items() if name != "whole"]
+    return f"Each block costs the whole model {by['whole'] * 1e3:.0f} ms more; {', '.join(others)} ms"
+
+
+def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
+    found = table_of(report, name)
+    if found is None:
+        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
+    return need(found, columns, name)

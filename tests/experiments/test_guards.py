@@ -1,0 +1,229 @@
+"""The guard sweep, depth, drift and the odd shape: what they say of cases that are known, and what they refuse."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from labkit import Ranks
+from labkit.experiments import depth, drift, guards, odd_shape
+from labkit.experiments.dimensions import DIMENSIONS
+from labkit.report import Report
+from labkit.views import guards as drawn
+
+DEFAULT = {
+    "sequence length": "1.D.........",
+    "batch": "1.D.R.......",
+    "dtype": "1.R.RR...",
+    "int argument": "1.D.....",
+    "float argument": "1.D...",
+    "bool argument": "1.R..",
+    "int attribute": "1.RRRRRRRXX.",
+    "grad mode": "1.RR..",
+    "thread count": "1.RRR..",
+}
+LETTERS = {
+    "first compile": "1",
+    "reused": ".",
+    "recompiled": "R",
+    "went dynamic": "D",
+    "gave up": "X",
+    "error": "!",
+}
+
+
+def states(report: Report, **where: object) -> str:
+    rows = report.tables["steps"]
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    return "".join(LETTERS[state] for state in rows.sort_values("step")["state"])
+
+
+@pytest.fixture(scope="module")
+def swept(ranks, tmp_path_factory) -> Report:
+    folder = tmp_path_factory.mktemp("sweep")
+    return guards.run(ranks, list(DEFAULT), ["default"], rounds=0, inductor=0, folder=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEFAULT)
+def test_each_dimension_does_what_it_is_known_to_do_on_one_rank_and_in_step_on_two(swept, name):
+    for count, rank in ((1, 0), (2, 0), (2, 1)):
+        assert states(swept, dimension=name, ranks=count, rank=rank) == DEFAULT[name]
+    assert list(swept.tables["steps"]["right"].unique()) == [True]
+
+
+@pytest.mark.slow
+def test_the_failed_guard_is_named_and_the_table_says_what_to_freeze(swept):
+    reasons = swept.tables["steps"].query("state == 'recompiled'").groupby("dimension")["reason"].first()
+    assert "dtype mismatch. expected Float, actual BFloat16" in reasons["dtype"]
+    assert "num_threads" in reasons["thread count"] and "self.repeats == 1" in reasons["int attribute"]
+    assert any("recompile limit" in r for r in swept.tables["steps"].query("state == 'gave up'")["reason"])
+    verdicts = swept.frame.set_index("dimension")["verdict"]
+    assert verdicts["int attribute"] == verdicts["dtype"] == "freeze"
+    assert verdicts["sequence length"] == "warm up twice" and verdicts["batch"] == "freeze or warm up"
+    assert "ranks in step did the same at every step; one rank alone did the same" in swept.notes[0]
+    assert "gave up: int attribute" in swept.notes
+
+
+@pytest.mark.slow
+def test_a_policy_is_told_beforehand(ranks, tmp_path):
+    report = guards.run(ranks, ["batch"], batches="4,6,1,1", rounds=0, inductor=0, folder=tmp_path)
+    found = {name: states(report, policy=name, ranks=2, rank=1) for name in guards.POLICIES}
+    assert found == {
+        "default": "1DR.", "mark_dynamic": "1.R.", "mark_unbacked": "1...", "dynamic=True": found["dynamic=True"],
+        "dynamic=False": "1RR.",
+    }  # fmt: skip
+    assert found["dynamic=True"] in ("1.D.", "1.R.")
+    pictures = [report.figure(which) for which in ("map", "policies")]
+    assert "Fewest compiles: mark_unbacked, 1" in pictures[1].summary and "rank 0 of 2" in pictures[0].summary
+
+
+@pytest.mark.slow
+def test_what_a_step_costs_has_a_verdict_and_an_interrupt_loses_no_point(ranks, tmp_path, monkeypatch):
+    real, calls = guards._cost_rows, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(guards, "_cost_rows", interrupted)
+    ask = {"policy": ["default"], "batches": "4,6", "rounds": 2, "inductor": 0, "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        guards.run(ranks, ["batch"], **ask)
+    report = guards.run(ranks, ["batch"], **ask)
+    assert report.provenance["resumed"] == 2 and "2 points are from before an interrupt" in report.notes[-1]
+    cost = report.tables["cost"]
+    assert set(cost["what"]) >= {"first call", "goes dynamic", "eager", "reused, 1 version", "gave up"}
+    assert len(report.verdicts) == 4 and all(v.n == 2 for v in report.verdicts)
+    assert report.figure("cost").summary.endswith("[host only]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"dimension": ["weather"]}, "unknown dimension 'weather': there is sequence length, batch"),
+        ({"policy": ["static"]}, "unknown policy 'static': there is default, mark_dynamic"),
+        ({"compiler": "nvfuser"}, "unknown compiler 'nvfuser'"),
+        ({"lengths": "64:8"}, "lengths: the range 64:8 is empty"),
+        ({"batches": "4,4"}, "batches: a sweep varies something"),
+        (
+            {"dimension": ["batch"], "lengths": "8,16"},
+            "lengths were given, and 'sequence length' is not among",
+        ),
+        ({"dimension": ["dtype"], "policy": ["mark_dynamic"]}, "apply to sequence length, batch only"),
+        ({"rounds": 1}, "rounds must be a whole number of at least 2"),
+        ({"inductor": -1}, "inductor is how often it compiles"),
+    ],
+)
+def test_a_bad_sweep_is_refused_before_any_rank_is_asked(ranks, tmp_path, arguments, said):
+    calls = ranks.calls
+    with pytest.raises(ValueError) as caught:
+        guards.run(ranks, folder=tmp_path, **arguments)
+    assert said in str(caught.value) and ranks.calls == calls and not list(tmp_path.iterdir())
+
+
+def test_depth_drift_and_the_odd_shape_refuse_as_well(ranks, tmp_path):
+    calls = ranks.calls
+    for ask, said in (
+        (lambda: depth.run(ranks, "8:1", folder=tmp_path), "depths: the range 8:1 is empty"),
+        (lambda: depth.run(ranks, [1, 500], folder=tmp_path), "a value is from 1 to 128, got 500"),
+        (lambda: drift.run(ranks, ["int8"], folder=tmp_path), "unknown dtype 'int8'"),
+        (lambda: drift.run(ranks, seeds=1, folder=tmp_path), "a number of inputs from 2 to 1000, got 1"),
+        (lambda: odd_shape.run(ranks, ("prayer",)), "unknown help 'prayer'"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            ask()
+        assert said in str(caught.value)
+    assert ranks.calls == calls
+
+
+@pytest.mark.slow
+def test_depth_traces_each_block_or_one_of_them(shm_ranks, tmp_path):
+    report = depth.run(shm_ranks, [1, 6], rounds=2, folder=tmp_path)
+    graphs = report.tables["graphs"].set_index(["depth", "form", "rank"])["traced"]
+    for rank in (0, 1):
+        assert graphs[6, "whole", rank] == 6 and graphs[6, "block by block", rank] == 1
+        assert graphs[6, "nested region", rank] < 6
+    assert "outputs agree" in report.notes[0]
+    assert "block by block:" in report.figure().summary
+
+
+def test_the_fit_finds_the_growth_that_is_there():
+    rows = [(d, "whole", r, 0.1 * d**2 * (1 + 0.01 * r)) for d in (1, 2, 4, 8) for r in range(8)]
+    found = depth.fit(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])).iloc[0]
+    assert found["exponent"] == pytest.approx(2) and found["low"] <= 2 <= found["high"] + 1e-9
+
+
+@pytest.mark.slow
+def test_a_norm_drifts_where_it_is_decomposed_and_a_product_does_not_before_inductor(ranks, tmp_path):
+    import torch
+
+    def product(x, w):
+        return x @ w
+
+    def norm(x, w):
+        return torch.nn.functional.layer_norm(x, (x.shape[-1],))
+
+    ask = {"dtype": ["float32"], "seeds": 4, "stages": list(drift.STAGES)[:3], "folder": tmp_path}
+    found = {p.__name__: drift.run(ranks, program=p, **ask) for p in (product, norm)}
+    assert found["product"].tables["first"]["first stage that differs"].item() == "none"
+    assert found["norm"].tables["first"]["first stage that differs"].item() == "aot_eager_decomp_partition"
+    assert (found["product"].tables["stages"]["ratio"] == 1).all() and set(
+        found["norm"].tables["stages"]["n"]
+    ) == {4}
+    assert "float32 from aot_eager_decomp_partition on" in found["norm"].figure().summary
+    with pytest.raises(ValueError, match="unknown stage 'triton': there is eager; aot_eager"):
+        drift.run(ranks, stages=["triton"])
+
+
+def test_the_first_stage_that_drifts():
+    assert drift.first_drift({"eager": 0.0, "aot_eager": 0.1, "inductor": 0.0}) == "aot_eager"
+    assert (
+        drift.first_drift({"eager": 0.0}) == "" and drift.first_drift({"inductor": 0.1}, tolerance=0.2) == ""
+    )
+
+
+@pytest.mark.slow
+def test_the_map_says_where_ranks_differ_and_freezes_what_gives_up(tmp_path):
+    rows = [
+        {"ranks": 2, "rank": r, "policy": "default", "dimension": name, "step": i, "value": str(i), "state": state,
+         "reason": "", "seconds": 0.1, "right": True, "error": "", "graphs": 1}
+        for r in (0, 1)
+        for name in ("batch", "dtype")
+        for i, state in enumerate(["first compile", "gave up" if name == "dtype" and r == 0 else "reused"])
+    ]  # fmt: skip
+    steps = pd.DataFrame(rows)
+    report = Report("guards", "t", "gloo · cpu", {"steps": steps})
+    assert "AND THE RANKS DIFFER" in drawn.figure(report).summary
+    assert guards.freeze(steps).set_index("dimension")["verdict"].to_dict() == {
+        "dtype": "freeze",
+        "batch": "free",
+    }
+    assert "DID NOT DO THE SAME" in guards._notes(steps)[0]
+    wrong = guards._notes(steps.assign(right=[False] + [True] * 7))
+    assert "1 of 8 calls DIFFER" in wrong[1]
+    with pytest.raises(ValueError, match="no figure 'pie'"):
+        drawn.figure(report, "pie")
+    with pytest.raises(ValueError, match="no run with 3 ranks"):
+        drawn.figure(report, ranks=3)
+
+
+@pytest.mark.slow
+def test_a_shape_that_changes_late_on_one_rank_needs_guard_collectives():
+    with Ranks(2, device="cpu", backend="gloo", quiet=True) as two:
+        found = odd_shape.run(two, ("none", "guard collectives")).frame.set_index(["differs", "help"])
+    ended = found["outcome"]
+    assert ended[odd_shape.SAME, "none"] == ended[odd_shape.FIRST, "none"] == "right"
+    assert (
+        ended[odd_shape.LATER, "none"] == "error" and ended[odd_shape.LATER, "guard collectives"] == "right"
+    )
+    assert found.loc[(odd_shape.LATER, "guard collectives"), "graphs by rank"] == "2 / 2"
+
+
+def test_every_dimension_repeats_its_first_value_before_it_varies():
+    for dimension in DIMENSIONS.values():
+        assert dimension.values[0] == dimension.values[1] and len(set(dimension.values)) > 1
+        assert dimension.instead, "what to do instead is said for each"
