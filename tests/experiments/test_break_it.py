@@ -184,6 +184,11 @@ def test_no_rank_outlives_a_test_that_ends_ranks(name):
     assert _forked() == before
 
 
+def test_a_grace_that_is_no_time_is_refused(ranks):
+    with pytest.raises(ValueError, match="grace must be a number above 0, got 0"):
+        ranks.run(max, 1, 2, grace=0)
+
+
 def test_the_report_is_drawn_alone_and_beside_another_after_saving(ranks, tmp_path):
     green = break_it.together([break_it.run(ranks, [name]) for name in ("digest", "fingerprint")])
     assert green.name == "break-it" and len(green.tables["details"]) == 2 and "all 2 green" in green.notes[0]
