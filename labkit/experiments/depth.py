@@ -60,7 +60,7 @@ def run(
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
     ...     report = run(ranks, [1, 3], rounds=2, folder=folder)
     >>> report.tables["graphs"].query("rank == 1 and depth == 3").set_index("form")["traced"].to_dict()
-    {'whole': 3, 'block by block': 1, 'nested region': 1}
+    {'block by block': 1, 'nested region': 1, 'whole': 3}
     """
     if full:
         compiler, depths, rounds = "inductor", (1, 2, 4, 8, 16, 32), max(rounds, 8)
@@ -211,7 +211,7 @@ def fit(first: pd.DataFrame, resamples: int = 400, seed: int = 0) -> pd.DataFram
     >>> import pandas as pd
     >>> rows = [(d, "whole", r, 0.5 + 0.25 * d) for d in (1, 2, 4) for r in range(3)]
     >>> line = fit(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])).iloc[0]
-    >>> round(line["first_s"], 6), round(line["per_block_s"], 6)
+    >>> float(line["first_s"].round(6)), float(line["per_block_s"].round(6))
     (0.5, 0.25)
     """
     import numpy as np
