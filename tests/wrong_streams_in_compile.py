@@ -64,13 +64,6 @@ def needs_no_event(x, side):
     return x + 1
 
 
-def no_event(x, side):
-    with side:
-        y = x * 2 + 1
-    torch.accelerator.current_stream().wait_stream(side)
-    return y
-
-
 def everything(layers):
     return list(range(layers))
 
@@ -91,10 +84,9 @@ MUTATED = {
     records_behind_the_change: "behind everything else",
     waits_before_the_write: "leave the last wait to the caller",
     leaves_x: "x.copy_(...) at the end does it",
-    writes_what_was_there: "x.copy_(...) at the end does it",
+    writes_what_was_there: "what goes into x has to be",
     writes_too_much: "the caller's x is doubled, whatever is late",
     needs_no_event: "compute the result in `with side:`",
-    no_event: "x.copy_(...) at the end does it",
 }
 CHOOSE = {
     everything: "the link is full",

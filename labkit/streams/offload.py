@@ -6,6 +6,7 @@ states, and simulates the result with the rules of `labkit.streams`. Nothing in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -251,13 +252,19 @@ class _Step:
             )
             self.program.kernel(node.name, longest, **uses)
         elif node.word == "copy":
-            self.program.copy(node.name, self._carried(node), **uses)
+            self.program.copy(_short_name(node), self._carried(node), **uses)
         elif node.word in ("offload", "reload"):
             self.program.wait_stream("default", on=TRANSFER)
-            self.program.copy(node.name, self._carried(node), on=TRANSFER, **uses)
+            self.program.copy(_short_name(node), self._carried(node), on=TRANSFER, **uses)
             self.program.record(node.name, TRANSFER)
         elif node.word == "wait":
             self.program.wait(node.needs[0])
 
     def _carried(self, node: OffloadNode) -> float:
         return node.moved / (self.rates.link_gbytes * 1e6)
+
+
+def _short_name(node: OffloadNode) -> str:
+    """A copy's name in a timeline, where bars are narrow: 'out 2' and 'in 2' of the third activation."""
+    number = re.search(r"_(\d+)$", node.name)
+    return f"{'out' if 'offload' in node.name else 'in'} {number[1] if number else 0}"

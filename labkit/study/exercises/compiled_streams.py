@@ -57,8 +57,10 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     x = next(n.name for n in graph.nodes if n.word == "input")
     writes = [n for n in kernels if x in n.writes]
     held = runs[0].inputs[0]
-    if not writes or _all_close([held], GIVEN):
+    if not writes:
         raise Mistake("the caller's x stays as it was", "write back into x: x.copy_(...) at the end does it")
+    if _all_close([held], GIVEN):
+        raise Mistake("x is written, and holds what it held", "what goes into x has to be the doubled values")
     if races := graph.races():
         raise Mistake(f"a race, {races[0].text}", races[0].remedy)
     if not all(_all_close([run.inputs[0]], doubled) for run in runs):
