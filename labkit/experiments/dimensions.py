@@ -168,7 +168,7 @@ DIMENSIONS: dict[str, Dimension] = {
         Dimension("dtype", DTYPES, _typed, None, "one dtype for each compiled function"),
         Dimension("strides", STRIDES, _strided, None, ".contiguous() before the compiled part"),
         Dimension("requires_grad", FLAGS, _needs_gradient, None, "warm up both, or fix it"),
-        Dimension("int argument", (2, 2, 3, 4, 5, 1, 0, 6), _argument("times"), None, "warm up two, and 0 and 1"),
+        Dimension("int argument", (2, 2, 3, 4, 5, 1, 0, 6), _argument("times"), None, "warm up two values"),
         Dimension("float argument", (1.0, 1.0, 0.5, 0.25, 2.0, 0.0), _argument("gain"), None, "warm up two values"),
         Dimension("bool argument", FLAGS, _argument("centre"), None, "warm up both"),
         Dimension("str argument", ("gelu", "gelu", "tanh", "gelu", "tanh"), _argument("kind"), None, "warm up each"),
