@@ -75,17 +75,17 @@ def _definitions(sheet: Sheet, table: pd.DataFrame, title: str | None, label: st
     mine = table[table["way"] == "async_op, wait late"]
     sheet.title(title or "How much is hidden? It depends on the definition")
     cases = list(dict.fromkeys(mine["case"]))
-    ax = sheet.axes(LEFT, sheet.width - LEFT - 0.4, 0.62 * len(cases) + 0.2)
+    ax = sheet.axes(LEFT, sheet.width - LEFT - 0.4, 0.8 * len(cases) + 0.2)
     sheet.top += 0.45
     for row in mine.itertuples():
         marker, colour = MARKS[row.definition]
-        y = cases.index(row.case) + 0.22 * (list(MARKS).index(row.definition) - 1)
+        y = cases.index(row.case) + 0.28 * (list(MARKS).index(row.definition) - 1)
         if row.p90 > row.p10:
             ax.plot([row.p10 * 100, row.p90 * 100], [y, y], color=colour, linewidth=1.5)
         ax.plot([row.value * 100], [y], marker, color=colour, markersize=8)
         ax.annotate(
-            f"{row.value:.0%}", (row.value * 100, y), xytext=(7, 4), textcoords="offset points", va="bottom",
-            fontsize=style.SMALL,
+            f"{row.value:.0%}", (row.value * 100, y), xytext=(8, 0), textcoords="offset points", va="center",
+            fontsize=style.SMALL, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
     values = mine[["value", "p10", "p90"]].stack().dropna() * 100
     low, high = min(0.0, values.min() - 8), max(100.0, values.max()) + 12
