@@ -23,7 +23,8 @@ LEFT, LANE, GAP = 1.6, 0.27, 0.08  # inches
 KINDS = ("compute", "collective", "peer", "copy", "work", "launch", "synchronize")
 WORDS = 120  # bars that get their name written in them, at most
 ARROWS = 400
-MOST_LISTED = 6  # races in words; of more than that two less, for they are only examples
+MOST_LISTED = 6  # races in words
+EXAMPLES = 3  # of more races than that
 RACE = "#000000"
 
 
@@ -190,8 +191,8 @@ def _words(ax: Axes, spans: pd.DataFrame, per_inch: float) -> None:
     found = []
     for bar in named.itertuples():
         text = style.cut(str(bar.name), (bar.end - bar.work) / per_inch - 0.06, 7.5)
-        if len(text) < 2 and text != bar.name:
-            continue
+        if len(text) < 4 and text != bar.name:
+            continue  # one letter of a name says nothing
         place = ((bar.work + bar.end) / 2, bar.top + LANE * sum(style.SHAPES[bar.kind]) / 2)
         found.append((text, place, ink_on(style.STREAM_KINDS[bar.kind][0])))
     if found:
@@ -255,7 +256,7 @@ def _races(ax: Axes, run: Timeline, spans: pd.DataFrame, per_inch: float) -> Non
 
 def _list(sheet: Sheet, run: Timeline) -> None:
     """The races and what else there is to say, in words."""
-    listed = len(run.races) if len(run.races) <= MOST_LISTED else MOST_LISTED - 2
+    listed = len(run.races) if len(run.races) <= MOST_LISTED else EXAMPLES
     shown = [f"{number}  {race.text}" for number, race in enumerate(run.races[:listed], 1)]
     if len(run.races) > listed:
         shown.append(f"and {len(run.races) - listed} more")
