@@ -18,13 +18,15 @@ from labkit.views import timeline
 ROUNDS = 15
 
 
-def program(length: int, streams: str, seed: int = 0) -> Program:
-    """A random program: half kernels, a quarter records, a quarter waits."""
+def program(length: int, streams: str, seed: int = 0, apart: bool = False) -> Program:
+    """A random program: half kernels, a quarter records, a quarter waits. `apart`: kernels that share no memory."""
     draw, made = random.Random(seed), Program(f"{length} ops", streams=streams)
     for i in range(length):
         kind, stream = draw.random(), draw.choice(made.streams)
         if kind < 0.5:
             reads, writes = (f"b{draw.randrange(50)}",), (f"b{draw.randrange(50)}",)
+            if apart:
+                reads, writes = (), (f"b{i}",)
             made.kernel(f"k{i}", draw.random(), on=stream, reads=reads, writes=writes)
         elif kind < 0.75:
             made.record(f"e{draw.randrange(20)}", stream)
@@ -52,4 +54,9 @@ if __name__ == "__main__":
     large, small = program(10_000, "a b c d"), program(200, "a b c")
     races = len(simulate(large).races)
     timed(f"simulate 10,000 ops, {races} races explained", lambda: simulate(large))
-    timed("simulate and redraw 200 ops", lambda: timeline(simulate(small)).png(quick=True))
+    for what in (small, program(200, "a b c", apart=True)):
+        races = len(simulate(what).races)
+        timed(
+            f"simulate and redraw 200 ops, {races} races",
+            lambda what=what: timeline(simulate(what)).png(quick=True),
+        )
