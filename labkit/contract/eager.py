@@ -43,9 +43,8 @@ def dispatched(call: Callable[[], Any]) -> Counter[str]:
     with profile(activities=[ProfilerActivity.CPU]) as prof:
         with record_function(_MARK):
             call()
-        with contextlib.suppress(
-            ImportError
-        ):  # where this file was copied: see what it says of gloo's threads
+        # gloo's threads write a collective's end into the profile; a copy of this file does not wait for that
+        with contextlib.suppress(ImportError):
             from labkit.trace.profiler import collectives_end
 
             collectives_end()

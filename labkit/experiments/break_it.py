@@ -7,18 +7,17 @@ then each has to be red.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.break_judges import TESTS, judge
 from labkit.experiments.break_tests import BODIES, WINDOW_S, Stand, orphan
+from labkit.experiments.harness import quiet_stderr
 from labkit.experiments.options import Option
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
@@ -129,7 +128,7 @@ def _play(body: Callable[[Stand], Any], defended: bool, compiler: str) -> Any:
 
     dynamo_reset()
     exchange = Exchange.connect("break-it", timeout=EXCHANGE_S)
-    with _quiet():
+    with quiet_stderr():
         return body(Stand(exchange, defended, here().device, compiler))
 
 
@@ -143,19 +142,6 @@ def _orphaned(defended: bool) -> PerRank | RankError:
             said = Path(folder) / "stderr"
             error.add_note(said.read_text(errors="replace") if said.exists() else "")
             return error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what C++ and Dynamo write to stderr: a test makes them complain on purpose."""
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
 
 
 PARTS = {name: test.broken for name, test in TESTS.items()}

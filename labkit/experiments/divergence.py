@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.drills import DRILLS, Drill, Site
+from labkit.experiments.harness import quiet_stderr
 from labkit.experiments.options import Option
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
@@ -202,25 +201,12 @@ def _play(drill: Drill, parts: Sequence[str], odd: bool, compiler: str) -> dict[
 
     stop = on_region_entry(enter)
     try:
-        with _quiet(), compiling_together(compiler == "guards", compiler == "compiler"):
+        with quiet_stderr(), compiling_together(compiler == "guards", compiler == "compiler"):
             values = drill(site)
     finally:
         stop()
     met = sorted(site.met)
     return {"values": values, "regions": len(entered), "met": met, "collectives": standing.collectives()}
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what C++ writes to stderr: a drill makes gloo complain, and abort, on purpose."""
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
 
 
 # --- in the kernel ---

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from labkit.experiments.variants import Variant, own, with_own_code
@@ -147,3 +148,16 @@ def _regional(build: Callable[[Variant], Any], variants: list[Variant], x: Any) 
     if x.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Without what C++ and Dynamo write to stderr: for what makes them complain, or abort, on purpose."""
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)

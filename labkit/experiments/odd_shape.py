@@ -83,7 +83,7 @@ def _play(when: str, name: str) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from labkit.experiments.divergence import _quiet
+    from labkit.experiments.harness import quiet_stderr
     from labkit.torch_compat import (
         compiler_collectives_on_cpu,
         compiling_together,
@@ -109,7 +109,12 @@ def _play(when: str, name: str) -> dict[str, Any]:
     compiled, right = torch.compile(program, backend=backend), True
     repaired = name.endswith("repaired")
     together = compiling_together(name.startswith("guard"), name.startswith("compiler"))
-    with _quiet(), compiler_collectives_on_cpu() if repaired else nullcontext(), together, torch.no_grad():
+    with (
+        quiet_stderr(),
+        compiler_collectives_on_cpu() if repaired else nullcontext(),
+        together,
+        torch.no_grad(),
+    ):
         for length in LENGTHS[when] if odd else LENGTHS[SAME]:
             dist.barrier()
             y = compiled(torch.ones(length, 4)) + 0

@@ -27,7 +27,6 @@ _files: dict[str, types.ModuleType] = {}
 def found(name: str) -> types.ModuleType:
     """Make the module that functions of the kernel's `__main__`, or of `%%ranks` cells, live in."""
     module = types.ModuleType(name)
-    module.__getattr__ = partial(_from_file, name)  # type: ignore[method-assign]
     _homes[name] = sys.modules[name] = module
     return module
 
@@ -41,8 +40,12 @@ def _from_file(name: str, wanted: str) -> Any:
         spec = PathFinder.find_spec(name, sys.modules[parent].__path__ if parent in sys.modules else None)
         if spec is None or spec.loader is None:
             raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
-        _files[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(_files[name])
+        _files[name] = importlib.util.module_from_spec(spec)  # there while it runs: it may import itself
+        try:
+            spec.loader.exec_module(_files[name])
+        except BaseException:
+            del _files[name]
+            raise
     return getattr(_files[name], wanted)
 
 
@@ -51,7 +54,7 @@ def _home_of(name: str | None) -> types.ModuleType | None:
     if not name:
         return None
     if name not in _homes and name not in sys.modules:
-        found(name)
+        found(name).__getattr__ = partial(_from_file, name)  # type: ignore[method-assign]
     return _homes.get(name)
 
 

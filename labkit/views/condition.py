@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 import numpy as np
@@ -67,23 +66,7 @@ class Calculator(Live):
         made["ranks"] = widgets.Dropdown(
             options=sorted({2, 4, 8, 16, 64, 512, self.ranks}), value=self.ranks, description="ranks"
         )
-        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
-
-        def again(_: Any = None) -> None:
-            try:
-                figure, said = self.draw(**{name: control.value for name, control in made.items()})
-            except ValueError as error:
-                text.value = html.escape(str(error))
-                return
-            picture.value, text.value = figure.png(quick=True), html.escape(said)
-
-        for control in made.values():
-            control.observe(again, "value")
-        again()
-        box = widgets.VBox([*made.values(), picture, text])
-        self.to_close(list(made.values()), [picture, text, box])
-        return box
+        return self.redrawn(widgets, made, self.draw)
 
 
 @styled

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import html
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from labkit.views.style import Figure
@@ -55,6 +56,39 @@ class Live:
                         own.close()
 
         self._close.append(close)
+
+    def redrawn(
+        self,
+        widgets: Any,
+        controls: Mapping[str, Any],
+        draw: Callable[..., tuple[Figure, str]],
+        said: Callable[[str], str] = html.escape,
+        refused: Callable[[ValueError], str] = lambda error: html.escape(str(error)),
+        row: Any = None,
+    ) -> Any:
+        """The controls above a picture and a line, both made anew by `draw(**values)` whenever a control changes.
+
+        said, refused: that line, and a ValueError instead of it, as HTML; after an error the picture stays. row: the
+        widget that holds the controls, if they are not to stand one below the other.
+        """
+        made = list(controls.values())
+        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        text = widgets.HTML()
+
+        def again(_: Any = None) -> None:
+            try:
+                figure, line = draw(**{name: control.value for name, control in controls.items()})
+            except ValueError as error:
+                text.value = refused(error)
+                return
+            picture.value, text.value = figure.png(quick=True), said(line)
+
+        for control in made:
+            control.observe(again, "value")
+        again()
+        box = widgets.VBox([*(made if row is None else [row]), picture, text])
+        self.to_close(made, [picture, text, box] if row is None else [row, picture, text, box])
+        return box
 
     def _build(self, widgets: Any) -> Any:
         raise NotImplementedError

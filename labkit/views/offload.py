@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,19 +76,7 @@ class Offload(Live):
             )
             for name, (text, low, high) in limits.items()
         }  # fmt: skip
-        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
-
-        def again(_: Any = None) -> None:
-            figure, said = self.draw(**{name: control.value for name, control in made.items()})
-            picture.value, text.value = figure.png(quick=True), html.escape(said)
-
-        for control in made.values():
-            control.observe(again, "value")
-        again()
-        box = widgets.VBox([*made.values(), picture, text])
-        self.to_close(list(made.values()), [picture, text, box])
-        return box
+        return self.redrawn(widgets, made, self.draw)
 
 
 @styled

@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from labkit.streams import Program, StreamError, Timeline, simulate
+from labkit.streams import Program, Timeline, simulate
 from labkit.views.live import Live
 from labkit.views.streams import timeline, timeline_text
 from labkit.views.style import Figure
@@ -65,25 +65,17 @@ class Redraw(Live):
                 )
             else:
                 made[name] = widgets.Dropdown(options=given, value=first, **says)
-        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
-
-        def again(_: Any = None) -> None:
-            try:
-                figure, said = self.draw(**{name: control.value for name, control in made.items()})
-            except (StreamError, ValueError) as error:  # a program that cannot be: say so, keep the picture
-                text.value = f"<b>{html.escape(type(error).__name__)}</b>: {html.escape(str(error))}"
-                return
-            picture.value = figure.png(quick=True)
-            text.value = "<br>".join(html.escape(line) for line in said.split(" | "))
-
-        for control in made.values():
-            control.observe(again, "value")
-        again()
         row = widgets.HBox(list(made.values()), layout=widgets.Layout(flex_flow="row wrap"))
-        box = widgets.VBox([row, picture, text])
-        self.to_close(list(made.values()), [row, picture, text, box])
-        return box
+        return self.redrawn(widgets, made, self.draw, _lines, _refused, row)
+
+
+def _lines(said: str) -> str:
+    return "<br>".join(html.escape(line) for line in said.split(" | "))
+
+
+def _refused(error: ValueError) -> str:
+    """A program that cannot be, by the name of its error."""
+    return f"<b>{html.escape(type(error).__name__)}</b>: {html.escape(str(error))}"
 
 
 def _control(name: str, given: Any) -> tuple[Any, Any]:
