@@ -16,6 +16,7 @@ _WHERE = {
     "record": "labkit.graphs",
     "predict": "labkit.study",
     "check": "labkit.study",
+    "attach": "labkit.experiments.progress",
 }
 
 _PARTS = (
@@ -33,7 +34,7 @@ _PARTS = (
     "views",
 )
 
-__all__ = ["PerRank", "RankError", "Ranks", "Report", "check", "predict", "record"]
+__all__ = ["PerRank", "RankError", "Ranks", "Report", "attach", "check", "predict", "record"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,12 +8,14 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from labkit import __version__, experiments, hardware
 from labkit.experiments import options
+from labkit.experiments.progress import told
 from labkit.report import Report
 
 BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts", "tests")  # what --json prints of a report
@@ -48,12 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     _run_options(run)
     run.add_argument("--save", metavar="DIR", help="also save the report there as NAME.json")
     run.add_argument("--json", action="store_true", help="print JSON instead of text")
-    run.set_defaults(act=_run)
+    run.set_defaults(act=_together(_run))
     record = commands.add_parser("record", help="run experiments and keep their reports under data/recorded")
     record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
     _run_options(record)
     record.add_argument("--into", metavar="DIR", help="folder of this machine's recordings")
-    record.set_defaults(act=_record)
+    record.set_defaults(act=_together(_record))
     ledger = commands.add_parser("ledger", help="check the claims of the source documents on this torch")
     ledger.add_argument("--lesson", metavar="L", help="only the claims of a lesson, such as 04")
     ledger.add_argument(
@@ -78,7 +80,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default 2)")
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="number of ranks (default 2; under torchrun, as many as it started)",
+    )
     parser.add_argument(
         "--backend",
         default="auto",
@@ -125,23 +132,60 @@ def _measure(name: str, given: argparse.Namespace, quiet: bool, together: bool =
         () if together else {o.name for other in experiments.NAMES for o in experiments.get(other).OPTIONS}
     )
     arguments: dict[str, Any] = options.chosen(name, experiment.OPTIONS, given, sorted(others))
-    backend = given.backend
-    if backend == "auto" and hardware.choose(given.ranks, given.device).device == "cpu":
-        backend = experiment.LINK if given.ranks >= 2 else "gloo"
-    with Ranks(given.ranks, given.device, backend, timeout=None, quiet=quiet) as ranks:
-        return experiment.run(ranks, talk=not quiet, **arguments)
+    backend, nodes = given.backend, given.nodes
+    count = given.ranks if given.ranks is not None else nodes.launch.world_size if nodes else 2
+    local = nodes.launch.local_world_size if nodes else count
+    if backend == "auto" and hardware.choose(local, given.device).device == "cpu":
+        backend = experiment.LINK if count >= 2 and not (nodes and nodes.count > 1) else "gloo"
+    start = nodes or "auto"
+    with Ranks(count, given.device, backend, timeout=None, quiet=quiet, start=start) as ranks:
+        report = experiment.run(ranks, talk=not quiet, **arguments)
+    if nodes:
+        report.provenance["launched"] = {"by": "torchrun", "machines": nodes.machines()}
+    return report
+
+
+def _together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """`act`, which under torchrun rank 0 does, with the ranks that torchrun started; every other process serves it."""
+
+    def begin(given: argparse.Namespace) -> int:
+        from labkit.ranks.nodes import Nodes, launched, serve
+
+        given.nodes = None
+        launch = launched()
+        if launch is None:
+            return act(given)
+        for name in experiments.NAMES if given.experiment == "all" else [given.experiment]:
+            experiments.get(name)
+        if launch.rank:
+            return serve(launch)
+        given.nodes = nodes = Nodes(launch)
+        status, why = 1, "it was ended"
+        try:
+            status = act(given)
+            why = "" if not status else f"exit status {status}"
+            return status
+        except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+            status, why = 2, (str(error).splitlines() or [type(error).__name__])[0]
+            raise
+        finally:
+            nodes.close(status, why)
+
+    return begin
 
 
 def _run(given: argparse.Namespace) -> int:
     if given.save:
         _writable(Path(given.save))
-    report = _measure(given.experiment, given, quiet=given.json)
+    with told(given.save, given.experiment) as save:
+        report = _measure(given.experiment, given, quiet=given.json)
+        saved = save(report)
     if given.json:
         print(report.to_json([name for name in BRIEF if name in report.tables]))
     else:
         print(f"\n{report}")
-    if given.save:
-        print(f"saved: {report.save(given.save)}", file=sys.stderr)
+    if saved:
+        print(f"saved: {saved}", file=sys.stderr)
     passed = getattr(experiments.get(given.experiment), "passed", None)
     return 0 if passed is None or passed(report) else 1
 

@@ -36,6 +36,8 @@ def get(name: str) -> Any:
     'break-it: one element on rank 0, by 1e-6'
     """
     suite, slash, part = name.partition("/")
+    if suite not in NAMES and suite.replace("_", "-") in NAMES:  # a module's name
+        suite = suite.replace("_", "-")
     if suite not in NAMES:
         raise ValueError(f"unknown experiment {name!r}: there is {', '.join(NAMES)}")
     module = importlib.import_module(f"labkit.experiments.{suite.replace('-', '_')}")

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from labkit.ranks.process import Process, StartError, now, plumbing
 
@@ -27,6 +28,7 @@ class Interpreters:
     """Starts ranks as fresh interpreters and hears how they ended; takes the place of the zygote's `Spawner`."""
 
     answer_s = 10.0  # the first look at collectives makes torch import its compiler
+    host = "127.0.0.1"
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -59,12 +61,16 @@ class Interpreters:
         self.hear()
         return True
 
-    def fork(self, listener: socket.socket | None = None) -> Process:
+    def place(self, rank: int) -> dict[str, Any]:
+        """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
+        return {}
+
+    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
         """Start one rank; rank 0 gets the rendezvous store's listening socket.
 
         Raises StartError when the machine refuses another process.
         """
-        with plumbing(listener) as (process, files):
+        with pipes(listener) as (process, files):
             files = [self._rank_end, *files]
             here = str(Path(__file__).resolve().parents[2])
             env = {**os.environ, "PYTHONUNBUFFERED": "1"}

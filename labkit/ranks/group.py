@@ -18,7 +18,10 @@ from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
 from labkit.ranks.errors import how_it_ended
 from labkit.ranks.live import Live
 from labkit.ranks.member import Member
+from labkit.ranks.nodes.driver import Nodes
+from labkit.ranks.nodes.written import line
 from labkit.ranks.pool import Pool
+from labkit.ranks.process import StartError
 from labkit.ranks.stall import explain
 from labkit.ranks.status import Status, status_of
 from labkit.report import PerRank, run_label
@@ -43,7 +46,7 @@ class Ranks:
     root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
     threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one. env: variables for the ranks.
     start: 'zygote' forks every rank from one process that has imported torch, 'fresh' starts an interpreter for each
-    (the only way outside Linux); 'auto' takes the first where it can.
+    (the only way outside Linux); 'auto' takes the first where it can; `nodes.Nodes` is for ranks that torchrun placed.
     live: show how a call of more than 2 s stands, below its cell.
 
     Prints what was chosen and why, in one line; `quiet=True` does not. Raises ValueError, before any process is
@@ -68,16 +71,21 @@ class Ranks:
         threads: int = 1,
         port: int = 0,
         env: dict[str, str] | None = None,
-        start: str = "auto",
+        start: str | Nodes = "auto",
         live: bool = True,
         quiet: bool = False,
     ):
         global _current
         from labkit.torch_compat import check_version
 
-        choice = hardware.choose(world_size, device, backend)
+        nodes = start if isinstance(start, Nodes) else None
+        if nodes is not None and world_size != nodes.launch.world_size:
+            raise ValueError(
+                f"torchrun started {nodes.launch.world_size} ranks, and {world_size} were asked for"
+            )
+        choice = nodes.choose(device, backend) if nodes else hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
-        start = _how_to_start(start)
+        start = "torchrun" if isinstance(start, Nodes) else _how_to_start(start)
         positive("timeout", timeout, none=True)
         positive("stall", stall, none=True)
         positive("collective_timeout", collective_timeout)
@@ -95,6 +103,9 @@ class Ranks:
         self.label = run_label(
             self.backend, self.device, world_size, len(hardware.gpus()) if device != "cpu" else 0
         )
+        if nodes and nodes.count > 1:
+            self.label += f" · {nodes.count} nodes"
+        self._nodes = nodes
         self.timeout, self.collective_timeout, self.threads, self.port = (
             timeout,
             collective_timeout,
@@ -216,6 +227,19 @@ class Ranks:
                 self._busy.release()
         return status_of(self, self._pool)
 
+    def command(self, experiment: Any, nodes: int = 1, save: str | None = None, **options: Any) -> str:
+        """The torchrun line that does what `experiment.run(self, **options)` does here, on `nodes` machines.
+
+        `experiment` is a module of labkit.experiments; `save`: the folder for its report. It is to be started on every
+        machine (docs/clusters.md). Raises ValueError for an option that the command line does not have.
+
+        >>> from labkit.experiments import cliff
+        >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
+        ...     print(ranks.command(cliff, blocks=4, save="runs"))
+        torchrun --nproc-per-node 2 -m labkit run cliff --backend gloo --device cpu --blocks 4 --save runs
+        """
+        return line(experiment, self.world_size, nodes, self.backend, self.device, save, options)
+
     def restart(self) -> None:
         """Replace every rank by a new process."""
         with self._exclusive():
@@ -241,9 +265,8 @@ class Ranks:
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
-        return Pool(
-            self.world_size, config, self.port, spawn.shared() if self.start == "zygote" else fresh.shared()
-        )
+        starter = self._nodes or (spawn.shared() if self.start == "zygote" else fresh.shared())
+        return Pool(self.world_size, config, self.port, starter)
 
     def _replace(self) -> float:
         started = time.perf_counter()
@@ -251,6 +274,14 @@ class Ranks:
         self.restarts += 1
         self._pool = self._start()
         return time.perf_counter() - started
+
+    def _start_again(self) -> str:
+        """Replace every rank after a failure, and say so; the failure itself is to be told in any case."""
+        try:
+            seconds = self._replace()
+        except StartError as error:
+            return f"The ranks could not be replaced: {error}."
+        return f"All ranks were replaced in {seconds:.2f} s; names that %%ranks cells had defined are gone."
 
     # -- one call ------------------------------------------------------------------------------------------
 
@@ -293,7 +324,7 @@ class Ranks:
             except KeyboardInterrupt as stop:
                 with no_interrupt(linger=AGAIN_S):
                     lines = ["interrupted", *call.interrupt()]
-                    lines.append(f"All ranks were replaced in {self._replace():.2f} s.")
+                    lines.append(self._start_again())
                 stop.add_note("\n".join(lines))
                 # IPython shows this instead of labkit's own frames
                 stop._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
@@ -301,8 +332,7 @@ class Ranks:
             if how != "done":
                 with no_interrupt():
                     outcomes, seconds = call.outcomes(how), call.seconds
-                    again = self._replace()
-                after = f"All ranks were replaced in {again:.2f} s; names that %%ranks cells had defined are gone."
+                    after = self._start_again()
                 raise explain(how, outcomes, seconds, limit, patience, after)
             self._pool.finish_output()
             return call.values()

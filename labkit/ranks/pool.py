@@ -14,10 +14,11 @@ from labkit.ranks import wire
 from labkit.ranks.errors import Outcome, RankError, crash_frames
 from labkit.ranks.fresh import Interpreters
 from labkit.ranks.member import Member
+from labkit.ranks.nodes.driver import Nodes
 from labkit.ranks.process import Process, now
 from labkit.ranks.spawn import Spawner
 
-Starter = Spawner | Interpreters
+Starter = Spawner | Interpreters | Nodes
 
 START_LIMIT_S = 60.0
 
@@ -30,13 +31,13 @@ class Pool:
     """
 
     def __init__(self, world_size: int, config: dict[str, Any], port: int, starter: Starter):
-        listener = wire.listening_socket(port)
         self.spawner = spawner = starter
+        listener = wire.listening_socket(port, starter.host)
         processes: list[Process] = []
         try:
             for rank in range(world_size):
                 hosts_store = rank == 0 and config["backend"] != "fake"
-                processes.append(spawner.fork(listener if hosts_store else None))
+                processes.append(spawner.fork(listener if hosts_store else None, rank=rank))
         except BaseException:
             spawner.kill(processes)
             raise
@@ -50,6 +51,7 @@ class Pool:
         try:
             for member in self.members:
                 message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
+                message |= spawner.place(member.rank)
                 member.process.calls.post(wire.frame(message))
             failed = lambda: any(m.outcome for m in self.members)  # noqa: E731
             self.pump(lambda: all(m.up for m in self.members), START_LIMIT_S, stop=failed)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from labkit.ranks import wire
 
 now = time.monotonic
+LOCAL_PIDS = 1 << 32  # pids of this machine are below; on other machines a multiple of it is added
 
 
 class StartError(RuntimeError):
@@ -21,7 +22,7 @@ class StartError(RuntimeError):
 
 @dataclass
 class Process:
-    """A rank process: its pid, the kernel's ends of its sockets and pipes, and how it ended."""
+    """A rank process: its pid (see LOCAL_PIDS), the kernel's ends of its sockets and pipes, and how it ended."""
 
     pid: int
     calls: wire.Channel
@@ -58,7 +59,7 @@ def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int
     control, child_control = socket.socketpair()
     for fd in (out, err):
         os.set_blocking(fd, False)
-    process = Process(0, wire.Channel(calls), wire.Channel(control), out, err, _crash_file())
+    process = Process(0, wire.Channel(calls), wire.Channel(control), out, err, crash_file())
     files = [child_out, child_err, child_calls.fileno(), child_control.fileno(), process.crash]
     try:
         yield process, [*files, *([] if listener is None else [listener.fileno()])]
@@ -72,7 +73,8 @@ def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int
         child_control.close()
 
 
-def _crash_file() -> int:
+def crash_file() -> int:
+    """An unnamed file, open for a rank's last words."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("labkit-crash")
     with tempfile.TemporaryFile() as file:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from labkit import torch_compat
 from labkit.ranks import wire
@@ -27,6 +28,7 @@ class Spawner:
     """One zygote and the ranks it forked. Use `shared()`; a second kernel has its own."""
 
     answer_s = 2.0  # how long a stuck rank has to say where it stands
+    host = "127.0.0.1"  # where the rendezvous store of its ranks listens
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -99,13 +101,17 @@ class Spawner:
             return False
         return True
 
-    def fork(self, listener: socket.socket | None = None) -> Process:
+    def place(self, rank: int) -> dict[str, Any]:
+        """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
+        return {}
+
+    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
         """Fork one rank and return its process; rank 0 gets the rendezvous store's listening socket.
 
         Raises StartError when the zygote is gone or the machine refuses another process.
         """
         self._wait(lambda: self.ready, START_LIMIT_S, "importing torch")
-        with plumbing(listener) as (process, files):
+        with pipes(listener) as (process, files):
             self._ticket += 1
             ticket = self._ticket
             try:

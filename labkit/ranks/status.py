@@ -6,6 +6,8 @@ import html
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from labkit.ranks.process import LOCAL_PIDS
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -82,7 +84,7 @@ def status_of(ranks: Ranks, pool: Pool) -> Status:
     rows = [
         {
             "rank": member.rank,
-            "pid": member.process.pid,
+            "pid": member.process.pid % LOCAL_PIDS,
             "state": _state(member, busy),
             "memory_mb": None if member.dead else own_memory(member.process.pid),
             **shared,

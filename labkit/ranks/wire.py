@@ -235,15 +235,15 @@ def send_fds(sock: socket.socket, message: bytes, fds: list[int]) -> None:
     sock.sendmsg([message], rights)
 
 
-def listening_socket(port: int = 0) -> socket.socket:
-    """A bound, listening loopback socket for the rendezvous store: bound here, so that no port can be lost in between.
+def listening_socket(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
+    """A bound, listening socket for the rendezvous store, on loopback unless told: bound here, no port can be lost.
 
     Raises ValueError naming the port when it is taken.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", port))
+        sock.bind((host, port))
         sock.listen(128)
     except (OSError, OverflowError) as error:
         sock.close()

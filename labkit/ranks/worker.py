@@ -77,7 +77,7 @@ def main(calls_fd: int, control_fd: int, listener_fd: int | None) -> None:
         _leave(1)
     try:
         _serve(calls)
-    except EOFError:
+    except (EOFError, OSError):  # the kernel is gone, or its machine
         _end_group()
 
 
@@ -104,13 +104,19 @@ def _flush() -> None:
 def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     global _here
     rank, world_size = config["rank"], config["world_size"]
+    local_rank, host = config.get("local_rank", rank), config.get("host", "127.0.0.1")
     os.environ.update(config["env"])
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
+        RANK=str(rank),
+        LOCAL_RANK=str(local_rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(config.get("local_world_size", world_size)),
+        MASTER_ADDR=host,
+        MASTER_PORT=str(config["port"]),
     )
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(config["port"]))
-    # one machine: do not depend on how its name resolves
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    # do not depend on how a machine's own name resolves
+    interface = config.get("interface") or ("lo" if sys.platform == "linux" else "lo0")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     sys.path[:] = config["path"]
     sys.argv[:] = ["labkit-rank"]
     home.found("__main__")
@@ -123,7 +129,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     torch.set_num_threads(config["threads"])
     device = "cpu"
     if config["device"] == "cuda":
-        index = rank % torch.cuda.device_count()
+        index = local_rank % torch.cuda.device_count()
         torch.cuda.set_device(index)
         device = f"cuda:{index}"
     backend = config["backend"]
@@ -147,15 +153,11 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         if listener_fd is not None
         else {"is_master": False}
     )
-    store = dist.TCPStore(
-        "127.0.0.1", config["port"], world_size, timeout=limit, wait_for_workers=False, **extra
-    )
+    store = dist.TCPStore(host, config["port"], world_size, timeout=limit, wait_for_workers=False, **extra)
     if config["check"]:
         from labkit.ranks import checking
 
-        own = dist.TCPStore(
-            "127.0.0.1", config["port"], is_master=False, wait_for_workers=False, timeout=limit
-        )
+        own = dist.TCPStore(host, config["port"], is_master=False, wait_for_workers=False, timeout=limit)
         checking.install(backend, own)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 

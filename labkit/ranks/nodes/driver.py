@@ -1,0 +1,263 @@
+"""The driver's side of ranks on several machines: takes the place of the starter that forks ranks on this one."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from collections import ChainMap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit import hardware
+from labkit.hardware import Choice
+from labkit.ranks import spawn, wire
+from labkit.ranks.nodes import launch as launching
+from labkit.ranks.nodes.launch import MEET_S, Launch
+from labkit.ranks.process import LOCAL_PIDS, Process, StartError, crash_file, now, plumbing
+
+FORK_S = 60.0
+
+
+@dataclass
+class Agent:
+    """One torchrun process as the driver knows it: what it said about itself, and the connection to it."""
+
+    about: dict[str, Any]
+    channel: wire.Channel
+    gone: bool = False
+    pids: dict[int, int] = field(default_factory=dict)  # ticket -> pid
+    failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"node {self.about['node']} ({self.about['host']})"
+
+
+class Nodes:
+    """Starts the ranks of a torchrun launch where torchrun put them; give it to `Ranks(start=...)`.
+
+    Made in rank 0's process; waits until every other process has said hello. Raises RuntimeError naming the ranks
+    that did not, or nodes that have another torch than this one.
+    """
+
+    answer_s = 10.0
+
+    def __init__(self, launch: Launch):
+        if not hasattr(select, "epoll"):
+            raise RuntimeError(f"ranks on torchrun's machines need Linux, this is {sys.platform}")
+        self.launch, self.local = launch, spawn.shared()
+        self._token = launching.new_token()
+        self._server = socket.create_server(("0.0.0.0", 0), backlog=256)
+        self._poll = select.epoll()
+        self._poll.register(self.local.fileno(), select.EPOLLIN)
+        self._ended: dict[int, int | None] = {}
+        self.ended: Any = ChainMap(self._ended, self.local.ended)  # type: ignore[arg-type]
+        self._crash: dict[int, int] = {}
+        self._ticket = 0
+        self._streams: dict[tuple[int, str], socket.socket] = {}
+        self._interface = ""
+        self.agents: dict[int, Agent] = {}
+        mine = launching.own_address(launch.address, launch.port)
+        launching.store(launch).set("driver", f"{mine}:{self._server.getsockname()[1]} {self._token}")
+        self._meet()
+
+    # -- who is there --------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        deadline = now() + MEET_S
+        others = set(range(1, self.launch.world_size))
+        while others - self.agents.keys():
+            self._accept(max(deadline - now(), 0))
+            if now() >= deadline and others - self.agents.keys():
+                late = ", ".join(map(str, sorted(others - self.agents.keys())))
+                self.close(1, f"rank {late} did not come")
+                raise RuntimeError(
+                    f"torchrun announced {self.launch.world_size} ranks, but rank {late} did not connect"
+                )
+        torches = {agent.about["torch"] for agent in self.agents.values()} - {hardware.torch_version()}
+        if torches:
+            why = (
+                f"nodes have different versions of torch: {hardware.torch_version()} and {', '.join(torches)}"
+            )
+            self.close(1, why)
+            raise RuntimeError(why)
+
+    def _accept(self, wait: float) -> None:
+        if not select.select([self._server], [], [], min(wait, 0.5))[0]:
+            return
+        sock, _ = self._server.accept()
+        said = launching.greeted(sock, self._token)
+        if said is None:
+            sock.close()
+        elif said["kind"] == "stream":
+            self._streams[said["ticket"], said["name"]] = launching.lively(sock)
+        else:
+            agent = Agent(said, wire.Channel(launching.lively(sock)))
+            self.agents[said["rank"]] = agent
+            self._poll.register(agent.channel.fileno(), select.EPOLLIN)
+            if said["node"] != self.launch.node:  # the interface that other machines come in by
+                self._interface = launching.interface(sock.getsockname()[0])
+
+    @property
+    def count(self) -> int:
+        """How many machines take part."""
+        return len({self.launch.node} | {agent.about["node"] for agent in self.agents.values()})
+
+    def machines(self) -> list[str]:
+        """What each machine is, in the order of nodes, as provenance stores it."""
+        known = {self.launch.node: f"{hardware.name()} ({self.launch.local_world_size} ranks)"}
+        for agent in self.agents.values():
+            about = agent.about
+            known[about["node"]] = f"{about['hardware']} ({about['local_world_size']} ranks)"
+        return [known[node] for node in sorted(known)]
+
+    def choose(self, device: str, backend: str) -> Choice:
+        """Pick device and backend for all machines. Raises ValueError where they cannot be the same everywhere."""
+        if backend == "shm" and self.count > 1:
+            raise ValueError(
+                f"backend 'shm' is the memory of one machine, and these ranks are on {self.count}: use 'gloo'"
+            )
+        choice = hardware.choose(self.launch.local_world_size, device, backend)
+        if choice.device == "cuda":
+            for agent in self.agents.values():
+                need = agent.about["local_world_size"] if choice.backend == "nccl" else 1
+                if agent.about["gpus"] < need:
+                    raise ValueError(
+                        f"{agent.name} has {agent.about['gpus']} GPUs for {agent.about['local_world_size']} ranks, and "
+                        f"{choice.backend} on GPUs was chosen: give --device cpu, or --backend gloo"
+                    )
+        machines = f"torchrun on {self.count} machine{'s' * (self.count != 1)}"
+        return Choice(choice.device, choice.backend, f"{machines}; {choice.why}")
+
+    # -- what a pool asks of a starter ---------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """Where the rendezvous store has to listen."""
+        return "127.0.0.1" if self.count == 1 else "0.0.0.0"
+
+    def place(self, rank: int) -> dict[str, Any]:
+        """What a rank must be told that differs between machines."""
+        mine = {"local_rank": self.launch.local_rank, "local_world_size": self.launch.local_world_size}
+        if rank == 0:
+            return {**mine, "interface": self._interface}
+        about = self.agents[rank].about
+        kept = {key: about[key] for key in ("local_rank", "local_world_size", "cwd", "path")}
+        return kept if self.count == 1 else {**kept, "interface": about["interface"], "host": about["seen"]}
+
+    def fileno(self) -> int:
+        return self._poll.fileno()
+
+    def alive(self) -> bool:
+        return self.local.alive() and not any(agent.gone for agent in self.agents.values())
+
+    def hear(self) -> None:
+        """Read what agents and the own zygote have said, without waiting."""
+        self.local.hear()
+        for rank, agent in self.agents.items():
+            if agent.gone:
+                continue
+            agent.channel.flush()
+            try:
+                messages = agent.channel.poll()
+            except EOFError:
+                agent.gone = True
+                self._poll.unregister(agent.channel.fileno())
+                continue
+            for kind, number, *rest in messages:
+                if kind == "forked":
+                    agent.pids[number] = rest[0]
+                elif kind == "failed":
+                    agent.failed[number] = rest[0]
+                else:
+                    pid = _far(rank, number)
+                    code, words = rest
+                    if pid in self._crash:
+                        os.pwrite(self._crash[pid], words.encode(), 0)
+                    self._ended[pid] = code
+
+    def _wait(self, done: Callable[[], bool], limit: float) -> bool:
+        deadline = now() + limit
+        self.hear()
+        while not done():
+            left = deadline - now()
+            if left <= 0:
+                return False
+            self._poll.poll(min(left, 0.2))
+            self.hear()
+        return True
+
+    def wait_ended(self, pids: list[int], limit: float) -> bool:
+        """Wait until ranks have ended; one whose machine is gone counts as ended."""
+        return self._wait(lambda: all(pid in self.ended or self._lost(pid) for pid in pids), limit)
+
+    def _lost(self, pid: int) -> bool:
+        return pid >= LOCAL_PIDS and self.agents[pid // LOCAL_PIDS].gone
+
+    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
+        """Start one rank where torchrun put it. Raises StartError when its machine is gone or refuses."""
+        if rank == 0:
+            return self.local.fork(listener, pipes)
+        agent = self.agents[rank]
+        self._ticket += 1
+        ticket = self._ticket
+        self.hear()
+        if not agent.gone:
+            agent.channel.post(wire.frame(("fork", ticket)))
+        names = ("calls", "control", "out", "err")
+        deadline = now() + FORK_S
+        complete = lambda: ticket in agent.pids and all((ticket, name) in self._streams for name in names)  # noqa: E731
+        while not complete():
+            if agent.gone:
+                raise StartError(f"rank {rank} cannot be started: {agent.name} is gone")
+            if ticket in agent.failed:
+                raise StartError(f"{agent.name} could not start rank {rank}: {agent.failed.pop(ticket)}")
+            if now() > deadline:
+                raise StartError(f"{agent.name} took more than {FORK_S:.0f} s to start rank {rank}")
+            self._accept(0.05)
+            self.hear()
+        streams = {name: self._streams.pop((ticket, name)) for name in names}
+        for name in ("out", "err"):
+            streams[name].setblocking(False)
+        pid, crash = _far(rank, agent.pids.pop(ticket)), crash_file()
+        self._crash[pid] = crash
+        calls, control = wire.Channel(streams["calls"]), wire.Channel(streams["control"])
+        return Process(pid, calls, control, streams["out"].detach(), streams["err"].detach(), crash)
+
+    def signal(self, pids: list[int], number: int, group: bool = False) -> None:
+        """Send a signal to ranks (with `group`, to everything they started too)."""
+        self.local.signal([pid for pid in pids if pid < LOCAL_PIDS], number, group)
+        for pid in pids:
+            if pid >= LOCAL_PIDS and not self._lost(pid):
+                own = [pid % LOCAL_PIDS]
+                self.agents[pid // LOCAL_PIDS].channel.post(wire.frame(("signal", own, int(number), group)))
+
+    def kill(self, processes: list[Process], limit: float = 5.0) -> None:
+        """End ranks for good, and close their files."""
+        far = [p for p in processes if p.pid >= LOCAL_PIDS]
+        self.signal([p.pid for p in far], signal.SIGKILL, group=True)
+        self.local.kill([p for p in processes if p.pid < LOCAL_PIDS])
+        self.wait_ended([p.pid for p in far], limit)
+        for process in far:
+            self._crash.pop(process.pid, None)
+            process.code = self._ended.pop(process.pid, None)
+            process.close()
+
+    def close(self, status: int = 0, why: str = "") -> None:
+        """Tell every agent that the run is over, with the exit status to leave with and, for a failure, why."""
+        for agent in self.agents.values():
+            if not agent.gone:
+                agent.channel.post(wire.frame(("end", status, why)))
+                agent.channel.close()
+                agent.gone = True
+        self._server.close()
+        self._poll.close()
+
+
+def _far(rank: int, pid: int) -> int:
+    """One number for a process of another agent, distinct from every pid of this machine."""
+    return rank * LOCAL_PIDS + pid
