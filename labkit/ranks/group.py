@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit import hardware
-from labkit.ranks import cells, fresh, spawn, wire
+from labkit.ranks import cells, wire
 from labkit.ranks.call import GRACE_S, Call
 from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
 from labkit.ranks.errors import how_it_ended
@@ -23,6 +23,7 @@ from labkit.ranks.nodes.written import line
 from labkit.ranks.pool import Pool
 from labkit.ranks.process import StartError
 from labkit.ranks.stall import explain
+from labkit.ranks.starting import how_to_start, starter, why_slow
 from labkit.ranks.status import Status, status_of
 from labkit.report import PerRank, run_label
 
@@ -85,7 +86,7 @@ class Ranks:
             )
         choice = nodes.choose(device, backend) if nodes else hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
-        start = "torchrun" if isinstance(start, Nodes) else _how_to_start(start)
+        start = "torchrun" if isinstance(start, Nodes) else how_to_start(start)
         positive("timeout", timeout, none=True)
         positive("stall", stall, none=True)
         positive("collective_timeout", collective_timeout)
@@ -124,13 +125,8 @@ class Ranks:
         _current = weakref.ref(self)
         if not quiet:
             print(f"{self.describe()}, up in {time.perf_counter() - started:.2f} s")
-            if start == "fresh":
-                why = (
-                    "start='fresh'"
-                    if sys.platform == "linux"
-                    else f"forking prepared ranks needs Linux, this is {sys.platform}"
-                )
-                print(f"{why}: {fresh.WHY}")
+            if why := why_slow(start):
+                print(why)
 
     def describe(self) -> str:
         """One line: how many ranks, on what, and why that was chosen."""
@@ -265,8 +261,7 @@ class Ranks:
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
-        starter = self._nodes or (spawn.shared() if self.start == "zygote" else fresh.shared())
-        return Pool(self.world_size, config, self.port, starter)
+        return Pool(self.world_size, config, self.port, self._nodes or starter(self.start))
 
     def _replace(self) -> float:
         started = time.perf_counter()
@@ -347,16 +342,6 @@ class Ranks:
         if not wanted:
             raise ValueError("no rank was chosen: give at least one in ranks=")
         return [self._pool.members[rank] for rank in wanted]
-
-
-def _how_to_start(start: str) -> str:
-    if sys.platform == "win32":
-        raise ValueError("Ranks needs Linux or macOS: on Windows, work in WSL2, which is Linux")
-    if start not in ("auto", "zygote", "fresh"):
-        raise ValueError(f"start must be 'auto', 'zygote' or 'fresh', got {start!r}")
-    if start == "zygote" and sys.platform != "linux":
-        raise ValueError(f"start='zygote' needs Linux (WSL2 included), and this is {sys.platform}")
-    return ("zygote" if sys.platform == "linux" else "fresh") if start == "auto" else start
 
 
 def current() -> Ranks | None:

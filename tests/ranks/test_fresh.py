@@ -106,8 +106,8 @@ def test_what_cannot_be_started_is_refused(monkeypatch, platform, start, rule):
 
 
 def test_elsewhere_it_is_what_auto_takes(monkeypatch):
-    from labkit.ranks import group
+    from labkit.ranks import starting
 
-    assert group._how_to_start("auto") == ("zygote" if sys.platform == "linux" else "fresh")
+    assert starting.how_to_start("auto") == ("zygote" if sys.platform == "linux" else "fresh")
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert group._how_to_start("auto") == "fresh"
+    assert starting.how_to_start("auto") == "fresh"
