@@ -1,4 +1,4 @@
-"""`labkit doctor | list | run | record | review | ledger | score`: experiments and claims without a notebook."""
+"""`labkit doctor | list | lessons | run | record | review | ledger | score`: what can be had without a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labkit import __version__, experiments, hardware
+from labkit import __version__, experiments, files, hardware
 from labkit.experiments import options
 from labkit.experiments.progress import told
 from labkit.report import Report
@@ -66,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     ledger.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
     ledger.set_defaults(act=_ledger)
+    lessons = commands.add_parser("lessons", help="list the lessons, or copy them to a folder of yours")
+    lessons.add_argument(
+        "folder", nargs="?", metavar="DIR", help="where to; what is there already is left alone"
+    )
+    lessons.set_defaults(act=_lessons)
     review = commands.add_parser(
         "review", help="topic 12's ship checklist and review contract, held against a file of yours"
     )
@@ -228,6 +233,30 @@ def _ledger(given: argparse.Namespace) -> int:
     return 0
 
 
+def _lessons(given: argparse.Namespace) -> int:
+    from labkit.study import notebooks
+
+    ours = notebooks.lessons()
+    if not ours:
+        raise ValueError(
+            "this installation of labkit carries no lessons: install its wheel, or use the repository"
+        )
+    if given.folder is None:
+        print("\n".join(path.stem for path in ours))
+        return 0
+    folder = Path(given.folder)
+    _writable(folder)
+    for path in ours:
+        try:
+            with open(folder / path.name, "xb") as copy:  # never over a copy that somebody has worked in
+                copy.write(path.read_bytes())
+            print(f"copied: {folder / path.name}")
+        except FileExistsError:
+            print(f"left alone, it is there already: {folder / path.name}")
+    print(f"open them with: jupyter lab {folder / ours[0].name}")
+    return 0
+
+
 def _review(given: argparse.Namespace) -> int:
     from labkit.contract import review
 
@@ -248,8 +277,8 @@ def _score(given: argparse.Namespace) -> int:
 
 def recordings() -> Path:
     """`data/recorded` of the checkout. Raises ValueError when labkit was installed without the repository."""
-    folder = Path(__file__).resolve().parents[1] / "data" / "recorded"
-    if not folder.parent.is_dir():
+    folder = files.ours("data/recorded")
+    if folder.parent.parent.name == "shipped":
         raise ValueError("no data folder beside labkit: give the folder to record into with --into DIR")
     return folder
 

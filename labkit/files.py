@@ -1,4 +1,4 @@
-"""Writing files so that a crash loses nothing: the old content stays until the new one is whole; and where to."""
+"""Files: written so that a crash loses nothing (the old content stays until the new is whole), and where they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["home", "replace"]
+__all__ = ["home", "ours", "replace"]
 
 
 def replace(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -50,3 +50,17 @@ def home() -> Path:
     data = os.environ.get("XDG_DATA_HOME", "")
     # the XDG rules: a relative path is to be ignored
     return (Path(data) if os.path.isabs(data) else user / ".local" / "share") / "labkit"
+
+
+def ours(path: str) -> Path:
+    """A file or folder that comes with labkit: in the checkout beside the package, or in the installed package.
+
+    It need not be there: who reads it says what is missing.
+
+    >>> ours("data/claims.toml").name, ours("notebooks").is_dir()
+    ('claims.toml', True)
+    """
+    package = Path(__file__).resolve().parent
+    beside = package.parent / path
+    # site-packages may have a folder "data" of somebody else's
+    return beside if (package.parent / "pyproject.toml").is_file() else package / "shipped" / path

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from labkit.files import ours
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["load", "names"]
 
-FOLDER = Path(__file__).resolve().parents[2] / "data" / "reference"
+FOLDER = ours("data/reference")
 
 
 def names() -> list[str]:

@@ -9,17 +9,16 @@ import dis
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from labkit import torch_compat
+from labkit import files, torch_compat
 from labkit.streams.captured import _as_data, _compiled, _streams, in_a_child
 from labkit.streams.graph import StreamGraphs
 from labkit.streams.ops import StreamError
 
 __all__ = ["Inside", "cache_hits", "inductor_code", "inductor_text", "look", "saved", "unchecked"]
 
-FILE = Path(__file__).resolve().parents[2] / "data" / "captured" / "inductor_streams.json"
+FILE = files.ours("data/captured/inductor_streams.json")
 GRAPH = "__compiled_fn"
 
 

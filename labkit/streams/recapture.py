@@ -32,7 +32,7 @@ from labkit.streams import inside, shipped
 
 __all__ = ["cells", "graphs", "inductor", "main", "needed", "run"]
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = files.ours("notebooks")
 LESSONS = ("06_streams_and_events", "07_streams_in_compile")
 LOOKS = {"capture", "replay", "look", "saved", "unchecked", "cache_hits", "offloaded"}  # into a child process
 FUNCTIONS = "plain streamed one_stream apart event_between"

@@ -18,11 +18,11 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labkit import torch_compat
+from labkit import files, torch_compat
 
 __all__ = ["FILE", "SINCE", "fetch", "key", "label", "recording", "save", "seen"]
 
-FILE = Path(__file__).resolve().parents[2] / "data" / "captured" / "stream_graphs.json"
+FILE = files.ours("data/captured/stream_graphs.json")
 SINCE = "2.12"
 _recorded: list[dict[str, Any]] = []  # the records that are open; the last one is written
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import files
+
 __all__ = ["KINDS", "LESSONS", "NEEDS", "Claim", "Claims", "load", "parse"]
 
-FILE = Path(__file__).resolve().parents[2] / "data" / "claims.toml"
+FILE = files.ours("data/claims.toml")
 KINDS = ("semantics", "structure", "timing", "history")
 LESSONS = (
     "00_start_here",

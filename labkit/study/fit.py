@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from labkit import files
+
 __all__ = ["MOST_BYTES", "alt_text", "code_cells", "headings", "outputs", "size", "unrun"]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = files.ours("notebooks").parent
 MOST_BYTES = 1_500_000
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_REPR = re.compile(r"Loading widget|^[A-Za-z]\w*\((?:.*, )?(?:children=\(|description=')", re.MULTILINE)

@@ -34,8 +34,8 @@ class NotebookError(ValueError):
 
 
 def lessons() -> list[Path]:
-    """The notebooks of this checkout, in order; empty where labkit was installed without the repository."""
-    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+    """The lessons that come with labkit, in order: of the checkout, or of the installed package."""
+    return sorted(files.ours("notebooks").glob("*.ipynb"))
 
 
 def code_hash(notebook: Any) -> str:
