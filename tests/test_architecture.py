@@ -73,6 +73,28 @@ def test_imports_run_down_the_list(path):
     assert upward_imports(path.read_text(), importer, package) == []
 
 
+def reachable(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Every pair that the edges join, directly or through others."""
+    whole = set(edges)
+    while more := {(a, d) for a, b in whole for c, d in whole if b == c} - whole:
+        whole |= more
+    return whole
+
+
+def test_the_map_in_the_documentation_is_the_imports_that_there_are():
+    real = set()
+    for path in MODULES:
+        importer = name_of(path)
+        package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
+        here = part(importer)
+        there = {part(dotted) for dotted, _ in imports(parse(path), package)}
+        real |= {(here, t) for t in there & set(ORDER) - {here} if here not in (None, "__main__")}
+    drawn = set(re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "docs" / "architecture.md").read_text(), re.M))
+    assert reachable(drawn) == reachable(real)
+    for edge in drawn:
+        assert edge not in reachable(drawn - {edge}), f"{edge} says nothing that the others do not"
+
+
 def test_an_upward_import_would_be_found():
     assert upward_imports("from labkit.views import strip", "labkit.ranks.pool", "labkit.ranks")
     assert upward_imports("def f():\n    from ..views import strip", "labkit.ranks.pool", "labkit.ranks")
