@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import __version__, experiments, files, hardware
-from labkit.experiments import options
+from labkit.experiments import options, progress
 from labkit.experiments.progress import told
 from labkit.report import Report
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     record = commands.add_parser("record", help="run experiments and keep their reports under data/recorded")
     record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
     _run_options(record)
+    record.add_argument("--again", action="store_true", help="also what is there already")
     record.add_argument("--into", metavar="DIR", help="folder of this machine's recordings")
     record.set_defaults(act=_together(_record))
     ledger = commands.add_parser("ledger", help="check the claims of the source documents on this torch")
@@ -101,18 +102,10 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    facts = hardware.describe()
-    rows = [
-        (key, ", ".join(value) if isinstance(value, list) else str(value)) for key, value in facts.items()
-    ]
-    for count in (1, 2, 4):
-        choice = hardware.choose(count)
-        rows.append((f"Ranks({count})", f"{choice.backend} on {choice.device}: {choice.why}"))
-    for key, value in rows:
-        print(f"{key:<10} {value or '-'}")
-    from labkit.torch_compat import check_version
+    from labkit import doctor
 
-    check_version(facts["torch"])
+    for key, value in doctor.examine():
+        print(f"{key:<10} {value or '-'}")
     return 0
 
 
@@ -201,10 +194,40 @@ def _record(given: argparse.Namespace) -> int:
         experiments.get(name)
     folder = Path(given.into) if given.into else recordings() / _machine()
     _writable(folder)
-    for name in names:
-        print(f"{name} ...", flush=True)
-        print(f"saved: {_measure(name, given, quiet=False, together=given.experiment == 'all').save(folder)}")
-    return 0
+    failed = []
+    for i, name in enumerate(names, 1):
+        where = f"[{i}/{len(names)}] {name}"
+        if not given.again and _recorded(folder / f"{name}.json"):
+            print(
+                f"{where}: recorded already with this torch and this commit, kept (--again measures it anew)"
+            )
+            continue
+        print(f"{where} ...", flush=True)
+        try:
+            with told(folder, name) as save:
+                report = _measure(name, given, quiet=False, together=given.experiment == "all")
+                print(f"saved: {save(report)}", flush=True)
+        except RuntimeError as error:  # the other experiments are still worth having
+            failed.append(name)
+            print(f"labkit: {name}: {error}", file=sys.stderr, flush=True)
+        progress.running(folder, name).unlink(missing_ok=True)
+    if failed:
+        print(
+            f"labkit: not recorded: {', '.join(failed)}; the same command again tries only these",
+            file=sys.stderr,
+        )
+    return 1 if failed else 0
+
+
+def _recorded(path: Path) -> bool:
+    """Whether a report that this torch and this commit would make again is there; one with changes never counts."""
+    if not path.exists():
+        return False
+    there, now = Report.load(path).provenance, hardware.describe()
+    return (
+        all(there.get(key) == now[key] for key in ("torch", "commit", "hardware"))
+        and "+" not in now["commit"]
+    )
 
 
 def _ledger(given: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import pickle
+import re
 import sys
 import types
 import warnings
@@ -19,6 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 SUPPORTED = ("2.11", "2.15")
+TESTED = ("2.13.0",)  # the whole test suite passed on these
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
 COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
 # fmt: off
@@ -64,6 +66,23 @@ def require(dotted: str) -> Any:
         raise UnsupportedTorch(
             f"torch {torch.__version__} has no {dotted}, which this needs; labkit supports torch {low} to {high}"
         ) from None
+
+
+def names() -> tuple[int, list[str]]:
+    """How many of torch's private names this file asks for, and those that the installed torch lacks.
+
+    >>> names()[0] > 20
+    True
+    """
+    with open(__file__, encoding="utf-8") as source:
+        asked = sorted(set(re.findall(r'require\("(torch[\w.]+)"\)', source.read())))
+    missing = []
+    for dotted in asked:
+        try:
+            require(dotted)
+        except UnsupportedTorch:
+            missing.append(dotted)
+    return len(asked), missing
 
 
 def __getattr__(name: str) -> Any:

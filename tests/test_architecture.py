@@ -20,7 +20,7 @@ MOST_OF_ONE = {"torch_compat.py": 700}  # private names of torch stand in one fi
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
-    "__main__ cli study experiments views contract tensor_parallel graphs trace streams ranks"
+    "__main__ cli doctor study experiments views contract tensor_parallel graphs trace streams ranks"
     " report per_rank timing hardware places files torch_compat"
 ).split()
 

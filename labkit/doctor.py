@@ -1,0 +1,85 @@
+"""What this machine has and what is missing: hardware, ranks, torch, and the parts that only a GPU can test."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from labkit import files, hardware, torch_compat
+
+__all__ = ["examine", "gpu_tests"]
+
+
+def examine() -> list[tuple[str, str]]:
+    """Pairs of a word and what there is to say about it. Raises UnsupportedTorch for a torch outside the range.
+
+    >>> dict(examine())["Ranks(1)"].split(":")[0]
+    'gloo on cpu'
+    """
+    facts = hardware.describe()
+    rows = [
+        (key, ", ".join(value) if isinstance(value, list) else str(value)) for key, value in facts.items()
+    ]
+    for count in (1, 2, 4):
+        choice = hardware.choose(count)
+        rows.append((f"Ranks({count})", f"{choice.backend} on {choice.device}: {choice.why}"))
+    torch_compat.check_version(facts["torch"])
+    rows.append(("labkit on", _tested(facts["torch"])))
+    known, missing = torch_compat.names()
+    lacking = f"; this torch lacks {', '.join(missing)}: what needs one of them says so" if missing else ""
+    rows.append(
+        (
+            "private",
+            f"{known - len(missing)} of {known} private names of torch that labkit uses are there{lacking}",
+        )
+    )
+    if tests := gpu_tests():
+        where = sorted({path for path, _ in tests})
+        there = "run them with: pytest -m gpu" if facts["gpus"] else "not run here, no GPU"
+        rows.append(("gpu tests", f"{len(tests)} in {', '.join(where)} ({there})"))
+    return rows
+
+
+def _tested(version: str) -> str:
+    plain = version.partition("+")[0]
+    low, high = torch_compat.SUPPORTED
+    if plain in torch_compat.TESTED:
+        return f"torch {plain}: the version that it is tested with"
+    others = ", ".join(torch_compat.TESTED)
+    return f"torch {plain}: within the supported {low} to {high}, but not tested; tested is {others}"
+
+
+def gpu_tests() -> list[tuple[str, str]]:
+    """Files and names of the tests marked `gpu` in this checkout; none where labkit was installed without it.
+
+    >>> ("tests/streams/test_cuda.py", "streams") in {(path, path.split("/")[1]) for path, _ in gpu_tests()}
+    True
+    """
+    root = files.ours("notebooks").parent
+    return [
+        (str(path.relative_to(root)), name)
+        for path in sorted((root / "tests").rglob("test_*.py"))
+        for name in _marked(path)
+    ]
+
+
+def _marked(path: Path) -> Iterator[str]:
+    """Names of tests under `pytest.mark.gpu`, by a decorator or by the file's `pytestmark`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    whole = any(
+        isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets)
+        and _says_gpu(node.value)
+        for node in tree.body
+    )
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if whole or any(_says_gpu(decorator) for decorator in node.decorator_list):
+                yield node.name
+
+
+def _says_gpu(node: ast.AST) -> bool:
+    return any(
+        ast.unparse(part) == "pytest.mark.gpu" for part in ast.walk(node) if isinstance(part, ast.Attribute)
+    )

@@ -1,0 +1,58 @@
+"""`labkit record all`: what is there is kept, what fails does not cost the rest, and nothing half-written stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from labkit import cli, experiments, hardware
+from labkit.report import Report, provenance
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that were measured; 'depth' fails."""
+    names: list[str] = []
+    facts = hardware.describe() | {"commit": "0123456789ab"}
+    monkeypatch.setattr(hardware, "describe", lambda: dict(facts))
+
+    def measure(name: str, *_: object, **__: object) -> Report:
+        names.append(name)
+        if name == "depth":
+            raise RuntimeError("rank 1 died")
+        return Report(name, name, "gloo · cpu", {"main": pd.DataFrame({"n": [1]})}, provenance=provenance())
+
+    monkeypatch.setattr(cli, "_measure", measure)
+    return names
+
+
+def test_the_second_time_only_what_is_missing_is_measured(
+    measured: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["record", "all", "--into", str(tmp_path)]) == 1
+    first = capsys.readouterr()
+    assert measured == list(experiments.NAMES)
+    assert "not recorded: depth" in first.err and f"[1/{len(measured)}] {measured[0]} ..." in first.out
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there == {f"{name}.json" for name in experiments.NAMES if name != "depth"}
+    measured.clear()
+    cli.main(["record", "all", "--into", str(tmp_path)])
+    assert measured == ["depth"]
+    assert capsys.readouterr().out.count("kept (--again") == len(experiments.NAMES) - 1
+    cli.main(["record", "cliff", "--into", str(tmp_path), "--again"])
+    assert measured == ["depth", "cliff"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("torch", "2.12.0"), ("commit", "fedcba987654"), ("commit", "0123+changes")]
+)
+def test_another_torch_commit_or_a_changed_tree_is_measured_anew(
+    measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    cli.main(["record", "cliff", "--into", str(tmp_path)])
+    facts = hardware.describe() | {key: value}
+    monkeypatch.setattr(hardware, "describe", lambda: dict(facts))
+    cli.main(["record", "cliff", "--into", str(tmp_path)])
+    assert measured == ["cliff", "cliff"]
