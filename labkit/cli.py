@@ -238,7 +238,7 @@ def _ledger(given: argparse.Namespace) -> int:
     claims = load(checks=CHECKS)
     rows = claims.choose(given.lesson, given.only)
     if given.untested:
-        rows = tuple(row for row in rows if row.check is None)
+        rows = tuple(row for row in rows if row.untested)
         if given.json:
             print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
             return 0

@@ -34,13 +34,16 @@ LESSONS = (
 )
 # what a row may need: how many GPUs, and how to say so
 NEEDS = {"gpu": (1, "a GPU"), "2 gpus": (2, "2 GPUs"), "nvlink": (2, "2 GPUs joined by NVLink")}
-FIELDS = {"id", "section", "claim", "kind", "figure", "lesson", "check", "needs"}
+FIELDS = {"id", "section", "claim", "kind", "figure", "lesson", "check", "needs", "beyond"}
 REQUIRED = ("id", "section", "claim", "kind", "lesson")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row: what a source says, in our own words, and the check that tests it (None: there is none yet)."""
+    """One row: what a source says, in our own words, and the check that tests it (None: there is none yet).
+
+    `beyond` says what it would take where no run of ours can tell: advice, an opinion, somebody's own system.
+    """
 
     id: str
     source: str
@@ -52,6 +55,12 @@ class Claim:
     figure: str = ""
     check: str | None = None
     needs: tuple[str, ...] = ()
+    beyond: str = ""
+
+    @property
+    def untested(self) -> bool:
+        """Whether a check is still to be written."""
+        return self.check is None and not self.beyond
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,8 @@ def _row(
     check = entry.get("check")
     if checks is not None and check is not None and check not in checks:
         raise ValueError(f"{who}: there is no check {check!r} in labkit/study/checks")
+    if check is not None and entry.get("beyond"):
+        raise ValueError(f"{who}: it has a check, so it cannot be beyond one")
     fields = {name: value for name, value in entry.items() if name != "needs"}
     source = sources[key]
     return Claim(source=source["title"], date=source.get("date", "undated"), needs=tuple(needs), **fields)

@@ -147,7 +147,7 @@ def run(
                     talk(check.probe.name)
                 seen[check.probe.name] = _measure(check.probe, bench)
     lines = tuple(_line(row, checks, seen, count) for row in chosen)
-    untested = sum(row.check is None for row in claims.rows)
+    untested = sum(row.untested for row in claims.rows)
     return Ledger(lines, seen, untested, len(claims.rows), provenance())
 
 
@@ -178,6 +178,8 @@ def _line(
     row: Claim, checks: Mapping[str, Check], seen: Mapping[str, dict[str, Any] | str], gpus: int
 ) -> Line:
     missing = _missing(row, gpus)
+    if row.beyond:
+        return Line(row, CANNOT_TELL, missing=f"no run can tell: {row.beyond}")
     if row.check is None:
         return Line(row, CANNOT_TELL, missing=f"{missing}; no check yet") if missing else Line(row, UNTESTED)
     if missing:

@@ -26,7 +26,9 @@ lesson = "04_graph_break_cliff"
 """
 HEAD = 'untested = 1\n[sources.doc]\ntitle = "A document"\n'
 REAL = load(checks=CHECKS)
-BARE = next(row for row in REAL.rows if row.check is None)  # rows get checks: none is without one for good
+BARE = next(
+    (row for row in REAL.rows if row.untested), REAL.rows[0]
+)  # rows get checks: none lacks one for good
 
 
 def rows_of(*names: str, extra: str = ""):
@@ -57,6 +59,12 @@ def test_a_judge_decides_and_the_measured_figure_stands_beside_the_claimed(graph
     found = ledger.run(rows_of("a"), checks={"a": check_of("a", lambda bench: {"graphs": graphs})}, gpus=0)
     (row,) = [text for text in str(found).splitlines() if "doc.a" in text and status in text]
     assert row.index("3 graphs") < row.rindex(f"{graphs} graphs")
+
+
+def test_a_row_that_no_run_can_tell_says_why():
+    row = parse(HEAD.replace("1", "0") + ROW.format(name="none") + 'beyond = "advice, nothing to run"\n')
+    (line,) = ledger.run(row, checks={}, gpus=0).lines
+    assert (line.status, line.missing) == ("cannot tell here", "no run can tell: advice, nothing to run")
 
 
 def test_a_row_without_a_check_is_not_yet_tested():
@@ -196,7 +204,8 @@ def test_the_command_lists_what_has_no_check_and_runs_nothing(capsys, monkeypatc
     assert out.splitlines()[-1] == f"rows without a check: {REAL.untested}"
     assert cli.main(["ledger", "--untested", "--json", "--lesson", BARE.lesson.partition("_")[0]]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert listed and all(row["lesson"] == BARE.lesson and row["check"] is None for row in listed)
+    assert bool(listed) == BARE.untested and all(row["lesson"] == BARE.lesson for row in listed)
+    assert all(row["check"] is None and not row["beyond"] for row in listed)
 
 
 def test_the_command_prints_json_with_the_evidence(capsys):
@@ -205,7 +214,7 @@ def test_the_command_prints_json_with_the_evidence(capsys):
     by_id = {line["id"]: line for line in found["lines"]}
     assert by_id["t11.model.run-12b-fps"]["status"] == "holds"
     assert by_id["t11.model.run-12b-fps"]["figure"] == "~24.5 frames/s"
-    assert by_id[BARE.id]["status"] == "not yet tested"
+    assert (by_id[BARE.id]["status"] in ("not yet tested", "cannot tell here")) or not BARE.untested
     assert found["evidence"]["reference.tables"]["scope_runs"]["Run 12b"]["frames_per_s"] == 24.5
     assert found["rows_without_check"] == REAL.untested
 
