@@ -135,18 +135,18 @@ def add(path, *cells) -> None:
     nbformat.write(notebook, path)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("[gone](no_such_lesson.ipynb)", "no_such_lesson"),
-        ("$$\\nosuchcommand{x}$$", "formula cannot be drawn"),
-        ("#### Deep", "Non-consecutive header level"),
-    ],
-)
-def test_a_fault_fails_the_build(one_lesson, tmp_path, words, said):
-    add(one_lesson, nbformat.v4.new_markdown_cell(words))
+FAULTS = {  # what stands in a lesson, and what the build says of it
+    "[gone](no_such_lesson.ipynb)": "no_such_lesson",
+    "$$\\nosuchcommand{x}$$": "formula cannot be drawn",
+    "#### Deep": "Non-consecutive header level",
+}
+
+
+def test_a_fault_fails_the_build_and_every_fault_is_named(one_lesson, tmp_path):
+    add(one_lesson, *map(nbformat.v4.new_markdown_cell, FAULTS))
     done = build(one_lesson.parent, tmp_path)
-    assert done.returncode != 0 and said in done.stderr
+    assert done.returncode != 0
+    assert [words for words, said in FAULTS.items() if said not in done.stderr] == []
 
 
 def test_formulas_headings_in_outputs_and_drawings(one_lesson, tmp_path):

@@ -129,9 +129,9 @@ def test_indexing_what_is_not_there_says_what_is():
 
 
 @pytest.mark.slow
-def test_a_graph_of_5000_nodes_in_bounded_time():
+def test_a_graph_of_2000_nodes_in_bounded_time():
     def long(x):
-        for i in range(2500):
+        for i in range(1000):
             x = x * 1.0001 + (i % 7)
         return x
 
@@ -143,11 +143,11 @@ def test_a_graph_of_5000_nodes_in_bounded_time():
     frames = graphs.inspect(run, torch.ones(4), fresh=True)
     took = time.perf_counter() - began
     one = frames.graphs[0]
-    assert one.ops == 5000 and len(one.nodes()) > 5000
+    assert one.ops == 2000 and len(one.nodes()) > 2000
     assert took < 3 * plain + 20
     began = time.perf_counter()
     drawn = graph(one)
-    assert "5,000 operations" in drawn.summary and drawn.get_figheight() < 30
+    assert "2,000 operations" in drawn.summary and drawn.get_figheight() < 30
     assert len(graph_text(one).splitlines()) < 40
     assert len(one._repr_html_()) < 400_000
     assert stages(frames).text

@@ -33,7 +33,7 @@ def vit():
 
 
 def t5():
-    config = transformers.T5Config(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, vocab_size=64)
+    config = transformers.T5Config(d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, vocab_size=64)
     ids = torch.arange(8)[None]
     return transformers.T5Model(config), {"input_ids": ids, "decoder_input_ids": ids, "use_cache": False}
 

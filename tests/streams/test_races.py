@@ -204,17 +204,17 @@ def test_torchs_sanitizer_finds_the_same_races_however_small_the_program(ops):
 
 
 @pytest.mark.slow
-def test_torchs_sanitizer_finds_the_same_races_in_thousands_of_programs():
+def test_torchs_sanitizer_finds_the_same_races_in_hundreds_of_programs():
     counts = []
 
-    @settings(max_examples=2000, deadline=None, database=None)
+    @settings(max_examples=700, deadline=None, database=None)
     @given(st.integers(0, 2**40))
     def each(seed):
         counts.append(compared(written(drawn(seed))))
 
     each()
     # or there would have been nothing to agree upon
-    assert sum(races > 0 for races, _ in counts) > 300 and sum(reused > 0 for _, reused in counts) > 30
+    assert sum(races > 0 for races, _ in counts) > 100 and sum(reused > 0 for _, reused in counts) > 10
 
 
 def test_the_sanitizer_forgets_what_was_freed_and_ours_does_not():

@@ -45,7 +45,7 @@ def test_lines_collectives_and_their_waits_are_boxes():
     assert folded.edges == ((0, 1), (0, 3), (1, 2), (2, 3), (3, 4))
 
 
-@pytest.mark.parametrize("blocks", [40, 400])
+@pytest.mark.parametrize("blocks", [40, 120])
 def test_a_model_of_many_blocks_is_one_block_with_how_often(blocks):
     folded = fold(nodes(model(blocks)))
     assert [box.times for box in folded.boxes] == [1, blocks, blocks, blocks, 1]
