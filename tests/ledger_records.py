@@ -23,6 +23,8 @@ CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter
 FASTER = {"outcome": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6, "label": "shm · cpu"}
 SLOWER = {"outcome": "slower", "ratio": 2.0, "low": 1.9, "high": 2.1, "label": "shm · cpu"}
 TELLS_NOTHING = {"outcome": "cannot tell", "ratio": 1.0, "low": 0.5, "high": 2.0, "label": "shm · cpu"}
+NORM: Record = {"errors": {"reduced": 1e-7, "alone": 0.3, "compiled": 1e-7}, "graphs": 1, "reductions": 1}
+COUNTS_A = {"at_collective": 0, "regions": 0, "breaks": 0, "graphs": 0, "collectives": 8}
 COUNTS_B = {"at_collective": 8, "regions": 22, "breaks": 16, "graphs": 9}
 COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1}
 HUNG, DONE = {"how": "hung"}, {"how": "finished"}
@@ -90,8 +92,15 @@ BASE: dict[str, Record] = {
         },
     },
     "cliff.forwards": {
-        "blocks": 2, "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER, "BA": SLOWER, "CA": FASTER,
+        "blocks": 2, "A": [COUNTS_A, COUNTS_A], "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER,
+        "BA": SLOWER, "CA": FASTER,
     },
+    "whole.compiled": {
+        "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
+        "operations_after": 14, "pointwise": 11, "kernels": 3, "seeds": 20, "reordered": 15, "compiled": 9,
+        "whole_numbers": 0,
+    },
+    "whole.split_norm": {"ranks": [NORM, NORM]},
     "trap.guardrail": {
         "in_place": {"operations": 1, "says": ""}, "gated": {"operations": 1, "says": ""},
         "functional": {"operations": 8, "says": "the eager path went functional: 1 a::b"},
@@ -357,6 +366,24 @@ CASES: dict[str, list[Record]] = {
         {}, {"looped": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"default": {"counts": [*range(1, 9), 8, 8]}},
     ],
     "guards.some_must_be_frozen": [{}, {"attribute": {"gave_up": 0}}, {"default": {"gave_up": 2}}],
+    "cliff.no_collective_fragments": [
+        {"C": [{**COUNTS_C, "breaks": 2}] * 2}, {"C": [COUNTS_C, {**COUNTS_C, "breaks": 1, "at_collective": 1}]},
+    ],
+    "cliff.baseline_is_eager": [
+        {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
+    ],
+    "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}],
+    "whole.nothing_in_place": [{}, {"in_place_after": 1}, {"in_place_before": 0}, {"same": False}],
+    "whole.fused": [{}, {"kernels": 11}, {"kernels": 0}],
+    "whole.sums_in_another_order": [{}, {"reordered": 0}, {"compiled": 0}, {"whole_numbers": 1}],
+    "whole.norm_reduces": [
+        {},
+        *(
+            {"ranks": [NORM, {**NORM, "errors": {**NORM["errors"], key: wrong}}]}
+            for key, wrong in (("reduced", 0.1), ("compiled", 0.1), ("alone", 1e-7))
+        ),
+        *({"ranks": [NORM, {**NORM, key: 2}]} for key in ("graphs", "reductions")),
+    ],
     "cliff.breaks_per_forward": [{}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 4}]}],
     "cliff.disabled_is_many_regions": [{}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}],
     "cliff.functional_is_one_graph": [

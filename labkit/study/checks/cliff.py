@@ -61,6 +61,25 @@ def disabled_is_many_regions(seen: Seen) -> Result:
 
 
 @judging(forwards)
+def no_collective_fragments(seen: Seen) -> Result:
+    """With functional collectives no break is at a collective; what is left has another cause, which is counted."""
+    rows = seen["C"]
+    others = max(row["breaks"] - row["at_collective"] for row in rows)
+    at = max(row["at_collective"] for row in rows)
+    return verdict(at == 0, f"{at} breaks at a collective, {others} others")
+
+
+@judging(forwards)
+def baseline_is_eager(seen: Seen) -> Result:
+    """The first variant is eager: its collectives run in place, and nothing of it is compiled."""
+    rows, expected = seen["A"], 4 * seen["blocks"]
+    ok = all(row["regions"] == 0 and row["graphs"] == 0 and row["collectives"] == expected for row in rows)
+    return verdict(
+        ok, f"{rows[0]['collectives']} collectives, {rows[0]['regions']} compiled regions a forward"
+    )
+
+
+@judging(forwards)
 def functional_is_one_graph(seen: Seen) -> Result:
     """With functional collectives the forward is one graph without a break."""
     rows = seen["C"]
