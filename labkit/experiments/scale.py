@@ -1,4 +1,4 @@
-"""Past this machine: the block traced for 2 to 1,024 ranks, and a cost model that is held against ranks that are here."""
+"""Past this machine: the block traced for 2 to 1,024 ranks, and a cost model held against the ranks that are here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit import hardware
-from labkit.experiments import scale_ranks, scale_tables, worlds as tracing
+from labkit.experiments import scale_ranks, scale_tables
+from labkit.experiments import worlds as tracing
 from labkit.experiments.eager_trap import parse_sizes
 from labkit.experiments.options import ALSO, ROUNDS, Option
 from labkit.experiments.worlds import WORLDS, parse_worlds
@@ -60,23 +61,23 @@ def run(
 ) -> Report:
     """Trace one block for every world size, fit the model's constants here, and hold it against two and four ranks.
 
-    worlds: sizes, as numbers or as '2,4,1024'; each divides `heads`. alpha (us a step) and bandwidth (GB/s), overhead (us a
-    forward) and rate (Gflop/s) are constants of the reader's, given in pairs; what is not given is measured. algorithm:
-    of the model's all_reduce. trace: measure nothing, which needs all four. rounds: of every timing. also: further
-    backends; None is gloo or shm, whichever these CPU ranks are not on.
+    worlds: sizes, as numbers or as '2,4,1024'; each divides `heads`. alpha (us a step) and bandwidth (GB/s), overhead
+    (us a forward) and rate (Gflop/s) are constants of the reader's, given in pairs; what is not given is measured.
+    algorithm: of the model's all_reduce. trace: measure nothing, which needs all four. rounds: of every timing. also:
+    further backends; None is gloo or shm, whichever these CPU ranks are not on.
 
-    Tables: `summary`; `worlds`, `collectives` and `graphs`, which are simulated and have no times; `tracer`, what tracing
-    itself took; `model` (world_size, link, compute_ms, communication_ms, step_ms, share); `constants`; `sweep`, `steps`, `work`
-    and `sent`, which are measured; `check`, the model beside the measurement; `assumptions`.
+    Tables: `summary`; `worlds`, `collectives` and `graphs`, which are simulated and have no times; `tracer`, what
+    tracing itself took; `model` (world_size, link, compute_ms, communication_ms, step_ms, share); `constants`; `sweep`,
+    `steps`, `work` and `sent`, which are measured; `check`, the model beside the measurement; `assumptions`.
 
-    The traces are made in a process of their own, so no group, and nothing that Dynamo knows, is left in this one. Raises
-    ValueError, before any rank hears of it, for a world that does not divide the heads and for a constant that is none.
+    The traces are made in a process of their own: no group, and nothing that Dynamo knows, is left in this one. Raises
+    ValueError, before any rank hears of it, for a world that does not divide the heads and a constant that is none.
 
     >>> stated = dict(alpha=10.0, bandwidth=25.0, overhead=20.0, rate=100e3, trace=True)
     >>> with Ranks(2, device="cpu", quiet=True) as ranks:
     ...     report = run(ranks, [2, 1024], **stated)
     >>> report.tables["worlds"].set_index("world_size")["sent_bytes"].to_dict()
-    {2: 262400, 1024: 524287.5}
+    {2: 262400.0, 1024: 524287.5}
     >>> report.label
     'simulated, model'
     """
@@ -89,7 +90,9 @@ def run(
     if algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}: there is {', '.join(ALGORITHMS)}")
     if trace and (link is None or compute is None):
-        raise ValueError("without measuring the model needs its constants: alpha, bandwidth, overhead and rate")
+        raise ValueError(
+            "without measuring the model needs its constants: alpha, bandwidth, overhead and rate"
+        )
     if not trace:
         _measurable(config, ranks)
 
@@ -98,9 +101,12 @@ def run(
     found["links"], found["work"], notes = {}, {}, []
     if not trace:
         shards = [n for n in SHARDS if not heads % n]
-        with Ranks(1, ranks.device, "fake", threads=ranks.threads, quiet=True) as alone:
-            found["work"] = alone.run(scale_ranks.work_alone, config, shards, rounds, timeout=timeout)[0]
-        _say(talk, f"a rank's work alone: shards of {', '.join(map(str, shards))} ranks")
+        # as many ranks as can work at once, because peers that work share caches and memory with each other
+        busy = min(ranks.world_size, _units(ranks.device))
+        with Ranks(busy, ranks.device, "fake", threads=ranks.threads, quiet=True) as others:
+            each = others.run(scale_ranks.work_alone, config, shards, rounds, timeout=timeout)
+        found["work"] = {n: [s for one in each for s in one[n]] for n in shards}
+        _say(talk, f"the work without the talk: shards of {', '.join(map(str, shards))} ranks")
         for backend in (ranks.backend, *(_others(ranks) if also is None else also)):
             for world in sorted({*CHECKED, ranks.world_size}):
                 said = _on_a_link(found["links"], config, ranks, backend, world, rounds, timeout)
@@ -184,7 +190,7 @@ def _on_a_link(
     rounds: int,
     timeout: float | None,
 ) -> str:
-    """Measure on `world` ranks over a backend, the given ranks where they are that; returns why not, where it cannot."""
+    """Measure on `world` ranks over a backend, on the given ones where they are that; returns why it cannot, or ''."""
     sizes = parse_sizes(SIZES)
     if config.heads % world:
         return f"not measured on {world} ranks: heads={config.heads} do not split evenly over them"

@@ -14,7 +14,7 @@ CALLS = 3  # all_reduces a sample of the sweep, so that a barrier's own end weig
 
 
 def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
-    """On every rank of a link: seconds of an all_reduce by size, of the block's eager forward, and its share inside them.
+    """On every rank of a link: seconds of an all_reduce by size, of the block's eager forward, and of the talk in it.
 
     `sweep` maps bytes to samples, a call each; `step` and `inside` have a sample a round: the whole forward, and the
     part of it spent in its four all_reduces, waiting for peers included. `sent`: this rank's TCP connections before
@@ -24,7 +24,7 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     import torch.distributed as dist
 
     from labkit.ranks import here
-    from labkit.tensor_parallel import Model, full, inplace
+    from labkit.tensor_parallel import full, inplace, shard
     from labkit.timing import interleave
     from labkit.trace import sockets
 
@@ -52,12 +52,17 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     with torch.no_grad():
         tensors = {n: torch.zeros(n // 4, device=device) for n in sizes}
         swept = interleave(
-            {str(n): all_reduces(x) for n, x in tensors.items()}, rounds=rounds, warmup=2, barrier=dist.barrier
+            {str(n): all_reduces(x) for n, x in tensors.items()},
+            rounds=rounds,
+            warmup=2,
+            barrier=dist.barrier,
         )
-        model = Model(config, me.world_size, me.rank, reduce).to(device)
+        whole = full(config)
+        model = shard(whole, me.rank, me.world_size, reduce).to(device)
         x = config.sample(device=device)
         y = model(x)
-        error = float((y.cpu() - full(config)(config.sample())).abs().max()) if me.rank == 0 else None
+        error = float((y.cpu() - whole(config.sample())).abs().max()) if me.rank == 0 else None
+        del whole
         inside = []
 
         def forward() -> None:
@@ -66,7 +71,7 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
             wait()
             inside.append(spent[0])
 
-        whole = interleave({"step": forward}, rounds=rounds, warmup=2, barrier=dist.barrier)["step"]
+        taken = interleave({"step": forward}, rounds=rounds, warmup=2, barrier=dist.barrier)["step"]
         dist.barrier()
         time.sleep(SETTLE_S)  # what a barrier sends is over when counting begins
         before = sockets.connections()
@@ -75,8 +80,8 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
         after = sockets.connections()
         dist.barrier()
     return {
-        "sweep": {int(n): [s / CALLS for s in taken.samples] for n, taken in swept.items()},
-        "step": list(whole.samples),
+        "sweep": {int(n): [s / CALLS for s in one.samples] for n, one in swept.items()},
+        "step": list(taken.samples),
         "inside": inside[2 : 2 + rounds],  # after the warm-up, before the counted one
         "sent": (before, after),
         "error": error,
@@ -84,18 +89,20 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def work_alone(config: Any, worlds: Sequence[int], rounds: int) -> dict[int, list[float]]:
-    """On a rank that runs alone: seconds of its forward with the shard of each world, without any communication."""
+    """On a rank that talks to nobody: seconds of its forward with the shard of each world, while its peers work too."""
     import torch
 
     from labkit.ranks import here
-    from labkit.tensor_parallel import Model, inplace
+    from labkit.tensor_parallel import full, inplace, shard
     from labkit.timing import interleave
 
     device = torch.device(here().device)
     wait = _waits(device)
     with torch.no_grad():
         x = config.sample(device=device)
-        shards = {world: Model(config, world, 0, inplace).to(device) for world in worlds}
+        whole = full(config)
+        shards = {world: shard(whole, 0, world, inplace).to(device) for world in worlds}
+        del whole
 
         def forward(model: Any) -> Callable[[], None]:
             def run() -> None:

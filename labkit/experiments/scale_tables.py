@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from labkit.experiments.scale_words import assumptions, notes_of, summary
 from labkit.tensor_parallel.block import COLLECTIVES
 from labkit.timing import quantile, slowest
 from labkit.timing.costs import Compute, Fit, Link, fit_compute, fit_link, step
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["STATED", "tables"]
 
 STATED = "stated"
-TOLERANCE = 1e-3  # float32, one block, sums in another order than the unsharded one
 
 
 def tables(
@@ -32,7 +32,7 @@ def tables(
     traces, links = found["traces"], found["links"]
     by_world = {t["world_size"]: t for t in traces if t["rank"] == 0}
     made = _traced(traces)
-    # median work of a rank alone, by the world whose shard it has
+    # median work of a rank without its talk, by the world whose shard it has
     work = {world: median(samples) for world, samples in found["work"].items()}
     flops = {world: _flops(by_world, world) for world in work}
     worked = fit_compute([flops[w] for w in work], list(work.values()), "fitted, host only") if work else None
@@ -49,9 +49,9 @@ def tables(
     made["steps"] = _steps(links)
     made["sent"] = _sent(links, by_world)
     made["check"] = _check(made["steps"], fits, used, chosen, by_world, algorithm, units)
-    made["assumptions"] = _assumptions(algorithm, units, list(links), fits, worked)
-    made = {"summary": _summary(made, used), **made}
-    return made, _notes(made, traces, links)
+    made["assumptions"] = assumptions(algorithm, units, list(links), fits, worked)
+    made = {"summary": summary(made, used), **made}
+    return made, notes_of(made, traces, links)
 
 
 def _traced(traces: Sequence[dict[str, Any]]) -> dict[str, pd.DataFrame]:
@@ -122,11 +122,15 @@ def _model(
     import pandas as pd
 
     rows = []
-    for name, link in used.items() if compute else ():
+    for name, link in used.items():
+        if compute is None:
+            break
         for world, trace in by_world.items():
             messages = [c["bytes"] for c in trace["collectives"]]
             one = step(compute, link, world, trace["flops"], messages, algorithm=algorithm)
-            rows.append((name, world, one.compute * 1e3, one.communication * 1e3, one.seconds * 1e3, one.share))
+            rows.append(
+                (name, world, one.compute * 1e3, one.communication * 1e3, one.seconds * 1e3, one.share)
+            )
     columns = ["link", "world_size", "compute_ms", "communication_ms", "step_ms", "share"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -199,7 +203,7 @@ def _steps(links: dict[Any, Any]) -> pd.DataFrame:
         ms = [s * 1e3 for s in _slowest(seen, "step")]
         shares = [
             inside / whole
-            for one in seen
+            for _, one in seen.items()
             for inside, whole in zip(one["inside"], one["step"], strict=True)
         ]
         rows.append((label, world, *_spread(ms), *_spread(shares)))
@@ -277,93 +281,3 @@ def _check(
     columns = ["link", "world_size", "constants", "model_ms", "measured_ms", "p10", "p90", "error"]
     columns += ["in_the_spread", "model_share", "measured_share", "ranks_a_core"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _assumptions(
-    algorithm: str, units: int, links: Sequence[tuple[str, int]], fits: dict[Any, Fit], worked: Fit | None
-) -> pd.DataFrame:
-    """What the model takes for granted, and what is known here of each."""
-    import pandas as pd
-
-    how = {
-        "ring": "a ring, whatever the message: 2 (p - 1) steps, 2 (p - 1) / p of its bytes (Patarasuk and Yuan 2009)",
-        "doubling": "recursive doubling: log2 p steps of the whole message (Thakur, Rabenseifner and Gropp 2005)",
-        "best": "a ring or recursive doubling, whichever is cheaper for the message",
-    }[algorithm]
-    crowded = sorted({world for _, world in links if world > units})
-    worst = max((fit.worst for fit in fits.values()), default=None)
-    rows = [
-        (f"an all_reduce runs as {how}", "a library changes its algorithm with size and world; gloo's is a ring"),
-        ("every link is alike: one alpha, one beta", "a cluster's differ inside of a node and between nodes"),
-        (
-            "a message costs steps x alpha + bytes x beta",
-            "stated" if worst is None else f"the fits are off by at most {worst:.0%} of a time",
-        ),
-        ("constants found on few ranks hold on many", "the check has both, where they were fitted twice"),
-        ("nothing overlaps", "right for this block: each of its four results is used at once"),
-        ("ranks arrive together", "they do not: waiting for a late peer is in what is measured, not in the model"),
-        (
-            "a rank's work is overhead + flops / rate",
-            f"off by at most {worked.worst:.0%} on the shards timed" if worked else "stated",
-        ),
-        (
-            "every rank has a core of its own; where it has not, its work takes ranks / cores times as long",
-            f"not so on {', '.join(map(str, crowded))} ranks here ({units} cores), and that a rank that waits for a "
-            "core makes its peers wait is left out"
-            if crowded
-            else f"{units} here",
-        ),
-    ]
-    return pd.DataFrame(rows, columns=["the model assumes", "here"])
-
-
-def _summary(made: dict[str, pd.DataFrame], used: dict[str, Link]) -> pd.DataFrame:
-    """A row for each world: what was traced, what the model makes of it, and what was measured, where it was."""
-    import pandas as pd
-
-    worlds = made["worlds"][made["worlds"]["rank"] == 0]
-    rows = []
-    for one in worlds.to_dict("records"):
-        row: dict[str, Any] = {
-            "world_size": one["world_size"],
-            "collectives": one["collectives"],
-            "KB sent a rank": round(one["sent_bytes"] / 1024, 1),
-            "Mflop a rank": round(one["flops"] / 1e6, 2),
-        }
-        for name in used:
-            said = made["model"].query("link == @name and world_size == @one['world_size']")
-            for r in said.to_dict("records"):
-                row[f"{name}: model ms"] = round(r["step_ms"], 3)
-                row[f"{name}: model share"] = f"{r['share']:.0%}"
-            seen = made["steps"].query("link == @name and world_size == @one['world_size']")
-            for r in seen.to_dict("records"):
-                row[f"{name}: measured ms"] = f"{r['ms']:.3g} ({r['p10']:.3g}-{r['p90']:.3g})"
-        rows.append(row)
-    return pd.DataFrame(rows).fillna("-")
-
-
-def _notes(made: dict[str, pd.DataFrame], traces: Sequence[dict[str, Any]], links: dict[Any, Any]) -> list[str]:
-    tracer, graphs = made["tracer"], made["worlds"]
-    last = tracer.iloc[-1]
-    notes = [
-        f"the tracer itself took {tracer['seconds'].sum():.1f} s for {len(tracer)} traces "
-        f"({last['seconds']:.1f} s for {last['world_size']:.0f} ranks), and at most {tracer['peak_mib'].max():.0f} MiB "
-        f"({tracer['peak_mib'].iloc[0]:.0f} after the first)"
-    ]
-    apart = graphs[graphs["world_size"] > 1]["digest"].nunique()
-    notes.append(
-        "one graph for all of these worlds, and for the first and the last rank: the same operations in the same order"
-        if apart == 1
-        else f"{apart} different graphs among these worlds"
-    )
-    for row in made["check"].to_dict("records"):
-        notes.append(
-            f"{row['link']}, {row['world_size']} ranks: model {row['model_ms']:.3g} ms ({row['constants']}), measured "
-            f"{row['measured_ms']:.3g} ({row['p10']:.3g}-{row['p90']:.3g}): off by {row['error']:+.0%}"
-        )
-    errors = [seen[0]["error"] for seen in links.values()]
-    if errors:
-        agree = "agree" if max(errors) <= TOLERANCE else "DO NOT AGREE"
-        notes.append(f"outputs {agree} with the unsharded block: largest difference {max(errors):.1e}")
-    notes += [f"the model assumes: {a}. Here: {b}" for a, b in made["assumptions"].itertuples(index=False)]
-    return notes

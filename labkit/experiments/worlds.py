@@ -1,7 +1,7 @@
 """One block traced for many world sizes, in one process, without anything of that size: fake group, fake tensors.
 
-What comes out is what the compiler made of one rank's part: its graph, its collectives and their bytes. No arithmetic is
-done and nothing is sent, so there is no time in it, and its numbers would be wrong if there were any.
+What comes out is what the compiler made of one rank's part: its graph, its collectives and their bytes. No arithmetic
+is done and nothing is sent, so there is no time in it, and its numbers would be wrong if there were any.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def parse_worlds(worlds: str | Sequence[int], config: Any) -> tuple[int, ...]:
         text = given.strip() if isinstance(given, str) else given
         size = int(text) if isinstance(text, str) and text.isdecimal() else text
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST:
-            raise ValueError(f"a world size is a whole number from 1 to {LARGEST}, such as 2,8,1024; got {given!r}")
+            raise ValueError(
+                f"a world size is a whole number from 1 to {LARGEST}, such as 2,8,1024; got {given!r}"
+            )
         config.check_split(size, 0)
         found.add(size)
     if not found:
@@ -66,8 +68,8 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
     """What the compiler makes of a block of `config` on one rank of a world that is not there: plain data.
 
     Keys: `collectives` (operation, reduction, shape, dtype, bytes: the message; sent: what a ring sends of it), `graph`
-    (text), `digest` (of its operations without their shapes), `nodes`, `flops`, `weight_bytes`; and of the tracer itself
-    `seconds` and `peak_mib`, the most memory that this process ever had.
+    (text), `digest` (of its operations without their shapes), `nodes`, `flops`, `weight_bytes`; and of the tracer
+    itself `seconds` and `peak_mib`, the most memory that this process ever had.
 
     Dynamo is reset, and the fake group is gone again afterwards, whatever happens. Raises ValueError for a world over
     which the block cannot be split, and RuntimeError, before anything is touched, where a process group is
@@ -107,7 +109,7 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
             "graph": _FILE.sub("", graph.print_readable(print_output=False)),
             "digest": _digest(graph),
             "nodes": len(graph.graph.nodes),
-            "flops": int(counter.get_total_flops()),
+            "flops": _flops(graph, counter),
             "weight_bytes": int(weights),
         }
     finally:
@@ -141,8 +143,20 @@ def collectives(graph: Any, world_size: int) -> list[dict[str, Any]]:
     return found
 
 
+def _flops(graph: Any, counter: Any) -> int:
+    """Flops as torch counts them; attention's two products are added where torch leaves them out, as it does on CPU."""
+    total = int(counter.get_total_flops())
+    if any("scaled_dot_product" in str(name) for name in counter.get_flop_counts().get("Global", {})):
+        return total
+    for node in graph.graph.nodes:
+        if "scaled_dot_product" in str(node.target):
+            query, key = (node.args[i].meta["val"] for i in (0, 1))
+            total += 4 * query.numel() * key.shape[-2]
+    return total
+
+
 def _digest(graph: Any) -> str:
-    """Twelve digits that two graphs share when they run the same operations in the same order, whatever their shapes."""
+    """Twelve digits that two graphs share when they run the same operations in the same order, of whatever shapes."""
     said = " ".join(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
     return hashlib.sha256(said.encode()).hexdigest()[:12]
 

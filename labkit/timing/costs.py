@@ -1,11 +1,12 @@
-"""What a collective costs in a model: alpha seconds a step and beta seconds a byte, stated, or fitted to measured times.
+"""What a collective costs in a model: alpha seconds a step and beta seconds a byte, stated, or fitted to times.
 
 Nothing here is measured and nothing is run: what comes out is a model's, and is to be labelled so. The terms:
 
 - ring all_reduce: 2 (p - 1) steps, 2 (p - 1) / p of the message (Patarasuk and Yuan, "Bandwidth optimal all-reduce
   algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69, 2009);
-- ring all_gather and reduce_scatter, its two halves: p - 1 steps, and (p - 1) / p of the whole (Thakur, Rabenseifner and
-  Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19, 2005);
+- ring all_gather and reduce_scatter, its two halves: p - 1 steps, and (p - 1) / p of the whole (Thakur, Rabenseifner
+  and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19,
+  2005);
 - all_reduce by recursive doubling: log2 p steps of the whole message each (the same paper), for powers of two; other
   worlds are rounded up. A library takes such an algorithm for small messages.
 
@@ -38,9 +39,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 ALGORITHMS = ("ring", "doubling", "best")
 
 
-def terms(
-    operation: str, world_size: int, nbytes: float, algorithm: str = "ring"
-) -> tuple[float, float]:
+def terms(operation: str, world_size: int, nbytes: float, algorithm: str = "ring") -> tuple[float, float]:
     """The steps of a collective and the bytes that each rank sends in them, with `nbytes` on each rank before the call.
 
     algorithm: 'ring', or 'doubling' (recursive doubling; all_reduce only). Raises ValueError for others, for a world
@@ -94,7 +93,7 @@ class Link:
         return 1e-9 / self.beta if self.beta else math.inf
 
     def seconds(self, operation: str, world_size: int, nbytes: float, algorithm: str = "ring") -> float:
-        """The model's seconds for one collective. 'best' is the cheaper algorithm for this message, as a library picks."""
+        """The model's seconds for one collective; 'best': by the cheaper algorithm for this message."""
         if algorithm == "best":
             both = ALGORITHMS[:2] if operation == "all_reduce" else ALGORITHMS[:1]
             return min(self.seconds(operation, world_size, nbytes, one) for one in both)
@@ -233,7 +232,7 @@ def _least(
     scaled = rows / scale / times[:, None]
     found = np.linalg.lstsq(scaled, np.ones(len(times)), rcond=None)[0]
     if found.min() < 0:  # two constants: the best line within bounds lies on one of the two
-        alone = [float((scaled[:, i].sum() / (scaled[:, i] ** 2).sum())) for i in (0, 1)]
+        alone = [float(scaled[:, i].sum() / (scaled[:, i] ** 2).sum()) for i in (0, 1)]
         ends = [np.array([alone[0], 0.0]), np.array([0.0, alone[1]])]
         found = min(ends, key=lambda end: float(((scaled @ end - 1) ** 2).sum()))
     a, b = (float(v) for v in found / scale)
@@ -251,5 +250,7 @@ def number(name: str, value: Any, zero: bool = False) -> float:
     """Raise ValueError unless `value` is a finite number above 0 (`zero`: or 0)."""
     good = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
     if not good or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise ValueError(f"{name} must be a finite number {'of 0 or more' if zero else 'above 0'}, got {value!r}")
+        raise ValueError(
+            f"{name} must be a finite number {'of 0 or more' if zero else 'above 0'}, got {value!r}"
+        )
     return float(value)
