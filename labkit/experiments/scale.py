@@ -35,7 +35,7 @@ OPTIONS = (
     ROUNDS,
     ALSO,
 )
-SIZES = (128, 4096, 32 * 1024, 128 * 1024, 512 * 1024, 2 << 20)  # bytes of an all_reduce in the sweep
+SIZES = (128, 4096, 32 * 1024, 128 * 1024, 512 * 1024)  # bytes of an all_reduce in the sweep
 CHECKED = (2, 4)  # worlds in which the model is held against a measurement
 SHARDS = (2, 4, 16, 1024)  # worlds whose shard's work is timed alone
 LARGEST_BLOCK = 1 << 30  # bytes of weights of a block that is really run
@@ -54,7 +54,7 @@ def run(
     rate: float | None = None,
     algorithm: str = "ring",
     trace: bool = False,
-    rounds: int = 16,
+    rounds: int = 12,
     also: Sequence[str] | None = None,
     timeout: float | None = 300.0,
     talk: bool = False,

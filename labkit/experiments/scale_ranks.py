@@ -16,8 +16,8 @@ CALLS = 3  # all_reduces a sample of the sweep, so that a barrier's own end weig
 def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     """On every rank of a link: seconds of an all_reduce by size, of the block's eager forward, and of the talk in it.
 
-    `sweep` maps bytes to samples, a call each; `step` and `inside` have a sample a round: the whole forward, and the
-    part of it spent in its four all_reduces, waiting for peers included. `sent`: this rank's TCP connections before
+    `sweep` maps bytes to samples, a call each; `step` and `inside` have a sample a round: the whole forward, and how
+    long each of its four all_reduces took, waiting for peers included. `sent`: this rank's TCP connections before
     and after one forward. `error`: the largest difference from the unsharded block (rank 0).
     """
     import torch
@@ -31,14 +31,14 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     me = here()
     device = torch.device(me.device)
     wait = _waits(device)
-    spent = [0.0]
+    spent: list[float] = []
 
     def reduce(x: Any) -> Any:
         wait()
         began = time.perf_counter()
         inplace(x)
         wait()
-        spent[0] += time.perf_counter() - began
+        spent.append(time.perf_counter() - began)
         return x
 
     def all_reduces(x: Any) -> Callable[[], None]:
@@ -66,10 +66,10 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
         inside = []
 
         def forward() -> None:
-            spent[0] = 0.0
+            spent.clear()
             model(x)
             wait()
-            inside.append(spent[0])
+            inside.append(list(spent))
 
         taken = interleave({"step": forward}, rounds=rounds, warmup=2, barrier=dist.barrier)["step"]
         dist.barrier()

@@ -49,7 +49,7 @@ def tables(
     made["steps"] = _steps(links)
     made["sent"] = _sent(links, by_world)
     made["check"] = _check(made["steps"], fits, used, chosen, by_world, algorithm, units)
-    made["assumptions"] = assumptions(algorithm, units, list(links), fits, worked)
+    made["assumptions"] = assumptions(algorithm, units, made["steps"], fits, worked)
     made = {"summary": summary(made, used), **made}
     return made, notes_of(made, traces, links)
 
@@ -90,7 +90,7 @@ def _traced(traces: Sequence[dict[str, Any]]) -> dict[str, pd.DataFrame]:
         "collectives": pd.DataFrame(single, columns=names),
         "graphs": pd.DataFrame([{k: t[k] for k in ("world_size", "rank", "digest", "graph")} for t in ends]),
         "tracer": pd.DataFrame(
-            [{k: t[k] for k in ("world_size", "rank", "seconds", "peak_mib")} for t in traces]
+            [{k: t[k] for k in ("world_size", "rank", "seconds", "cpu_seconds", "peak_mib")} for t in traces]
         ),
     }
 
@@ -196,19 +196,25 @@ def _work(work: dict[int, list[float]], flops: dict[int, float], fit: Fit | None
 
 
 def _steps(links: dict[Any, Any]) -> pd.DataFrame:
+    """Whole steps, and the talk's share of them: `share` without waiting for peers, `waiting` with it.
+
+    Of the ranks in one all_reduce the last to come waits for nobody, so the shortest time is the collective's own.
+    """
     import pandas as pd
 
     rows = []
     for (label, world), seen in links.items():
-        ms = [s * 1e3 for s in _slowest(seen, "step")]
-        shares = [
-            inside / whole
-            for _, one in seen.items()
-            for inside, whole in zip(one["inside"], one["step"], strict=True)
-        ]
-        rows.append((label, world, *_spread(ms), *_spread(shares)))
+        each = [one for _, one in seen.items()]
+        whole = _slowest(seen, "step")
+        alone, waiting = [], []
+        for i, seconds in enumerate(whole):
+            inside = [one["inside"][i] for one in each]
+            alone.append(sum(map(min, zip(*inside, strict=True))) / seconds)
+            waiting += [sum(mine) / one["step"][i] for mine, one in zip(inside, each, strict=True)]
+        ms = [s * 1e3 for s in whole]
+        rows.append((label, world, *_spread(ms), *_spread(alone), *_spread(waiting)))
     columns = ["link", "world_size", "ms", "p10", "p90", "share", "share_p10", "share_p90"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[*columns, "waiting", "waiting_p10", "waiting_p90"])
 
 
 def _spread(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -275,9 +281,10 @@ def _check(
                     "in_the_spread": bool(row["p10"] <= ms <= row["p90"]),
                     "model_share": one.share,
                     "measured_share": row["share"],
+                    "with_waiting": row["waiting"],
                     "ranks_a_core": world / units,
                 }
             )
     columns = ["link", "world_size", "constants", "model_ms", "measured_ms", "p10", "p90", "error"]
-    columns += ["in_the_spread", "model_share", "measured_share", "ranks_a_core"]
+    columns += ["in_the_spread", "model_share", "measured_share", "with_waiting", "ranks_a_core"]
     return pd.DataFrame(rows, columns=columns)

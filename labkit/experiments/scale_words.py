@@ -16,7 +16,7 @@ TOLERANCE = 1e-3  # float32, one block, sums in another order than the unsharded
 
 
 def assumptions(
-    algorithm: str, units: int, links: Sequence[tuple[str, int]], fits: dict[Any, Fit], worked: Fit | None
+    algorithm: str, units: int, steps: pd.DataFrame, fits: dict[Any, Fit], worked: Fit | None
 ) -> pd.DataFrame:
     """What the model takes for granted, and what is known here of each."""
     import pandas as pd
@@ -26,7 +26,14 @@ def assumptions(
         "doubling": "recursive doubling: log2 p steps of the whole message (Thakur, Rabenseifner and Gropp 2005)",
         "best": "a ring or recursive doubling, whichever is cheaper for the message",
     }[algorithm]
-    crowded = sorted({world for _, world in links if world > units})
+    crowded = sorted({world for world in steps["world_size"] if world > units})
+    late = "unknown"
+    if len(steps):
+        most = steps.loc[(steps["waiting"] - steps["share"]).idxmax()]
+        late = (
+            f"they do not: on {most['world_size']} ranks over {most['link']} all_reduces take {most['waiting']:.0%} of "
+            f"a step, and {most['share']:.0%} without waiting for late peers"
+        )
     worst = max((fit.worst for fit in fits.values()), default=None)
     rows = [
         (
@@ -41,10 +48,7 @@ def assumptions(
         ),
         ("constants found on few ranks hold on many", "the check has both, where they were fitted twice"),
         ("nothing overlaps", "right for this block: each of its four results is used at once"),
-        (
-            "ranks arrive together",
-            "they do not: waiting for a late peer is in what is measured, not in the model",
-        ),
+        ("ranks arrive together", late),
         (
             "a rank's work is overhead + flops / rate",
             f"off by at most {worked.worst:.0%} on the shards timed" if worked else "stated",

@@ -69,7 +69,7 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
 
     Keys: `collectives` (operation, reduction, shape, dtype, bytes: the message; sent: what a ring sends of it), `graph`
     (text), `digest` (of its operations without their shapes), `nodes`, `flops`, `weight_bytes`; and of the tracer
-    itself `seconds` and `peak_mib`, the most memory that this process ever had.
+    itself `seconds`, `cpu_seconds` and `peak_mib`, the most memory that this process ever had.
 
     Dynamo is reset, and the fake group is gone again afterwards, whatever happens. Raises ValueError for a world over
     which the block cannot be split, and RuntimeError, before anything is touched, where a process group is
@@ -88,7 +88,7 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
             f"a process group ({dist.get_backend()}, {dist.get_world_size()} ranks) is initialised in this process: "
             "a world is traced in a process without one"
         )
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     store = torch_compat.fake_store()
     dist.init_process_group("fake", store=store, rank=rank, world_size=world_size)
     try:
@@ -117,7 +117,8 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
         torch_compat.dynamo_reset()
     del graphs, graph, block, x
     gc.collect()
-    return found | {"seconds": time.perf_counter() - began, "peak_mib": peak_mib()}
+    seconds = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - worked}
+    return found | seconds | {"peak_mib": peak_mib()}
 
 
 def collectives(graph: Any, world_size: int) -> list[dict[str, Any]]:

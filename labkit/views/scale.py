@@ -153,7 +153,7 @@ def steps(report: Any, title: str | None = None, label: str | None = None) -> Fi
 def share(report: Any, title: str | None = None, label: str | None = None) -> Figure:
     """Draw the communication's share of a step against the world, a line a link, with what was measured."""
     model = table(report, "model", ["link", "world_size", "share"])
-    seen = table(report, "steps", ["link", "world_size", "share", "share_p10", "share_p90"])
+    seen = table(report, "steps", ["link", "world_size", "share", "share_p10", "share_p90", "waiting"])
     label = labelled(report, MODEL, "points", seen) if label is None else label
     sheet = Sheet()
     if model.empty:
@@ -163,7 +163,7 @@ def share(report: Any, title: str | None = None, label: str | None = None) -> Fi
     said = ", ".join(f"{name}: {f'{n:,} ranks' if n else 'never'}" for name, n in half.items())
     sheet.title(
         title or f"Where communication is half of a step in the model: {said}",
-        "Lines: the model. Points: measured here, median and p10 to p90 of all rounds, waiting for peers included.",
+        "Lines: the model. Points: measured without waiting for late peers, median and p10 to p90. Hollow: with it.",
     )
     ax = sheet.axes(0.85, sheet.width - 1.15, HIGH)
     ax.set(xscale="log", ylim=(-0.02, 1.04), xlabel="ranks", ylabel="communication's share")
@@ -177,13 +177,23 @@ def share(report: Any, title: str | None = None, label: str | None = None) -> Fi
         ax.plot(mine["world_size"], mine["share"], line, color=colour, linewidth=1.8, gid=f"model {name}")
         here = seen[seen["link"] == name]
         _points(ax, here, "share", "share_p10", "share_p90", colour, marker)
+        ax.plot(
+            here["world_size"],
+            here["waiting"],
+            marker,
+            color=colour,
+            markersize=7,
+            fillstyle="none",
+            gid="waiting",
+        )
         keys.append((str(name), key(colour, line, marker if len(here) else "")))
         sheet.say(
             f"{name}, model: " + ", ".join(f"{r.share:.0%} on {r.world_size:,}" for r in mine.itertuples())
         )
         for r in here.itertuples():
             sheet.say(
-                f"{name}, {r.world_size} ranks measured: {r.share:.0%}, {r.share_p10:.0%} to {r.share_p90:.0%}"
+                f"{name}, {r.world_size} ranks measured: {r.share:.0%}, {r.share_p10:.0%} to {r.share_p90:.0%}, and "
+                f"{r.waiting:.0%} with waiting"
             )
     rank_axis(ax, model["world_size"].to_numpy(dtype=float))
     sheet.top += 0.5

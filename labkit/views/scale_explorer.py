@@ -23,21 +23,28 @@ def scale_explorer(
     alpha: float = 10.0,
     bandwidth: float = 25.0,
     rate: float | None = None,
+    overhead: float | None = None,
     algorithm: str = "ring",
 ) -> ScaleExplorer:
-    """Set a link's alpha (us a step) and bandwidth (GB/s) and a rank's rate (Gflop/s), and see step and share by world.
+    """Set a link's alpha (us a step) and bandwidth (GB/s), a rank's rate (Gflop/s) and overhead (us), and see a step.
 
-    The messages and flops are those of the report's traces; what is fixed in a rank's work, and without `rate` the rate
-    too, are the report's. Raises ValueError for a report without worlds, and for constants that are none.
+    The messages and flops are those of the report's traces; a rate and an overhead that are not given are the report's.
+    Raises ValueError for a report without worlds, and for constants that are none.
     """
-    return ScaleExplorer(report, alpha, bandwidth, rate, algorithm)
+    return ScaleExplorer(report, alpha, bandwidth, rate, overhead, algorithm)
 
 
 class ScaleExplorer(Live):
     """What `scale_explorer` returns: `figure` and `text` for the first constants, `widget` to change them."""
 
     def __init__(
-        self, report: Any, alpha: float, bandwidth: float, rate: float | None, algorithm: str
+        self,
+        report: Any,
+        alpha: float,
+        bandwidth: float,
+        rate: float | None,
+        overhead: float | None,
+        algorithm: str,
     ) -> None:
         shown = table(report, "worlds", ["world_size", "rank", "flops"])
         single = table(report, "collectives", ["world_size", "rank", "bytes"])
@@ -48,19 +55,21 @@ class ScaleExplorer(Live):
         self.messages = {w: list(single.loc[single["world_size"] == w, "bytes"]) for w in self.flops.index}
         constants = table(report, "constants", ["link", "overhead_us", "gflop_per_s"])
         work = constants[constants["link"] == "work"]
-        self.overhead = float(work["overhead_us"].iloc[0]) * 1e-6 if len(work) else 0.0
-        own = float(work["gflop_per_s"].iloc[0]) if len(work) else 100.0
+        own = work.iloc[0].to_dict() if len(work) else {"overhead_us": 0.0, "gflop_per_s": 100.0}
         self.label = labelled(report, MODEL, "messages from", None)
         self.first: dict[str, Any] = {
-            "alpha": alpha, "bandwidth": bandwidth, "rate": own if rate is None else rate, "algorithm": algorithm,
+            "alpha": alpha, "bandwidth": bandwidth, "rate": own["gflop_per_s"] if rate is None else rate,
+            "overhead": own["overhead_us"] if overhead is None else overhead, "algorithm": algorithm,
         }  # fmt: skip
         super().__init__(*self.draw(**self.first))
 
-    def draw(self, alpha: float, bandwidth: float, rate: float, algorithm: str) -> tuple[Figure, str]:
+    def draw(
+        self, alpha: float, bandwidth: float, rate: float, overhead: float, algorithm: str
+    ) -> tuple[Figure, str]:
         """The figure for these constants and the line that says the same. Raises ValueError for what is no constant."""
         if not bandwidth > 0:
             raise ValueError(f"bandwidth must be above 0 (GB/s), got {bandwidth!r}")
-        link, compute = Link(alpha * 1e-6, 1e-9 / bandwidth), Compute(self.overhead, rate * 1e9)
+        link, compute = Link(alpha * 1e-6, 1e-9 / bandwidth), Compute(overhead * 1e-6, rate * 1e9)
         found = {
             int(w): step(compute, link, int(w), float(f), self.messages[w], algorithm=algorithm)
             for w, f in self.flops.items()
@@ -71,7 +80,8 @@ class ScaleExplorer(Live):
         )
         best, last, half = curve.loc[curve["step_ms"].idxmin()], curve.iloc[-1], half_at(curve)
         said = [
-            f"alpha {alpha:.3g} us a step, {bandwidth:.3g} GB/s, {rate:.3g} Gflop/s a rank, {algorithm} [model]",
+            f"alpha {alpha:.3g} us a step, {bandwidth:.3g} GB/s, {rate:,.0f} Gflop/s and {overhead:,.0f} us a rank, "
+            f"{algorithm} [model]",
             f"shortest on {best['world_size']:,.0f} ranks: {best['step_ms']:.3g} ms",
             f"on {last['world_size']:,.0f} ranks: {last['step_ms']:.3g} ms, {last['share']:.0%} of it communication",
             f"communication is half of a step from {half:,} ranks on"
@@ -85,6 +95,7 @@ class ScaleExplorer(Live):
             "alpha": ("alpha, us a step", 0.1, 10000.0),
             "bandwidth": ("bandwidth, GB/s", 0.05, 900.0),
             "rate": ("rate, Gflop/s", 1.0, 1e6),
+            "overhead": ("fixed work, us", 0.1, 1e5),
         }
         made: dict[str, Any] = {}
         for name, (text, low, high) in words.items():

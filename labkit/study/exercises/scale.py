@@ -22,7 +22,7 @@ BLOCK = (
 )  # bytes: two norms, attention output, MLP output of 2,048 tokens x 16,384
 SMALL = (128, 128, 131072, 131072)
 # (what it is, worlds, flops of the whole step, bytes of its messages, alpha in s, beta in s a byte, flops a second)
-CASES = (
+CASES: tuple[tuple[Any, ...], ...] = (
     ("a slow start, a wide link", WORLDS, 8e8, SMALL, 6e-5, 1e-11, 2e10),
     ("a large block over NVLink's order of size", WORLDS, 1.3e13, BLOCK, 5e-6, 1 / 300e9, 4e14),
     ("a large block over Ethernet's", WORLDS, 1.3e13, BLOCK, 2e-5, 1 / 1e9, 4e14),
@@ -89,8 +89,8 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         if answer not in worlds:
             raise Mistake(f"{what}: it says {answer!r}, which is none of {list(worlds)}", hint)
         if answer != right:
-            raise Mistake(f"{what}: it says {answer:,} ranks, a step is shortest on {right:,}", _why(answers))
-        say(f"{what}: {answer:,} ranks")
+            raise Mistake(f"{what}: it says {answer:,}, and {right:,} is right", _why(answers))
+        say(f"{what}: {answer:,} rank{'s' * (answer != 1)}")
 
 
 def _asked(attempt: Attempt, given: Sequence[tuple[Any, ...]]) -> list[Any]:
