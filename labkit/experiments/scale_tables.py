@@ -150,7 +150,7 @@ def _constants(
                 "link": link,
                 "ranks": ranks,
                 "alpha_us": found.alpha * 1e6 if is_link else None,
-                "gbytes_per_s": found.gbytes_per_s if is_link else None,
+                "gbytes_per_s": found.gbytes_per_s if is_link and found.beta else None,
                 "overhead_us": None if is_link else found.overhead * 1e6,
                 "gflop_per_s": None if is_link else found.rate / 1e9,
                 "source": found.source,

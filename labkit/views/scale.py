@@ -236,7 +236,7 @@ def fit(report: Any, title: str | None = None, label: str | None = None) -> Figu
             keys[f"{ranks} ranks"] = key(colour, line, marker)
             row = constants[(constants["link"] == name) & (constants["ranks"] == ranks)].iloc[0]
             sheet.say(
-                f"{name}, {ranks} ranks: alpha {row['alpha_us']:.3g} us a step, {row['gbytes_per_s']:.3g} GB/s, "
+                f"{name}, {ranks} ranks: alpha {row['alpha_us']:.3g} us a step, {_bandwidth(row['gbytes_per_s'])}, "
                 f"at worst {row['worst_residual']:.0%} off"
             )
         sizes = sorted(set(part["bytes"]))[::2]
@@ -256,6 +256,10 @@ def curve_of(ax: Axes, mine: pd.DataFrame) -> None:
     talk = mine[mine["communication_ms"] > 0]
     ax.plot(talk["world_size"], talk["communication_ms"], ":", color=TALK, linewidth=2)
     ax.plot(mine["world_size"], mine["step_ms"], "-", color=TOTAL, linewidth=2)
+
+
+def _bandwidth(gbytes_per_s: float) -> str:
+    return "no price of a byte to be seen" if pd.isna(gbytes_per_s) else f"{gbytes_per_s:.3g} GB/s"
 
 
 def _points(

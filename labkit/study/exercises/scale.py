@@ -73,6 +73,7 @@ MISTAKES: dict[str, tuple[Price, str]] = {
 
 def best(
     worlds: Sequence[int], flops: float, messages: Sequence[float], alpha: float, beta: float, rate: float,
+    *,
     price: Price = _ring,
 ) -> int:  # fmt: skip
     """The world in which a step is shortest, by the model; `price` is what an all_reduce costs in it."""
