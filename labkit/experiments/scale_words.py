@@ -92,6 +92,7 @@ def summary(made: dict[str, pd.DataFrame], used: dict[str, Link]) -> pd.DataFram
 def notes_of(
     made: dict[str, pd.DataFrame], traces: Sequence[dict[str, Any]], links: dict[Any, Any]
 ) -> list[str]:
+    """The report's sentences: what tracing took, whether graphs agree, each check with its error, every assumption."""
     tracer, graphs = made["tracer"], made["worlds"]
     last = tracer.iloc[-1]
     notes = [
