@@ -96,6 +96,7 @@ def run(
     if not trace:
         _measurable(config, ranks)
 
+    load = os.getloadavg()[0]  # before this adds to it: what else the machine is busy with
     found: dict[str, Any] = {"traces": _traced(config, sizes, timeout)}
     _say(talk, f"traced: {', '.join(map(str, sizes))} ranks")
     found["links"], found["work"], notes = {}, {}, []
@@ -113,6 +114,10 @@ def run(
                 notes += [said] if said else []
                 _say(talk, said or f"{backend}: {world} ranks")
     units = _units(ranks.device)
+    if not trace and load > units / 2:
+        notes.append(
+            f"measured on a busy machine: load average {load:.1f} on {hardware.cores()} cores before it began"
+        )
     settings = {
         "backend": ranks.backend,
         "device": ranks.device,
@@ -120,6 +125,7 @@ def run(
         "rounds": rounds,
         "algorithm": algorithm,
         "units": units,
+        "load_before": round(load, 1),
         "block": {"dim": dim, "heads": heads, "tokens": tokens},
     }
     first = "stated" if link else f"{ranks.label}, {ranks.world_size} ranks"
