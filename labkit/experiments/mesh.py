@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
+from labkit.timing import costs
+from labkit.timing.costs import terms
 from labkit.torch_compat import renamed
 from labkit.trace import sockets
 
@@ -63,13 +65,10 @@ def ring_bytes(operation: str, size: int, message: int) -> float:
     >>> ring_bytes("all_reduce", 4, 1024)
     1536.0
     """
-    share = (size - 1) / size
-    return {
-        "all_reduce": 2 * share * message,
-        "all_gather": (size - 1) * float(message),
-        "reduce_scatter": share * message,
-        "all_to_all": share * message,
-    }.get(operation, float("nan"))  # in a broadcast ranks send differently much
+    if operation == "all_to_all":
+        return (size - 1) / size * message
+    # in a broadcast ranks send differently much
+    return terms(operation, size, message)[1] if operation in costs.OPERATIONS else float("nan")
 
 
 # --- on a rank ---

@@ -11,6 +11,7 @@ from labkit.views.graph import graph, graph_text
 from labkit.views.mesh import mesh_explorer, mesh_grid
 from labkit.views.offload import offload, offload_table
 from labkit.views.redraw import redraw
+from labkit.views.scale_explorer import scale_explorer
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
 from labkit.views.stages import stages, stages_static
@@ -36,6 +37,7 @@ __all__ = [
     "offload",
     "offload_table",
     "redraw",
+    "scale_explorer",
     "stages",
     "stages_static",
     "strip",

@@ -1,0 +1,256 @@
+"""What a collective costs in a model: alpha seconds a step and beta seconds a byte, stated, or fitted to times.
+
+Nothing here is measured and nothing is run: what comes out is a model's, and is to be labelled so. The terms:
+
+- ring all_reduce: 2 (p - 1) steps, 2 (p - 1) / p of the message (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+  algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69, 2009);
+- ring all_gather and reduce_scatter, its two halves: p - 1 steps, and (p - 1) / p of the whole (Thakur, Rabenseifner
+  and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19,
+  2005);
+- all_reduce by recursive doubling: log2 p steps of the whole message each (the same paper), for powers of two; other
+  worlds are rounded up. A library takes such an algorithm for small messages.
+
+The arithmetic of the reduction, gamma in these papers, is not kept apart: a fit finds it inside of beta.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "ALGORITHMS",
+    "OPERATIONS",
+    "Compute",
+    "Fit",
+    "Link",
+    "Step",
+    "fit_compute",
+    "fit_link",
+    "step",
+    "terms",
+]
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
+ALGORITHMS = ("ring", "doubling", "best")
+
+
+def terms(operation: str, world_size: int, nbytes: float, algorithm: str = "ring") -> tuple[float, float]:
+    """The steps of a collective and the bytes that each rank sends in them, with `nbytes` on each rank before the call.
+
+    algorithm: 'ring', or 'doubling' (recursive doubling; all_reduce only). Raises ValueError for others, for a world
+    below 1 and for a number of bytes below 0.
+
+    >>> terms("all_reduce", 4, 1024), terms("all_reduce", 4, 1024, "doubling"), terms("all_reduce", 1, 1024)
+    ((6, 1536.0), (2, 2048.0), (0, 0.0))
+    """
+    whole("world_size", world_size)
+    number("bytes", nbytes, zero=True)
+    if operation not in OPERATIONS:
+        raise ValueError(f"no cost is known of {operation!r}: there is {', '.join(OPERATIONS)}")
+    if algorithm not in ALGORITHMS[:2]:
+        raise ValueError(f"unknown algorithm {algorithm!r}: there is {' and '.join(ALGORITHMS[:2])}")
+    others = world_size - 1
+    if algorithm == "doubling":
+        if operation != "all_reduce":
+            raise ValueError(f"recursive doubling is stated for all_reduce here, not for {operation}")
+        doublings = math.ceil(math.log2(world_size))
+        return doublings, float(doublings * nbytes)
+    if operation == "all_gather":
+        return others, float(others * nbytes)
+    share = others / world_size * nbytes
+    return (2 * others, 2 * share) if operation == "all_reduce" else (others, share)
+
+
+@dataclass(frozen=True)
+class Link:
+    """What every rank has to the next one: `alpha` seconds a step and `beta` seconds a byte; `source` says from where.
+
+    Raises ValueError for a constant that is no finite number of 0 or more.
+
+    >>> Link(alpha=10e-6, beta=1 / 25e9).seconds("all_reduce", 2, 0)
+    2e-05
+    >>> Link(alpha=-1, beta=0)
+    Traceback (most recent call last):
+    ValueError: alpha must be a finite number of 0 or more, got -1
+    """
+
+    alpha: float
+    beta: float
+    source: str = "stated"
+
+    def __post_init__(self) -> None:
+        number("alpha", self.alpha, zero=True)
+        number("beta", self.beta, zero=True)
+
+    @property
+    def gbytes_per_s(self) -> float:
+        """1 / beta in GB/s; infinite where a byte costs nothing."""
+        return 1e-9 / self.beta if self.beta else math.inf
+
+    def seconds(self, operation: str, world_size: int, nbytes: float, algorithm: str = "ring") -> float:
+        """The model's seconds for one collective; 'best': by the cheaper algorithm for this message."""
+        if algorithm == "best":
+            both = ALGORITHMS[:2] if operation == "all_reduce" else ALGORITHMS[:1]
+            return min(self.seconds(operation, world_size, nbytes, one) for one in both)
+        steps, sent = terms(operation, world_size, nbytes, algorithm)
+        return steps * self.alpha + sent * self.beta
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What a rank's own work costs: `overhead` seconds a forward whatever its shard, and flops at `rate` a second.
+
+    Raises ValueError for an overhead below 0 or a rate that is not above 0.
+
+    >>> Compute(overhead=1e-3, rate=1e9).seconds(2e6)
+    0.003
+    """
+
+    overhead: float
+    rate: float
+    source: str = "stated"
+
+    def __post_init__(self) -> None:
+        number("overhead", self.overhead, zero=True)
+        number("rate", self.rate)
+
+    def seconds(self, flops: float) -> float:
+        """The model's seconds for so many flops."""
+        return self.overhead + flops / self.rate
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model's step, in seconds: a rank's own work, then its collectives; nothing overlaps.
+
+    >>> Step(0.003, 0.001).share
+    0.25
+    """
+
+    compute: float
+    communication: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.communication
+
+    @property
+    def share(self) -> float:
+        """The communication's share of the step, 0 to 1."""
+        return self.communication / self.seconds if self.seconds else 0.0
+
+
+def step(
+    compute: Compute,
+    link: Link,
+    world_size: int,
+    flops: float,
+    messages: Iterable[float],
+    *,
+    algorithm: str = "ring",
+    crowding: float = 1.0,
+) -> Step:
+    """The model of one step of a rank: its flops, then one all_reduce for each of `messages` (bytes).
+
+    crowding: ranks for each core, where there are more ranks than cores; they take turns, so work takes that many times
+    as long. Raises ValueError for an unknown algorithm, and as `terms` does.
+
+    >>> found = step(Compute(0, 1e9), Link(1e-3, 0), 2, 6e6, [4, 4])
+    >>> found.compute, found.communication
+    (0.006, 0.004)
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {algorithm!r}: there is {', '.join(ALGORITHMS)}")
+    talk = sum(link.seconds("all_reduce", world_size, n, algorithm) for n in messages)
+    return Step(compute.seconds(flops) * max(1.0, crowding), talk)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted Link or Compute, and how far it is from each time it was fitted to: fitted / measured - 1.
+
+    >>> Fit(Link(0, 0), (0.1, -0.3)).worst
+    0.3
+    """
+
+    found: Any
+    residuals: tuple[float, ...]
+
+    @property
+    def worst(self) -> float:
+        """The largest distance, as a share of the measured time."""
+        return max(abs(r) for r in self.residuals)
+
+
+def fit_link(nbytes: Sequence[float], seconds: Sequence[float], world_size: int, source: str = "") -> Fit:
+    """Alpha and beta of a ring of `world_size` ranks out of times of its all_reduce over sizes.
+
+    Give medians: the fit makes the *relative* error least (squares), because a sweep goes over orders of magnitude and
+    the largest size would decide alone otherwise. Neither constant is below 0. Raises ValueError for fewer than two
+    sizes, a world below 2 and times that are not above 0.
+
+    >>> link = fit_link([0, 1000], [2e-5, 3e-5], world_size=2).found
+    >>> round(link.alpha, 9), round(link.beta, 12)
+    (1e-05, 1e-08)
+    """
+    whole("world_size", world_size, 2)
+    parts = [terms("all_reduce", world_size, n) for n in nbytes]
+    (alpha, beta), residuals = _least([p[0] for p in parts], [p[1] for p in parts], seconds)
+    return Fit(Link(alpha, beta, source or f"fitted to {world_size} ranks"), residuals)
+
+
+def fit_compute(flops: Sequence[float], seconds: Sequence[float], source: str = "") -> Fit:
+    """Overhead and rate out of times of a rank's own work on shards of different sizes; fitted as `fit_link` fits.
+
+    Raises ValueError as `fit_link` does, and where more work did not take longer, because no rate can be told then.
+
+    >>> fit_compute([1e6, 3e6], [2e-3, 4e-3]).found
+    Compute(overhead=0.001, rate=1000000000.0, source='fitted')
+    """
+    (overhead, each), residuals = _least([1.0] * len(flops), flops, seconds)
+    if not each:
+        raise ValueError("more work took no more time here, so no rate can be fitted: measure larger shards")
+    return Fit(Compute(round(overhead, 12), round(1 / each, 3), source or "fitted"), residuals)
+
+
+def _least(
+    first: Sequence[float], second: Sequence[float], seconds: Sequence[float]
+) -> tuple[tuple[float, float], tuple[float, ...]]:
+    """Two constants, neither below 0, that make the sum of squared relative errors least; and these errors."""
+    if len({*second}) < 2 or len(first) != len(seconds):
+        raise ValueError("a line needs times at two sizes or more")
+    for one in seconds:
+        number("a time", one)
+    times = np.asarray(seconds, dtype=float)
+    rows = np.stack([np.asarray(first, dtype=float), np.asarray(second, dtype=float)], axis=1)
+    scale = rows.max(axis=0)
+    scaled = rows / scale / times[:, None]
+    found = np.linalg.lstsq(scaled, np.ones(len(times)), rcond=None)[0]
+    if found.min() < 0:  # two constants: the best line within bounds lies on one of the two
+        alone = [float(scaled[:, i].sum() / (scaled[:, i] ** 2).sum()) for i in (0, 1)]
+        ends = [np.array([alone[0], 0.0]), np.array([0.0, alone[1]])]
+        found = min(ends, key=lambda end: float(((scaled @ end - 1) ** 2).sum()))
+    a, b = (float(v) for v in found / scale)
+    return (a, b), tuple(float(v) for v in scaled @ found - 1)
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """Raise ValueError unless `value` is a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def number(name: str, value: Any, zero: bool = False) -> float:
+    """Raise ValueError unless `value` is a finite number above 0 (`zero`: or 0)."""
+    good = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(
+            f"{name} must be a finite number {'of 0 or more' if zero else 'above 0'}, got {value!r}"
+        )
+    return float(value)
