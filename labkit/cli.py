@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default 2)")
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="number of ranks (default: 2, or what it needs)"
+    )
     parser.add_argument(
         "--backend",
         default="auto",
@@ -110,9 +112,9 @@ def _list(given: argparse.Namespace) -> int:
             print(name)
             continue
         experiment = experiments.get(name)
-        print(f"{name:<12} {experiment.QUESTION}\n{'':<12} {experiment.SOURCE}")
+        print(f"{name:<13} {experiment.QUESTION}\n{'':<13} {experiment.SOURCE}")
         for part, what in (getattr(experiment, "PARTS", None) or {}).items():
-            print(f"{'':<12} {name + '/' + part:<24} {what}")
+            print(f"{'':<13} {name + '/' + part:<24} {what}")
     return 0
 
 
@@ -126,9 +128,10 @@ def _measure(name: str, given: argparse.Namespace, quiet: bool, together: bool =
     )
     arguments: dict[str, Any] = options.chosen(name, experiment.OPTIONS, given, sorted(others))
     backend = given.backend
-    if backend == "auto" and hardware.choose(given.ranks, given.device).device == "cpu":
-        backend = experiment.LINK if given.ranks >= 2 else "gloo"
-    with Ranks(given.ranks, given.device, backend, timeout=None, quiet=quiet) as ranks:
+    size = getattr(experiment, "RANKS", 2) if given.ranks is None else given.ranks
+    if backend == "auto" and hardware.choose(size, given.device).device == "cpu":
+        backend = experiment.LINK if size >= 2 else "gloo"
+    with Ranks(size, given.device, backend, timeout=None, quiet=quiet) as ranks:
         return experiment.run(ranks, talk=not quiet, **arguments)
 
 

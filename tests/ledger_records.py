@@ -157,7 +157,15 @@ BASE: dict[str, Record] = {
     },
     "membership.mesh_and_world": {
         "outside": {
-            **DONE, "values": [{"graphs": g, "values": v} for g, v in ((0, [1, 2]), (1, [4, 8]), (1, [4, 8]))],
+            **DONE, "values": [
+                {"graphs": g, "values": v, "called": n, "in_the_mesh": said, "in_the_world": "refused"}
+                for g, v, n, said in (
+                    (0, [1, 2], 0, "outside"), (1, [4, 8], 2, "alike"), (1, [4, 8], 2, "alike"),
+                )
+            ],
+        },
+        "refused": {
+            **DONE, "values": ["rank 0 is outside of 'mesh' and so on; " * 2, *["is in it; is in it"] * 2],
         },
         "stranger": DONE, "world_inside": HUNG,
     },
@@ -505,6 +513,21 @@ CASES: dict[str, list[Record]] = {
     "membership.rank_zero_may_stay_outside": [
         {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}},
         {"outside": {"values": None, "how": "hung"}},
+    ],
+    "membership.symmetry_is_of_a_group": [
+        {}, {"outside": {"values": None, "how": "hung"}},
+        {"outside": {"values": [{"in_the_mesh": "alike", "in_the_world": "alike"}] * 3}},
+        {"outside": {"values": [{"in_the_mesh": "refused", "in_the_world": "refused"}] * 3}},
+    ],
+    "membership.the_mesh_is_alike": [
+        {}, {"outside": {"values": None, "how": "hung"}},
+        {"outside": {"values": [{"graphs": g, "called": 2} for g in (0, 1, 1)]}},
+        {"outside": {"values": [{"graphs": g, "called": n} for g, n in ((0, 0), (1, 2), (2, 2))]}},
+        {"outside": {"values": [{"graphs": g, "called": 0} for g in (0, 1, 1)]}},
+    ],
+    "membership.who_is_outside_is_refused": [
+        {}, {"refused": {"values": None, "how": "hung"}}, {"refused": {"values": ["is in it; is in it"] * 3}},
+        {"refused": {"values": ["rank 0 is outside of 'mesh' and so on; is in it", *["is in it; is in it"] * 2]}},
     ],
     "membership.a_stranger_deadlocks": [
         {"stranger": HUNG}, {"stranger": DONE}, {"stranger": {"how": "failed"}},

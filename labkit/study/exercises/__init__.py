@@ -16,6 +16,7 @@ from labkit.study.exercises import (
     guards,
     loop,
     mean,
+    mesh,
     reading,
     start,
     streams,
@@ -38,6 +39,7 @@ EXERCISES: dict[str, Exercise] = {
         *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
         *(guards.COUNTER, guards.BISECT),
+        mesh.MEAN,
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }
