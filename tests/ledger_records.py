@@ -169,6 +169,10 @@ BASE: dict[str, Record] = {
         },
         "stranger": DONE, "world_inside": HUNG,
     },
+    "growth.growth": {
+        "first_s": 0.1, "per_block_s": 0.05, "per_block_low": 0.04, "per_block_high": 0.06, "exponent": 0.98,
+        "low": 0.9, "high": 1.1,
+    },
     "training.parallel": {
         "ddp": {"right": True, "breaks": 3, "graphs": 1, "collectives_in_backward": 0},
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True, "compiled_right": True, "graphs": 2},
@@ -510,6 +514,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"guarded": {"values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]}},
         {"guarded": {"values": [{"value": 0, "graphs": 2}] * 2}}, {"guarded": {"values": None, "how": "hung"}},
     ],
+    "growth.scales_badly": [{}, {"per_block_low": -0.01}, {"high": 0.9}, {"low": -1.0, "high": -0.5}],
     "membership.rank_zero_may_stay_outside": [
         {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}},
         {"outside": {"values": None, "how": "hung"}},

@@ -36,7 +36,7 @@ TOLERANCE = 1e-4
 def run(
     ranks: Ranks,
     *,
-    blocks: int = 2,
+    blocks: int = 1,
     compiler: str = "eager",
     driver_ms: Sequence[float] = (0.0, 5.0),
     steps: int = 3,
@@ -56,7 +56,7 @@ def run(
     step). Times are those of the slowest mesh rank. Raises ValueError for fewer than three ranks, before any is asked.
 
     >>> with Ranks(3, device="cpu", backend="gloo", quiet=True) as ranks:
-    ...     report = run(ranks, blocks=1, rounds=0)
+    ...     report = run(ranks, rounds=0)
     >>> report.frame[["rank", "role", "graphs", "mesh"]].to_dict("split")["data"]
     [[0, 'driver', 0, 0], [1, 'mesh', 2, 20], [2, 'mesh', 2, 20]]
     """

@@ -142,13 +142,14 @@ def _cost(report: Any, title: str | None = None) -> Figure:
     samples = _table(report, "samples", ["evidence", "variant", "rank", "round", "seconds"])
     mesh = samples[samples["rank"] > 0]
     if title is None:
-        medians = mesh.groupby(["evidence", "variant"], sort=False)["seconds"].median()
         said = []
-        for evidence in pd.unique(mesh["evidence"]):
-            took = medians[evidence]
-            ms = str(evidence).partition(" has ")[2].partition(" of")[0]
-            said.append(f"{took['every collective'] / took['outside']:.1f} times ({ms})")
-        title = f"Rank 0 in every collective: a step of the mesh takes {' and '.join(said)} as long"
+        for verdict in report.verdicts:
+            form, _, evidence = verdict.a.partition(" [")
+            if form == "every collective":
+                ms = evidence.partition(" has ")[2].partition(" of")[0]
+                told = "" if verdict.outcome != "cannot tell" else ", not told from noise"
+                said.append(f"{verdict.ratio:.1f} times as long (it has {ms} to do{told})")
+        title = f"With rank 0 in every collective a step takes {' and '.join(said)}"
     return timings(mesh, title=title, label=report.label, per="step")
 
 
