@@ -90,7 +90,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         "--ranks",
         type=int,
         metavar="N",
-        help="number of ranks (default 2; under torchrun, as many as it started)",
+        help="number of ranks (default: 2, or what it needs; under torchrun, as many as it started)",
     )
     parser.add_argument(
         "--backend",
@@ -115,9 +115,9 @@ def _list(given: argparse.Namespace) -> int:
             print(name)
             continue
         experiment = experiments.get(name)
-        print(f"{name:<12} {experiment.QUESTION}\n{'':<12} {experiment.SOURCE}")
+        print(f"{name:<13} {experiment.QUESTION}\n{'':<13} {experiment.SOURCE}")
         for part, what in (getattr(experiment, "PARTS", None) or {}).items():
-            print(f"{'':<12} {name + '/' + part:<24} {what}")
+            print(f"{'':<13} {name + '/' + part:<24} {what}")
     return 0
 
 
@@ -131,7 +131,8 @@ def _measure(name: str, given: argparse.Namespace, quiet: bool, together: bool =
     )
     arguments: dict[str, Any] = options.chosen(name, experiment.OPTIONS, given, sorted(others))
     backend, nodes = given.backend, given.nodes
-    count = given.ranks if given.ranks is not None else nodes.launch.world_size if nodes else 2
+    needs = getattr(experiment, "RANKS", 2)
+    count = given.ranks if given.ranks is not None else nodes.launch.world_size if nodes else needs
     local = nodes.launch.local_world_size if nodes else count
     if backend == "auto" and hardware.choose(local, given.device).device == "cpu":
         backend = experiment.LINK if count >= 2 and not (nodes and nodes.count > 1) else "gloo"

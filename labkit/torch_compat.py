@@ -239,6 +239,31 @@ def fast_range(name: str) -> Any:
     return require("torch._C._profiler")._RecordFunctionFast(name)
 
 
+@contextlib.contextmanager
+def on_eager_collective(seen: Callable[[str, Any], None]) -> Iterator[None]:
+    """A context in which `seen(name, group)` hears of each eager collective, and `get_world_size`, before it starts."""
+    c10d = require("torch.distributed.distributed_c10d")
+    usual = require("torch.distributed.distributed_c10d._rank_not_in_group")
+
+    def asked(group: Any) -> bool:  # what each of them asks first
+        frame: Any = sys._getframe(1)
+        while frame.f_code.co_filename != c10d.__file__:  # what Dynamo puts in between
+            frame = frame.f_back
+        name, caller = frame.f_code.co_name, frame.f_back.f_code.co_filename
+        inner = name == "get_world_size" and caller.startswith(os.path.dirname(c10d.__file__))
+        if not inner and not name.startswith(
+            ("get_rank", "get_backend", "_", "isend", "irecv", "send", "recv")
+        ):
+            seen(name, group)
+        return usual(group)
+
+    c10d._rank_not_in_group = require("torch.compiler").disable(asked)
+    try:
+        yield
+    finally:
+        c10d._rank_not_in_group = usual
+
+
 def hide_from_dynamo(*codes: types.CodeType) -> None:
     """Make Dynamo run these code objects as they are, instead of trying to compile them; does not import Dynamo."""
     frames = require("torch._C._dynamo.eval_frame")

@@ -77,7 +77,6 @@ BASE = {
         "regions": [1, 1],
         "path": [[True, 3, 0], [True, 3, 0]],
         "planned": ["PlanError", "PlanError"],
-        "outside": ["rank 0 is not one of the ranks of exchange 'x': 1 and 2", "is in it", "is in it"],
     },
     "suite.patience": {"short": "raised", "long": "stalled"},
 }
@@ -148,10 +147,5 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "suite.warmup_calls_are_planned": [{}, {"planned": ["PlanError", "Plan"]}, {"planned": ["Plan", "Plan"]}],
     "suite.regions_leave_less_room": [{}, {"whole": [1, 1]}, {"regions": [1, 2]}],
-    "suite.who_is_outside_is_refused": [
-        {},
-        {"outside": ["is in it", "is in it", "is in it"]},
-        {"outside": ["rank 0 is not one of the ranks", "is in it", "rank 2 is not one of the ranks"]},
-    ],
     "suite.short_timeouts_raise": [{}, {"short": "stalled"}, {"long": "raised"}, {"short": "finished"}],
 }

@@ -166,9 +166,21 @@ BASE: dict[str, Record] = {
     },
     "membership.mesh_and_world": {
         "outside": {
-            **DONE, "values": [{"graphs": g, "values": v} for g, v in ((0, [1, 2]), (1, [4, 8]), (1, [4, 8]))],
+            **DONE, "values": [
+                {"graphs": g, "values": v, "called": n, "in_the_mesh": said, "in_the_world": "refused"}
+                for g, v, n, said in (
+                    (0, [1, 2], 0, "outside"), (1, [4, 8], 2, "alike"), (1, [4, 8], 2, "alike"),
+                )
+            ],
+        },
+        "refused": {
+            **DONE, "values": ["rank 0 is outside of 'mesh' and so on; " * 2, *["is in it; is in it"] * 2],
         },
         "stranger": DONE, "world_inside": HUNG,
+    },
+    "growth.growth": {
+        "first_s": 0.1, "per_block_s": 0.05, "per_block_low": 0.04, "per_block_high": 0.06, "exponent": 0.98,
+        "low": 0.9, "high": 1.1,
     },
     "training.parallel": {
         "ddp": {"right": True, "breaks": 3, "graphs": 1, "collectives_in_backward": 0},
@@ -529,9 +541,25 @@ CASES: dict[str, list[Record]] = {
         {}, {"guarded": {"values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]}},
         {"guarded": {"values": [{"value": 0, "graphs": 2}] * 2}}, {"guarded": {"values": None, "how": "hung"}},
     ],
+    "growth.scales_badly": [{}, {"per_block_low": -0.01}, {"high": 0.9}, {"low": -1.0, "high": -0.5}],
     "membership.rank_zero_may_stay_outside": [
         {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}},
         {"outside": {"values": None, "how": "hung"}},
+    ],
+    "membership.symmetry_is_of_a_group": [
+        {}, {"outside": {"values": None, "how": "hung"}},
+        {"outside": {"values": [{"in_the_mesh": "alike", "in_the_world": "alike"}] * 3}},
+        {"outside": {"values": [{"in_the_mesh": "refused", "in_the_world": "refused"}] * 3}},
+    ],
+    "membership.the_mesh_is_alike": [
+        {}, {"outside": {"values": None, "how": "hung"}},
+        {"outside": {"values": [{"graphs": g, "called": 2} for g in (0, 1, 1)]}},
+        {"outside": {"values": [{"graphs": g, "called": n} for g, n in ((0, 0), (1, 2), (2, 2))]}},
+        {"outside": {"values": [{"graphs": g, "called": 0} for g in (0, 1, 1)]}},
+    ],
+    "membership.who_is_outside_is_refused": [
+        {}, {"refused": {"values": None, "how": "hung"}}, {"refused": {"values": ["is in it; is in it"] * 3}},
+        {"refused": {"values": ["rank 0 is outside of 'mesh' and so on; is in it", *["is in it; is in it"] * 2]}},
     ],
     "membership.a_stranger_deadlocks": [
         {"stranger": HUNG}, {"stranger": DONE}, {"stranger": {"how": "failed"}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from labkit.contract.digests import DigestError, InputDigests, digest
+from labkit.contract.domain import Domain, WrongGroup
 from labkit.contract.eager import assert_in_place, dispatched
 from labkit.contract.exchange import Absent, ContractError, Exchange, rehearse
 from labkit.contract.fingerprints import FingerprintError, Fingerprints, fingerprint
@@ -23,6 +24,7 @@ __all__ = [
     "Contract",
     "ContractError",
     "DigestError",
+    "Domain",
     "Evidence",
     "Exchange",
     "FingerprintError",
@@ -40,6 +42,7 @@ __all__ = [
     "Run",
     "Warm",
     "Watchdog",
+    "WrongGroup",
     "agree",
     "announce",
     "assert_in_place",

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 # every name here is a module with TITLE, QUESTION, SOURCE, run(ranks, ...) -> Report, LINK (the backend that `auto`
-# means on a CPU) and OPTIONS (what the command line may tell `run`); `passed(report)`, where there is one, is False
-# for a report that makes a command fail. One that is a suite has PARTS, its tests by name: `suite/test` runs that one.
+# means on a CPU), OPTIONS (what the command line may tell `run`) and, where it needs more than two ranks, RANKS;
+# `passed(report)`, where there is one, is False for a report that makes a command fail. One that is a suite has PARTS,
+# its tests by name: `suite/test` runs that one.
 NAMES = (
     "cliff",
     "collectives",
@@ -22,6 +23,8 @@ NAMES = (
     "drift",
     "odd_shape",
     "scale",
+    "mesh_or_world",
+    "wrong_group",
     "break-it",
 )
 

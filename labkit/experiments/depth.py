@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from labkit.experiments.options import ROUNDS, Option
 from labkit.experiments.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-from labkit.timing import Verdict, check_rounds, compare, slowest
+from labkit.timing import Verdict, bootstrap_interval, check_rounds, compare, median_interval, slowest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,8 @@ OPTIONS = (
 )
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
 FORMS = (WHOLE, BLOCKS, NESTED)
+PAIRS = ((BLOCKS, WHOLE), (NESTED, WHOLE), (BLOCKS, NESTED))
+WARMUP = -1
 WIDTH = 16
 DEEPEST = 128
 TOLERANCE = 1e-4
@@ -39,6 +42,7 @@ def run(
     *,
     compiler: str = "eager",
     rounds: int = 8,
+    forms: Sequence[str] = FORMS,
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
@@ -49,12 +53,15 @@ def run(
 
     depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'. compiler: 'eager' is
     Dynamo alone, 'inductor' all of it, which takes a hundred times as long on a CPU. rounds: compiles of each form at
-    each depth; below eight no verdict is possible. full: up to 32 blocks, with Inductor. A depth is a point: it is kept
-    when it is done, and an interrupted call goes on behind it.
+    each depth; below eight no verdict is possible. forms: those to take, of 'whole', 'block by block' and 'nested
+    region'. full: up to 32 blocks, with Inductor. A round goes through all depths before the next one begins, so that
+    a machine that is busy for a while is so at every depth. A depth in a round is a point: it is kept when it is done,
+    and an interrupted call goes on behind it.
 
-    `fits` has for each form a line through the medians, seconds = first + per block * depth, and the exponent p of
-    seconds ~ depth^p over the upper half of the depths, with an interval from resampled rounds. Raises ValueError for
-    depths that are no sweep, before any rank is started, and RankError when a rank fails.
+    `fits` has for each form the line seconds = first + per block * depth, and the exponent p of seconds ~ depth^p over
+    the upper half of the depths: fitted in each round, and the median of the rounds with its interval. `slopes` has two
+    forms' seconds a block compared, round by round. Raises ValueError for depths that are no sweep, before any rank is
+    started, and RankError when a rank fails.
 
     >>> import tempfile
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
@@ -65,19 +72,27 @@ def run(
     if full:
         compiler, depths, rounds = "inductor", (1, 2, 4, 8, 16, 32), max(rounds, 8)
     chosen = parse_range("depths", depths, 1, DEEPEST)
+    unknown = [form for form in forms if form not in FORMS]
+    if unknown or not forms:
+        raise ValueError(f"unknown form {unknown[0] if unknown else ''!r}: there is {', '.join(FORMS)}")
     if compiler not in COMPILERS:
         raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
     check_rounds(rounds)
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
-        "compiler": compiler, "rounds": rounds,
+        "compiler": compiler, "rounds": rounds, "forms": list(forms),
     }  # fmt: skip
     sweep = Sweep("depth", settings, folder, fresh, talk)
-    points = {f"{depth} blocks": depth for depth in sorted(set(chosen))}
+    depths = sorted(set(chosen))
+    points = {
+        f"round {i}, {depth} blocks": (depth, i)
+        for i in range(rounds)
+        for depth in random.Random(i).sample(depths, len(depths))
+    }
 
-    def measure(depth: int) -> list[dict[str, Any]]:
-        found = ranks.run(_measure, depth, compiler, rounds, timeout=timeout)
-        return [{"depth": depth, "rank": rank, **row} for rank, rows in found.items() for row in rows]
+    def measure(point: tuple[int, int]) -> list[dict[str, Any]]:
+        found = ranks.run(_measure, *point, compiler, tuple(forms), timeout=timeout)
+        return [{"depth": point[0], "rank": rank, **row} for rank, rows in found.items() for row in rows]
 
     rows = sweep.run(points, measure)
     return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
@@ -118,9 +133,11 @@ def model(depth: int) -> Any:
     return Model()
 
 
-def _measure(depth: int, compiler: str, rounds: int) -> list[dict[str, Any]]:
-    """One row for each form and round: seconds of the first call, compiled from nothing, blocks traced, error."""
-    import random
+_warm: set[str] = set()  # compilers that this process has used
+
+
+def _measure(depth: int, i: int, compiler: str, forms: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A row for each form: seconds of the first call, compiled from nothing, graphs, blocks traced, error."""
     import time
 
     import torch
@@ -133,10 +150,14 @@ def _measure(depth: int, compiler: str, rounds: int) -> list[dict[str, Any]]:
     rows = []
     with torch.no_grad(), torch_compat.no_compile_caches():
         expected = model(depth)(x) + 0
-        for i in range(-1, rounds):  # the first round warms up: imports, and the compiler's own first times
-            for form in random.Random(i).sample(FORMS, len(FORMS)):
+        # once a process: imports, and the compiler's own first times
+        for turn in (i,) if compiler in _warm else (WARMUP, i):
+            for form in random.Random(f"{i} {depth}").sample(forms, len(forms)):
                 torch_compat.dynamo_reset()
-                whole, seen = model(depth), [0, 0]  # graphs, and blocks traced into them
+                whole, seen = (
+                    model(depth if turn != WARMUP else 1),
+                    [0, 0],
+                )  # graphs, and blocks traced into them
 
                 def keep(graph: Any, inputs: Any, seen: list[int] = seen) -> Any:
                     seen[0] += 1
@@ -154,11 +175,14 @@ def _measure(depth: int, compiler: str, rounds: int) -> list[dict[str, Any]]:
                 began = time.perf_counter()
                 y = run(x) + 0
                 seconds = time.perf_counter() - began
+                if turn == WARMUP:
+                    continue
                 error = float((y - expected).abs().max())
                 row = {"form": form, "round": i, "seconds": seconds, "error": error}
                 rows.append(row | {"graphs": seen[0], "traced": seen[1]})
         torch_compat.dynamo_reset()
-    return [row for row in rows if row["round"] != -1]
+    _warm.add(compiler)
+    return rows
 
 
 def bodies(graph: Any) -> int:
@@ -185,9 +209,9 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     by = first.groupby(["depth", "form"], sort=False)["seconds"]
     summary = by.quantile([0.1, 0.5, 0.9]).unstack().set_axis(["p10_s", "median_s", "p90_s"], axis=1)
     summary["n"] = by.count()
-    fits = fit(first)
     tables = {
-        "fits": fits,
+        "fits": fit(first),
+        "slopes": compare_slopes(first),
         "summary": summary.reset_index(),
         "samples": samples,
         "graphs": graphs.reset_index(),
@@ -201,12 +225,12 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     return Report("depth", TITLE, label, tables, verdicts, settings, notes, "labkit.views.depth:figure")
 
 
-def fit(first: pd.DataFrame, resamples: int = 400, seed: int = 0) -> pd.DataFrame:
+def fit(first: pd.DataFrame) -> pd.DataFrame:
     """The growth of each form's seconds (columns depth, form, round, seconds) with depth: a line, and an exponent.
 
-    `first_s` + `per_block_s` * depth is the least-squares line through the medians; `exponent` the slope of log seconds
-    over log depth in the upper half of the depths, at least two of them. `low` and `high` are 99 % of the exponents of
-    rounds drawn anew.
+    In each round a line `first_s` + `per_block_s` * depth is fitted, and the slope of log seconds over log depth in the
+    upper half of the depths, at least two of them; the medians over rounds are given, the slopes with 99 % intervals
+    (`labkit.timing`'s, without ends below eight rounds).
 
     >>> import pandas as pd
     >>> rows = [(d, "whole", r, 0.5 + 0.25 * d) for d in (1, 2, 4) for r in range(3)]
@@ -217,25 +241,78 @@ def fit(first: pd.DataFrame, resamples: int = 400, seed: int = 0) -> pd.DataFram
     import numpy as np
     import pandas as pd
 
-    draw, found = np.random.default_rng(seed), []
+    found = []
     for form, rows in first.groupby("form", sort=False):
-        table = rows.pivot(index="depth", columns="round", values="seconds").sort_index()
-        depths, taken = table.index.to_numpy(float), table.to_numpy()
-        middle = np.median(taken, axis=1)
-        per_block, zero = np.polyfit(depths, middle, 1)
-        upper = slice(min(len(depths) // 2, len(depths) - 2), None)
-
-        def slope(values: Any, depths: Any = depths, upper: slice = upper) -> float:
-            return float(np.polyfit(np.log(depths[upper]), np.log(values[upper]), 1)[0])
-
-        again = [
-            slope(np.median(taken[:, draw.integers(0, taken.shape[1], taken.shape[1])], axis=1))
-            for _ in range(resamples)
-        ]
-        low, high = np.quantile(again, [0.005, 0.995])
-        found.append((form, zero, per_block, slope(middle), float(low), float(high), taken.shape[1]))
-    columns = ["form", "first_s", "per_block_s", "exponent", "low", "high", "n"]
+        slopes, starts, powers = _in_each_round(rows)
+        low, high = _interval(slopes)
+        power = _interval(powers)
+        found.append(
+            (
+                form,
+                float(np.median(starts)),
+                float(np.median(slopes)),
+                low,
+                high,
+                float(np.median(powers)),
+                *power,
+            )
+            + (len(slopes),)
+        )
+    columns = [
+        "form",
+        "first_s",
+        "per_block_s",
+        "per_block_low",
+        "per_block_high",
+        "exponent",
+        "low",
+        "high",
+        "n",
+    ]
     return pd.DataFrame(found, columns=columns)
+
+
+def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:
+    """Two forms' seconds a block in the same rounds: the median difference, its 99 % interval, and an outcome.
+
+    'less' or 'more' only where the whole interval lies on one side of nothing.
+
+    >>> import pandas as pd
+    >>> rows = [(d, f, r, 1 + d * (0.5 if f == "whole" else 0.25)) for d in (1, 2) for r in range(8) for f in FORMS]
+    >>> found = compare_slopes(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"]))
+    >>> found[["a", "b", "difference_s", "outcome"]].to_dict("split")["data"][0]
+    ['block by block', 'whole', -0.25, 'less']
+    """
+    import numpy as np
+    import pandas as pd
+
+    slopes = {form: _in_each_round(rows)[0] for form, rows in first.groupby("form", sort=False)}
+    found = []
+    for a, b in PAIRS:
+        if a not in slopes or b not in slopes:
+            continue
+        apart = [x - y for x, y in zip(slopes[a], slopes[b], strict=True)]
+        low, high = _interval(apart)
+        outcome = "less" if high < 0 else "more" if low > 0 else "cannot tell"
+        found.append((a, b, float(np.median(apart)), low, high, outcome, len(apart)))
+    return pd.DataFrame(found, columns=["a", "b", "difference_s", "low", "high", "outcome", "n"])
+
+
+def _in_each_round(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
+    """For each round: seconds a block, seconds at no block, and the exponent over the deeper half."""
+    import numpy as np
+
+    table = rows.pivot(index="depth", columns="round", values="seconds").sort_index()
+    depths = table.index.to_numpy(float)
+    upper = slice(min(len(depths) // 2, len(depths) - 2), None)
+    lines = [np.polyfit(depths, table[i], 1) for i in table]
+    powers = [np.polyfit(np.log(depths[upper]), np.log(table[i].to_numpy()[upper]), 1)[0] for i in table]
+    return [float(line[0]) for line in lines], [float(line[1]) for line in lines], [float(p) for p in powers]
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    exact, again = median_interval(values), bootstrap_interval(values)
+    return min(exact[0], again[0]), max(exact[1], again[1])
 
 
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
@@ -245,4 +322,4 @@ def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
         form: slowest(f"{form}, {deepest} blocks", {r: list(s) for r, s in rows.groupby("rank")["seconds"]})
         for form, rows in mine.groupby("form", sort=False)
     }
-    return [compare(taken[a], taken[b]) for a, b in ((BLOCKS, WHOLE), (NESTED, WHOLE), (BLOCKS, NESTED))]
+    return [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]

@@ -160,6 +160,7 @@ CAUGHT = (
     "FingerprintError",
     "ContractError",
     "Diverged",
+    "WrongGroup",
 )
 
 

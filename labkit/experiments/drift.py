@@ -6,13 +6,16 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.guards import FRESH
 from labkit.experiments.options import Option
 from labkit.experiments.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TITLE = "Numeric drift: compiled against eager"
 QUESTION = "Do compiled code and eager give the same numbers, and if not, since which stage?"
@@ -58,7 +61,8 @@ def run(
 
     `stages` has for each dtype and stage the share of elements that are not eager's, bit for bit, the largest
     difference, and the root mean square error against the truth, each as median, least and most over the inputs.
-    `first` names the first stage that differs. stages: names of those to run, in their order. Raises ValueError for a
+    `inputs` is how many of them differ at all; `first` names the first stage at which one differs, and the first at
+    which more than half do. stages: names of those to run, in their order. Raises ValueError for a
     dtype, a stage or a number of seeds that does not exist, before any rank is started; RankError when a rank fails.
 
     >>> import tempfile
@@ -163,6 +167,32 @@ def first_drift(
     return next((stage for stage in stages if differ.get(stage, 0) > tolerance), "")
 
 
+def _since(stages: pd.DataFrame) -> dict[str, Any]:
+    """The first stage at which any input differs, in how many it does there, and the first at which most differ."""
+    by = stages.set_index("stage")
+    some = first_drift(dict(by["inputs"]))
+    most = first_drift(dict(by["inputs"] / by["n"]), tolerance=0.5)
+    return {
+        "first stage that differs": some or "none", "inputs": int(by["inputs"].get(some, 0)), "of": int(by["n"].max()),
+        "most differ from": most or "none",
+    }  # fmt: skip
+
+
+def since(row: dict[str, Any]) -> str:
+    """A row of `first` in words: the stage, and where it is a few inputs only, how many, and where most differ.
+
+    >>> since({"first stage that differs": "aot_eager", "inputs": 1, "of": 16, "most differ from": "inductor"})
+    'aot_eager in 1 of 16 inputs, inductor in most'
+    >>> since({"first stage that differs": "inductor", "inputs": 16, "of": 16, "most differ from": "inductor"})
+    'inductor'
+    """
+    some, most = row["first stage that differs"], row["most differ from"]
+    if some == most:
+        return str(some)
+    rest = f"{most} in most" if most != "none" else "no stage in most"
+    return f"{some} in {row['inputs']} of {row['of']} inputs, {rest}"
+
+
 def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, label: str) -> Report:
     import pandas as pd
 
@@ -173,18 +203,12 @@ def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, 
     for column in ("differ", "ratio"):
         stages[f"{column}_min"], stages[f"{column}_max"] = by[column].min(), by[column].max()
     stages["ratio"], stages["n"] = by["ratio"].median(), by["seed"].count()
+    stages["inputs"] = by["differ"].agg(lambda differ: int((differ > 0).sum()))
     stages = stages.reset_index()
     first = pd.DataFrame(
-        [
-            {
-                "dtype": dtype,
-                "first stage that differs": first_drift(dict(mine.groupby("stage")["differ"].max()))
-                or "none",
-            }
-            for dtype, mine in samples.groupby("dtype", sort=False)
-        ]
+        [{"dtype": dtype, **_since(mine)} for dtype, mine in stages.groupby("dtype", sort=False)]
     )
-    notes = [f"{row['dtype']}: {row['first stage that differs']}" for row in first.to_dict("records")]
+    notes = [f"{row['dtype']}: {since(row)}" for row in first.to_dict("records")]
     notes = ["first stage that differs from eager: " + "; ".join(notes), *([resumed] if resumed else [])]
     tables = {"stages": stages, "first": first, "samples": samples}
     return Report("drift", TITLE, label, tables, [], settings, notes, "labkit.views.drift:figure")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.ranks import RankError, Ranks
@@ -23,7 +23,7 @@ LENGTHS = {SAME: (4, 4, 4), FIRST: (6, 6, 6), LATER: (4, 6, 8)}  # of the last r
 
 def run(
     ranks: Ranks,
-    help: tuple[str, ...] = HELP,
+    help: Sequence[str] = HELP,
     *,
     timeout: float = 60.0,
     stall: float = 4.0,
@@ -37,6 +37,11 @@ def run(
 
     Runs on ranks like `ranks`, because a group that timed out is good for nothing. Raises ValueError for a help that
     does not exist, before any rank is started.
+
+    >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
+    ...     report = run(ranks, ["none"])
+    >>> report.frame[["differs", "outcome"]].to_dict("split")["data"]
+    [['no rank', 'right'], ['from the first call', 'right'], ['from the second call', 'error']]
     """
     import pandas as pd
 
@@ -54,7 +59,10 @@ def run(
                     print(f"{when}, {name}: {rows[-1]['outcome']}", flush=True)
     settings = provenance(backend=ranks.backend, device=ranks.device, world_size=ranks.world_size)
     notes = [f"{r['differs']}, {r['help']}: {r['outcome']}" for r in rows]
-    return Report("odd_shape", TITLE, ranks.label, {"outcomes": pd.DataFrame(rows)}, [], settings, notes)
+    view = "labkit.views.odd_shape:figure"
+    return Report(
+        "odd_shape", TITLE, ranks.label, {"outcomes": pd.DataFrame(rows)}, [], settings, notes, view
+    )
 
 
 def _attempt(ranks: Ranks, when: str, name: str) -> dict[str, Any]:

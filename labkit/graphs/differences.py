@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from labkit.trace.events import collective_op
+from labkit.trace.events import collective_op, point_to_point
 
 __all__ = ["Difference", "Step", "first_difference"]
 
@@ -90,7 +90,7 @@ def _steps(
                 if b := why.get(e["compile_id"]):  # which it will execute, after its graph
                     sign = f"break {b['place']} {b['reason']}"
                     steps.append(Step("break", b["reason"], e["start_us"], e["end_us"], b["place"], sign))
-            elif e["kind"] == "collective":
+            elif e["kind"] == "collective" and not point_to_point(e["name"]):
                 op = collective_op(e["name"])
                 shapes = f" of {e['shapes']}" if e["shapes"] else ""
                 sign = f"collective {op} {e['shapes']}"

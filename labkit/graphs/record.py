@@ -15,6 +15,7 @@ from labkit.graphs import tables
 from labkit.graphs.differences import Difference, first_difference
 from labkit.graphs.frame import Frames
 from labkit.graphs.frame import together as all_together
+from labkit.trace.events import point_to_point
 
 __all__ = ["Record", "merge"]
 
@@ -130,14 +131,15 @@ class Record:
     def counts(self) -> pd.DataFrame:
         """One row a rank, counted by execution: regions, breaks, at_collective, collectives and lookups per forward.
 
-        Several forwards that differ give their mean. `breaks` counts every run of a region whose compile ended in a
-        break. One break in a function that was inlined breaks its caller as well: of four disabled collectives in a
-        block, let two be in a norm's `forward` and two in the block's own. The block's frame breaks at the call of a
-        norm, then the norm's frame at its collective. So a block has 9 regions and 6 breaks, and 4 of these stand
-        directly at a collective (`at_collective`): 360, 240 and 160 in 40 blocks. With all four collectives in modules
-        of their own it is 11, 8 and 4: 440, 320 and 160. The other columns are static, they do not grow with the
-        number of calls: `graphs`, `static_breaks` (compiles that ended in a break; Dynamo's own counters agree, but for
-        branches on data, which they leave out), `skips` (frames given up) and `recompiles`.
+        Several forwards that differ give their mean, and a message between two ranks is no collective. `breaks` counts
+        every run of a region whose compile ended in a break. One break in a function that was inlined breaks its caller
+        as well: of four disabled collectives in a block, let two be in a norm's `forward` and two in the block's own.
+        The block's frame breaks at the call of a norm, then the norm's frame at its collective. So a block has 9
+        regions and 6 breaks, and 4 of these stand directly at a collective (`at_collective`): 360, 240 and 160 in 40
+        blocks. With all four collectives in modules of their own it is 11, 8 and 4: 440, 320 and 160. The other columns
+        are static, they do not grow with the number of calls: `graphs`, `static_breaks` (compiles that ended in a
+        break; Dynamo's own counters agree, but for branches on data, which they leave out), `skips` (frames given up)
+        and `recompiles`.
         """
         rows = []
         for rank in self.ranks:
@@ -145,7 +147,7 @@ class Record:
             events, breaks, graphs = mine["events"], mine["breaks"], mine["graphs"]
             inside = events[events["forward"] >= 0]
             forwards = int((inside["kind"] == "forward").sum())
-            kinds = inside["kind"].value_counts()
+            kinds = inside[~inside["name"].map(point_to_point)]["kind"].value_counts()
             ended = breaks[breaks["kind"] == "break"]
             rows.append(
                 {
@@ -173,13 +175,14 @@ class Record:
         lengths = self.segments.assign(us=self.segments["end_us"] - self.segments["start_us"])
         return lengths.groupby(["rank", "forward", "kind"])["us"].sum().reset_index()
 
-    def first_difference(self) -> Difference | None:
-        """The first thing that two ranks of a merged record did differently, or None.
+    def first_difference(self, ranks: Iterable[int] | None = None) -> Difference | None:
+        """The first thing that two ranks of a merged record (or two of `ranks`) did differently, or None.
 
         Compared in order, forward by forward: regions (function and graph, whatever their ids), breaks (reason and
         place) and collectives (operation, and shapes when recorded with `shapes=True`).
         """
-        return first_difference(self.events, self.graphs, self.breaks)
+        events = self.events if ranks is None else self.events[self.events["rank"].isin(list(ranks))]
+        return first_difference(events, self.graphs, self.breaks)
 
     # --- ranks together, and on disk ---
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from labkit.trace.profiler import BODY, FORWARD, RawEvent
 
-__all__ = ["Event", "collective_op", "tidy"]
+__all__ = ["Event", "collective_op", "point_to_point", "tidy"]
 
 REGION = "Torch-Compiled Region: "
 LOOKUP = "TorchDynamo Cache Lookup"
@@ -66,6 +66,15 @@ def collective_op(name: str) -> str:
     """
     op = name.rsplit(":", 1)[-1].strip("_")
     return _SPELLING.get(op, op)
+
+
+def point_to_point(name: str) -> bool:
+    """Whether an event is a message between two ranks: the others of the group do not take part in it.
+
+    >>> point_to_point("c10d::recv_"), point_to_point("c10d::broadcast_")
+    (True, False)
+    """
+    return collective_op(name) in ("send", "recv", "recv_any_source")
 
 
 _SPELLING = {
@@ -218,6 +227,7 @@ def _reach(events: list[Event]) -> None:
     """Extend each blocking collective over its transfer, where its thread did nothing else until that had ended.
 
     A call with `async_op=True` goes on to other work; should it only run Python meanwhile, it looks like waiting here.
+    Of a receive gloo shows no transfer: it reaches to whatever its thread does next.
     """
     calls = [i for i, e in enumerate(events) if e.kind == "collective" and e.name.startswith("c10d::")]
     taken: set[int] = set()
@@ -229,11 +239,18 @@ def _reach(events: list[Event]) -> None:
             continue
         call = events[before[-1]]
         taken.add(before[-1])
-        after = events[before[-1] + 1 : before[-1] + 2]
-        ends = [e.start for e in after if e.thread == call.thread]
-        ends += [events[call.parent].end] if call.parent >= 0 else []
-        if call.end < transfer.end <= min(ends, default=transfer.end):
+        if call.end < transfer.end <= _next(events, before[-1], transfer.end):
             call.end = transfer.end
+    for i in calls:
+        if collective_op(events[i].name) == "recv":
+            events[i].end = max(events[i].end, _next(events, i, events[i].end))
+
+
+def _next(events: list[Event], i: int, otherwise: int) -> int:
+    """When the thread of event `i` does something else, or what it lies in ends."""
+    ends = [e.start for e in events[i + 1 : i + 2] if e.thread == events[i].thread]
+    ends += [events[events[i].parent].end] if events[i].parent >= 0 else []
+    return min(ends, default=otherwise)
 
 
 def _number(events: list[Event], forwards: list[tuple[int, int]]) -> None:

@@ -22,8 +22,10 @@ MARKERS = "osD^vPX*"
 
 
 @styled
-def timings(samples: pd.DataFrame, title: str | None = None, label: str = "") -> Figure:
+def timings(samples: pd.DataFrame, title: str | None = None, label: str = "", per: str = "forward") -> Figure:
     """Draw every rank's times: faint rounds, a bar from p10 to p90, the median, in ms and as frames a second.
+
+    `per` is what a sample is the time of; only a forward makes a frame.
 
     `samples` has variant, rank, round and seconds; with a column `evidence` each kind of evidence gets a panel and
     a time axis of its own, because they measure different things.
@@ -49,18 +51,20 @@ def timings(samples: pd.DataFrame, title: str | None = None, label: str = "") ->
         sheet.text("median of all ranks", left=sheet.width - RIGHT + 0.13, top=sheet.top - 0.16, **quiet)
         sheet.top += 0.03
         ax = sheet.axes(LEFT, sheet.width - LEFT - RIGHT, lanes)
-        _timing_rows(ax, part, variants, ranks)
+        _timing_rows(ax, part, variants, ranks, per)
         medians_ms = part.groupby("variant", sort=False)["seconds"].median() * 1e3
         sheet.say(
             f"Medians{f', {name}' if name else ''}: "
             + ", ".join(f"{v} {ms:.3g} ms" for v, ms in medians_ms.items())
         )
-        ax.set_xlabel("ms per forward", labelpad=1)
+        ax.set_xlabel(f"ms per {per}", labelpad=1)
         sheet.top += 0.44
     return sheet.finish(label)
 
 
-def _timing_rows(ax: Axes, part: pd.DataFrame, variants: Sequence[str], ranks: Sequence[int]) -> None:
+def _timing_rows(
+    ax: Axes, part: pd.DataFrame, variants: Sequence[str], ranks: Sequence[int], per: str
+) -> None:
     step, pitch = 0.14, 0.14 * len(ranks) + 0.16
     ax.set_ylim(len(variants) * pitch, 0)
     centres = []
@@ -87,7 +91,8 @@ def _timing_rows(ax: Axes, part: pd.DataFrame, variants: Sequence[str], ranks: S
             ax.plot([low, high], [y, y], color=colour, linewidth=4.5, alpha=0.3, solid_capstyle="butt")
             ax.plot(median, y, MARKERS[j % 8], color=colour, markersize=6, markeredgecolor="white", zorder=4)
         median = float(np.median(mine["seconds"]) * 1e3)
-        beside(ax, middle, f"{median:.3g} ms    {1000 / median:.3g} frames/s")
+        rate = f"    {1000 / median:.3g} frames/s" if per == "forward" else ""
+        beside(ax, middle, f"{median:.3g} ms{rate}")
     names(ax, centres, variants)
     # a round in which the machine was busy elsewhere must not squeeze all others into a corner
     slow = float(part.groupby(["variant", "rank"])["seconds"].quantile(0.9).max() * 1e3)

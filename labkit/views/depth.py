@@ -21,21 +21,27 @@ LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested 
 def figure(report: Any, which: str = "growth", title: str | None = None) -> Figure:
     """Draw the report of `labkit.experiments.depth`: 'growth', seconds of the first call over the number of blocks.
 
-    A mark is the median over rounds, its bar reaches from the tenth to the ninetieth percentile, the line is the fit.
+    A mark is the median over rounds, its bar reaches from the tenth to the ninetieth percentile, the line is the median
+    of the rounds' own fits.
     Raises ValueError for another figure or a missing table.
     """
     if which != "growth":
         raise ValueError(f"no figure {which!r} of this report: there is growth")
     summary = _table(report, "summary", ["depth", "form", "p10_s", "median_s", "p90_s", "n"])
-    fits = _table(report, "fits", ["form", "first_s", "per_block_s", "exponent", "low", "high"])
+    fits = _table(
+        report,
+        "fits",
+        ["form", "first_s", "per_block_s", "per_block_low", "per_block_high", "exponent", "low", "high"],
+    )
     sheet = Sheet()
     if summary.empty:
         return empty(sheet, title, "No model was compiled", report.label)
     compiler = report.provenance.get("compiler", "?")
     what = "Dynamo alone" if compiler == "eager" else f"backend {compiler}"
     sheet.title(
-        title or _finding(fits),
-        f"First call, compiled from nothing, {what}; median, tenth to ninetieth percentile, n={summary['n'].min()}.",
+        title or _finding(report, fits),
+        f"First call, compiled from nothing, {what}; median, tenth to ninetieth percentile, n={summary['n'].min()}. "
+        "Right: the fitted growth, median of the rounds' own lines with its 99% interval.",
     )
     ax = sheet.axes(0.75, 6.2, 3.4)
     for i, (form, rows) in enumerate(summary.groupby("form", sort=False)):
@@ -56,7 +62,8 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
             alpha=0.7,
         )
         last = line["first_s"] + line["per_block_s"] * ends[1]
-        text = f"{form}: {line['first_s']:.2f} s {line['per_block_s'] * 1e3:+.0f} ms a block"
+        ends_ms = f"{line['per_block_low'] * 1e3:.0f} to {line['per_block_high'] * 1e3:.0f}"
+        text = f"{form}: {line['per_block_s'] * 1e3:.0f} ms a block ({ends_ms})"
         ax.annotate(
             text, (ends[1], last), xytext=(14, 0), textcoords="offset points", va="center", fontsize=style.SMALL + 0.5,
             color=colour, annotation_clip=False, fontweight="bold",
@@ -65,7 +72,7 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
         medians = ", ".join(
             f"{d} blocks {m:.2f} s" for d, m in zip(rows["depth"], rows["median_s"], strict=True)
         )
-        sheet.say(f"{text}, {power}: {medians}")
+        sheet.say(f"{text}, {line['first_s']:.2f} s at no block, {power}: {medians}")
     ax.set(
         ylim=(0, None),
         xlabel="blocks",
@@ -77,12 +84,19 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
     return sheet.finish(report.label)
 
 
-def _finding(fits: pd.DataFrame) -> str:
+def _finding(report: Any, fits: pd.DataFrame) -> str:
     by = fits.set_index("form")["per_block_s"]
     if "whole" not in by:
         return "Compile time over depth"
-    others = [f"{name} {value * 1e3:.0f}" for name, value in by.items() if name != "whole"]
-    return f"Each block costs the whole model {by['whole'] * 1e3:.0f} ms more; {', '.join(others)} ms"
+    slopes = _table(report, "slopes", ["a", "b", "outcome"])
+    told = slopes[slopes["b"] == "whole"].set_index("a")["outcome"]
+    words = {"cannot tell": "cannot be told apart", "less": "less", "more": "more"}
+    others = [
+        f"{name} {value * 1e3:.0f} ({words.get(told.get(name, ''), '?')})"
+        for name, value in by.items()
+        if name != "whole"
+    ]
+    return f"A further block costs the whole model {by['whole'] * 1e3:.0f} ms; {', '.join(others)}"
 
 
 def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:

@@ -36,12 +36,18 @@ BOX, LANE = 1.5, 0.5
 
 
 @styled
-def figure(report: Any, which: str = "matrix", drill: str | None = None, title: str | None = None) -> Figure:
+def figure(
+    report: Any,
+    which: str = "matrix",
+    drill: str | None = None,
+    title: str | None = None,
+    what: str = "what rank 1 does otherwise",
+) -> Figure:
     """Draw the report of `labkit.experiments.divergence`.
 
-    'matrix': what came of each drill under each defence. 'difference': the collectives of each rank in one drill
-    without a defence, the first that differ outlined. Raises ValueError for another figure, a drill that the report
-    does not have, or a missing table.
+    'matrix': what came of each drill under each defence; `what` names the rows. 'difference': the collectives of each
+    rank in one drill without a defence, the first that differ outlined. Raises ValueError for another figure, a drill
+    that the report does not have, or a missing table.
     """
     if which == "difference":
         calls = _table(report, "collectives", ["drill", "rank", "number", "op", "what", "place", "ended"])
@@ -57,13 +63,14 @@ def figure(report: Any, which: str = "matrix", drill: str | None = None, title: 
         return empty(sheet, title, "No drill was run", report.label)
     drills, defences = list(pd.unique(found["drill"])), list(pd.unique(found["defence"]))
     sheet.title(title or _finding(found), MEANS)
-    wide = (sheet.width - LEFT - 0.2) / len(defences)
-    ax = sheet.axes(LEFT, wide * len(defences), ROW * len(drills), top=sheet.top + 0.26)
+    left = max(LEFT, 0.45 + max(style.text_width(name, style.SMALL + 0.5) for name in drills))
+    wide = (sheet.width - left - 0.2) / len(defences)
+    ax = sheet.axes(left, wide * len(defences), ROW * len(drills), top=sheet.top + 0.26)
     ax.set(xlim=(0, len(defences)), ylim=(len(drills), 0))
     ax.spines[:].set_visible(False)
     ax.set_yticks([i + 0.5 for i in range(len(drills))], drills)
     ax.set_xticks([i + 0.5 for i in range(len(defences))], [_head(name) for name in defences])
-    ax.set_ylabel("what rank 1 does otherwise", fontsize=style.SMALL)
+    ax.set_ylabel(what, fontsize=style.SMALL)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
     for row in found.to_dict("records"):

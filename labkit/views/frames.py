@@ -117,10 +117,16 @@ def of_report(report: Any, variant: str | None = None, blocks: int | None = None
     return SimpleNamespace(**found)
 
 
-def forward(record: Any, number: int | str = 0, ranks: Sequence[int] | None = None) -> Forward:
+def forward(
+    record: Any,
+    number: int | str = 0,
+    ranks: Sequence[int] | None = None,
+    alike: Sequence[Sequence[int]] | None = None,
+) -> Forward:
     """Take one forward out of a record (or of tables shaped like one): by number, or the 'typical' one.
 
-    Typical is the forward whose time, on its slowest rank, is the median of all forwards.
+    Typical is the forward whose time, on its slowest rank, is the median of all forwards. `alike`: the groups within
+    which ranks are compared, by default one of all ranks.
 
     Raises ValueError for a missing table or column, a forward or rank that was not recorded, or several variants.
     """
@@ -173,7 +179,9 @@ def forward(record: Any, number: int | str = 0, ranks: Sequence[int] | None = No
         breaks = breaks[breaks["rank"].isin(ranks)]
     marks, reasons = steps.breaks(segments, events, breaks, ranks)
     counts = steps.counts(segments, events, marks, ranks, _known_counts(record, len(recorded)))
-    difference = _difference(record, int(number), segments, ranks, origin)
+    groups = [ranks] if alike is None else [[rank for rank in ranks if rank in group] for group in alike]
+    apart = (_difference(record, int(number), segments, group, origin) for group in groups if len(group) > 1)
+    difference = next((found for found in apart if found is not None), None)
     return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference)
 
 
@@ -202,7 +210,7 @@ def _difference(
     method = getattr(record, "first_difference", None)
     if not callable(method):
         return steps.difference(segments, ranks)
-    found = method()
+    found = method(ranks)
     if found is None or found.forward != number or len(ranks) < 2:
         return None
     spans = {

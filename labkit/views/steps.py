@@ -9,6 +9,7 @@ import pandas as pd
 
 __all__ = ["Difference", "Reason", "breaks", "collectives", "counts", "difference", "narrow", "region_runs"]
 
+NONE = r"wait|_wrap|::send|::recv"  # a message is between two ranks: others of the group have no part in it
 COUNTS = ("regions", "breaks", "collectives")
 
 
@@ -50,8 +51,8 @@ def region_runs(segments: pd.DataFrame) -> pd.DataFrame:
 
 
 def collectives(frame: pd.DataFrame) -> pd.DataFrame:
-    """Events or segments of collectives, without waiting for one or wrapping its result."""
-    mine = frame[(frame["kind"] == "collective") & ~frame["name"].astype(str).str.contains("wait|_wrap")]
+    """Events or segments of collectives, without waiting for one or wrapping its result, and no messages."""
+    mine = frame[(frame["kind"] == "collective") & ~frame["name"].astype(str).str.contains(NONE)]
     return mine[mine["thread"] == "main"] if "thread" in mine.columns else mine
 
 

@@ -31,6 +31,7 @@ def strip(
     ranks: Sequence[int] | None = None,
     title: str | None = None,
     label: str = "",
+    alike: Sequence[Sequence[int]] | None = None,
 ) -> Figure:
     """Draw one forward, a lane per rank on one shared time axis: compute, collectives, lookups, entries, gaps, breaks.
 
@@ -39,7 +40,8 @@ def strip(
     whole forward: (start, end) in ms, 'block' for a typical block, 'difference' for the first place where ranks
     differ, 'whole' for none; by default a block when the whole is too dense to read. Transfers that run on other
     threads stand as a thin lane below a rank's own; a bar's height says its kind, as its colour does; breaks are
-    numbered above it and listed with reason and place.
+    numbered above it and listed with reason and place. `alike` are the groups within which ranks have to do the same,
+    such as [[1, 2]] where rank 0 stays outside; by default all of them.
 
     Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
 
@@ -51,7 +53,7 @@ def strip(
     Eager: no collective and no compiled region in one forward
     """
     record = frames.whole(record)
-    run = _take(record, forward, ranks)
+    run = _take(record, forward, ranks, alike)
     label = label or str(getattr(record, "label", "") or "")
     sheet = Sheet()
     sheet.title(finding(run) if title is None else title)
@@ -136,8 +138,13 @@ def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None 
 NOTHING = "nothing was recorded: no forward ran inside the record"
 
 
-def _take(record: Any, number: int | str, ranks: Sequence[int] | None) -> Forward:
-    return record if isinstance(record, Forward) else frames.forward(record, number, ranks)
+def _take(
+    record: Any,
+    number: int | str,
+    ranks: Sequence[int] | None,
+    alike: Sequence[Sequence[int]] | None = None,
+) -> Forward:
+    return record if isinstance(record, Forward) else frames.forward(record, number, ranks, alike)
 
 
 def _line(run: Forward, rank: int) -> str:

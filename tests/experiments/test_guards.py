@@ -151,10 +151,68 @@ def test_depth_traces_each_block_or_one_of_them(shm_ranks, tmp_path):
     assert "block by block:" in report.figure().summary
 
 
+def test_depth_goes_on_in_the_round_where_it_was_stopped(shm_ranks, tmp_path, monkeypatch):
+    run, calls = shm_ranks.run, []
+
+    def stopped(*arguments, **rest):
+        calls.append(arguments)
+        if len(calls) == 4:  # of two rounds of two depths: in the last point
+            raise KeyboardInterrupt
+        return run(*arguments, **rest)
+
+    ask = {"depths": [1, 2], "rounds": 2, "forms": [depth.WHOLE], "folder": tmp_path}
+    monkeypatch.setattr(shm_ranks, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        depth.run(shm_ranks, **ask)
+    report = depth.run(shm_ranks, **ask)
+    assert report.provenance["resumed"] == 3 and len(calls) == 5
+    assert report.tables["summary"]["n"].tolist() == [2, 2] and report.tables["slopes"].empty
+    with pytest.raises(
+        ValueError, match="unknown form 'half': there is whole, block by block, nested region"
+    ):
+        depth.run(shm_ranks, forms=["half"])
+
+
 def test_the_fit_finds_the_growth_that_is_there():
     rows = [(d, "whole", r, 0.1 * d**2 * (1 + 0.01 * r)) for d in (1, 2, 4, 8) for r in range(8)]
     found = depth.fit(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])).iloc[0]
     assert found["exponent"] == pytest.approx(2) and found["low"] <= 2 <= found["high"] + 1e-9
+
+
+def test_one_busy_round_moves_neither_the_line_nor_the_verdict():
+    cost = {depth.WHOLE: 0.04, depth.NESTED: 0.04, depth.BLOCKS: 0.0}
+    rows = [
+        (d, form, r, (0.1 + per * d) * (1 + 0.01 * ((d + r) % 3)) * (5 if r == 3 and d == 4 else 1))
+        for d in (1, 2, 4) for r in range(9) for form, per in cost.items()
+    ]  # fmt: skip
+    first = pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])
+    line = depth.fit(first).set_index("form").loc[depth.WHOLE]
+    assert line["per_block_s"] == pytest.approx(0.04, rel=0.1) and line["first_s"] == pytest.approx(
+        0.1, rel=0.1
+    )
+    told = depth.compare_slopes(first).set_index(["a", "b"])["outcome"]
+    assert told.to_dict() == {
+        (depth.BLOCKS, depth.WHOLE): "less",
+        (depth.NESTED, depth.WHOLE): "cannot tell",
+        (depth.BLOCKS, depth.NESTED): "less",
+    }
+    few = depth.compare_slopes(first[first["round"] < 4])
+    assert set(few["outcome"]) == {"cannot tell"}, "below eight rounds no interval has ends"
+
+
+def test_what_is_said_of_a_drift_follows_the_numbers():
+    rows = [
+        {"dtype": "bfloat16", "stage": stage, "rank": 0, "seed": i, "differ": 0.5 if i < many else 0.0,
+         "largest": 0.1, "error": 0.1, "eager_error": 0.1}
+        for stage, many in (("eager", 0), ("aot_eager", 3), ("inductor", 16))
+        for i in range(16)
+    ]  # fmt: skip
+    report = drift._report(rows, {}, "", "gloo · cpu")
+    assert report.notes[0].endswith("bfloat16: aot_eager in 3 of 16 inputs, inductor in most")
+    assert "in most inputs: bfloat16 from inductor on" in report.figure().summary
+    assert "aot_eager: 0.0% differ (in 3 of 16 inputs some)" in report.figure().summary
+    nowhere = drift._report([{**row, "differ": 0.0} for row in rows], {}, "", "gloo · cpu")
+    assert nowhere.notes[0].endswith("bfloat16: none") and "bfloat16 nowhere" in nowhere.figure().summary
 
 
 @pytest.mark.slow
@@ -214,7 +272,13 @@ def test_the_map_says_where_ranks_differ_and_freezes_what_gives_up(tmp_path):
 @pytest.mark.slow
 def test_a_shape_that_changes_late_on_one_rank_needs_guard_collectives():
     with Ranks(2, device="cpu", backend="gloo", quiet=True) as two:
-        found = odd_shape.run(two, ("none", "guard collectives")).frame.set_index(["differs", "help"])
+        report = odd_shape.run(two, ("none", "guard collectives"))
+    said = report.figure().summary
+    assert "from the second call error; mended by guard collectives" in said
+    assert "from the second call, guard collectives: right, graphs 2 / 2, dynamic" in said
+    with pytest.raises(ValueError, match="no figure 'pie'"):
+        report.figure("pie")
+    found = report.frame.set_index(["differs", "help"])
     ended = found["outcome"]
     assert ended[odd_shape.SAME, "none"] == ended[odd_shape.FIRST, "none"] == "right"
     assert (

@@ -12,6 +12,7 @@ import wrong_break_it
 import wrong_groups
 import wrong_guardrails
 import wrong_guards
+import wrong_mesh
 import wrong_programs
 import wrong_readings
 import wrong_scale
@@ -353,6 +354,7 @@ MISTAKES = {
     "cliff.gate": GATE,
     "cliff.loop": LOOP,
     "cliff.audit": AUDIT,
+    "mesh.mean": wrong_mesh.MEANS,
     "symmetry.parity": wrong_symmetry.SETTINGS,
     "symmetry.plan": wrong_symmetry.PLANS,
     "symmetry.repair": wrong_symmetry.BRANCHES,

@@ -20,6 +20,7 @@ from labkit.study.checks import (
     endings,
     functional,
     groups,
+    growth,
     guards,
     logs,
     membership,
@@ -45,7 +46,7 @@ PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
     *(stream_programs, stream_code, stream_offload, streams, logs, reference),
-    *(contract, endings, suite, barriers, whole),
+    *(contract, endings, suite, barriers, whole, growth),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

@@ -71,7 +71,6 @@ def warming(bench: Bench) -> Seen:
         "regions": list(bench.run(_regional, True)),
         "path": list(bench.run(_path)),
         "planned": _planned(),
-        "outside": _outside(),
     }
 
 
@@ -202,20 +201,6 @@ def _planned() -> list[str]:
     return [type(end).__name__ for end in contract.rehearse(2, body, timeout=5.0)]
 
 
-def _outside() -> list[str]:
-    """What becomes of ranks 0 to 2 at an exchange of ranks 1 and 2."""
-    import torch.distributed as dist
-
-    store, ends = dist.HashStore(), []
-    for rank in range(3):
-        try:
-            contract.Exchange(store, rank, [1, 2], "check-outside")
-            ends.append("is in it")
-        except ValueError as error:
-            ends.append(str(error))
-    return ends
-
-
 @judging(warming)
 def warmup_is_in_lockstep(seen: Seen) -> Result:
     """Where one rank still compiles, all ranks make another round, as many on each."""
@@ -265,14 +250,6 @@ def regions_leave_less_room(seen: Seen) -> Result:
     whole, regions = seen["whole"], seen["regions"]
     right = len(set(whole)) > 1 and len(set(regions)) == 1
     return verdict(right, f"graphs by rank: {whole} compiled whole, {regions} layer by layer")
-
-
-@judging(warming)
-def who_is_outside_is_refused(seen: Seen) -> Result:
-    """A rank outside a mesh that enters the mesh's exchange is refused before it can wait for anybody."""
-    zero, *others = seen["outside"]
-    right = zero.startswith("rank 0 is not one of the ranks") and others == ["is in it", "is in it"]
-    return verdict(right, zero)
 
 
 @probe

@@ -16,6 +16,7 @@ from labkit.study.exercises import (
     guards,
     loop,
     mean,
+    mesh,
     reading,
     scale,
     start,
@@ -40,6 +41,7 @@ EXERCISES: dict[str, Exercise] = {
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
         *(guards.COUNTER, guards.BISECT),
         scale.BEST,
+        mesh.MEAN,
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }
