@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import wrong_answers
 import wrong_break_it
+import wrong_cold
 import wrong_groups
 import wrong_guardrails
 import wrong_guards
@@ -357,6 +358,7 @@ MISTAKES = {
     "symmetry.repair": wrong_symmetry.BRANCHES,
     "guards.counter": wrong_guards.COUNTERS,
     "guards.bisect": wrong_guards.BISECTIONS,
+    "cold.warmup": wrong_cold.WARMUPS,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
 }

@@ -10,6 +10,7 @@ from labkit.study.exercises import (
     audit,
     break_it,
     broadcast,
+    cold,
     compiled_streams,
     gate,
     groups,
@@ -38,6 +39,7 @@ EXERCISES: dict[str, Exercise] = {
         *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
         *(guards.COUNTER, guards.BISECT),
+        cold.WARMUP,
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }
