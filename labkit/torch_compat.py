@@ -703,7 +703,7 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
             if said.get("ph") in ("B", "E"):
                 seen.append((said["ts"] / 1e6, said["ph"], said["name"], threading.get_ident()))
 
-    require("torch._dynamo.utils").ChromiumEventLogger
+    require("torch._dynamo.utils.ChromiumEventLogger")
     listener, level, passed_on = Listener(logging.DEBUG), logger.level, logger.propagate
     logger.addHandler(listener)
     logger.setLevel(logging.DEBUG)
@@ -747,7 +747,8 @@ def precompile(module: Any, inputs: Sequence[Any], path: str) -> None:
     """Compile a module's forward for `inputs` without running it, and save it (`aot_compile`, experimental)."""
     import torch
 
-    forward = torch.compile(module, fullgraph=True).forward
+    compiled: Any = torch.compile(module, fullgraph=True)
+    forward = compiled.forward
     if not hasattr(forward, "aot_compile"):
         raise UnsupportedTorch(f"torch {torch.__version__} has no aot_compile on what torch.compile returns")
     forward.aot_compile((tuple(inputs), {})).save_compiled_function(path)

@@ -34,7 +34,7 @@ def rows_alone(call, seen):
 
 
 WARMUPS = {
-    the_largest: "the largest batch does not stand for the others",
+    the_largest: "the largest does not stand for the others",
     without_the_flag: "a flag that changes the code",
     all_of_it: "once is enough",
     each_in_its_own_order: "in the same order",

@@ -2,8 +2,8 @@
 
 Enforces topic 12's "Warmup protocol": through the path of inference, with the shapes and flags that will be served, in
 lockstep, with the compile health gathered and compared after it; `sealed` then makes any further recompile an error.
-What needs no peer (loading caches, building, AOT compiling) goes into `prepare`: a slow rank is waited for there, outside
-of every collective, and not by a peer that is already in one. A `budget` turns a warmup that takes too long into an error.
+What needs no peer (loading caches, building, compiling ahead) goes into `prepare`: a slow rank is waited for there,
+outside of every collective, and not by a peer that is in one. A `budget` makes a warmup that takes too long an error.
 
 To copy it takes exchange.py and health.py, and with that labkit's torch_compat.py: it is not standalone.
 """
@@ -67,8 +67,8 @@ def warm_up(
     comparison of what was compiled. prepare: called once on every rank before the first round, without a collective in
     it; then all ranks wait for the slowest. budget: seconds that preparing and all rounds may take on any rank.
 
-    Raises NotSteady where `rounds` were not enough, naming the failed guards, HealthError where ranks compiled different
-    things, and OverBudget naming the rank that was slowest; each on all ranks.
+    Raises NotSteady where `rounds` were not enough, naming the failed guards, HealthError where ranks compiled
+    different things, and OverBudget naming the rank that was slowest; each on all ranks.
 
     >>> from labkit.contract.exchange import rehearse
     >>> rehearse(1, lambda exchange: warm_up(exchange, lambda: None).rounds)

@@ -1,4 +1,4 @@
-"""Cold and warm: how long each way to compiled code takes a fresh process, phase by phase, and what the first requests see."""
+"""Cold and warm: how long each way to compiled code takes a fresh process, by phase, and what first requests see."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ USUAL = tuple(form for form in FORMS if form != NESTED)
 NEEDS = {DISK: COLD, ARTIFACTS: COLD, SKEW: COLD, AOT: BUILD, AOTI: BUILD}
 TOLERANCE = 1e-4
 # a loaded package keeps the interpreter's lock while it waits, and gloo's own threads need it to be done
-GLOO = "AOTInductor's package waits for gloo's collectives with the interpreter's lock held, and both then wait for good"
+GLOO = "AOTInductor's package holds the interpreter's lock while it waits for gloo's collectives, and neither ends"
 
 
 def run(
@@ -216,7 +216,7 @@ def _report(
     few = int(samples.groupby("form")["round"].nunique().min())
     notes = [
         f"outputs {'agree' if worst <= TOLERANCE else 'DO NOT AGREE'} with eager: largest difference {worst:.1e}",
-        f"once on this machine, {once['date'][:10]}: {once['builds']} C++ builds, {once['seconds']:.1f} s, in none of the rows",
+        f"once on this machine, {once['date'][:10]}: {once['builds']} C++ builds, {once['seconds']:.1f} s, in no row",
     ]
     notes += [f"each way was taken {few} time{'s' * (few > 1)}: no verdict"] if few < 8 else []
     notes += more

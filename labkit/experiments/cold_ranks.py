@@ -29,7 +29,13 @@ FORMS = {
     BLOCKS: "empty caches, each block compiled on its own",
     NESTED: "empty caches, the blocks marked as nested regions",
 }
-LOAD, DYNAMO, AUTOGRAD, INDUCTOR, CPP = "find and load", "Dynamo", "AOTAutograd", "Inductor", "C++ build"
+LOAD, DYNAMO, AUTOGRAD, INDUCTOR, CPP = (
+    "find and load",
+    "Dynamo",
+    "AOTAutograd",
+    "Inductor",
+    "build and load C++",
+)
 RUN, SHIP = "run, or wait for a peer", "ship"
 PHASES = (LOAD, DYNAMO, AUTOGRAD, INDUCTOR, CPP, SHIP, RUN)
 # the beginning of an event's name, and the phase that it is time of; another name is time of what it lies in
@@ -64,9 +70,9 @@ def segments(
     marks: (time, phase) from which on time outside of every event counts as that phase, the first one the beginning.
     What other threads report is left out: this thread waits for them in an event of its own.
 
-    >>> events = [(1.0, "B", "dynamo", 0), (2.0, "B", "compile_file", 0), (4.0, "E", "compile_file", 0), (5.0, "E", "dynamo", 0)]
-    >>> segments(events, [(0.0, "run")], 6.0, thread=0)
-    [('run', 0.0, 1.0), ('Dynamo', 1.0, 2.0), ('C++ build', 2.0, 4.0), ('Dynamo', 4.0, 5.0), ('run', 5.0, 6.0)]
+    >>> inner = [(2.0, "B", "compile_file", 0), (4.0, "E", "compile_file", 0)]
+    >>> segments([(1.0, "B", "dynamo", 0), *inner, (5.0, "E", "dynamo", 0)], [(0.0, "run")], 6.0, thread=0)
+    [('run', 0.0, 1.0), ('Dynamo', 1.0, 2.0), ('build and load C++', 2.0, 4.0), ('Dynamo', 4.0, 5.0), ('run', 5.0, 6.0)]
     """
     begin = marks[0][0]
     steps: list[tuple[float, int, str, str]] = [(t, 0, "mark", phase) for t, phase in marks]
@@ -242,6 +248,8 @@ def ship(data: bytes, source: int = 0) -> bytes:
 
     size = torch.tensor([len(data)])
     dist.broadcast(size, source)
+    if not size:
+        return b""
     if dist.get_rank() == source:
         box = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     else:

@@ -1,4 +1,4 @@
-"""Cold and warm as pictures: the phases of becoming ready by rank and by way, and the latencies of the first requests."""
+"""Cold and warm as pictures: phases of becoming ready, by rank and by way, and latencies of the first requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOKS = {
     "Dynamo": ("#0072B2", None),
     "AOTAutograd": ("#CC79A7", None),
     "Inductor": ("#009E73", None),
-    "C++ build": ("#D55E00", "///"),
+    "build and load C++": ("#D55E00", "///"),
     "ship": ("#000000", None),
     "run, or wait for a peer": ("#E3E3E3", "..."),
 }
@@ -71,7 +71,10 @@ def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None
         "The slowest rank of each way; phases summed up, of a fresh process that has imported torch; first round.",
     )
     builds = _table(report, "ready", ["form", "builds"]).set_index("form")["builds"]
-    notes = [f"{_s(ends[form].max())}, {builds[form]} C++ build{'s' * (builds[form] != 1)}" for form in order]
+    notes = [
+        f"{_s(ends[form].max())}, {builds[form]} C++ build{'s' if builds[form] != 1 else ''}"
+        for form in order
+    ]
     _bars(sheet, rows, stacked=True, beside=notes)
     return sheet.finish(report.label)
 
@@ -146,9 +149,9 @@ def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | N
     }
     later = {form: each[(each["form"] == form) & (each["request"] > 1)]["seconds"] for form in chosen}
     form = max(chosen, key=lambda name: first[name])
+    times = first[form] / later[form].median()
     sheet.title(
-        title
-        or f"{form}: the first request takes {first[form] / later[form].median():,.0f} times as long as the median of the others",
+        title or f"{form}: the first request takes {times:,.0f} times as long as the median of the others",
         "Seconds of each of the first requests, on logarithmic axes; the slowest rank's; first round.",
     )
     ax = sheet.axes(0.85, sheet.width - 3.3, 2.9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import tempfile
@@ -59,7 +60,7 @@ def _ahead(folder: str) -> Seen:
 
 
 def _calls(package: Path, folder: Path) -> tuple[list[str], list[str]]:
-    """The functions of AOTInductor's C interface that a package's library calls, and names of torch's C++ that it needs."""
+    """What a package's library calls of AOTInductor's C interface, and the names of torch's C++ that it needs."""
     with zipfile.ZipFile(package) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".so"))
         library = archive.extract(name, folder)
@@ -128,7 +129,7 @@ def _served() -> Seen:
         )
         with torch.no_grad():
             if way == "warmed":
-                contract.warm_up(exchange, lambda run=run, x=x: run(x))
+                contract.warm_up(exchange, functools.partial(run, x))
             for _ in range(REQUESTS):
                 with contract.compile_health() as health:
                     began = time.perf_counter()
@@ -181,8 +182,8 @@ def precompiled_binaries_use_the_stable_interface(seen: Seen) -> Result:
     stable = bool(seen["calls"]) and not seen["foreign"]
     return verdict(
         stable and seen["binary_in_precompiled"],
-        f"AOTInductor's library calls {len(seen['calls'])} functions aoti_torch_*, and {len(seen['foreign'])} of torch's "
-        f"C++; the file of aot_compile has {'a' if seen['binary_in_precompiled'] else 'no'} binary in it",
+        f"AOTInductor's library calls {len(seen['calls'])} functions aoti_torch_*, and {len(seen['foreign'])} of "
+        f"torch's C++; the file of aot_compile has {'a' if seen['binary_in_precompiled'] else 'no'} binary in it",
     )
 
 
@@ -202,8 +203,8 @@ def peers_wait_for_a_compile(seen: Seen) -> Result:
     quick = seen["backend_s"].index(min(seen["backend_s"]))
     return verdict(
         seen["first_s"][quick] >= slowest > 2 * min(seen["backend_s"]),
-        f"rank {quick} took {min(seen['backend_s']):.2f} s in its backend and {seen['first_s'][quick]:.2f} s for its first "
-        f"call, while its peer took {slowest:.2f} s",
+        f"rank {quick} took {min(seen['backend_s']):.2f} s in its backend and {seen['first_s'][quick]:.2f} s for its "
+        f"first call, while its peer took {slowest:.2f} s",
     )
 
 
@@ -258,8 +259,8 @@ def a_warmup_takes_compiling_out_of_serving(seen: Seen) -> Result:
     cold, warm = seen["cold"], seen["warmed"]
     return verdict(
         cold["compiling"] == 1 and warm["compiling"] == 0,
-        f"requests that compile, of {REQUESTS}: {cold['compiling']} cold, {warm['compiling']} after a warmup; the first took "
-        f"{cold['first_s'] * 1e3:.1f} ms and {warm['first_s'] * 1e3:.2f} ms",
+        f"requests that compile, of {REQUESTS}: {cold['compiling']} cold, {warm['compiling']} after a warmup; "
+        f"the first took {cold['first_s'] * 1e3:.1f} ms and {warm['first_s'] * 1e3:.2f} ms",
     )
 
 

@@ -58,14 +58,14 @@ def judge_warmup(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
         sizes = {rows for rows, _ in missing} - {rows for rows, _ in mine["calls"]}
         raise Mistake(
             finding,
-            f"rows {min(sizes)} come in production and not in the warmup: the largest batch does not stand for the others"
+            f"rows {min(sizes)} come in production and not in the warmup: the largest does not stand for the others"
             if sizes
             else "a flag that changes the code is a version of its own: what is served is pairs of rows and flag",
         )
     if calls > len(KINDS):
         raise Mistake(
             finding,
-            "time is what a warmup costs: a request of each kind once is enough, not all of the traffic",
+            "time is what a warmup costs: a request of each kind once is enough, not all traffic",
         )
     say(f"{finding}, the same on {len(found)} ranks")
 
