@@ -782,5 +782,6 @@ def load_package(path: str) -> Any:
 def remote_caches() -> dict[str, Any]:
     """The settings of caches that machines share, with their values, and where this torch keeps what talks to one."""
     config = require("torch._inductor.config")
-    found = {name: getattr(config, name) for name in dir(config) if name.endswith("remote_cache")}
+    names = ("fx_graph_remote_cache", "autotune_remote_cache", "bundled_autotune_remote_cache")
+    found = {name: getattr(config, name) for name in names if hasattr(config, name)}
     return found | {"redis": hasattr(require("torch._inductor.remote_cache"), "RedisRemoteCacheBackend")}

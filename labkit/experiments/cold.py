@@ -19,6 +19,7 @@ from labkit.experiments.cold_ranks import (
     BUILD,
     COLD,
     DISK,
+    EAGER,
     FORMS,
     MACHINE,
     NESTED,
@@ -115,6 +116,9 @@ def run(
         if what == MACHINE:
             made.mkdir(parents=True, exist_ok=True)
             cold_program.write(made / "program")
+            if chosen == [EAGER]:  # nothing will be built
+                (made / "machine").mkdir(exist_ok=True)
+                return [{"what": MACHINE, "seconds": 0.0, "builds": 0, "date": provenance()["date"]}]
             return [{"what": MACHINE, **machine(made / "machine")}]
         with Ranks(ranks.world_size, "cpu", ranks.backend, threads=ranks.threads, quiet=True) as own:
             if what == BUILD:

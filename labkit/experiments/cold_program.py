@@ -84,7 +84,9 @@ def write(folder: str | Path, edit: str = "") -> Path:
 
 @contextmanager
 def imported(folder: str | Path) -> Iterator[Any]:
-    """The program's module, imported from this folder; for a process that imports it once."""
+    """The program's module, imported from this folder, and from no other where one was imported before."""
+    sys.modules.pop(NAME, None)
+    importlib.invalidate_caches()
     sys.path.insert(0, str(folder))
     try:
         yield importlib.import_module(NAME)

@@ -17,7 +17,7 @@ from labkit.experiments.harness import quiet_stderr
 from labkit.experiments.options import Option
 from labkit.experiments.sweep import Sweep
 from labkit.ranks import Ranks
-from labkit.report import Report, provenance
+from labkit.report import Report, provenance, run_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,9 @@ def run(
     def measure(point: list[tuple[str, str]] | None) -> list[dict[str, Any]]:
         if point is None:
             made.mkdir(parents=True, exist_ok=True)
-            machine(made / "machine")
+            if AOTI in kinds:  # products need no loops of C++, and a package asks what the machine can do
+                machine(made / "machine")
+            (made / "machine").mkdir(exist_ok=True)
             cold_program.write(made / "program")
             cold_program.write(made / "edited", "transposed")
             with Ranks(size, "cpu", "gloo", quiet=True) as own:
@@ -110,7 +112,8 @@ def run(
 
     rows = sweep.run(points, measure)
     settings = {"world_size": size, "resumed": sweep.resumed}
-    return _report(rows, ranks.label, provenance(**settings), sweep.note())
+    label = run_label("gloo", "cpu", size)  # of the processes that were started here
+    return _report(rows, label, provenance(**settings), sweep.note())
 
 
 # --- on a rank ---

@@ -93,9 +93,8 @@ def test_bad_asks_are_refused_before_any_rank_is_asked(ranks, tmp_path, argument
 
 @pytest.mark.slow
 def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goes_wrong_or_is_refused(
-    ranks, tmp_path, monkeypatch
+    ranks, tmp_path
 ):
-    monkeypatch.setattr(survival, "machine", lambda folder: folder.mkdir(parents=True))  # products need none
     kinds = [cold_ranks.DISK, cold_ranks.ARTIFACTS, cold_ranks.AOT]
     changes = [survival.NOTHING, survival.SHAPE, survival.EDIT, survival.VERSION]
     report = survival.run(ranks, kinds, changes, folder=tmp_path)
@@ -119,14 +118,9 @@ def test_a_matrix_without_a_wrong_cell_says_so():
 
 @pytest.mark.slow
 def test_eager_needs_no_compiler_and_an_interrupt_loses_no_point(shm_ranks, tmp_path, monkeypatch):
-    def machine(folder):
-        folder.mkdir(parents=True)
-        return {"seconds": 0.0, "builds": 0, "date": "2026-01-02"}
-
     def interrupted(*arguments, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cold, "machine", machine)
     with monkeypatch.context() as inside:
         inside.setattr(cold, "Ranks", type("Ranks", (Ranks,), {"__init__": interrupted}))
         inside.setattr(cold, "_check", lambda ranks: None)

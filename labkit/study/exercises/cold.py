@@ -50,7 +50,7 @@ def judge_warmup(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                 "all ranks warm up with the same requests in the same order: in a real program each has collectives",
             )
     calls = len(mine["calls"])
-    finding = f"{calls} calls, {mine['before']} graphs; serving compiles {mine['after']} more"
+    finding = f"calls: {calls}, graphs: {mine['before']}, compiled while serving: {mine['after']}"
     if not calls:
         raise Mistake(finding, "nothing is warm yet: answer requests by call(request)")
     if mine["after"]:
