@@ -9,6 +9,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import cold_records
 import contract_records
 
 from labkit.study.checks import CHECKS
@@ -743,8 +744,8 @@ CASES: dict[str, list[Record]] = {
     "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
 }  # fmt: skip
 
-BASE |= contract_records.BASE
-CASES |= contract_records.CASES
+BASE |= contract_records.BASE | cold_records.BASE
+CASES |= contract_records.CASES | cold_records.CASES
 
 
 def patched(record: Record, patch: Record) -> Record:

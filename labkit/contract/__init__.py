@@ -15,7 +15,7 @@ from labkit.contract.preflight import PreflightError, preflight, receive, send
 from labkit.contract.review import Review, review
 from labkit.contract.together import Contract
 from labkit.contract.triage import Evidence, evidence_of, triage
-from labkit.contract.warmup import NotSteady, Warm, sealed, warm_up
+from labkit.contract.warmup import NotSteady, OverBudget, Warm, sealed, warm_up
 from labkit.contract.watchdog import Heartbeat, Watchdog, crash_after
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Heartbeat",
     "InputDigests",
     "NotSteady",
+    "OverBudget",
     "ParityError",
     "Plan",
     "PlanError",

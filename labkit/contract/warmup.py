@@ -2,6 +2,8 @@
 
 Enforces topic 12's "Warmup protocol": through the path of inference, with the shapes and flags that will be served, in
 lockstep, with the compile health gathered and compared after it; `sealed` then makes any further recompile an error.
+What needs no peer (loading caches, building, compiling ahead) goes into `prepare`: a slow rank is waited for there,
+outside of every collective, and not by a peer that is in one. A `budget` makes a warmup that takes too long an error.
 
 To copy it takes exchange.py and health.py, and with that labkit's torch_compat.py: it is not standalone.
 """
@@ -11,26 +13,41 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.contract.exchange import ContractError, Exchange
 from labkit.contract.health import Health, assert_same_health, compile_health
 
-__all__ = ["NotSteady", "Warm", "sealed", "warm_up"]
+__all__ = ["NotSteady", "OverBudget", "Warm", "sealed", "warm_up"]
 
 
 class NotSteady(ContractError):
     """Every round of the warmup still compiled something."""
 
 
+class OverBudget(ContractError):
+    """The warmup took longer than it may."""
+
+
 @dataclass(frozen=True)
 class Warm:
-    """How the warmup went: rounds that were run, this rank's seconds for each, and what was compiled in all of them."""
+    """How the warmup went: rounds that were run, this rank's seconds for each, and what was compiled in all of them.
+
+    prepared: every rank's seconds of `prepare`, by rank. skew: seconds between the first rank that was prepared and the
+    last; that long the first one waits, here and not in a collective. total: seconds from the beginning to the end of
+    the slowest rank.
+    """
 
     rounds: int
     seconds: tuple[float, ...]
     health: Health
+    prepared: dict[int, float] = field(default_factory=dict)
+    total: float = 0.0
+
+    @property
+    def skew(self) -> float:
+        return max(self.prepared.values(), default=0.0) - min(self.prepared.values(), default=0.0)
 
 
 def warm_up(
@@ -40,13 +57,18 @@ def warm_up(
     timeout: float = 600.0,
     place: Callable[[str, int], str] | None = None,
     gate: bool = True,
+    prepare: Callable[[], Any] | None = None,
+    budget: float | None = None,
 ) -> Warm:
     """Call `call()` on every rank, round by round, until a round in which no rank compiled anything.
 
     call: the very function that serves, with fixed shapes and flags; its plans carry the index -1. timeout (seconds)
     is how long a rank waits for the slowest compile of its peers between two rounds. `gate=False` leaves out the
-    comparison of what was compiled. Raises NotSteady where `rounds` were not enough, naming the failed guards, and
-    HealthError where ranks compiled different things.
+    comparison of what was compiled. prepare: called once on every rank before the first round, without a collective in
+    it; then all ranks wait for the slowest. budget: seconds that preparing and all rounds may take on any rank.
+
+    Raises NotSteady where `rounds` were not enough, naming the failed guards, HealthError where ranks compiled
+    different things, and OverBudget naming the rank that was slowest; each on all ranks.
 
     >>> from labkit.contract.exchange import rehearse
     >>> rehearse(1, lambda exchange: warm_up(exchange, lambda: None).rounds)
@@ -54,8 +76,14 @@ def warm_up(
     """
     if rounds < 1:
         raise ValueError(f"a warmup needs at least one round, got {rounds}")
+    if budget is not None and not budget > 0:
+        raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
     seconds: list[float] = []
+    started, prepared = time.perf_counter(), dict[int, float]()
     with compile_health(place) as health:
+        if prepare is not None:
+            prepare()
+            prepared = exchange.gather("prepared", time.perf_counter() - started, timeout)
         while True:
             before, began = (health.graphs, health.recompiles), time.perf_counter()
             call()
@@ -70,7 +98,14 @@ def warm_up(
         who = f"rank{'s' * (len(still) > 1)} {', '.join(map(str, still))}"
         why = f": {health.guards[-1]}" if health.guards else ""
         raise NotSteady(f"after {rounds} rounds of warmup {who} still compiled{why}")
-    return Warm(len(seconds), tuple(seconds), health)
+    totals = exchange.gather("warm", time.perf_counter() - started, timeout)
+    rank = max(totals, key=lambda r: prepared.get(r, 0.0) or totals[r])
+    if budget is not None and max(totals.values()) > budget:
+        part = f", {prepared[rank]:.1f} s of them on preparing" if prepared else ""
+        raise OverBudget(
+            f"the warmup took {max(totals.values()):.1f} s and may take {budget:g} s; rank {rank} took longest{part}"
+        )
+    return Warm(len(seconds), tuple(seconds), health, prepared, max(totals.values()))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,8 @@ NAMES = (
     "scale",
     "mesh_or_world",
     "wrong_group",
+    "cold",
+    "survival",
     "break-it",
 )
 

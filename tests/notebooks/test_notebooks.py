@@ -11,6 +11,7 @@ from labkit.study import notebooks
 
 # minutes at the sizes of their saved outputs; a reader may choose others, so they have to run at others as well
 SMALLER = {
+    "12_cold_and_warm": {"survival.run(ranks)": 'survival.run(ranks, ["second process", "AOT-precompiled"])'},
     "04_graph_break_cliff": {"blocks=40": "blocks=2", "cold=True": "cold=False"},
     "05_eager_trap": {"blocks=40, reduces": "blocks=6, rounds=8, sizes='4,16K,1M,4M', reduces"},
     "09_guards_and_shapes": {

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import wrong_answers
 import wrong_break_it
+import wrong_cold
 import wrong_groups
 import wrong_guardrails
 import wrong_guards
@@ -361,6 +362,7 @@ MISTAKES = {
     "guards.counter": wrong_guards.COUNTERS,
     "guards.bisect": wrong_guards.BISECTIONS,
     "scale.best_world": wrong_scale.WORLDS,
+    "cold.warmup": wrong_cold.WARMUPS,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
 }

@@ -13,6 +13,7 @@ from labkit.study.checks import (
     barriers,
     breaks,
     cliff,
+    cold,
     collectives,
     contract,
     cost,
@@ -46,7 +47,7 @@ PARTS = (
     *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
     *(stream_programs, stream_code, stream_offload, streams, logs, reference),
-    *(contract, endings, suite, barriers, whole, growth),
+    *(contract, endings, suite, barriers, whole, growth, cold),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

@@ -10,6 +10,7 @@ from labkit.study.exercises import (
     audit,
     break_it,
     broadcast,
+    cold,
     compiled_streams,
     gate,
     groups,
@@ -42,6 +43,7 @@ EXERCISES: dict[str, Exercise] = {
         *(guards.COUNTER, guards.BISECT),
         scale.BEST,
         mesh.MEAN,
+        cold.WARMUP,
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }

@@ -1,0 +1,41 @@
+"""Records for the checks on cold and warm: see ledger_records.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Record = dict[str, Any]
+
+OVER = "the warmup took 0.3 s and may take 0.1 s; rank 1 took longest, 0.3 s of them on preparing"
+BASE: dict[str, Record] = {
+    "cold.ahead": {
+        "precompiled": True, "packaged": True, "binary_in_precompiled": True, "calls": ["aoti_torch_cpu_mm_out"],
+        "foreign": [], "remote": {"fx_graph_remote_cache": None, "redis": True},
+    },
+    "cold.together": {
+        "graphs": [1, 1], "process": [7, 8], "backend_s": [0.01, 0.5], "first_s": [0.6, 0.6],
+    },
+    "cold.once": {"graphs": [1, 1], "shipped": True},
+    "cold.served": {
+        "cold": {"compiling": 1, "first_s": 0.1, "median_s": 0.001},
+        "warmed": {"compiling": 0, "first_s": 0.001, "median_s": 0.001},
+        "generous": "warm, skew 0.3 s", "tight": OVER,
+    },
+}  # fmt: skip
+CASES: dict[str, list[Record]] = {
+    "cold.there_are_remote_caches": [
+        {}, {"remote": {"redis": False}}, {"remote": {"fx_graph_remote_cache": None, "redis": False}},
+    ],
+    "cold.packages_run_elsewhere": [{}, {"packaged": False}],
+    "cold.precompiled_functions_run_elsewhere": [{}, {"precompiled": False}],
+    "cold.precompiled_binaries_use_the_stable_interface": [
+        {}, {"binary_in_precompiled": False}, {"foreign": ["_ZN2at4dataEv"]}, {"calls": []},
+    ],
+    "cold.every_rank_compiles": [{}, {"graphs": [1, 0]}, {"process": [7, 7]}],
+    "cold.peers_wait_for_a_compile": [{}, {"first_s": [0.02, 0.6]}, {"backend_s": [0.5, 0.5]}],
+    "cold.compiling_once_is_up_to_you": [{}, {"graphs": [1, 0]}, {"shipped": False}],
+    "cold.a_warmup_takes_compiling_out_of_serving": [
+        {}, {"warmed": {"compiling": 1}}, {"cold": {"compiling": 0}},
+    ],
+    "cold.a_warmup_can_be_held_to_a_budget": [{}, {"tight": "warm, skew 0.3 s"}, {"generous": OVER}],
+}  # fmt: skip

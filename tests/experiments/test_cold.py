@@ -1,0 +1,170 @@
+"""Cold and warm: what is found, built, refused and wrong in fresh processes, and how the ways are drawn."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from labkit import Ranks, contract
+from labkit.experiments import cold, cold_program, cold_ranks, survival
+from labkit.experiments.cold_ranks import COLD, CPP, DISK, DYNAMO, LOAD, RUN, SKEW, segments
+from labkit.report import Report
+from labkit.views import cold as drawn
+from labkit.views import survival as drawn_matrix
+
+
+def test_nested_phases_are_cut_without_a_gap_and_other_threads_left_out():
+    events = [
+        (1.0, "B", "dynamo", 1), (2.0, "B", "async_compile.wait", 1), (2.1, "B", "compile_file", 2),
+        (3.0, "E", "compile_file", 2), (4.0, "E", "async_compile.wait", 1), (4.5, "B", "gc", 1),
+        (5.0, "E", "dynamo", 1),
+    ]  # fmt: skip
+    found = segments(events, [(0.0, LOAD), (0.5, RUN)], 6.0, thread=1)
+    assert found == [
+        (LOAD, 0.0, 0.5), (RUN, 0.5, 1.0), (DYNAMO, 1.0, 2.0), (CPP, 2.0, 4.0), (DYNAMO, 4.0, 5.0), (RUN, 5.0, 6.0),
+    ]  # fmt: skip
+
+
+def row(form: str, rank: int, ready: float, compiled: float, builds: int = 1, round_: int = 0) -> dict:
+    spans = [(DYNAMO, 0.0, compiled), (RUN, compiled, ready)]
+    return {
+        "what": "served", "form": form, "round": round_, "rank": rank, "prepared_s": 0.0, "ready_s": ready,
+        "latency": [ready, *[0.001] * 9], "builds": builds, "hits": 0, "misses": 2, "bytes": 0, "error": 0.0,
+        "segments": spans,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def told() -> Report:
+    rows = [
+        {"what": cold_ranks.MACHINE, "seconds": 9.0, "builds": 4, "date": "2026-01-02T00:00:00+00:00"},
+        row(COLD, 0, 5.0, 5.0), row(COLD, 1, 5.0, 4.0), row(SKEW, 0, 6.0, 1.0, 0), row(SKEW, 1, 6.0, 6.0),
+    ]  # fmt: skip
+    return cold._report(rows, "shm · cpu", {}, ["resumed"], budget=5.5)
+
+
+def test_the_slowest_rank_counts_the_early_one_waits_and_the_budget_decides(told):
+    ready = told.frame.set_index("form")
+    assert ready.loc[COLD, "ready_s"] == 5.0 and list(ready["fits"]) == [True, False]
+    assert ready.loc[COLD, "max_ms"] == 5000 and ready.loc[COLD, "warm_max_ms"] == 1
+    waits = cold.waits(told.tables["spans"]).set_index("rank")
+    assert waits["waited_s"].to_dict() == {0: 5.0, 1: 0.0}
+    assert "4 C++ builds, 9.0 s, in no row" in told.notes[1] and told.notes[-2:] == [
+        "each way was taken 1 time: no verdict", "resumed",
+    ]  # fmt: skip
+    assert not told.verdicts
+
+
+def test_each_picture_says_what_it_shows(told):
+    assert "From 6.0 s (one rank cold) to 5.0 s (cold)" in told.figure().summary
+    assert (
+        "rank 0: 6.0 s: Dynamo 1.0 s, run, or wait for a peer 5.0 s"
+        in told.figure("waterfall", forms=[SKEW]).summary
+    )
+    assert "takes 5,000 times as long" in told.figure("requests").summary
+    with pytest.raises(ValueError, match="no figure 'pie'"):
+        drawn.figure(told, "pie")
+    with pytest.raises(ValueError, match="'AOTInductor' was not taken: there is cold, one rank cold"):
+        drawn.figure(told, forms=["AOTInductor"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"form": ["lukewarm"]}, "unknown form 'lukewarm': there is eager, cold"),
+        ({"requests": 3}, "requests must be a whole number from 4 to 100000, got 3"),
+        ({"rounds": 0}, "from 1 to 100, got 0"),
+        ({"budget": -1.0}, "budget must be a positive number of seconds, got -1.0"),
+        ({"form": ["AOTInductor"]}, "AOTInductor cannot be served on gloo"),
+    ],
+)
+def test_bad_asks_are_refused_before_any_rank_is_asked(ranks, tmp_path, arguments, said):
+    calls = ranks.calls
+    with pytest.raises(ValueError) as caught:
+        cold.run(ranks, folder=tmp_path, **arguments)
+    assert said in str(caught.value) and ranks.calls == calls and not list(tmp_path.iterdir())
+    for ask, words in (
+        ({"kind": ["tape"]}, "unknown kind 'tape'"),
+        ({"change": ["mood"]}, "unknown change 'mood'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            survival.run(ranks, folder=tmp_path, **ask)
+
+
+@pytest.mark.slow
+def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goes_wrong_or_is_refused(
+    ranks, tmp_path
+):
+    kinds = [cold_ranks.DISK, cold_ranks.ARTIFACTS, cold_ranks.AOT]
+    changes = [survival.NOTHING, survival.SHAPE, survival.EDIT, survival.VERSION]
+    report = survival.run(ranks, kinds, changes, folder=tmp_path)
+    found = report.frame.pivot(index="change", columns="kind", values="outcome")
+    assert list(found.loc[survival.NOTHING, kinds]) == ["hit", "hit", "hit"]
+    assert list(found.loc[survival.SHAPE, kinds]) == ["miss", "miss", "refused"]
+    assert list(found.loc[survival.EDIT, kinds]) == ["miss", "miss", "wrong"]
+    assert list(found.loc[survival.VERSION, kinds]) == ["miss", "miss", "refused"]
+    said = report.frame.set_index(["kind", "change"])["said"]
+    assert "expected 4, actual 6" in said[cold_ranks.AOT, survival.SHAPE]
+    assert "different PyTorch version" in said[cold_ranks.AOT, survival.VERSION]
+    assert "Wrong in silence after a change of: AOT-precompiled: code" in report.figure().summary
+    assert not list(tmp_path.iterdir()), "what was made goes with the sweep"
+
+
+def test_a_matrix_without_a_wrong_cell_says_so():
+    cells = pd.DataFrame([{"kind": DISK, "change": "shape", "outcome": "miss"}])
+    summary = drawn_matrix.figure(Report("survival", "t", "gloo · cpu", {"outcomes": cells})).summary
+    assert "Nothing went wrong in silence" in summary and "second process: shape miss" in summary
+
+
+@pytest.mark.slow
+def test_eager_needs_no_compiler_and_an_interrupt_loses_no_point(shm_ranks, tmp_path, monkeypatch):
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as inside:
+        inside.setattr(cold, "Ranks", type("Ranks", (Ranks,), {"__init__": interrupted}))
+        inside.setattr(cold, "_check", lambda ranks: None)
+        with pytest.raises(KeyboardInterrupt):
+            cold.run(shm_ranks, ["eager"], requests=4, folder=tmp_path)
+    report = cold.run(shm_ranks, ["eager"], requests=4, folder=tmp_path)
+    assert report.provenance["resumed"] == 1 and "1 points are from before" in report.notes[-1]
+    assert list(report.tables["samples"]["builds"]) == [0, 0] and len(report.tables["latency"]) == 8
+    assert set(report.tables["spans"]["phase"]) <= {LOAD, RUN}
+
+
+def test_the_edit_is_in_the_source():
+    for before, after in cold_program.EDITS.values():
+        assert cold_program.SOURCE.count(before) == 1 and after not in cold_program.SOURCE
+    with pytest.raises(ValueError, match="unknown edit 'renamed'"):
+        cold_program.write("nowhere", "renamed")
+
+
+# --- the warmup's budget and preparation ---
+
+
+def late(exchange: contract.Exchange, seconds: float, budget: float | None) -> contract.Warm:
+    import time
+
+    return contract.warm_up(
+        exchange, lambda: None, prepare=lambda: time.sleep(seconds * exchange.rank), budget=budget
+    )
+
+
+def test_who_is_late_is_waited_for_in_preparing_and_a_budget_ends_it_on_all_ranks():
+    first, second = contract.rehearse(2, lambda ex: late(ex, 0.3, None))
+    assert first.prepared == second.prepared and first.skew >= 0.29 and first.total >= 0.3
+    for error in contract.rehearse(2, lambda ex: late(ex, 0.3, 0.1)):
+        assert isinstance(error, contract.OverBudget) and "rank 1 took longest" in str(error)
+    with pytest.raises(ValueError, match="budget must be a positive number"):
+        raise contract.rehearse(1, lambda ex: late(ex, 0, 0.0))[0]
+
+
+def _ship(size: int) -> bool:
+    import torch.distributed as dist
+
+    data = bytes(range(256)) * size
+    return cold_ranks.ship(data if dist.get_rank() == 0 else b"") == data
+
+
+def test_bytes_reach_every_rank(shm_ranks):
+    assert shm_ranks.run(_ship, 100).same() and shm_ranks.run(_ship, 0).same()
