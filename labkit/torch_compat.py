@@ -667,3 +667,75 @@ def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
         yield
     finally:
         roofline.get_gpu_dram_gbps, roofline.get_device_tflops = kept
+
+
+# --- DTensor: what it knows and what it keeps ---
+
+
+def on_collective(seen: Callable[[str, int], None]) -> Any:
+    """A context in which `seen` is told each collective that this thread dispatches and the bytes that go into it.
+
+    Those of DTensors as well: a DTensor's operator is passed on until its local operators come.
+    """
+    import torch
+
+    base = require("torch.utils._python_dispatch").TorchDispatchMode
+    dtensor = require("torch.distributed.tensor").DTensor
+    inside: list[bool] = []  # a functional collective calls the classic one: that is the same collective
+
+    class Seen(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if any(issubclass(kind, dtensor) for kind in types):
+                return NotImplemented
+            space, _, name = func.name().partition("::")
+            ours = space in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name != "wait_tensor"
+            if ours and not inside:
+                flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a])]
+                sizes = [t.numel() * t.element_size() for t in flat if isinstance(t, torch.Tensor)]
+                if sizes:
+                    seen(name.rstrip("_").replace("allreduce", "all_reduce"), sizes[0])
+            inside.extend([True] * ours)
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                del inside[len(inside) - ours :]
+
+    return Seen()
+
+
+def dtensor_cache() -> tuple[int, int]:
+    """How often this process found the rule of a DTensor operation in its cache so far, and how often it did not."""
+    return tuple(require("torch._C._get_DTensor_sharding_propagator_cache_stats")())
+
+
+def forget_dtensor_rules() -> None:
+    """Empty the caches of what DTensor has worked out: each operation is then as the first of its kind."""
+    require("torch._C._clear_DTensor_sharding_propagator_cache")()
+    propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
+    propagator.propagate_op_sharding.cache_clear()
+
+
+def dtensor_rules() -> set[str]:
+    """The operators that DTensor has a rule of its own for, such as 'aten.mm.default'."""
+    propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
+    tables = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")
+    return {str(op) for name in tables for op in getattr(propagator, name, {})}
+
+
+def decomposable() -> set[str]:
+    """The operators that torch can take apart into others, which is where DTensor looks for what it has no rule for."""
+    return {str(op) for op in require("torch._decomp").decomposition_table}
+
+
+def core_operators() -> set[str]:
+    """Core ATen: the operators that an exported program is made of (tagged `core`)."""
+    import torch
+
+    found = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in getattr(packet, "overloads", list)():
+            op = getattr(packet, overload)
+            if torch.Tag.core in op.tags:
+                found.add(str(op))
+    return found
