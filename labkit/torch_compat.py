@@ -675,30 +675,25 @@ def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
 def on_collective(seen: Callable[[str, int], None]) -> Any:
     """A context in which `seen` is told each collective that this thread dispatches and the bytes that go into it.
 
-    Those of DTensors as well: a DTensor's operator is passed on until its local operators come.
+    Those of DTensors as well: a DTensor's operator is passed on until its local operators come. A backend that takes
+    classic collectives past the dispatcher, as `shm` does, is not heard.
     """
     import torch
 
     base = require("torch.utils._python_dispatch").TorchDispatchMode
     dtensor = require("torch.distributed.tensor").DTensor
-    inside: list[bool] = []  # a functional collective calls the classic one: that is the same collective
 
     class Seen(base):  # type: ignore[misc, valid-type]
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             if any(issubclass(kind, dtensor) for kind in types):
                 return NotImplemented
             space, _, name = func.name().partition("::")
-            ours = space in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name != "wait_tensor"
-            if ours and not inside:
+            if "c10d" in space and not name.startswith(("wait_", "_wrap_")):
                 flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a])]
                 sizes = [t.numel() * t.element_size() for t in flat if isinstance(t, torch.Tensor)]
                 if sizes:
                     seen(name.rstrip("_").replace("allreduce", "all_reduce"), sizes[0])
-            inside.extend([True] * ours)
-            try:
-                return func(*args, **(kwargs or {}))
-            finally:
-                del inside[len(inside) - ours :]
+            return func(*args, **(kwargs or {}))
 
     return Seen()
 
@@ -713,6 +708,39 @@ def forget_dtensor_rules() -> None:
     require("torch._C._clear_DTensor_sharding_propagator_cache")()
     propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
     propagator.propagate_op_sharding.cache_clear()
+
+
+@contextlib.contextmanager
+def around_dtensor(turn: Callable[[str | None], None]) -> Iterator[None]:
+    """Call `turn(name)` where DTensor begins to wrap or redistribute, or a functional all-reduce begins; turn(None) after.
+
+    Names: 'wrap', 'redistribute', 'sums'. They nest: a redistribution may hold an all-reduce.
+    """
+    from unittest import mock
+
+    dtensor = require("torch.distributed.tensor").DTensor
+    dispatch = require("torch.distributed.tensor._dispatch")
+    places = [(dtensor, "from_local", "wrap"), (dtensor, "to_local", "wrap"), (dtensor, "redistribute", "redistribute")]
+    places += [(dispatch, "redistribute_local_tensor", "redistribute")]
+    places += [(require("torch.distributed._functional_collectives"), "all_reduce", "sums")]
+
+    def told(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            turn(name)
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                turn(None)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for owner, attribute, name in places:
+            plain = getattr(owner, attribute, None)
+            if plain is None:
+                raise UnsupportedTorch(f"this torch's DTensor has no {attribute}, which this needs")
+            stack.enter_context(mock.patch.object(owner, attribute, told(name, plain)))
+        yield
 
 
 def dtensor_rules() -> set[str]:
