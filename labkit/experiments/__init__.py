@@ -21,6 +21,8 @@ NAMES = (
     "depth",
     "drift",
     "odd_shape",
+    "placements",
+    "routes",
     "break-it",
 )
 

@@ -14,6 +14,7 @@ import wrong_guardrails
 import wrong_guards
 import wrong_programs
 import wrong_readings
+import wrong_routes
 import wrong_streams_in_compile
 import wrong_symmetry
 
@@ -357,6 +358,9 @@ MISTAKES = {
     "symmetry.repair": wrong_symmetry.BRANCHES,
     "guards.counter": wrong_guards.COUNTERS,
     "guards.bisect": wrong_guards.BISECTIONS,
+    "dtensor.placement": wrong_routes.PLACEMENTS,
+    "dtensor.redundant": wrong_routes.LEAN,
+    "dtensor.bytes": wrong_routes.THRIFTY,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
 }

@@ -17,6 +17,7 @@ from labkit.study.exercises import (
     loop,
     mean,
     reading,
+    routes,
     start,
     streams,
     symmetry,
@@ -38,6 +39,7 @@ EXERCISES: dict[str, Exercise] = {
         *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
         *(guards.COUNTER, guards.BISECT),
+        *(routes.PLACEMENT, routes.REDUNDANT, routes.BYTES),
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }
