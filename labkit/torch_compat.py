@@ -712,7 +712,7 @@ def forget_dtensor_rules() -> None:
 
 @contextlib.contextmanager
 def around_dtensor(turn: Callable[[str | None], None]) -> Iterator[None]:
-    """Call `turn(name)` where DTensor begins to wrap or redistribute, or a functional all-reduce begins; turn(None) after.
+    """Call `turn(name)` where DTensor begins to wrap or redistribute, or an all-reduce begins; turn(None) after.
 
     Names: 'wrap', 'redistribute', 'sums'. They nest: a redistribution may hold an all-reduce.
     """
@@ -720,7 +720,11 @@ def around_dtensor(turn: Callable[[str | None], None]) -> Iterator[None]:
 
     dtensor = require("torch.distributed.tensor").DTensor
     dispatch = require("torch.distributed.tensor._dispatch")
-    places = [(dtensor, "from_local", "wrap"), (dtensor, "to_local", "wrap"), (dtensor, "redistribute", "redistribute")]
+    places = [
+        (dtensor, "from_local", "wrap"),
+        (dtensor, "to_local", "wrap"),
+        (dtensor, "redistribute", "redistribute"),
+    ]
     places += [(dispatch, "redistribute_local_tensor", "redistribute")]
     places += [(require("torch.distributed._functional_collectives"), "all_reduce", "sums")]
 

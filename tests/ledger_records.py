@@ -708,17 +708,27 @@ CASES: dict[str, list[Record]] = {
 BASE |= contract_records.BASE
 CASES |= {
     "routes.explicit_is_more_predictable": [
-        {}, {"explicit": {"collectives": 5}}, {"left_alone": {"collectives": 4}},
+        {},
+        {"explicit": {"collectives": 5}},
+        {"left_alone": {"collectives": 4}},
     ],
     "routes.every_operator_has_rules": [
-        {}, {"without": ["aten.nonzero.default"]}, {"with_rule": 159, "by_decomposition": 34},
+        {},
+        {"without": ["aten.nonzero.default"]},
+        {"with_rule": 159, "by_decomposition": 34},
     ],
     "routes.coverage_matters": [{}, {"programs": {"x.nonzero()": "right"}}],
     "routes.a_rule_is_worked_out_once": [
-        {}, {"second": [0, 1]}, {"other_shape": [1, 0]}, {"emptied": [1, 0]}, {"first": [1, 0]},
+        {},
+        {"second": [0, 1]},
+        {"other_shape": [1, 0]},
+        {"emptied": [1, 0]},
+        {"first": [1, 0]},
     ],
     "routes.dynamic_shapes_are_a_weak_point": [
-        {}, {"dtensor": 2}, {"dtensor": 1, "uneven": [UNEVEN, UNEVEN]},
+        {},
+        {"dtensor": 2},
+        {"dtensor": 1, "uneven": [UNEVEN, UNEVEN]},
     ],
     "routes.dtensor_varies_more": [
         {"dtensor": 2, "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}]},

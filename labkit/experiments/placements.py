@@ -26,8 +26,8 @@ def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0) -> Report
     """Every redistribution between placements, and every product of two placed matrices, checked against whole ones.
 
     side: rows and columns of the matrices, a multiple of the ranks. Tables: `redistribute` (from, to, collectives
-    forward, backward for a gradient placed as the result, and for a Partial one where the result is whole, bytes that go into the
-    forward's on a rank, whether values and gradients are right), `holds` (from, to, rank,
+    forward, backward for a gradient placed as the result, and for a Partial one where the result is whole, bytes
+    that go into the forward's on a rank, whether values and gradients are right), `holds` (from, to, rank,
     before, after: the local tensors), `matmul` (x, w, y, collectives of the product, of making it whole, and of
     backward, right). Raises ValueError for a side that does not split, RankError when a rank fails.
 
@@ -53,8 +53,10 @@ def _measure(side: int) -> dict[str, Any]:
     from labkit.ranks import here
 
     me = here()
-    logging.getLogger("torch._logging._internal").setLevel(logging.ERROR)  # gloo has no all-to-all, and torch says so once
-    mesh = init_device_mesh(me.device, (me.world_size,))
+    logging.getLogger("torch._logging._internal").setLevel(
+        logging.ERROR
+    )  # gloo has no all-to-all, and torch says so once
+    mesh = init_device_mesh(torch.device(me.device).type, (me.world_size,))
     # whole numbers also where each rank holds a share of them
     x = torch.arange(1.0, side * side + 1, device=me.device).view(side, side) * sum(range(me.world_size + 1))
     w = torch.arange(side * side, device=me.device).view(side, side).sub(5).remainder(7).float()
@@ -113,22 +115,30 @@ def _move(x: Any, mesh: Any, start: str, end: str) -> dict[str, Any]:
     leaf = place(x, mesh, start).requires_grad_()
     found: dict[str, Any] = {"start": start, "end": end, "before": leaf.to_local().tolist()}
     try:
-        moved, found["forward"], found["bytes"] = heard(lambda: leaf.redistribute(placements=[placement(end)]))
+        moved, found["forward"], found["bytes"] = heard(
+            lambda: leaf.redistribute(placements=[placement(end)])
+        )
     except Exception as error:  # what DTensor refuses is a row of the table
         return found | {"refused": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     found["after"] = moved.to_local().tolist()
     found["right"] = bool(torch.allclose(moved.full_tensor(), x, atol=UP))
-    weight = place(torch.ones_like(x).cumsum(0), mesh, "R" if end == "P" else end)  # the gradient that comes in
+    weight = place(
+        torch.ones_like(x).cumsum(0), mesh, "R" if end == "P" else end
+    )  # the gradient that comes in
     _, found["backward"], _ = heard(lambda: moved.backward(weight))
     grad = leaf.grad
     found["gradient"] = short(grad.placements)
     found["gradient_right"] = bool(torch.allclose(grad.full_tensor(), torch.ones_like(x).cumsum(0), atol=UP))
-    if end == "R":  # each rank's loss gives a summand of the gradient, as where every rank works on its own batch
+    if (
+        end == "R"
+    ):  # each rank's loss gives a summand of the gradient, as where every rank works on its own batch
         again = place(x, mesh, start).requires_grad_()
         local = again.redistribute(placements=[placement(end)]).to_local(grad_placements=[placement("P")])
         _, found["backward_partial"], _ = heard(lambda: local.backward(torch.ones_like(local)))
         total = again.grad.full_tensor()
-        found["gradient_right"] &= bool(torch.allclose(total, torch.full_like(x, float(mesh.size())), atol=UP))
+        found["gradient_right"] &= bool(
+            torch.allclose(total, torch.full_like(x, float(mesh.size())), atol=UP)
+        )
     return found
 
 
@@ -176,7 +186,14 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         every = [one["moves"][i] for one in found]
         row = {"start": move["start"], "end": move["end"]}
         if "refused" in move:
-            row |= {"forward": "refused", "backward": "-", "backward_partial": "", "bytes": 0, "gradient": "-", "why": move["refused"]}
+            row |= {
+                "forward": "refused",
+                "backward": "-",
+                "backward_partial": "",
+                "bytes": 0,
+                "gradient": "-",
+                "why": move["refused"],
+            }
         else:
             row |= {"forward": said(move["forward"]), "backward": said(move["backward"])}
             row |= {"backward_partial": said(move["backward_partial"]) if "backward_partial" in move else ""}

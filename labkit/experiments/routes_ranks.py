@@ -56,7 +56,8 @@ def measure(cases: list[Case], rounds: int, talk: bool = False) -> dict[str, Any
 def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
     """On one rank of a fake group: host time of each route, what is dispatched, and what DTensor's parts cost alone.
 
-    Compiled routes are timed for the first case of each kind only: what a compile takes, it takes here again.
+    Compiled routes are looked at and timed for the first case of each kind only: what a compile takes, it takes here
+    again, and the graphs of other sizes differ in their sizes.
     """
     import torch
 
@@ -71,8 +72,9 @@ def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
             kind, size, *_ = case
             config = _config(case)
             x = config.sample()
-            ways = _ways(config, kind, mesh, "abcd", compiled=kind not in kinds)
+            first = kind not in kinds
             kinds.add(kind)
+            ways = _ways(config, kind, mesh, "abcd", compiled=first)
             who = [{"kind": kind, "size": size, "route": route} for route in routes.ROUTES]
             for one in who:
                 forget_dtensor_rules()
@@ -81,7 +83,8 @@ def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
                 forward(x)
                 worked_out = dtensor_cache()[1] - before[1]
                 found["eager"].append(one | {"worked_out": worked_out} | heard(forward, x))
-                found["graphs"].append(one | _graph(config, kind, mesh, one["route"], x))
+                if first:
+                    found["graphs"].append(one | _graph(config, kind, mesh, one["route"], x))
             for _ in range(rounds):
                 found["spent"] += [one | spent(ways[f"{one['route']} eager"], x) for one in who]
             calls = {way: _settled(forward, x) for way, forward in ways.items()}
@@ -140,12 +143,13 @@ def spent(forward: Callable[..., Any], x: Any) -> dict[str, float]:
 
 
 def _mesh() -> Any:
+    import torch
     from torch.distributed.device_mesh import init_device_mesh
 
     from labkit.ranks import here
 
     me = here()
-    return init_device_mesh(me.device, (me.world_size,), mesh_dim_names=("tp",))
+    return init_device_mesh(torch.device(me.device).type, (me.world_size,), mesh_dim_names=("tp",))
 
 
 def _config(case: Case) -> Any:
@@ -155,7 +159,9 @@ def _config(case: Case) -> Any:
     return Config(dim=dim, heads=4, blocks=layers, tokens=tokens)
 
 
-def _ways(config: Any, kind: str, mesh: Any, letters: str, compiled: bool = True) -> dict[str, Callable[..., Any]]:
+def _ways(
+    config: Any, kind: str, mesh: Any, letters: str, compiled: bool = True
+) -> dict[str, Callable[..., Any]]:
     import torch
 
     from labkit.experiments.variants import with_own_code
@@ -178,7 +184,9 @@ def _settled(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
 
             torch.cuda.synchronize()
         else:
-            y[0, 0, 0].item()  # an eager functional result may still be in flight: one element makes it arrive
+            y[
+                0, 0, 0
+            ].item()  # an eager functional result may still be in flight: one element makes it arrive
         return y
 
     return call
@@ -219,8 +227,8 @@ def _parts(mesh: Any) -> list[tuple[str, int, float]]:
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    from labkit.torch_compat import forget_dtensor_rules, funcol
     from labkit.timing import interleave
+    from labkit.torch_compat import forget_dtensor_rules, funcol
 
     x = torch.zeros(4, 64)
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)

@@ -1,8 +1,8 @@
 """One program by four routes: explicit in place, explicit functional, DTensor, parallelize_module.
 
-The program is a stack of layers, of kind "mlp" (one all-reduce a layer) or "block" (attention and MLP, four). Its forward
-is written once, as for one device; a route only chooses the modules in it. So whatever differs between two routes
-comes from the route.
+The program is a stack of layers, of kind "mlp" (one all-reduce a layer) or "block" (attention and MLP, four). Its
+forward is written once, as for one device; a route only chooses the modules in it. So whatever differs between two
+routes comes from the route.
 """
 
 from __future__ import annotations
@@ -77,6 +77,16 @@ class Layer(nn.Module):
         settle: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
+        self.q: nn.Module
+        self.k: nn.Module
+        self.v: nn.Module
+        self.out: nn.Module
+        self.up: nn.Module
+        self.down: nn.Module
+        self.q_norm: nn.Module
+        self.k_norm: nn.Module
+        self.norm1: nn.Module
+        self.norm2: nn.Module
         self.kind, self.head_dim, self.attend, self.settle = kind, head_dim, attend, settle
         for name, module in parts.items():
             self.add_module(name, module)
@@ -193,7 +203,9 @@ def build(
         for name, parameter in list(model.named_parameters()):
             dim = SHARDED.get(name.split(".")[-2])
             placed = distribute_tensor(parameter, mesh, [Replicate() if dim is None else Shard(dim)])
-            model.get_submodule(name.removesuffix(".weight")).weight = nn.Parameter(placed, requires_grad=False)
+            model.get_submodule(name.removesuffix(".weight")).weight = nn.Parameter(
+                placed, requires_grad=False
+            )
     else:
         for layer in model.layers:
             parallelize_module(layer, mesh, plan(kind))
@@ -205,8 +217,8 @@ def build(
 def heads_apart(mesh: DeviceMesh) -> Callable[..., Tensor]:
     """Attention on each rank's own heads, as an operation on DTensors that are split by heads.
 
-    DTensor has no rule for the attention kernel of CPUs; it searches the placements of its decomposition instead, which takes
-    minutes on the first call (torch 2.13). `local_map` says what no rule says: heads do not mix.
+    DTensor has no rule for the attention kernel of CPUs; it searches the placements of its decomposition instead, which
+    takes minutes on the first call (torch 2.13). `local_map` says what no rule says: heads do not mix.
     """
     by_head = [Shard(1)]
     return local_map(

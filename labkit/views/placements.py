@@ -59,19 +59,26 @@ def words(collectives: str) -> str:
     return {"-": "nothing"}.get(collectives, collectives)
 
 
-def tile(ax: Axes, x: float, y: float, cell: float, side: int, rank: int, ranks: int, placed: str, held: Any = None) -> None:
+def tile(
+    ax: Axes, x: float, y: float, cell: float, side: int, rank: int, ranks: int, placed: str, held: Any = None
+) -> None:
     """The whole matrix as a grid of cells, those that the rank holds filled, with their numbers where given."""
     part = side // ranks
     for i in range(side):
         for j in range(side):
             mine = {"R": True, "P": True, "S(0)": i // part == rank, "S(1)": j // part == rank}[placed]
             face = (SUMMAND if placed == "P" else HELD) if mine else "white"
-            ax.add_patch(Rectangle((x + j * cell, y + i * cell), cell, cell, facecolor=face, edgecolor="#999999",
-                                   linewidth=0.6, hatch="///" if mine and placed == "P" and held is None else None))  # fmt: skip
+            hatch = "///" if mine and placed == "P" and held is None else None
+            look = {"facecolor": face, "edgecolor": "#999999", "linewidth": 0.6, "hatch": hatch}
+            ax.add_patch(Rectangle((x + j * cell, y + i * cell), cell, cell, **look))
             if mine and held is not None:
-                row, column = (i - rank * part if placed == "S(0)" else i), (j - rank * part if placed == "S(1)" else j)
-                ax.text(x + (j + 0.5) * cell, y + (i + 0.5) * cell, f"{held[row][column]:.3g}", ha="center", va="center",
-                        fontsize=style.SMALL - 1.5, color=style.INK)  # fmt: skip
+                row, column = (
+                    (i - rank * part if placed == "S(0)" else i),
+                    (j - rank * part if placed == "S(1)" else j),
+                )
+                middle = x + (j + 0.5) * cell, y + (i + 0.5) * cell
+                size = {"fontsize": style.SMALL - 1.5, "color": style.INK}
+                ax.text(*middle, f"{held[row][column]:.3g}", ha="center", va="center", **size)
 
 
 def _one(report: Any, start: str, end: str) -> Figure:
@@ -89,7 +96,14 @@ def _one(report: Any, start: str, end: str) -> Figure:
         grid = side * CELL
         right = x + grid + 0.62
         for left, placed, name in ((x, start, "before"), (right, end, "after")):
-            ax.text(left, y + 0.1, f"{name}: {WORDS[placed]}", va="center", fontsize=style.SMALL, color=style.QUIET)
+            ax.text(
+                left,
+                y + 0.1,
+                f"{name}: {WORDS[placed]}",
+                va="center",
+                fontsize=style.SMALL,
+                color=style.QUIET,
+            )
             tile(ax, left, y + 0.24, CELL, side, rank, ranks, placed, mine.loc[rank, name])
         middle = y + 0.24 + grid / 2
         look = {"arrowstyle": "-|>", "mutation_scale": 12, "color": style.INK}
@@ -100,7 +114,7 @@ def _one(report: Any, start: str, end: str) -> Figure:
         [list(range(ranks))], ("", "ranks"), inside=(wide, high, draw),
         holds={rank: () for rank in range(ranks)},
         title=f"{WORDS[start]} to {WORDS[end]}: {cost} forward, {words(move['backward'])} backward",
-        subtitle="The numbers that a rank holds, in their places in the whole matrix. Orange: a summand, not the value.",
+        subtitle="The numbers that a rank holds, in their places in the whole matrix. Orange: a summand.",
         label=report.label,
     )  # fmt: skip
 
@@ -129,7 +143,10 @@ def _matmul(report: Any) -> Figure:
 def _cells(report: Any, found: pd.DataFrame, rows: str, columns: str, said: Any, title: str) -> Figure:
     names = list(WORDS)
     sheet = Sheet()
-    sheet.title(title, f"Rows: the placement of {rows}; columns: of {columns}. Bold: collectives that CommDebugMode counts.")
+    sheet.title(
+        title,
+        f"Rows: the placement of {rows}; columns: of {columns}. Bold: collectives that CommDebugMode counts.",
+    )
     left, high = 1.2, 0.52
     wide = (sheet.width - left - 0.25) / len(names)
     ax = sheet.axes(left, wide * len(names), high * len(names), top=sheet.top + 0.25)
@@ -144,10 +161,19 @@ def _cells(report: Any, found: pd.DataFrame, rows: str, columns: str, said: Any,
         i, j = names.index(row["row"]), names.index(row["column"])
         main, below = said(row)
         face = COLOURS.get(main, "#D6ECF8")
-        ax.add_patch(Rectangle((j + 0.015, i + 0.04), 0.97, 0.92, facecolor=face, edgecolor="#999999", linewidth=0.7))
+        ax.add_patch(
+            Rectangle((j + 0.015, i + 0.04), 0.97, 0.92, facecolor=face, edgecolor="#999999", linewidth=0.7)
+        )
         ax.text(j + 0.5, i + 0.34, words(main), ha="center", va="center", fontsize=style.NORMAL,
                 fontweight="normal" if main in COLOURS else "bold")  # fmt: skip
-        ax.text(j + 0.5, i + 0.7, cut(below, wide - 0.1, style.SMALL), ha="center", va="center", fontsize=style.SMALL)
+        ax.text(
+            j + 0.5,
+            i + 0.7,
+            cut(below, wide - 0.1, style.SMALL),
+            ha="center",
+            va="center",
+            fontsize=style.SMALL,
+        )
         sheet.say(f"{row['row']}, {row['column']}: {words(main)}{', ' if below else ''}{below}")
     sheet.top += 0.25 + high * len(names) + 0.08
     return sheet.finish(report.label)
@@ -184,13 +210,15 @@ def _flow(report: Any, start: str, end: str) -> Figure:
     middle = 0.3 + (ranks * (grid + 0.22) - 0.22) / 2
     for x0, x1, text in ((2.9 + grid, 5.2, row["forward"]), (5.2 + grid, 8.2, row["to_whole"])):
         none = text == "-"
-        ax.add_patch(FancyArrowPatch((x0 + 0.1, middle), (x1 - 0.1, middle), arrowstyle="-|>", mutation_scale=14,
-                                     color=style.QUIET if none else "#D55E00", linewidth=1.0 if none else 2.2))  # fmt: skip
+        look = {"color": style.QUIET if none else "#D55E00", "linewidth": 1.0 if none else 2.2}
+        ends = (x0 + 0.1, middle), (x1 - 0.1, middle)
+        ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=14, **look))
         ax.text((x0 + x1) / 2, middle - 0.12, words(text), ha="center", va="bottom", fontsize=style.SMALL,
                 fontweight="normal" if none else "bold")  # fmt: skip
     gradients = dict(zip("xw", row["gradients"].split(" "), strict=True))
     sheet.text(
-        f"Backward: {words(row['backward'])}; the gradient of x is {WORDS[gradients['x']]}, that of w {WORDS[gradients['w']]}."
+        f"Backward: {words(row['backward'])}; the gradient of x is {WORDS[gradients['x']]}, "
+        f"that of w {WORDS[gradients['w']]}."
     )
     sheet.say(f"Backward: {words(row['backward'])}, gradients {row['gradients']}")
     return sheet.finish(report.label)

@@ -1,4 +1,4 @@
-"""DTensor against explicit collectives, drawn: time by route and size, where eager host time goes, single operations."""
+"""DTensor against explicit collectives, drawn: time by route and size, eager host time, single operations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def _time(report: Any, evidence: str, title: str | None) -> Figure:
     mine = samples[samples["evidence"] == evidence]
     worst = mine.groupby(["kind", "size", "way", "round"], sort=False)["seconds"].max().mul(1e3).reset_index()
     cases = list(dict.fromkeys(zip(worst["kind"], worst["size"], strict=True)))
-    ways = [f"{r} {mode}" for mode in ("eager", "compiled") for r in ROUTES if f"{r} {mode}" in set(worst["way"])]
+    ways = [
+        f"{r} {mode}" for mode in ("eager", "compiled") for r in ROUTES if f"{r} {mode}" in set(worst["way"])
+    ]
     sheet = Sheet()
     verdicts = {(v["kind"], v["size"], v["a"], v["b"]): v
                 for v in report.tables["verdicts"].to_dict("records") if v["evidence"] == evidence}  # fmt: skip
@@ -87,18 +89,31 @@ def _time(report: Any, evidence: str, title: str | None) -> Figure:
             colour, marker, _ = ROUTES[way[0]]
             ax.plot([low, high], [y, y], color=colour, linewidth=3, alpha=0.35, solid_capstyle="butt")
             filled = colour if way.endswith("compiled") else "white"
-            ax.plot(middle, y, marker, color=colour, markerfacecolor=filled, markersize=6, gid=f"{kind} {size} {way}")
+            ax.plot(
+                middle,
+                y,
+                marker,
+                color=colour,
+                markerfacecolor=filled,
+                markersize=6,
+                gid=f"{kind} {size} {way}",
+            )
             said.append(f"{way} {middle:.3g}")
             most = max(most, high)
         ax.set_xlim(0, most * 1.08)
         ax.axhline(3.5, color=style.FAINT, linewidth=1)
-        ax.set_yticks(range(len(ways)), [f"{w.split()[0]} {ROUTES[w[0]][2]}" for w in ways] if i == 0 else [""] * len(ways))
+        ax.set_yticks(
+            range(len(ways)),
+            [f"{w.split()[0]} {ROUTES[w[0]][2]}" for w in ways] if i == 0 else [""] * len(ways),
+        )
         ax.tick_params(axis="y", length=0, labelcolor=style.INK)
         ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
         ax.set_xlabel("ms a forward", labelpad=2)
         sheet.say(f"{kind}, {size}, ms: {', '.join(said)}")
     sheet.top = top + height + 0.45
-    hollow, full = ({"markerfacecolor": face, "color": "#666666", "markersize": 6} for face in ("white", "#666666"))
+    hollow, full = (
+        {"markerfacecolor": face, "color": "#666666", "markersize": 6} for face in ("white", "#666666")
+    )
     sheet.legend([("eager", lambda ax, x, y: ax.plot(x + 0.1, y + 0.06, "o", **hollow)),
                   ("compiled", lambda ax, x, y: ax.plot(x + 0.1, y + 0.06, "o", **full))], left=LEFT)  # fmt: skip
     return sheet.finish(evidence)
@@ -108,12 +123,20 @@ def _finding(verdicts: dict[Any, Any], cases: list[tuple[str, str]]) -> str:
     """What the verdicts come to over all cases: the smallest and the largest ratio that could be told."""
     said = []
     for way, against in (("c eager", "a eager"), ("c compiled", "b compiled")):
-        found = [verdicts[kind, size, way, against] for kind, size in cases if (kind, size, way, against) in verdicts]
+        found = [
+            verdicts[kind, size, way, against]
+            for kind, size in cases
+            if (kind, size, way, against) in verdicts
+        ]
         told = [one["ratio"] for one in found if one["outcome"] != "cannot tell"]
         if not found:
             continue
         mode = way.split()[1]
-        words = f"{min(told):.2g} to {max(told):.2g} times the time of explicit" if told else "cannot tell from explicit"
+        words = (
+            f"{min(told):.2g} to {max(told):.2g} times the time of explicit"
+            if told
+            else "cannot tell from explicit"
+        )
         if told and len(told) < len(found):
             words += f" (told in {len(told)} of {len(found)})"
         said.append(f"DTensor {mode}: {words}")
@@ -129,7 +152,8 @@ def _spent(report: Any, title: str | None) -> Figure:
     c = mine.loc["c"]
     extra = float(c[["dispatch", "wrap", "redistribute"]].sum())
     sheet.title(
-        title or f"Of the {extra:.3g} ms that eager DTensor adds, {c['dispatch'] / extra:.0%} stand around its operations",
+        title
+        or f"Of the {extra:.3g} ms that eager DTensor adds, {c['dispatch'] / extra:.0%} stand around its operations",
         f"Host time of one eager forward ({kind}, {size}), no communication; medians, with timers on.",
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.9, 0.36 * len(mine))
@@ -139,9 +163,21 @@ def _spent(report: Any, title: str | None) -> Figure:
         at = 0.0
         for name, (colour, hatch, _) in SPENT.items():
             width = max(float(row[name]), 0.0)
-            ax.add_patch(Rectangle((at, y - 0.36), width, 0.72, facecolor=colour, edgecolor="white", hatch=hatch, linewidth=0.5))
+            ax.add_patch(
+                Rectangle(
+                    (at, y - 0.36),
+                    width,
+                    0.72,
+                    facecolor=colour,
+                    edgecolor="white",
+                    hatch=hatch,
+                    linewidth=0.5,
+                )
+            )
             at += width
-        ax.annotate(f"{at:.3g} ms", (at, y), (5, 0), textcoords="offset points", va="center", fontsize=style.SMALL)
+        ax.annotate(
+            f"{at:.3g} ms", (at, y), (5, 0), textcoords="offset points", va="center", fontsize=style.SMALL
+        )
         sheet.say(f"{route}: " + ", ".join(f"{SPENT[n][2]} {row[n]:.2g} ms" for n in SPENT if row[n]))
     totals = mine[list(SPENT)].clip(lower=0).sum(axis=1)
     ax.set_xlim(0, float(totals.max()) * 1.12)
@@ -165,7 +201,8 @@ def _parts(report: Any, title: str | None) -> Figure:
     sheet = Sheet()
     plain, cached, first = (median[f"operation, {w}"] for w in ("local", "rule cached", "first of its kind"))
     sheet.title(
-        title or f"One addition: {plain:.2g} us plain, {cached:.2g} us as a DTensor, {first / 1e3:.2g} ms the first time",
+        title
+        or f"One addition: {plain:.2g} us plain, {cached:.2g} us as a DTensor, {first / 1e3:.2g} ms the first time",
         "Host time of single calls on small tensors, no communication; dots are medians, bars reach from p10 to p90.",
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.9, ROW * len(median))

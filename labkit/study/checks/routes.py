@@ -1,4 +1,4 @@
-"""DTensor beside explicit collectives: how predictable, which operators have rules, what caches and dynamic shapes do."""
+"""DTensor beside explicit collectives: how predictable, which operators have rules, caches, dynamic shapes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ LENGTHS = (4, 6, 8, 10)
 ROWS = (4, 6, 5)  # the last one leaves 3 rows on rank 0 and 2 on rank 1
 # operators by trying: what a program may call on a tensor of 4 by 8 that is split by rows
 TRIED = (
-    "x + x", "x @ x.t()", "x.relu()", "F.gelu(x)", "x.softmax(-1)", "x.softmax(0)", "F.layer_norm(x, (8,))", "x.sum(0)",
-    "x.mean(-1)", "x.cumsum(0)", "x.sort(0)[0]", "x.topk(2, 0)[0]", "x.argmax(1)", "x[1:3]", "x.t()", "x.reshape(8, 4)",
-    "x.view(2, 2, 8)", "torch.cat([x, x])", "torch.stack([x, x])", "x.chunk(2, 1)[0]", "x.chunk(2, 0)[0]", "x.roll(1, 0)",
-    "x.flip(0)", "x.tril()", "x.masked_fill(x > 0, 0)", "torch.where(x > 0, x, x)", "x.repeat(2, 1)", "x.norm()", "x.var(1)",
-    "F.pad(x, (1, 1))", "x.unfold(0, 2, 1)", "x.nonzero()", "x.unique()", "torch.linalg.qr(x)[0]", "x.diagonal()",
-    "torch.fft.fft(x).real", "torch.einsum('ij,kj->ik', x, x)", "F.embedding(x.argmax(1) % 4, x)", "x.median(0)[0]",
-    "torch.histc(x, 4)",
+    "x + x", "x @ x.t()", "x.relu()", "F.gelu(x)", "x.softmax(-1)", "x.softmax(0)", "F.layer_norm(x, (8,))",
+    "x.sum(0)", "x.mean(-1)", "x.cumsum(0)", "x.sort(0)[0]", "x.topk(2, 0)[0]", "x.argmax(1)", "x[1:3]",
+    "x.t()", "x.reshape(8, 4)", "x.view(2, 2, 8)", "torch.cat([x, x])", "torch.stack([x, x])",
+    "x.chunk(2, 1)[0]", "x.chunk(2, 0)[0]", "x.roll(1, 0)", "x.flip(0)", "x.tril()", "x.masked_fill(x > 0, 0)",
+    "torch.where(x > 0, x, x)", "x.repeat(2, 1)", "x.norm()", "x.var(1)", "F.pad(x, (1, 1))",
+    "x.unfold(0, 2, 1)", "x.nonzero()", "x.unique()", "torch.linalg.qr(x)[0]", "x.diagonal()",
+    "torch.fft.fft(x).real", "torch.einsum('ij,kj->ik', x, x)", "F.embedding(x.argmax(1) % 4, x)",
+    "x.median(0)[0]", "torch.histc(x, 4)",
 )  # fmt: skip
 
 
@@ -56,8 +57,8 @@ def explicit_is_more_predictable(seen: Seen) -> Result:
     explicit, alone = seen["explicit"], seen["left_alone"]
     return verdict(
         explicit["collectives"] == seen["written"] != alone["collectives"],
-        f"{seen['written']} sums a block: explicit runs {explicit['collectives']} collectives ({explicit['bytes']} B), DTensor "
-        f"left to itself {alone['collectives']} ({alone['bytes']} B), told where to sum {seen['told']['collectives']} "
+        f"{seen['written']} sums a block: explicit runs {explicit['collectives']} collectives ({explicit['bytes']} B), "
+        f"DTensor alone {alone['collectives']} ({alone['bytes']} B), told where to sum {seen['told']['collectives']} "
         "[host only; a proxy: the claim is about Scope's own program]",
     )
 
@@ -76,7 +77,11 @@ def _rulebook(tried: tuple[str, ...]) -> Seen:
 
     from labkit import torch_compat
 
-    core, rules, apart = torch_compat.core_operators(), torch_compat.dtensor_rules(), torch_compat.decomposable()
+    core, rules, apart = (
+        torch_compat.core_operators(),
+        torch_compat.dtensor_rules(),
+        torch_compat.decomposable(),
+    )
     found: Seen = {
         "core": len(core), "with_rule": len(core & rules), "by_decomposition": len((core - rules) & apart),
         "without": sorted(core - rules - apart), "programs": {},
@@ -104,8 +109,8 @@ def every_operator_has_rules(seen: Seen) -> Result:
     missing = seen["without"]
     return verdict(
         not missing and seen["with_rule"] == seen["core"],
-        f"of {seen['core']} core operators {seen['with_rule']} have a rule, {seen['by_decomposition']} are taken apart, "
-        f"{len(missing)} have neither{': ' + ', '.join(missing[:4]) if missing else ''}",
+        f"of {seen['core']} core operators {seen['with_rule']} have a rule, {seen['by_decomposition']} are taken "
+        f"apart, {len(missing)} have neither{': ' + ', '.join(missing[:4]) if missing else ''}",
     )
 
 
@@ -123,7 +128,7 @@ def coverage_matters(seen: Seen) -> Result:
 
 @probe
 def caching(bench: Bench) -> Seen:
-    """One addition of DTensors three times, then on another shape, then with the cache emptied: rules found, worked out."""
+    """One addition of DTensors three times, on another shape, with the cache emptied: rules found, worked out."""
     return bench.run(_caching, ranks=2, backend="fake")[0]
 
 
@@ -161,7 +166,7 @@ def a_rule_is_worked_out_once(seen: Seen) -> Result:
 
 @probe
 def dynamic(bench: Bench) -> Seen:
-    """Sequence lengths that change, explicit and as DTensors; and a split dimension that the ranks do not share evenly."""
+    """Sequence lengths that change, explicit and as DTensors; and a split dimension that is not shared evenly."""
     found = bench.run(_dynamic, LENGTHS, ranks=2, backend="fake")
     return found[0]["lengths"] | {"uneven": [one["uneven"] for one in found]}
 
@@ -194,7 +199,9 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
 
         def rows(many: int) -> Any:
             local = torch.ones(many, 8).chunk(2)[dist.get_rank()]
-            return DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=(many, 8), stride=(8, 1))
+            return DTensor.from_local(
+                local, mesh, [Shard(0)], run_check=False, shape=(many, 8), stride=(8, 1)
+            )
 
         dynamo_reset()
         ways = {"eager": gathered, "compiled": torch.compile(gathered, backend="aot_eager", fullgraph=True)}
@@ -212,21 +219,23 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
 
 @judging(dynamic)
 def dynamic_shapes_are_a_weak_point(seen: Seen) -> Result:
-    """With sizes that change, compiled DTensor programs compile more often than explicit ones, or ranks stop agreeing."""
+    """With sizes that change, compiled DTensor programs compile more often than explicit ones, or ranks disagree."""
     apart = _apart(seen, "compiled")
     return verdict(
         seen["dtensor"] > seen["explicit"] or apart,
-        f"{len(LENGTHS)} lengths: {seen['dtensor']} compiles as DTensors, {seen['explicit']} explicit; " + _said(seen),
+        f"{len(LENGTHS)} lengths: {seen['dtensor']} compiles as DTensors, {seen['explicit']} explicit; "
+        + _said(seen),
     )
 
 
 @judging(dynamic)
 def dtensor_varies_more(seen: Seen) -> Result:
-    """What DTensor does depends on sizes where explicit collectives do not: compiles, and bytes handed to a collective."""
+    """What DTensor does depends on sizes where explicit collectives do not: compiles, and what is handed in."""
     apart = _apart(seen, "compiled") and not _apart(seen, "eager")
     return verdict(
         seen["dtensor"] != seen["explicit"] or apart,
-        f"compiles over {len(LENGTHS)} lengths: {seen['dtensor']} as DTensors, {seen['explicit']} explicit; " + _said(seen),
+        f"compiles over {len(LENGTHS)} lengths: {seen['dtensor']} as DTensors, {seen['explicit']} explicit; "
+        + _said(seen),
     )
 
 

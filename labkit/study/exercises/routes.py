@@ -35,7 +35,9 @@ def _why_not(x: str, w: str, said: str | None, real: str | None) -> str:
     if x == w == "P":
         return "(a + b) @ (c + d) is not a @ c + b @ d: two Partials have to be summed before they are multiplied"
     if "P" in (x, w) and real == "P":
-        return "a product is linear in each factor: a summand times a whole matrix is a summand of the product"
+        return (
+            "a product is linear in each factor: a summand times a whole matrix is a summand of the product"
+        )
     if real is None:
         return "it cannot be worked out from what a rank has: DTensor communicates, so the answer is None"
     if (x, w) == ("S(1)", "S(0)"):
@@ -59,7 +61,9 @@ def _products(attempt: Attempt) -> list[dict[str, Any]]:
     for a in PLACED:
         for b in PLACED:
             y, names, _ = heard(lambda a=a, b=b: place(x, mesh, a) @ place(w, mesh, b))
-            rows.append({"x": a, "w": b, "said": attempt(a, b), "real": None if names else short(y.placements)})
+            rows.append(
+                {"x": a, "w": b, "said": attempt(a, b), "real": None if names else short(y.placements)}
+            )
     return rows
 
 
@@ -68,13 +72,18 @@ def judge_redundant(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) 
     hint = "it is called as my_lean(x, up, down) with DTensors, and returns one"
     for rank, found in on_ranks(ranks, quietly, _lean, attempt, hint=hint).items():
         if found["kind"] != "DTensor":
-            raise Mistake(f"rank {rank}: it returns a {found['kind']}", "return a DTensor: leave to_local to its caller")
+            raise Mistake(
+                f"rank {rank}: it returns a {found['kind']}", "return a DTensor: leave to_local to its caller"
+            )
         called = ", ".join(found["collectives"]) or "none"
         finding = f"rank {rank}: collectives: {called}; the result is {found['placement']}"
         if found["placement"] != "R":
             raise Mistake(finding, "the caller needs it whole: the sum at the end has to stay")
         if not found["right"]:
-            raise Mistake(f"{finding}, with other numbers", "gelu of a sum is not the sum of gelus: keep what it computes")
+            raise Mistake(
+                f"{finding}, with other numbers",
+                "gelu of a sum is not the sum of gelus: keep what it computes",
+            )
         if any("gather" in name for name in found["collectives"]):
             raise Mistake(
                 finding,
@@ -94,7 +103,9 @@ def _lean(attempt: Attempt) -> dict[str, Any]:
 
     mesh = _mesh()
     x, up, down = _matrices()
-    y, names, _ = heard(lambda: attempt(place(x, mesh, "R"), place(up, mesh, "S(1)"), place(down, mesh, "S(0)")))
+    y, names, _ = heard(
+        lambda: attempt(place(x, mesh, "R"), place(up, mesh, "S(1)"), place(down, mesh, "S(0)"))
+    )
     found: dict[str, Any] = {"kind": type(y).__name__, "collectives": names}
     if found["kind"] != "DTensor":
         return found
@@ -112,7 +123,9 @@ def judge_bytes(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
     hint = "it is called as my_mlp(x, up, down) with DTensors, and returns one"
     for rank, found in on_ranks(ranks, quietly, _thrifty, attempt, hint=hint).items():
         if found["kind"] != "DTensor":
-            raise Mistake(f"rank {rank}: it returns a {found['kind']}", "return a DTensor, split by tokens as x is")
+            raise Mistake(
+                f"rank {rank}: it returns a {found['kind']}", "return a DTensor, split by tokens as x is"
+            )
         sent = sum(ring_bytes(_plain(name), size, nbytes) for name, nbytes in found["sent"])
         said = ", ".join(f"{_plain(name)} {nbytes} B" for name, nbytes in found["sent"]) or "none"
         finding = f"rank {rank}: {said}: {sent:.0f} B sent in a ring, the target is {target:.0f} B"
@@ -132,7 +145,9 @@ def _why_dear(sent: list[tuple[str, int]]) -> str:
     if any("all_reduce" in name for name, _ in sent):
         return "an all-reduce gives everybody all of y, and you keep a share of it: a reduce-scatter is half of that"
     if any("scatter" not in name and nbytes > TOKENS * DIM * 4 // 2 for name, nbytes in sent):
-        return "the hidden values travel: let them stay where they are made, and sum what comes out at the end"
+        return (
+            "the hidden values travel: let them stay where they are made, and sum what comes out at the end"
+        )
     return "something travels twice: x has to be gathered once, and y scattered once"
 
 
@@ -171,11 +186,12 @@ def _matrices() -> tuple[Any, Any, Any]:
 
 
 def _mesh() -> Any:
+    import torch
     from torch.distributed.device_mesh import init_device_mesh
 
     from labkit.ranks import here
 
-    return init_device_mesh(here().device, (here().world_size,))
+    return init_device_mesh(torch.device(here().device).type, (here().world_size,))
 
 
 PLACEMENT = Exercise(
