@@ -53,9 +53,8 @@ def _measure(side: int) -> dict[str, Any]:
     from labkit.ranks import here
 
     me = here()
-    logging.getLogger("torch._logging._internal").setLevel(
-        logging.ERROR
-    )  # gloo has no all-to-all, and torch says so once
+    # gloo has no all-to-all, and torch says so once: Shard(0) to Shard(1) is then an all-gather and a cut
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     mesh = init_device_mesh(torch.device(me.device).type, (me.world_size,))
     # whole numbers also where each rank holds a share of them
     x = torch.arange(1.0, side * side + 1, device=me.device).view(side, side) * sum(range(me.world_size + 1))

@@ -21,8 +21,8 @@ SOURCE = (
 )
 LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
 OPTIONS = (
-    Option("sizes", str, "a size: tiny, small, medium or large; may be given again", "SIZE", many=True),
-    Option("kinds", str, "a kind of layer, mlp or block; may be given again", "KIND", many=True),
+    Option("mlp", str, "a size of MLP: tiny, small, medium or large; may be given again", "SIZE", many=True),
+    Option("block", str, "a size of transformer block, of the same; may be given again", "SIZE", many=True),
     ROUNDS,
 )
 # name: (dim, tokens) of two heads; the hidden size is four times dim
@@ -43,10 +43,9 @@ TOLERANCE = 1e-4  # float32: sums in another order than the unsharded model
 
 def run(
     ranks: Ranks,
-    sizes: Sequence[str] = ("tiny", "medium", "large"),
-    kinds: Sequence[str] = ("mlp", "block"),
+    mlp: Sequence[str] = ("tiny", "medium", "large"),
+    block: Sequence[str] = ("tiny",),
     *,
-    block_sizes: Sequence[str] = ("tiny",),
     layers: int = 1,
     rounds: int = 15,
     timeout: float | None = 600.0,
@@ -54,8 +53,8 @@ def run(
 ) -> Report:
     """Run each route of `labkit.tensor_parallel.routes`, eager and compiled, on the ranks and without communication.
 
-    sizes: names of SIZES, for the kind 'mlp'; block_sizes: for the kind 'block', whose compiles take longer. layers:
-    how many of each. Rank 0 runs on a fake group as well, where nothing is sent: what remains is the host's time.
+    mlp, block: names of SIZES, at which each kind of layer is run; none leaves it out. layers: how many of each.
+    Rank 0 runs on a fake group as well, where nothing is sent: what remains is the host's time.
 
     Tables: `summary`; `samples` (seconds of every rank); `counts` by rank and forward; `eager` (a forward's
     collectives, bytes, DTensor operations, and rules worked out by the first one); `graphs` (collectives and bytes in
@@ -65,25 +64,20 @@ def run(
 
     Raises ValueError for an unknown size or kind, before anything runs, and RankError when a rank fails.
 
-    >>> run(None, sizes=["huge"])
+    >>> run(None, mlp=["huge"])
     Traceback (most recent call last):
         ...
     ValueError: unknown size 'huge': there is tiny, small, medium, large
     """
-    from labkit.tensor_parallel.routes import KINDS
-
     check_rounds(rounds)
-    for name in (*sizes, *block_sizes):
+    for name in (*mlp, *block):
         if name not in SIZES:
             raise ValueError(f"unknown size {name!r}: there is {', '.join(SIZES)}")
-    for name in kinds:
-        if name not in KINDS:
-            raise ValueError(f"unknown kind {name!r}: there is {', '.join(KINDS)}")
     if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
         raise ValueError(f"layers must be a whole number of at least 1, got {layers!r}")
-    cases = [(kind, size) for kind in kinds for size in (sizes if kind == "mlp" else block_sizes)]
+    cases = [("mlp", size) for size in mlp] + [("block", size) for size in block]
     if not cases:
-        raise ValueError("nothing to run: give at least one kind with at least one size")
+        raise ValueError("nothing to run: give at least one size of mlp or of block")
     plan = [(kind, size, *SIZES[size], layers) for kind, size in cases]
     found = ranks.run(routes_ranks.measure, plan, rounds, talk, timeout=timeout)
     with Ranks(ranks.world_size, "cpu", "fake", threads=ranks.threads, quiet=True) as fake:
@@ -203,17 +197,20 @@ def _summary(
 def _spent(rows: pd.DataFrame) -> pd.DataFrame:
     """Median host milliseconds of an eager forward, by what they are spent on; `rest` is split for the DTensor routes.
 
-    What the explicit functional route spends beside its sums is taken for `program`; what a DTensor route spends beyond
-    that is `dispatch`. Where noise makes a part negative, it stays so.
+    `program` is what the explicit route in place takes beside its sums; `results` what the functional one takes beyond
+    that, for tensors that are still to arrive; `dispatch` what a DTensor route takes beyond both. Where noise makes a
+    part negative, it stays so.
     """
     import pandas as pd
 
     median = rows.groupby(["kind", "size", "route"], sort=False).median(numeric_only=True) * 1e3
     found = []
     for (kind, size, route), row in median.iterrows():
-        program = median.loc[(kind, size, "b"), "rest"] if route in "cd" else row["rest"]
+        program, functional = (median.loc[(kind, size, other), "rest"] for other in "ab")
         one = {"kind": kind, "size": size, "route": route, "program": program, "sums": row["sums"]}
-        one |= {"dispatch": row["rest"] - program, "wrap": row["wrap"], "redistribute": row["redistribute"]}
+        one |= {"results": functional - program if route != "a" else 0.0}
+        one |= {"dispatch": row["rest"] - functional if route in "cd" else 0.0}
+        one |= {"wrap": row["wrap"], "redistribute": row["redistribute"]}
         found.append(one)
     return pd.DataFrame(found)
 

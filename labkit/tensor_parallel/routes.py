@@ -137,7 +137,7 @@ def whole(config: Config, kind: str = "block", settle: Any = None, attend: Any =
 
 
 def _whole(config: Config, kind: str, settle: Any = None, attend: Any = None) -> Stack:
-    check_kind(kind)
+    _check_kind(kind)
     dim, hidden = config.dim, config.dim * config.mlp_ratio
     attend = attend or F.scaled_dot_product_attention
 
@@ -161,7 +161,7 @@ def _whole(config: Config, kind: str, settle: Any = None, attend: Any = None) ->
 
 def weights(config: Config, kind: str = "block") -> Iterator[tuple[str, Tensor]]:
     """The full weights by parameter name of `whole`: those of the model under study, with q, k and v apart."""
-    check_kind(kind)
+    _check_kind(kind)
     for name, full in seeded(config):
         _, number, part, _ = name.split(".")
         if kind == "mlp" and part not in ("norm2", "up", "down"):
@@ -170,7 +170,7 @@ def weights(config: Config, kind: str = "block") -> Iterator[tuple[str, Tensor]]
             yield f"layers.{number}.{own}.weight", tensor
 
 
-def check_kind(kind: str) -> None:
+def _check_kind(kind: str) -> None:
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}: there is {', '.join(KINDS)}")
 
@@ -191,7 +191,7 @@ def build(
     """
     if route not in ROUTES:
         raise ValueError(f"unknown route {route!r}: there is {', '.join(ROUTES)}")
-    check_kind(kind)
+    _check_kind(kind)
     config.check_split(mesh.size(), mesh.get_local_rank())
     if route in "ab":
         return _explicit(config, kind, mesh, reduce or (inplace if route == "a" else functional))

@@ -89,7 +89,7 @@ def _one(report: Any, start: str, end: str) -> Figure:
     if mine.empty:
         raise ValueError(f"{WORDS[start]} to {WORDS[end]} was refused: {move['why']}")
     ranks = len(mine)
-    side = int(report.provenance.get("settings", report.provenance).get("side", 4))
+    side = int(report.provenance.get("side", 4))
     wide, high = 2 * side * CELL + 0.62, side * CELL + 0.3
 
     def draw(ax: Axes, x: float, y: float, width: float, height: float, rank: int) -> None:
@@ -183,7 +183,7 @@ def _cells(report: Any, found: pd.DataFrame, rows: str, columns: str, said: Any,
 def _flow(report: Any, start: str, end: str) -> Figure:
     found = _table(report, "matmul", ["x", "w", "y", "forward", "to_whole", "backward", "gradients"])
     row = found[(found["x"] == start) & (found["w"] == end)].iloc[0]
-    settings = report.provenance.get("settings", report.provenance)
+    settings = report.provenance
     ranks, side, cell = int(settings.get("world_size", 2)), int(settings.get("side", 4)), 0.2
     grid = side * cell
     sheet = Sheet()

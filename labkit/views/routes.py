@@ -25,6 +25,7 @@ ROUTES = {
 SPENT = {
     "program": ("#BBBBBB", "", "the program itself"),
     "sums": ("#0072B2", "", "functional all-reduces"),
+    "results": ("#56B4E9", "....", "their asynchronous results"),
     "dispatch": ("#D55E00", "", "operations as DTensors"),
     "wrap": ("#F0E442", "////", "from_local, to_local"),
     "redistribute": ("#CC79A7", "\\\\\\\\", "redistribute, without its all-reduce"),
@@ -202,7 +203,7 @@ def _parts(report: Any, title: str | None) -> Figure:
     plain, cached, first = (median[f"operation, {w}"] for w in ("local", "rule cached", "first of its kind"))
     sheet.title(
         title
-        or f"One addition: {plain:.2g} us plain, {cached:.2g} us as a DTensor, {first / 1e3:.2g} ms the first time",
+        or f"One addition: {plain:.3g} us plain, {cached:.3g} us as a DTensor, {first / 1e3:.3g} ms the first time",
         "Host time of single calls on small tensors, no communication; dots are medians, bars reach from p10 to p90.",
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.9, ROW * len(median))

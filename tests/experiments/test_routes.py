@@ -19,7 +19,7 @@ def placed(ranks):
 @pytest.fixture(scope="module")
 def report():
     with labkit.Ranks(2, device="cpu", backend="shm", timeout=240, quiet=True) as fast:
-        yield routes.run(fast, sizes=("tiny",), kinds=("mlp",), rounds=2)
+        yield routes.run(fast, mlp=("tiny",), block=(), rounds=2)
 
 
 # --- placements ---
@@ -158,14 +158,14 @@ def test_figures_of_routes_draw_every_way(report):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda r: routes.run(r, sizes=["huge"]), "unknown size 'huge'"),
-        (lambda r: routes.run(r, kinds=["conv"]), "unknown kind 'conv'"),
-        (lambda r: routes.run(r, kinds=[]), "nothing to run"),
+        (lambda r: routes.run(r, mlp=["huge"]), "unknown size 'huge'"),
+        (lambda r: routes.run(r, block=["wide"]), "unknown size 'wide'"),
+        (lambda r: routes.run(r, mlp=[], block=[]), "nothing to run"),
         (lambda r: routes.run(r, layers=0), "layers must be a whole number"),
         (lambda r: routes.run(r, rounds=1), "rounds must be"),
         (lambda r: placements.run(r, side=3), "a whole multiple of the 2 ranks"),
     ],
-    ids=["size", "kind", "no kind", "layers", "rounds", "side"],
+    ids=["mlp", "block", "nothing", "layers", "rounds", "side"],
 )
 def test_what_cannot_be_run_is_refused_before_any_rank_hears_of_it(ranks, call, words):
     calls = ranks.calls

@@ -12,6 +12,7 @@ from labkit.study import notebooks
 # minutes at the sizes of their saved outputs; a reader may choose others, so they have to run at others as well
 SMALLER = {
     "04_graph_break_cliff": {"blocks=40": "blocks=2", "cold=True": "cold=False"},
+    "10_dtensor_or_explicit": {'mlp=("tiny", "medium", "large"), rounds=12': 'mlp=("tiny",), rounds=4'},
     "05_eager_trap": {"blocks=40, reduces": "blocks=6, rounds=8, sizes='4,16K,1M,4M', reduces"},
 }
 

@@ -200,7 +200,7 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
         def rows(many: int) -> Any:
             local = torch.ones(many, 8).chunk(2)[dist.get_rank()]
             return DTensor.from_local(
-                local, mesh, [Shard(0)], run_check=False, shape=(many, 8), stride=(8, 1)
+                local, mesh, [Shard(0)], run_check=False, shape=torch.Size((many, 8)), stride=(8, 1)
             )
 
         dynamo_reset()
