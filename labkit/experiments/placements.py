@@ -22,10 +22,10 @@ WORDS = {"R": "Replicate()", "S(0)": "Shard(0)", "S(1)": "Shard(1)", "P": "Parti
 UP = 1e-4  # float32 sums of a few products
 
 
-def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0) -> Report:
+def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0, talk: bool = False) -> Report:
     """Every redistribution between placements, and every product of two placed matrices, checked against whole ones.
 
-    side: rows and columns of the matrices, a multiple of the ranks. Tables: `redistribute` (from, to, collectives
+    side: rows and columns of the matrices, a multiple of the ranks. talk: print what is run. Tables: `redistribute` (from, to, collectives
     forward, backward for a gradient placed as the result, and for a Partial one where the result is whole, bytes
     that go into the forward's on a rank, whether values and gradients are right), `holds` (from, to, rank,
     before, after: the local tensors), `matmul` (x, w, y, collectives of the product, of making it whole, and of
@@ -38,7 +38,7 @@ def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0) -> Report
     """
     if not isinstance(side, int) or isinstance(side, bool) or side < 1 or side % ranks.world_size:
         raise ValueError(f"side must be a whole multiple of the {ranks.world_size} ranks, got {side!r}")
-    found = ranks.run(_measure, side, timeout=timeout)
+    found = ranks.run(_measure, side, talk, timeout=timeout)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
     return _report(found, ranks.label, provenance(**settings, side=side))
 
@@ -46,7 +46,7 @@ def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0) -> Report
 # --- on a rank ---
 
 
-def _measure(side: int) -> dict[str, Any]:
+def _measure(side: int, talk: bool) -> dict[str, Any]:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -60,6 +60,8 @@ def _measure(side: int) -> dict[str, Any]:
     x = torch.arange(1.0, side * side + 1, device=me.device).view(side, side) * sum(range(me.world_size + 1))
     w = torch.arange(side * side, device=me.device).view(side, side).sub(5).remainder(7).float()
     moves = [_move(x, mesh, start, end) for start in PLACED for end in PLACED]
+    if talk and me.rank == 0:
+        print(f"{len(moves)} redistributions done; {len(PLACED) ** 2} products next", flush=True)
     return {"moves": moves, "products": [_product(x, w, mesh, a, b) for a in PLACED for b in PLACED]}
 
 
