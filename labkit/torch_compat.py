@@ -829,3 +829,107 @@ def remote_caches() -> dict[str, Any]:
     names = ("fx_graph_remote_cache", "autotune_remote_cache", "bundled_autotune_remote_cache")
     found = {name: getattr(config, name) for name in names if hasattr(config, name)}
     return found | {"redis": hasattr(require("torch._inductor.remote_cache"), "RedisRemoteCacheBackend")}
+
+
+# --- DTensor: what it knows and what it keeps ---
+
+
+def on_collective(seen: Callable[[str, int], None]) -> Any:
+    """A context in which `seen` is told each collective that this thread dispatches and the bytes that go into it.
+
+    Those of DTensors as well: a DTensor's operator is passed on until its local operators come. A backend that takes
+    classic collectives past the dispatcher, as `shm` does, is not heard.
+    """
+    import torch
+
+    base = require("torch.utils._python_dispatch").TorchDispatchMode
+    dtensor = require("torch.distributed.tensor").DTensor
+
+    class Seen(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if any(issubclass(kind, dtensor) for kind in types):
+                return NotImplemented
+            space, _, name = func.name().partition("::")
+            if "c10d" in space and not name.startswith(("wait_", "_wrap_")):
+                flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a])]
+                sizes = [t.numel() * t.element_size() for t in flat if isinstance(t, torch.Tensor)]
+                if sizes:
+                    seen(name.rstrip("_").replace("allreduce", "all_reduce"), sizes[0])
+            return func(*args, **(kwargs or {}))
+
+    return Seen()
+
+
+def dtensor_cache() -> tuple[int, int]:
+    """How often this process found the rule of a DTensor operation in its cache so far, and how often it did not."""
+    return tuple(require("torch._C._get_DTensor_sharding_propagator_cache_stats")())
+
+
+def forget_dtensor_rules() -> None:
+    """Empty the caches of what DTensor has worked out: each operation is then as the first of its kind."""
+    require("torch._C._clear_DTensor_sharding_propagator_cache")()
+    propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
+    propagator.propagate_op_sharding.cache_clear()
+
+
+@contextlib.contextmanager
+def around_dtensor(turn: Callable[[str | None], None]) -> Iterator[None]:
+    """Call `turn(name)` where DTensor begins to wrap or redistribute, or an all-reduce begins; turn(None) after.
+
+    Names: 'wrap', 'redistribute', 'sums'. They nest: a redistribution may hold an all-reduce.
+    """
+    from unittest import mock
+
+    dtensor = require("torch.distributed.tensor").DTensor
+    dispatch = require("torch.distributed.tensor._dispatch")
+    places = [
+        (dtensor, "from_local", "wrap"),
+        (dtensor, "to_local", "wrap"),
+        (dtensor, "redistribute", "redistribute"),
+    ]
+    places += [(dispatch, "redistribute_local_tensor", "redistribute")]
+    places += [(require("torch.distributed._functional_collectives"), "all_reduce", "sums")]
+
+    def told(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            turn(name)
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                turn(None)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for owner, attribute, name in places:
+            plain = getattr(owner, attribute, None)
+            if plain is None:
+                raise UnsupportedTorch(f"this torch's DTensor has no {attribute}, which this needs")
+            stack.enter_context(mock.patch.object(owner, attribute, told(name, plain)))
+        yield
+
+
+def dtensor_rules() -> set[str]:
+    """The operators that DTensor has a rule of its own for, such as 'aten.mm.default'."""
+    propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
+    tables = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")
+    return {str(op) for name in tables for op in getattr(propagator, name, {})}
+
+
+def decomposable() -> set[str]:
+    """The operators that torch can take apart into others, which is where DTensor looks for what it has no rule for."""
+    return {str(op) for op in require("torch._decomp").decomposition_table}
+
+
+def core_operators() -> set[str]:
+    """Core ATen: the operators that an exported program is made of (tagged `core`)."""
+    import torch
+
+    found = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in getattr(packet, "overloads", list)():
+            op = getattr(packet, overload)
+            if torch.Tag.core in op.tags:
+                found.add(str(op))
+    return found

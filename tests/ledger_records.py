@@ -32,6 +32,11 @@ HUNG, DONE = {"how": "hung"}, {"how": "finished"}
 GROUPS = [{"dp": [r % 4, r % 4 + 4], "tp": [4 * (r // 4) + i for i in range(4)]} for r in range(8)]
 
 
+EVEN_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["3x8"], "rows": 5}}
+ODD_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["2x8"], "rows": 4}}
+UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
+
+
 def op(placement: str, right: bool = True, **collectives: int) -> Record:
     return {"placement": placement, "collectives": collectives, "right": right, "type": "DTensor"}
 
@@ -142,6 +147,18 @@ BASE: dict[str, Record] = {
         "grid": {"placement": ["S(0)", "P(sum)"], "collectives": {}, "to_replicate": {"all_gather_into_tensor": 1}},
     },
     "redistribute.compiled": {"calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True},
+    "routes.predictable": {
+        "written": 4, "explicit": {"collectives": 4, "bytes": 2080}, "told": {"collectives": 4, "bytes": 2080},
+        "left_alone": {"collectives": 6, "bytes": 38944},
+    },
+    "routes.rulebook": {
+        "core": 193, "with_rule": 193, "by_decomposition": 0, "without": [],
+        "programs": {"x + x": "right", "x.nonzero()": "refused: RuntimeError"},
+    },
+    "routes.caching": {
+        "first": [0, 1], "second": [1, 0], "third": [1, 0], "other_shape": [0, 1], "emptied": [0, 1],
+    },
+    "routes.dynamic": {"explicit": 2, "dtensor": 3, "uneven": [UNEVEN, UNEVEN]},
     "groups.store": {
         "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
         "server_threads": 1, "client_threads": 0, "counts": [1, 2], "read_by_other": "secret",
@@ -746,6 +763,38 @@ CASES: dict[str, list[Record]] = {
 
 BASE |= contract_records.BASE | cold_records.BASE
 CASES |= contract_records.CASES | cold_records.CASES
+BASE |= contract_records.BASE
+CASES |= {
+    "routes.explicit_is_more_predictable": [
+        {},
+        {"explicit": {"collectives": 5}},
+        {"left_alone": {"collectives": 4}},
+    ],
+    "routes.every_operator_has_rules": [
+        {},
+        {"without": ["aten.nonzero.default"]},
+        {"with_rule": 159, "by_decomposition": 34},
+    ],
+    "routes.coverage_matters": [{}, {"programs": {"x.nonzero()": "right"}}],
+    "routes.a_rule_is_worked_out_once": [
+        {},
+        {"second": [0, 1]},
+        {"other_shape": [1, 0]},
+        {"emptied": [1, 0]},
+        {"first": [1, 0]},
+    ],
+    "routes.dynamic_shapes_are_a_weak_point": [
+        {},
+        {"dtensor": 2},
+        {"dtensor": 1, "uneven": [UNEVEN, UNEVEN]},
+    ],
+    "routes.dtensor_varies_more": [
+        {"dtensor": 2, "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}]},
+        {"uneven": [UNEVEN, UNEVEN]},
+        {"uneven": [UNEVEN, {"eager": ODD_ROWS, "compiled": ODD_ROWS}]},
+    ],
+}
+CASES |= contract_records.CASES
 
 
 def patched(record: Record, patch: Record) -> Record:

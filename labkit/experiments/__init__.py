@@ -27,6 +27,8 @@ NAMES = (
     "wrong_group",
     "cold",
     "survival",
+    "placements",
+    "routes",
     "break-it",
 )
 

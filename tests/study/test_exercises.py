@@ -17,6 +17,7 @@ import wrong_mesh
 import wrong_programs
 import wrong_readings
 import wrong_scale
+import wrong_routes
 import wrong_streams_in_compile
 import wrong_symmetry
 
@@ -363,6 +364,9 @@ MISTAKES = {
     "guards.bisect": wrong_guards.BISECTIONS,
     "scale.best_world": wrong_scale.WORLDS,
     "cold.warmup": wrong_cold.WARMUPS,
+    "dtensor.placement": wrong_routes.PLACEMENTS,
+    "dtensor.redundant": wrong_routes.LEAN,
+    "dtensor.bytes": wrong_routes.THRIFTY,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
 }

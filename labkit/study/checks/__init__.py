@@ -28,6 +28,7 @@ from labkit.study.checks import (
     redistribute,
     reference,
     rendezvous,
+    routes,
     stream_code,
     stream_graphs,
     stream_inside,
@@ -44,7 +45,20 @@ from labkit.study.checks import (
 from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
-    *(collectives, functional, tracing, autograd, breaks, guards, cliff, cost, trap, dtensor, redistribute),
+    *(
+        collectives,
+        functional,
+        tracing,
+        autograd,
+        breaks,
+        guards,
+        cliff,
+        cost,
+        trap,
+        dtensor,
+        redistribute,
+        routes,
+    ),
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
     *(stream_programs, stream_code, stream_offload, streams, logs, reference),
     *(contract, endings, suite, barriers, whole, growth, cold),

@@ -20,6 +20,7 @@ from labkit.study.exercises import (
     mesh,
     reading,
     scale,
+    routes,
     start,
     streams,
     symmetry,
@@ -44,6 +45,7 @@ EXERCISES: dict[str, Exercise] = {
         scale.BEST,
         mesh.MEAN,
         cold.WARMUP,
+        *(routes.PLACEMENT, routes.REDUNDANT, routes.BYTES),
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }

@@ -1,0 +1,182 @@
+"""DTensor or explicit: placements and gradients against whole matrices, four routes against the unsharded model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import labkit
+from labkit.experiments import placements, routes, routes_ranks
+from labkit.tensor_parallel import Config, full
+from labkit.tensor_parallel.routes import KINDS, ROUTES, build, weights, whole
+
+
+@pytest.fixture(scope="module")
+def placed(ranks):
+    return placements.run(ranks)
+
+
+@pytest.fixture(scope="module")
+def report():
+    with labkit.Ranks(2, device="cpu", backend="shm", timeout=240, quiet=True) as fast:
+        yield routes.run(fast, mlp=("tiny",), block=(), rounds=2)
+
+
+# --- placements ---
+
+
+@pytest.mark.slow
+def test_every_value_and_gradient_is_that_of_the_whole_matrices(placed):
+    assert placed.tables["redistribute"]["right"].all() and placed.tables["matmul"]["right"].all()
+    assert placed.notes == ["32 of 32 results and gradients are those of the whole matrices"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start", "end", "forward", "backward", "summed"),
+    [
+        ("S(0)", "R", "all_gather_into_tensor", "-", "reduce_scatter_tensor"),
+        ("P", "R", "all_reduce", "-", "all_reduce"),
+        ("P", "S(1)", "reduce_scatter_tensor", "all_gather_into_tensor", ""),
+        ("R", "S(0)", "-", "all_gather_into_tensor", ""),
+    ],
+)
+def test_a_redistribution_costs_what_it_must(placed, start, end, forward, backward, summed):
+    row = placed.frame.query("start == @start and end == @end").iloc[0]
+    assert (row["forward"], row["backward"], row["backward_partial"]) == (forward, backward, summed)
+
+
+@pytest.mark.slow
+def test_ranks_hold_what_the_placement_says(placed):
+    holds = placed.tables["holds"].set_index(["start", "end", "rank"])
+    x = [[3.0 * (4 * i + j + 1) for j in range(4)] for i in range(4)]
+    assert holds.loc[("P", "S(0)", 1), "after"] == x[2:]
+    assert holds.loc[("P", "S(0)", 0), "before"] == [[v / 3 for v in row] for row in x]
+    assert holds.loc[("S(0)", "S(1)", 0), "after"] == [row[:2] for row in x]
+
+
+@pytest.mark.slow
+def test_columns_then_rows_are_one_sum(placed):
+    products = placed.tables["matmul"].set_index(["x", "w"])
+    assert tuple(products.loc[("R", "S(1)"), ["forward", "y"]]) == ("-", "S(1)")
+    assert tuple(products.loc[("S(1)", "S(0)"), ["forward", "y", "to_whole"]]) == ("-", "P", "all_reduce")
+    assert set(products.loc[products["forward"] != "-", "bytes"]) <= {
+        32,
+        64,
+    }  # one half or a whole of 4 x 4 floats
+
+
+@pytest.mark.slow
+def test_figures_of_placements_say_what_they_draw(placed):
+    assert "S(0), R: all_gather, back: nothing" in placed.figure().summary
+    assert placed.figure("one", "P", "S(0)").summary.startswith("Partial to Shard(0): reduce_scatter forward")
+    flow = placed.figure("flow", "S(1)", "S(0)")
+    assert "Shard(1) @ Shard(0) is Partial" in flow.summary
+    cells = [ax for ax in flow.axes if ax.get_label() == "flow"][0].patches
+    assert (
+        sum(p.get_hatch() == "///" for p in cells if hasattr(p, "get_width")) == 2 * 16
+    )  # both ranks, x @ w
+    with pytest.raises(ValueError, match="was refused"):
+        placed.figure("one", "R", "P")
+    for bad in (("nothing",), ("one", "S(7)", "R")):
+        with pytest.raises(ValueError, match="there is"):
+            placed.figure(*bad)
+
+
+# --- routes ---
+
+
+def test_the_program_is_the_model_under_study():
+    config = Config(dim=64, heads=2, blocks=2, tokens=4)
+    with torch.no_grad():
+        ours, theirs = whole(config)(config.sample()), full(config)(config.sample())
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert {name for name, _ in weights(config, "mlp")} == {
+        n for n, _ in whole(config, "mlp").named_parameters()
+    }
+
+
+def shares(kind):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    config = Config(dim=64, heads=2, blocks=1, tokens=4)
+    mesh, x = init_device_mesh("cpu", (2,)), config.sample()
+    found = {}
+    with torch.no_grad():
+        expected = whole(config, kind)(x)
+        for route in ROUTES:
+            model = build(route, config, kind, mesh)
+            held = [getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters()]
+            error = float((model(x) - expected).abs().max())
+            found[route] = sum(held), error, routes_ranks.heard(model, x)["collectives"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_routes_hold_the_same_shares_and_give_the_same_numbers(ranks, kind):
+    for found in ranks.run(shares, kind):
+        assert len({held for held, _, _ in found.values()}) == 1
+        assert max(error for _, error, _ in found.values()) < routes.TOLERANCE
+        assert {called for _, _, called in found.values()} == {KINDS[kind]}
+
+
+@pytest.mark.slow
+def test_compiled_routes_are_one_graph_with_the_same_collectives(report):
+    assert report.notes[0].endswith("holds") and "outputs agree" in report.notes[1]
+    graphs = report.tables["graphs"]
+    assert set(graphs["collectives"]) == {1} and set(graphs["bytes"]) == {4 * 64 * 4} == set(
+        report.frame["bytes"]
+    )
+    assert (report.tables["counts"].query("way.str.endswith('compiled')")["regions"] == 1).all()
+
+
+@pytest.mark.slow
+def test_dtensor_operations_are_counted_and_worked_out_once(report):
+    eager = report.tables["eager"].set_index("route")
+    assert list(eager.loc[["a", "b"], "dispatched"]) == [0, 0]
+    assert eager.loc["c", "dispatched"] > eager.loc["d", "dispatched"] > 0
+    assert 0 < eager.loc["c", "worked_out"] <= eager.loc["c", "dispatched"]
+    spent = report.tables["spent"].set_index("route")
+    assert (spent.loc[["a", "b"], ["dispatch", "wrap", "redistribute"]] == 0).all(axis=None)
+    assert (spent.loc[["c", "d"], ["wrap", "redistribute"]] > 0).all(axis=None)
+
+
+@pytest.mark.slow
+def test_figures_of_routes_draw_every_way(report):
+    figure = report.figure()
+    panel = next(ax for ax in figure.axes if ax.get_label() == "mlp tiny")
+    assert sum((line.get_gid() or "").startswith("mlp tiny") for line in panel.lines) == 8
+    assert figure.summary.endswith("[shm · cpu]") and report.figure("parts").summary.endswith("[host only]")
+    assert "d: the program itself" in report.figure("spent").summary
+    with pytest.raises(ValueError, match="there is time, spent, parts"):
+        report.figure("nothing")
+    with pytest.raises(ValueError, match="no times of 'nccl'"):
+        report.figure("time", "nccl")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda r: routes.run(r, mlp=["huge"]), "unknown size 'huge'"),
+        (lambda r: routes.run(r, block=["wide"]), "unknown size 'wide'"),
+        (lambda r: routes.run(r, mlp=[], block=[]), "nothing to run"),
+        (lambda r: routes.run(r, layers=0), "layers must be a whole number"),
+        (lambda r: routes.run(r, rounds=1), "rounds must be"),
+        (lambda r: placements.run(r, side=3), "a whole multiple of the 2 ranks"),
+    ],
+    ids=["mlp", "block", "nothing", "layers", "rounds", "side"],
+)
+def test_what_cannot_be_run_is_refused_before_any_rank_hears_of_it(ranks, call, words):
+    calls = ranks.calls
+    with pytest.raises(ValueError, match=words):
+        call(ranks)
+    assert ranks.calls == calls
+
+
+@pytest.mark.parametrize(
+    ("route", "kind", "words"), [("e", "mlp", "unknown route"), ("a", "rnn", "unknown kind")]
+)
+def test_an_unknown_route_or_kind_is_named(route, kind, words):
+    with pytest.raises(ValueError, match=words):
+        build(route, Config(dim=64, heads=2, blocks=1), kind, None)

@@ -1,0 +1,130 @@
+"""Plausible wrong answers to the exercises of lesson 10, each with words of the hint that is meant for it."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch.distributed.tensor import Replicate, Shard
+
+RIGHT = {
+    ("R", "R"): "R", ("S(0)", "R"): "S(0)", ("R", "S(1)"): "S(1)", ("S(1)", "S(0)"): "P", ("S(1)", "R"): "P",
+    ("R", "S(0)"): "P", ("P", "R"): "P", ("R", "P"): "P",
+}  # fmt: skip
+
+
+def right(x, w):
+    return RIGHT.get((x, w))
+
+
+def product_of_partials(x, w):
+    return "P" if x == w == "P" else right(x, w)
+
+
+def forgets_partial(x, w):
+    return None if "P" in (x, w) else right(x, w)
+
+
+def sums_at_once(x, w):
+    return "R" if (x, w) == ("S(1)", "S(0)") else right(x, w)
+
+
+def cuts_nothing(x, w):
+    return None if (x, w) in (("S(1)", "R"), ("R", "S(0)")) else right(x, w)
+
+
+def left_decides(x, w):
+    return "S(0)" if x == "S(0)" else right(x, w)
+
+
+def rows_for_columns(x, w):
+    return {"S(0)": "S(1)", "S(1)": "S(0)"}.get(right(x, w), right(x, w))
+
+
+def in_full_words(x, w):
+    return "Replicate()" if x == w == "R" else right(x, w)
+
+
+PLACEMENTS = {
+    product_of_partials: "two Partials have to be summed before",
+    forgets_partial: "linear in each factor",
+    left_decides: "so the answer is None",
+    sums_at_once: "columns of x meet rows of w",
+    cuts_nothing: "is cut for nothing",
+    rows_for_columns: "rows of x give rows of the product",
+    in_full_words: "or None",
+}
+
+
+def _whole(x):
+    return x.redistribute(placements=[Replicate()])
+
+
+def gathers_the_hidden(x, up, down):
+    return _whole(_whole(F.gelu(x @ up)) @ down)
+
+
+def leaves_the_sum(x, up, down):
+    return F.gelu(x @ up) @ down
+
+
+def sums_twice(x, up, down):
+    y = F.gelu(x @ up) @ down
+    return (_whole(y) + _whole(y)) / 2
+
+
+def forgets_gelu(x, up, down):
+    return _whole(x @ up @ down)
+
+
+def local(x, up, down):
+    return _whole(F.gelu(x @ up) @ down).to_local()
+
+
+LEAN = {
+    gathers_the_hidden: "somebody still gathers",
+    leaves_the_sum: "the sum at the end has to stay",
+    sums_twice: "one sum is enough",
+    forgets_gelu: "gelu of a sum is not",
+    local: "leave to_local to its caller",
+}
+
+
+def gathers_the_weights(x, up, down):
+    return F.gelu(x @ _whole(up)) @ _whole(down)
+
+
+def sums_for_everybody(x, up, down):
+    return _whole(F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)])
+
+
+def stays_whole(x, up, down):
+    return _whole(F.gelu(_whole(x) @ up) @ down)
+
+
+def scales(x, up, down):
+    return (F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)]) * 2
+
+
+def plain(x, up, down):
+    return (F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)]).to_local()
+
+
+def gathers_tokens_twice(x, up, down):
+    return (F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)]) + 0 * _whole(x).redistribute(
+        placements=[Shard(0)]
+    )
+
+
+def moves_the_hidden(x, up, down):
+    hidden = _whole(F.gelu(_whole(x) @ up))
+    return (hidden @ down).redistribute(placements=[Shard(0)])
+
+
+THRIFTY = {
+    gathers_the_weights: "the weights travel",
+    sums_for_everybody: "a reduce-scatter is half of that",
+    stays_whole: "as x came",
+    scales: "first right, then cheap",
+    plain: "split by tokens as x is",
+    gathers_tokens_twice: "something travels twice",
+    moves_the_hidden: "the hidden values travel",
+}
