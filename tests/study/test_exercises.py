@@ -16,8 +16,8 @@ import wrong_guards
 import wrong_mesh
 import wrong_programs
 import wrong_readings
-import wrong_scale
 import wrong_routes
+import wrong_scale
 import wrong_streams_in_compile
 import wrong_symmetry
 
