@@ -88,43 +88,49 @@ LEAN = {
 }
 
 
-def gathers_the_weights(x, up, down):
-    return F.gelu(x @ _whole(up)) @ _whole(down)
+def _mlp(x, gate, up, down):
+    return (F.gelu(x @ gate) * (x @ up)) @ down
 
 
-def sums_for_everybody(x, up, down):
-    return _whole(F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)])
+def _cut(y):
+    return y.redistribute(placements=[Shard(0)])
 
 
-def stays_whole(x, up, down):
-    return _whole(F.gelu(_whole(x) @ up) @ down)
+def left_to_dtensor(x, gate, up, down):
+    return _cut(_mlp(x, gate, up, down))
 
 
-def scales(x, up, down):
-    return (F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)]) * 2
+def gathers_the_weights(x, gate, up, down):
+    return _mlp(x, *map(_whole, (gate, up, down)))
 
 
-def plain(x, up, down):
-    return (F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)]).to_local()
+def sums_for_everybody(x, gate, up, down):
+    return _cut(_whole(_mlp(_whole(x), gate, up, down)))
 
 
-def gathers_tokens_twice(x, up, down):
-    return (F.gelu(_whole(x) @ up) @ down).redistribute(placements=[Shard(0)]) + 0 * _whole(x).redistribute(
-        placements=[Shard(0)]
-    )
+def stays_whole(x, gate, up, down):
+    return _whole(_mlp(_whole(x), gate, up, down))
 
 
-def moves_the_hidden(x, up, down):
-    hidden = _whole(F.gelu(_whole(x) @ up))
-    return (hidden @ down).redistribute(placements=[Shard(0)])
+def scales(x, gate, up, down):
+    return _cut(_mlp(_whole(x), gate, up, down)) * 2
+
+
+def plain(x, gate, up, down):
+    return _cut(_mlp(_whole(x), gate, up, down)).to_local()
+
+
+def moves_the_hidden(x, gate, up, down):
+    x = _whole(x)
+    return _cut(_whole(F.gelu(x @ gate) * (x @ up)) @ down)
 
 
 THRIFTY = {
+    left_to_dtensor: "something travels twice",
     gathers_the_weights: "the weights travel",
     sums_for_everybody: "a reduce-scatter is half of that",
     stays_whole: "as x came",
     scales: "first right, then cheap",
     plain: "split by tokens as x is",
-    gathers_tokens_twice: "something travels twice",
     moves_the_hidden: "the hidden values travel",
 }

@@ -25,7 +25,7 @@ UP = 1e-4  # float32 sums of a few products
 def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0, talk: bool = False) -> Report:
     """Every redistribution between placements, and every product of two placed matrices, checked against whole ones.
 
-    side: rows and columns of the matrices, a multiple of the ranks. talk: print what is run. Tables: `redistribute` (from, to, collectives
+    side: rows and columns of the matrices, a multiple of the ranks. Tables: `redistribute` (from, to, collectives
     forward, backward for a gradient placed as the result, and for a Partial one where the result is whole, bytes
     that go into the forward's on a rank, whether values and gradients are right), `holds` (from, to, rank,
     before, after: the local tensors), `matmul` (x, w, y, collectives of the product, of making it whole, and of

@@ -114,13 +114,13 @@ def _lean(attempt: Attempt) -> dict[str, Any]:
 
 
 def judge_bytes(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """An MLP whose tokens and weights are split at rest: at most the bytes of two sums of its tokens, halved."""
+    """A gated MLP, tokens and weights split at rest: at most the bytes of one gather and one scatter of its tokens."""
     from labkit.experiments.mesh import ring_bytes
 
     size = len(ranks)
     tokens = TOKENS * DIM * 4
     target = ring_bytes("all_gather", size, tokens // size) + ring_bytes("reduce_scatter", size, tokens)
-    hint = "it is called as my_mlp(x, up, down) with DTensors, and returns one"
+    hint = "it is called as my_mlp(x, gate, up, down) with DTensors, and returns one"
     for rank, found in on_ranks(ranks, quietly, _thrifty, attempt, hint=hint).items():
         if found["kind"] != "DTensor":
             raise Mistake(
@@ -148,7 +148,7 @@ def _why_dear(sent: list[tuple[str, int]]) -> str:
         return (
             "the hidden values travel: let them stay where they are made, and sum what comes out at the end"
         )
-    return "something travels twice: x has to be gathered once, and y scattered once"
+    return "something travels twice: x is used twice, gather it once, before; y is scattered once"
 
 
 def _plain(name: str) -> str:
@@ -164,13 +164,15 @@ def _thrifty(attempt: Attempt) -> dict[str, Any]:
 
     mesh, sent = _mesh(), []
     x, up, down = _matrices()
-    placed = place(x, mesh, "S(0)"), place(up, mesh, "S(1)"), place(down, mesh, "S(0)")
+    gate = up.flip(0)
+    columns = [place(w, mesh, "S(1)") for w in (gate, up)]
+    placed = place(x, mesh, "S(0)"), *columns, place(down, mesh, "S(0)")
     with torch.no_grad(), on_collective(lambda name, nbytes: sent.append((name, nbytes))):
         y = attempt(*placed)
     found: dict[str, Any] = {"kind": type(y).__name__, "sent": sent}
     if found["kind"] != "DTensor":
         return found
-    right = torch.allclose(y.full_tensor(), F.gelu(x @ up) @ down, atol=1e-4)
+    right = torch.allclose(y.full_tensor(), (F.gelu(x @ gate) * (x @ up)) @ down, atol=1e-4)
     return found | {"placement": short(y.placements), "right": bool(right)}
 
 
