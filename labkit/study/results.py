@@ -21,7 +21,19 @@ from labkit.study.ledger import Ledger, Line
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NOT_RUN", "STATUSES", "add", "affordable", "file", "load", "of", "resume", "standing", "usable"]
+__all__ = [
+    "NOT_RUN",
+    "STATUSES",
+    "add",
+    "affordable",
+    "file",
+    "filled",
+    "load",
+    "of",
+    "resume",
+    "standing",
+    "usable",
+]
 
 NOT_RUN = "not run"
 STATUSES = (*ledger.STATUSES, NOT_RUN)
@@ -174,6 +186,28 @@ def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = 
                 rows[line["id"]] = {**rows[line["id"]], **line}
     probes = [] if found is None else of(found).tables["probes"].to_dict("records")
     return _report(list(rows.values()), probes, told.provenance)
+
+
+def filled(here: Report, other: Report) -> Report:
+    """`here` (see `standing`) with the rows that were not run taken from `other`, a kept or recorded run.
+
+    Such a row's `origin` says where and when it was made; one that `other` does not have stays "not run".
+
+    >>> from labkit.study.claims import load
+    >>> claims = load()
+    >>> before = of(ledger.run(claims, claims.choose(only=["streams.result.small-percent"])))
+    >>> lines = filled(standing(claims), before).frame.set_index("id")
+    >>> lines.loc["streams.result.small-percent", "origin"].startswith("recorded on")
+    True
+    """
+    there = {line["id"]: line for line in other.tables["lines"].to_dict("records")}
+    rows = []
+    for row in here.tables["lines"].to_dict("records"):
+        line = there.get(row["id"]) if row["status"] == NOT_RUN else None
+        if line is not None and (line["claim"], line["claimed"]) == (row["claim"], row["claimed"]):
+            row = {**line, "origin": f"recorded on {line['hardware']}, {line['date'][:10]}"}
+        rows.append(row)
+    return _report(rows, here.tables["probes"].to_dict("records"), here.provenance)
 
 
 def _row(line: Line) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import wrong_break_it
 import wrong_groups
 import wrong_guardrails
 import wrong_guards
+import wrong_judges
 import wrong_programs
 import wrong_readings
 import wrong_streams_in_compile
@@ -359,6 +360,7 @@ MISTAKES = {
     "guards.bisect": wrong_guards.BISECTIONS,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
+    "ledger.judge": wrong_judges.JUDGES,
 }
 
 

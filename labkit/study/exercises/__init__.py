@@ -14,6 +14,7 @@ from labkit.study.exercises import (
     gate,
     groups,
     guards,
+    judge,
     loop,
     mean,
     reading,
@@ -39,6 +40,7 @@ EXERCISES: dict[str, Exercise] = {
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
         *(guards.COUNTER, guards.BISECT),
         *(break_it.TRIPWIRE, break_it.LEAD),
+        judge.EXERCISE,
     )
 }
 
