@@ -98,7 +98,7 @@ def _finding(lines: pd.DataFrame) -> str:
     holds, changed = (int(n.get(status, 0)) for status in TOLD)
     if not holds + changed:
         return "No claim was measured yet"
-    return f"{holds} of the {holds + changed} claims that were told here hold; {changed} changed since"
+    return f"{holds} of the {holds + changed} claims that could be told hold; {changed} changed since"
 
 
 def _rest(lines: pd.DataFrame) -> str:

@@ -13,6 +13,7 @@ from labkit.study import notebooks
 SMALLER = {
     "04_graph_break_cliff": {"blocks=40": "blocks=2", "cold=True": "cold=False"},
     "05_eager_trap": {"blocks=40, reduces": "blocks=6, rounds=8, sizes='4,16K,1M,4M', reduces"},
+    "15_ledger": {"seconds=25": "seconds=3"},
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]
