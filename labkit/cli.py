@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -66,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
         "--untested", action="store_true", help="list the claims without a check, and run nothing"
     )
     ledger.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
+    ledger.add_argument(
+        "--save",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="keep the results, by default where lesson 15 finds them, and take what is kept of this torch and commit",
+    )
+    ledger.add_argument("--again", action="store_true", help="with --save: also measure what is kept already")
     ledger.set_defaults(act=_ledger)
     lessons = commands.add_parser("lessons", help="list the lessons, or copy them to a folder of yours")
     lessons.add_argument(
@@ -232,7 +239,7 @@ def _recorded(path: Path) -> bool:
 
 
 def _ledger(given: argparse.Namespace) -> int:
-    from labkit.study import ledger
+    from labkit.study import ledger, results
     from labkit.study.checks import CHECKS
     from labkit.study.claims import load
 
@@ -249,7 +256,14 @@ def _ledger(given: argparse.Namespace) -> int:
         print(f"\nrows without a check: {len(rows)}")
         return 0
     talk = None if given.json else lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True)
-    found = ledger.run(claims, rows, talk=talk)
+    if given.again and given.save is None:
+        raise ValueError("--again goes with --save: without it nothing is kept, and everything is measured")
+    if given.save is None:
+        found = ledger.run(claims, rows, talk=talk)
+    else:
+        _writable(results.file(given.save or None).parent)
+        found, there = results.resume(claims, rows, given.save or None, again=given.again, talk=talk)
+        print(f"saved: {results.file(given.save or None)} (kept from before: {there} rows)", file=sys.stderr)
     if given.json:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
@@ -308,8 +322,7 @@ def recordings() -> Path:
 
 
 def _machine() -> str:
-    name = re.sub(r"[^a-z0-9]+", "-", hardware.describe()["hardware"].lower()).strip("-")
-    return f"{name}-{datetime.date.today().isoformat()}"
+    return f"{hardware.slug()}-{datetime.date.today().isoformat()}"
 
 
 def _writable(folder: Path) -> None:

@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,15 @@ def name() -> str:
     """This machine in a few words: its GPUs, or else how many cores it has."""
     names = gpus()
     return f"{len(names)}x {names[0]}" if names else f"{cores()}-core CPU"
+
+
+def slug() -> str:
+    """The machine's name as it begins the name of a folder of recordings.
+
+    >>> slug() == slug().lower()
+    True
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name().lower()).strip("-")
 
 
 def describe() -> dict[str, Any]:

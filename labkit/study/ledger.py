@@ -13,7 +13,7 @@ from typing import Any
 from labkit.study.checks import CHECKS, Bench, Check, Probe, Result
 from labkit.study.claims import NEEDS, Claim, Claims
 
-__all__ = ["STATUSES", "Ledger", "Line", "run"]
+__all__ = ["STATUSES", "Ledger", "Line", "needs_no_run", "run"]
 
 HOLDS, CHANGED, CANNOT_TELL, UNTESTED = STATUSES = (
     "holds",
@@ -121,12 +121,13 @@ def run(
     checks: Mapping[str, Check] = CHECKS,
     gpus: int | None = None,
     talk: Callable[[str], None] | None = None,
+    each: Callable[[Ledger], object] | None = None,
 ) -> Ledger:
     """Run the checks of `rows` (all by default), each probe once, and judge every row by what its probe saw.
 
     A probe or a judge that fails makes its rows "cannot tell here" with the reason. `gpus` is the number of GPUs to
-    go by, by default those that are visible; `talk` is told which probe runs. Raises nothing but what an interrupt
-    raises.
+    go by, by default those that are visible; `talk` is told which probe runs, and `each` is given a ledger of the rows
+    of each probe as it ends. Raises nothing but what an interrupt raises, and what `each` does.
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -139,16 +140,39 @@ def run(
     chosen = tuple(claims.rows if rows is None else rows)
     count = len(hardware.gpus()) if gpus is None else gpus
     seen: dict[str, dict[str, Any] | str] = {}
+    by_probe: dict[str, list[Claim]] = {}
+    for row in chosen:
+        check = checks.get(row.check or "")
+        if check is not None and not needs_no_run(row, count):
+            by_probe.setdefault(check.probe.name, []).append(row)
+
+    def judged(rows: Iterable[Claim], saw: dict[str, dict[str, Any] | str]) -> Ledger:
+        untested = sum(row.untested for row in claims.rows)
+        lines = tuple(_line(row, checks, saw, count) for row in rows)
+        return Ledger(lines, saw, untested, len(claims.rows), provenance())
+
     with Bench() as bench:
-        for row in chosen:
-            check = checks.get(row.check or "")
-            if check is not None and check.probe.name not in seen and not _missing(row, count):
-                if talk:
-                    talk(check.probe.name)
-                seen[check.probe.name] = _measure(check.probe, bench)
-    lines = tuple(_line(row, checks, seen, count) for row in chosen)
-    untested = sum(row.untested for row in claims.rows)
-    return Ledger(lines, seen, untested, len(claims.rows), provenance())
+        for name, mine in by_probe.items():
+            if talk:
+                talk(name)
+            seen[name] = _measure(checks[mine[0].check or ""].probe, bench)
+            if each:
+                each(judged(mine, {name: seen[name]}))
+    return judged(chosen, seen)
+
+
+def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
+    """Whether a row's status is known without a measurement: no check, or hardware that is not here.
+
+    `gpus`: the number of GPUs to go by, by default those that are visible.
+
+    >>> from labkit.study.claims import load
+    >>> needs_no_run(load().choose(only=["t11.exp.cliff-breaks"])[0])
+    False
+    """
+    from labkit import hardware
+
+    return row.check is None or bool(_missing(row, len(hardware.gpus()) if gpus is None else gpus))
 
 
 def _measure(probe: Probe, bench: Bench) -> dict[str, Any] | str:

@@ -20,6 +20,7 @@ SMALLER = {
         "depth.run(one, [1, 2, 4])": "depth.run(one, [1, 4], rounds=2)",
     },
     "11_mesh_or_world": {"mesh_or_world.run(ranks)": "mesh_or_world.run(ranks, rounds=8, steps=2)"},
+    "15_ledger": {"seconds=25": "seconds=3"},
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]

@@ -13,6 +13,7 @@ import wrong_cold
 import wrong_groups
 import wrong_guardrails
 import wrong_guards
+import wrong_judges
 import wrong_mesh
 import wrong_programs
 import wrong_readings
@@ -369,6 +370,7 @@ MISTAKES = {
     "dtensor.bytes": wrong_routes.THRIFTY,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
+    "ledger.judge": wrong_judges.JUDGES,
 }
 
 

@@ -15,6 +15,7 @@ from labkit.study.exercises import (
     gate,
     groups,
     guards,
+    judge,
     loop,
     mean,
     mesh,
@@ -47,6 +48,7 @@ EXERCISES: dict[str, Exercise] = {
         cold.WARMUP,
         *(routes.PLACEMENT, routes.REDUNDANT, routes.BYTES),
         *(break_it.TRIPWIRE, break_it.LEAD),
+        judge.EXERCISE,
     )
 }
 

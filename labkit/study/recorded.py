@@ -1,0 +1,65 @@
+"""Reports that are kept in data/recorded: which experiments this machine has, the newest of each, what they found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit import experiments, files, hardware
+from labkit.report import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["newest", "of_experiments"]
+
+
+def newest(name: str, machine: str | None = None, folder: Path | None = None) -> Path | None:
+    """The newest recording of that name, of one machine (such as '2-core-cpu') or of any; None where there is none.
+
+    >>> newest("cliff").name, newest("cliff", machine="abacus")
+    ('cliff.json', None)
+    """
+    root = files.ours("data/recorded") if folder is None else folder
+    found = []
+    for path in root.glob(f"*/{name}.json"):
+        parts = re.fullmatch(r"(.+)-(\d{4}-\d{2}-\d{2})", path.parent.name)
+        if parts and machine in (None, parts[1]):
+            found.append((parts[2], path.parent.name, path))
+    return max(found)[2] if found else None
+
+
+def of_experiments(folder: Path | None = None) -> pd.DataFrame:
+    """A row an experiment: its question, the date of this machine's newest recording, and the first verdict of it.
+
+    Where this machine has none, `recorded` is empty and `how` is the command that makes one. Raises ValueError for a
+    recording that cannot be read.
+
+    >>> list(of_experiments().columns)
+    ['experiment', 'question', 'recorded', 'torch', 'found', 'how']
+    """
+    import pandas as pd
+
+    rows = []
+    for name in experiments.NAMES:
+        mine = newest(name, hardware.slug(), folder)
+        report = Report.load(mine) if mine else None
+        made = report.provenance if report else {}
+        rows.append(
+            {
+                "experiment": name,
+                "question": experiments.get(name).QUESTION,
+                "recorded": str(made.get("date", ""))[:10],
+                "torch": str(made.get("torch", "")),
+                "found": _first(report) if report else "",
+                "how": "" if report else f"labkit record {name}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _first(report: Report) -> str:
+    """The first verdict of a report, else its first note, else how many rows its first table has."""
+    said = [*map(str, report.verdicts), *report.notes, f"{len(report.frame)} rows, no verdict"]
+    return said[0]

@@ -1,0 +1,252 @@
+"""Results of the ledger that were kept, and what stands about every row: run now, kept, told without a run, or not run.
+
+A kept result counts only where it would come out of the same code again: on this torch, this commit of labkit and this
+hardware, about the claim as it reads now. Anything else is shown as not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit import files
+from labkit.report import Report, provenance
+from labkit.study import ledger
+from labkit.study.checks import CHECKS
+from labkit.study.claims import Claim, Claims
+from labkit.study.ledger import Ledger, Line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "NOT_RUN",
+    "STATUSES",
+    "add",
+    "affordable",
+    "file",
+    "filled",
+    "load",
+    "of",
+    "resume",
+    "standing",
+    "usable",
+]
+
+NOT_RUN = "not run"
+STATUSES = (*ledger.STATUSES, NOT_RUN)
+NOW, KEPT, TOLD, NOTHING = "run now", "kept", "needs no run", ""  # where a row's status is from
+MADE = ("hardware", "torch", "commit", "date")
+SAME = MADE[:3]
+TITLE = "What of the sources' claims still holds"
+LABEL = "gloo, shm, host only · cpu"  # what the checks run on
+VIEW = "labkit.views.ledger:figure"
+
+
+def file(folder: str | Path | None = None) -> Path:
+    """Where results are kept: `ledger.json` in `folder`, by default in the reader's own data folder."""
+    return Path(files.home() if folder is None else folder) / "ledger.json"
+
+
+def of(found: Ledger, origin: str = NOW) -> Report:
+    """A run of the ledger as a Report: a table `lines` with a row a claim, and `probes` with the seconds of each.
+
+    Every row of both says on what and when it was made.
+
+    >>> from labkit.study.claims import load
+    >>> claims = load()
+    >>> report = of(ledger.run(claims, claims.choose(only=["streams.result.small-percent"])))
+    >>> list(report.frame["status"]), list(report.tables["probes"]["probe"])
+    (['holds'], ['reference.tables'])
+    """
+    made = _made(found.provenance)
+    rows = [{**_row(line), "origin": origin, **made} for line in found.lines]
+    probes = [
+        {
+            "probe": name,
+            "seconds": float("nan") if isinstance(seen, str) else seen["seconds"],
+            "failed": seen if isinstance(seen, str) else "",
+            **made,
+        }
+        for name, seen in found.evidence.items()
+    ]
+    return _report(rows, probes, found.provenance)
+
+
+def load(folder: str | Path | None = None) -> Report | None:
+    """The results that were kept, or None. Raises ValueError for a file that is damaged, naming it."""
+    path = file(folder)
+    if not path.exists():
+        return None
+    report = Report.load(path)
+    if not {"lines", "probes"} <= set(report.tables):
+        raise ValueError(f"{path} holds no results of the ledger: its tables are {', '.join(report.tables)}")
+    return report
+
+
+def add(found: Ledger, folder: str | Path | None = None) -> Path:
+    """Keep what was measured in a run: its rows replace those of the same claims, all others stay.
+
+    Rows that nobody measured are not kept: they cost nothing to tell again. Raises ValueError when the file cannot be
+    written or is damaged.
+    """
+    new, old = of(found, KEPT), load(folder)
+    lines, probes = new.tables["lines"], new.tables["probes"]
+    tables = {"lines": lines[lines["probe"].isin(probes["probe"])], "probes": probes}
+    for name, key in (("lines", "id"), ("probes", "probe")):
+        if old is not None:
+            there = old.tables[name]
+            tables[name] = _stack([there[~there[key].isin(tables[name][key])], tables[name]])
+    return Report(new.name, TITLE, LABEL, tables, [], new.provenance, view=VIEW).save(file(folder).parent)
+
+
+def usable(claims: Claims, kept: Report | None) -> dict[str, Line]:
+    """The kept results that count here and now, by the id of their claim; those whose probe failed do not."""
+    if kept is None:
+        return {}
+    now, rows = _made(provenance()), {row.id: row for row in claims.rows}
+    if "+" in now["commit"]:  # a tree with changes is not the commit
+        return {}
+    found = {}
+    failed = set(kept.tables["probes"].query("failed != ''")["probe"])
+    for line in kept.tables["lines"].to_dict("records"):
+        row = rows.get(line["id"])
+        if row is None or any(line[key] != now[key] for key in SAME) or line["probe"] in failed:
+            continue
+        if (line["claim"], line["claimed"], line["check"]) == (row.claim, row.figure, row.check):
+            found[row.id] = Line(row, line["status"], line["measured"], line["missing"])
+    return found
+
+
+def resume(
+    claims: Claims,
+    rows: Iterable[Claim],
+    folder: str | Path | None = None,
+    *,
+    again: bool = False,
+    talk: Callable[[str], None] | None = None,
+) -> tuple[Ledger, int]:
+    """Run what is not kept yet of these rows, keeping each probe's rows as it ends; and how many were kept before.
+
+    An interrupted run is taken up where it stopped. `again` measures everything anew. Raises what `add` does.
+    """
+    rows = tuple(rows)
+    there = {} if again else usable(claims, load(folder))
+    rest = [row for row in rows if row.id not in there]
+    found = ledger.run(claims, rest, talk=talk, each=lambda part: add(part, folder))
+    new = {line.claim.id: line for line in found.lines}
+    known = {row.id: there[row.id] for row in rows if row.id in there}
+    return replace(found, lines=tuple({**known, **new}[row.id] for row in rows)), len(known)
+
+
+def affordable(
+    claims: Claims, seconds: float, costs: pd.DataFrame, rows: Iterable[Claim] | None = None
+) -> tuple[tuple[Claim, ...], float]:
+    """The rows that can be told in about `seconds`, and what they cost: the cheapest probes first, while they fit.
+
+    `costs` is the table `probes` of an earlier run; a probe that it does not know, or that failed, is not chosen.
+
+    >>> import pandas as pd
+    >>> from labkit.study.claims import load
+    >>> known = pd.DataFrame({"probe": ["reference.tables", "cliff.forwards"], "seconds": [0.01, 30.0]})
+    >>> chosen, cost = affordable(load(), 20, known)
+    >>> {CHECKS[row.check].probe.name for row in chosen}, cost
+    ({'reference.tables'}, 0.01)
+    """
+    asked = [row for row in (claims.rows if rows is None else rows) if not ledger.needs_no_run(row)]
+    wanted = {CHECKS[row.check].probe.name for row in asked if row.check in CHECKS}
+    known = costs[costs["probe"].isin(wanted)].dropna(subset=["seconds"]).sort_values(["seconds", "probe"])
+    known = known[known["seconds"].cumsum() <= seconds]
+    names = set(known["probe"])
+    chosen = tuple(row for row in asked if row.check in CHECKS and CHECKS[row.check].probe.name in names)
+    return chosen, float(known["seconds"].sum())
+
+
+def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = None) -> Report:
+    """What stands about every claim: from `found`, else from what is `kept` and counts here, else "not run".
+
+    Rows that need no run (no run can tell, or hardware that is missing) say so. The column `origin` tells which it is.
+
+    >>> from labkit.study.claims import load
+    >>> report = standing(load())
+    >>> set(report.frame["origin"]) <= {"needs no run", ""} and "holds" not in set(report.frame["status"])
+    True
+    """
+    told = ledger.run(claims, [row for row in claims.rows if ledger.needs_no_run(row)])
+    made = {name: "" for name in MADE}
+    rows: dict[str, dict[str, Any]] = {}
+    for row in claims.rows:
+        rows[row.id] = {**_row(Line(row, NOT_RUN)), "origin": NOTHING, **made}
+    counts = usable(claims, kept)
+    for part in (of(told, TOLD), kept, None if found is None else of(found)):
+        for line in [] if part is None else part.tables["lines"].to_dict("records"):
+            if part is not kept or line["id"] in counts:
+                rows[line["id"]] = {**rows[line["id"]], **line}
+    probes = [] if found is None else of(found).tables["probes"].to_dict("records")
+    return _report(list(rows.values()), probes, told.provenance)
+
+
+def filled(here: Report, other: Report) -> Report:
+    """`here` (see `standing`) with the rows that were not run taken from `other`, a kept or recorded run.
+
+    Such a row's `origin` says where and when it was made; one that `other` does not have stays "not run".
+
+    >>> from labkit.study.claims import load
+    >>> claims = load()
+    >>> before = of(ledger.run(claims, claims.choose(only=["streams.result.small-percent"])))
+    >>> lines = filled(standing(claims), before).frame.set_index("id")
+    >>> lines.loc["streams.result.small-percent", "origin"].startswith("recorded on")
+    True
+    """
+    there = {line["id"]: line for line in other.tables["lines"].to_dict("records")}
+    rows = []
+    for row in here.tables["lines"].to_dict("records"):
+        line = there.get(row["id"]) if row["status"] == NOT_RUN else None
+        if line is not None and (line["claim"], line["claimed"]) == (row["claim"], row["claimed"]):
+            row = {**line, "origin": f"recorded on {line['hardware']}, {line['date'][:10]}"}
+        rows.append(row)
+    return _report(rows, here.tables["probes"].to_dict("records"), here.provenance)
+
+
+def _row(line: Line) -> dict[str, Any]:
+    claim = line.claim
+    check = CHECKS.get(claim.check or "")
+    return {
+        "id": claim.id,
+        "lesson": claim.lesson,
+        "status": line.status,
+        "claim": claim.claim,
+        "claimed": claim.figure,
+        "measured": line.measured,
+        "missing": line.missing,
+        "kind": claim.kind,
+        "source": claim.source,
+        "section": claim.section,
+        "check": claim.check or "",
+        "probe": check.probe.name if check and not ledger.needs_no_run(claim) else "",
+    }
+
+
+def _report(rows: list[dict[str, Any]], probes: list[dict[str, Any]], made: dict[str, Any]) -> Report:
+    import pandas as pd
+
+    # named, so that tables without a row have their columns, too
+    fields = ("probe", "seconds", "failed", *MADE)
+    tables = {"lines": pd.DataFrame(rows), "probes": pd.DataFrame(probes, columns=fields)}
+    return Report("ledger", TITLE, LABEL, tables, [], made, view=VIEW)
+
+
+def _made(facts: dict[str, Any]) -> dict[str, str]:
+    """On what a row was made; a labkit that was installed without its repository has a version for a commit."""
+    from labkit import __version__
+
+    made = {name: str(facts.get(name, "")) for name in MADE}
+    return {**made, "commit": made["commit"] or f"version {__version__}"}
+
+
+def _stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

@@ -1,0 +1,245 @@
+"""The ledger drawn: how many claims of each lesson hold, and a browser of the rows."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from labkit.views import style
+from labkit.views.colour import ink_on
+from labkit.views.frames import need, table_of
+from labkit.views.live import Live
+from labkit.views.rows import empty
+from labkit.views.style import Figure, Sheet, styled
+
+__all__ = ["Browser", "browser", "figure", "page"]
+
+# Okabe-Ito; what nobody measured is hatched as well
+LOOKS: dict[str, tuple[str, str]] = {
+    "holds": ("#0072B2", ""),
+    "changed since": ("#D55E00", ""),
+    "cannot tell here": ("#BBBBBB", ""),
+    "not yet tested": ("#F0E442", "...."),
+    "not run": ("#FFFFFF", "////"),
+}
+TOLD = ("holds", "changed since")
+ALL = "all"
+LEFT, BAR, ROW = 2.15, 0.3, 0.66  # inches
+ROWS = 8  # of a page
+COLUMNS = ["id", "lesson", "status", "claim", "claimed", "measured", "missing"]
+
+
+@styled
+def figure(report: Any, title: str | None = None) -> Figure:
+    """Draw what stands about the claims: a bar a lesson, stacked by status, with the number of rows in each part.
+
+    `report` is what `labkit.study.results.standing` or `of` gives, or a kept one. Raises ValueError for a report
+    without the table `lines`, or a status that has no colour.
+    """
+    lines = _lines(report)
+    sheet = Sheet()
+    if lines.empty:
+        return empty(sheet, title, "No claim was looked at", report.label)
+    counts = pd.crosstab(lines["lesson"], lines["status"]).sort_index()
+    counts = counts[[status for status in LOOKS if status in counts.columns]]
+    sheet.title(title or _finding(lines), _rest(lines))
+    sheet.legend([(status, _key(status)) for status in counts.columns])
+    wide = sheet.width - LEFT - 0.6
+    ax = sheet.axes(LEFT, wide, BAR * len(counts))
+    ax.set(ylim=(len(counts), 0), xlim=(0, counts.sum(axis=1).max()))
+    for i, (lesson, row) in enumerate(counts.iterrows()):
+        start = 0
+        for status, n in row.items():
+            _part(ax, start, i, int(n), str(status), wide / ax.get_xlim()[1])
+            start += int(n)
+        ax.annotate(
+            str(start),
+            (start, i + 0.5),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.SMALL,
+        )
+        sheet.say(f"{lesson}: " + ", ".join(f"{n} {status}" for status, n in row.items() if n))
+    ax.set_yticks([i + 0.5 for i in range(len(counts))], list(counts.index))
+    ax.tick_params(axis="y", length=0, labelcolor=style.INK)
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel("claims", labelpad=1)
+    sheet.top += 0.44
+    return sheet.finish(report.label)
+
+
+def _part(ax: Axes, start: int, line: int, n: int, status: str, inches: float) -> None:
+    if not n:
+        return
+    colour, hatch = LOOKS[status]
+    look = {"facecolor": colour, "edgecolor": "#888888" if hatch else "white", "linewidth": 0.6}
+    ax.add_patch(Rectangle((start, line + 0.12), n, 0.76, hatch=hatch, gid=f"{status} {line}", **look))
+    if style.text_width(str(n), style.SMALL) + 0.01 < n * inches:
+        behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"} if hatch else None
+        ax.text(
+            start + n / 2, line + 0.5, str(n), ha="center", va="center", fontsize=style.SMALL,
+            color=ink_on(colour), bbox=behind,
+        )  # fmt: skip
+
+
+def _key(status: str) -> Any:
+    colour, hatch = LOOKS[status]
+    look = {"facecolor": colour, "edgecolor": "#888888" if hatch else "white", "linewidth": 0.6}
+    return lambda ax, x, y: ax.add_patch(Rectangle((x, y - 0.01), 0.2, 0.14, hatch=hatch, **look))
+
+
+def _finding(lines: pd.DataFrame) -> str:
+    n = lines["status"].value_counts()
+    holds, changed = (int(n.get(status, 0)) for status in TOLD)
+    if not holds + changed:
+        return "No claim was measured yet"
+    return f"{holds} of the {holds + changed} claims that could be told hold; {changed} changed since"
+
+
+def _rest(lines: pd.DataFrame) -> str:
+    """Where the rows are from, and what nobody measured."""
+    if "origin" not in lines:
+        return ""
+    origin = lines["origin"].value_counts()
+    parts = [f"{origin[name]} {words}" for name, words in _ORIGINS.items() if origin.get(name)]
+    return f"{len(lines)} rows: {', '.join(parts)}."
+
+
+_ORIGINS = {
+    "run now": "run now",
+    "kept": "measured before and kept",
+    "needs no run": "without a check or the hardware to run one",
+    "": "not run",
+}
+
+
+@styled
+def page(
+    report: Any, lesson: str = ALL, status: str = ALL, words: str = "", number: int = 1
+) -> tuple[Figure, str]:
+    """One page of the rows that match, as a figure and a line of text: status, claim, and what was measured.
+
+    lesson: its name, or its number such as '04'. words: each must stand somewhere in the row, in any case. Raises
+    ValueError for a lesson or status that no row has, and for a page that there is none of.
+    """
+    lines = _lines(report)
+    for column, wanted in (("lesson", lesson), ("status", status)):
+        if wanted == ALL:
+            continue
+        there = sorted(set(lines[column]))
+        mine = lines[column] == wanted
+        if column == "lesson":
+            mine |= lines[column].str.partition("_")[0] == wanted
+        if not mine.any():
+            raise ValueError(f"no row has the {column} {wanted!r}: there are {', '.join(there)}")
+        lines = lines[mine]
+    for word in words.split():
+        text = lines[COLUMNS].astype(str).agg(" ".join, axis=1).str.lower()
+        lines = lines[text.str.contains(word.lower(), regex=False)]
+    pages = max(1, -(-len(lines) // ROWS))
+    if not isinstance(number, int) or not 1 <= number <= pages:
+        raise ValueError(f"there is no page {number!r}: there are {pages}")
+    asked = ", ".join(part for part in (lesson, status, words) if part not in ("", ALL)) or "every row"
+    shown = lines.iloc[ROWS * (number - 1) : ROWS * number]
+    head = f"{len(lines)} rows: {asked}" + (f" (page {number} of {pages})" if pages > 1 else "")
+    sheet = Sheet()
+    if shown.empty:
+        return empty(sheet, head, "No row matches", report.label), f"no row matches {asked}"
+    sheet.title(head)
+    ax = sheet.axes(0.15, sheet.width - 0.3, ROW * len(shown))
+    ax.set(xlim=(0, sheet.width - 0.3), ylim=(ROW * len(shown), 0))
+    ax.set_axis_off()
+    for i, row in enumerate(shown.to_dict("records")):
+        _entry(ax, ROW * i, row, sheet.width - 0.3)
+    said = [f"{row['id']} {row['status']} ({_where(row)}): {_told(row)}" for row in shown.to_dict("records")]
+    sheet.say(*said)
+    return sheet.finish(report.label), " | ".join([head, *said])
+
+
+def _entry(ax: Axes, top: float, row: dict[str, Any], width: float) -> None:
+    colour, hatch = LOOKS[row["status"]]
+    look = {"facecolor": colour, "edgecolor": "#888888" if hatch else "white", "linewidth": 0.6}
+    ax.add_patch(Rectangle((0, top + 0.06), 1.15, ROW - 0.14, hatch=hatch, **look))
+    behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"} if hatch else None
+    middle = {"ha": "center", "va": "center", "fontsize": style.SMALL, "bbox": behind}
+    ax.text(0.575, top + ROW / 2 - 0.01, row["status"], color=ink_on(colour), **middle)
+    text = {"va": "top", "fontsize": style.SMALL, "parse_math": False}
+    room = width - 1.35
+    ax.text(1.28, top + 0.05, f"{row['lesson']}  ·  {row['id']}", fontweight="bold", **text)
+    claim = f"{row['claim']} [{row['claimed']}]" if row["claimed"] else str(row["claim"])
+    ax.text(1.28, top + 0.23, style.cut(claim, room, style.SMALL), **text)
+    ax.text(
+        1.28,
+        top + 0.41,
+        style.cut(f"{_where(row)}: {_told(row)}", room, style.SMALL),
+        color=style.QUIET,
+        **text,
+    )
+
+
+def _where(row: dict[str, Any]) -> str:
+    """Where a row's status is from, if it is from another run than this machine's."""
+    origin = str(row.get("origin", ""))
+    return origin if origin.startswith("recorded") else "here"
+
+
+def _told(row: dict[str, Any]) -> str:
+    return "; ".join(filter(None, [row["measured"], row["missing"]])) or "nothing was measured"
+
+
+class Browser(Live):
+    """What `browser` returns: the page that it was made with, and controls for lesson, status, words and page."""
+
+    def __init__(self, report: Any, **first: Any) -> None:
+        super().__init__(*page(report, **first))
+        self.report, self.first = report, first
+
+    def draw(self, lesson: str, status: str, words: str, number: int) -> tuple[Figure, str]:
+        """The page for these controls. Raises ValueError as `page` does."""
+        return page(self.report, lesson, status, words, number)
+
+    def _build(self, widgets: Any) -> Any:
+        lines = _lines(self.report)
+        choices = {
+            "lesson": [ALL, *sorted(set(lines["lesson"]))],
+            "status": [ALL, *(status for status in LOOKS if status in set(lines["status"]))],
+        }
+        controls = {
+            name: widgets.Dropdown(options=options, value=self.first.get(name, ALL), description=name)
+            for name, options in choices.items()
+        }
+        controls["words"] = widgets.Text(
+            value=self.first.get("words", ""), description="words", continuous_update=False
+        )
+        controls["number"] = widgets.BoundedIntText(
+            value=self.first.get("number", 1), min=1, max=-(-len(lines) // ROWS), description="page"
+        )
+
+        def said(line: str) -> str:
+            return f"<small>{html.escape(line.partition(' | ')[0])}</small>"
+
+        return self.redrawn(widgets, controls, self.draw, said)
+
+
+def browser(report: Any, **first: Any) -> Browser:
+    """The rows of the ledger to browse by lesson, status and words, with the first page as a picture beside it.
+
+    `first` are the settings of `page` to begin with. Raises ValueError as `page` does.
+    """
+    return Browser(report, **first)
+
+
+def _lines(report: Any) -> pd.DataFrame:
+    found = table_of(report, "lines")
+    if found is None:
+        raise ValueError(f"this report has no table 'lines': it has {', '.join(report.tables)}")
+    lines = need(found, COLUMNS, "lines").fillna("")
+    unknown = [status for status in pd.unique(lines["status"]) if status not in LOOKS]
+    if unknown:
+        raise ValueError(f"table 'lines' has the status {unknown[0]!r}: known are {', '.join(LOOKS)}")
+    return lines
