@@ -36,7 +36,8 @@ def test_every_value_and_gradient_is_that_of_the_whole_matrices(placed):
     ("start", "end", "forward", "backward", "summed"),
     [
         ("S(0)", "R", "all_gather_into_tensor", "-", "reduce_scatter_tensor"),
-        ("P", "R", "all_reduce", "-", "all_reduce"),
+        ("P", "R", "all_reduce", "-", "-"),
+        ("R", "R", "-", "-", "all_reduce"),
         ("P", "S(1)", "reduce_scatter_tensor", "all_gather_into_tensor", ""),
         ("R", "S(0)", "-", "all_gather_into_tensor", ""),
     ],
