@@ -98,7 +98,8 @@ def _finding(lines: pd.DataFrame) -> str:
     holds, changed = (int(n.get(status, 0)) for status in TOLD)
     if not holds + changed:
         return "No claim was measured yet"
-    return f"{holds} of the {holds + changed} claims that could be told hold; {changed} changed since"
+    untold = len(lines) - holds - changed
+    return f"{holds} claims hold and {changed} changed since" + (f"; {untold} are not told" if untold else "")
 
 
 def _rest(lines: pd.DataFrame) -> str:

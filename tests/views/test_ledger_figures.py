@@ -42,7 +42,7 @@ def test_the_bars_are_as_long_as_there_are_rows():
         for status in dict.fromkeys(STATUSES)
         for line in (0, 1)
     }
-    assert texts(fig)[0] == "4 of the 6 claims that could be told hold; 2 changed since"
+    assert texts(fig)[0] == "4 claims hold and 2 changed since; 4 are not told"
     assert "10 rows: 8 run now, 2 not run." in texts(fig)
     assert "04_cliff: 2 holds, 1 changed since, 1 cannot tell here, 1 not run" in fig.summary
     assert "gloo · cpu" in fig.summary
