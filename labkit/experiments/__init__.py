@@ -21,6 +21,7 @@ NAMES = (
     "depth",
     "drift",
     "odd_shape",
+    "training",
     "break-it",
 )
 
