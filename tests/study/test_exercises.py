@@ -16,6 +16,7 @@ import wrong_programs
 import wrong_readings
 import wrong_streams_in_compile
 import wrong_symmetry
+import wrong_training
 
 import labkit
 from labkit import check, tensor_parallel
@@ -357,6 +358,8 @@ MISTAKES = {
     "symmetry.repair": wrong_symmetry.BRANCHES,
     "guards.counter": wrong_guards.COUNTERS,
     "guards.bisect": wrong_guards.BISECTIONS,
+    "training.gather": wrong_training.GATHERED,
+    "training.weigh": wrong_training.WEIGHED,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
 }

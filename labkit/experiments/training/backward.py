@@ -13,7 +13,7 @@ from labkit.report import Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["AOT", "CAPTURED", "CHANGES", "HOOKS", "count", "run"]
 
@@ -29,7 +29,13 @@ HOOKS = (
     "tensor hook hidden from the compiler",
     "full backward hook of a module",
 )
-CHANGES = ("the same again", "half the batch", "a quarter of the batch", "gradients not set to None", "a frozen weight")
+CHANGES = (
+    "the same again",
+    "half the batch",
+    "a quarter of the batch",
+    "gradients not set to None",
+    "a frozen weight",
+)
 
 
 def run(
@@ -57,8 +63,12 @@ def run(
             raise ValueError(f"unknown hook {name!r}: there is {', '.join(HOOKS)}")
     check_rounds(rounds)
     images, labels = data.digits()
-    found = ranks.run(_measure, list(hooks), images[:64], labels[:64], rounds, model, ranks=0, timeout=timeout)[0]
-    return _report(found, ranks.label, provenance(backend=ranks.backend, device=ranks.device, threads=ranks.threads))
+    found = ranks.run(
+        _measure, list(hooks), images[:64], labels[:64], rounds, model, ranks=0, timeout=timeout
+    )[0]
+    return _report(
+        found, ranks.label, provenance(backend=ranks.backend, device=ranks.device, threads=ranks.threads)
+    )
 
 
 def count(model: Any, inputs: Any, labels: Any, backend: Any = None) -> dict[str, int]:
@@ -128,7 +138,9 @@ def _hang(model: Any, hook: str, seen: list[Any]) -> Any:
     elif hook == HOOKS[7]:
         block.register_full_backward_hook(whole)
     elif hook != HOOKS[0]:
-        by = dict(zip(HOOKS[1:7], (scale, None, append, shout, clip, torch.compiler.disable(scale)), strict=True))
+        by = dict(
+            zip(HOOKS[1:7], (scale, None, append, shout, clip, torch.compiler.disable(scale)), strict=True)
+        )
         weight.register_hook(by[hook])
     return model
 
@@ -147,7 +159,9 @@ def _measure(hooks: list[str], images: Any, labels: Any, rounds: int, make: Any)
         return with_own_code(make() if make else Model(Sizes(blocks=1)))
 
     with quiet_stderr(), torch_compat.quiet_dynamo():
-        found = {"hooks": [_hooked(model, hook, how, images, labels) for hook in hooks for how in (AOT, CAPTURED)]}
+        found = {
+            "hooks": [_hooked(model, hook, how, images, labels) for hook in hooks for how in (AOT, CAPTURED)]
+        }
         found |= _costs(model(), images, labels, rounds)
     torch_compat.dynamo_reset()
     return found
@@ -220,7 +234,9 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
             model.blocks[0].up.weight.requires_grad_(False)
         size = {CHANGES[1]: 32, CHANGES[2]: 16}.get(what, 64)
         seconds = backward(CAPTURED, size, what != CHANGES[3])
-        changes.append({"change": what, "backward graphs compiled": len(whole.dynamo) - before, "seconds": seconds})
+        changes.append(
+            {"change": what, "backward graphs compiled": len(whole.dynamo) - before, "seconds": seconds}
+        )
     return {"first": first, "samples": samples, "changes": changes}
 
 
@@ -234,7 +250,9 @@ def _report(found: dict[str, Any], label: str, settings: dict[str, Any]) -> Repo
         [(how, i, s) for how, taken in found["samples"].items() for i, s in enumerate(taken)],
         columns=["backward by", "round", "seconds"],
     )
-    measured = {how: Measurement(f"backward by {how}", tuple(taken)) for how, taken in found["samples"].items()}
+    measured = {
+        how: Measurement(f"backward by {how}", tuple(taken)) for how, taken in found["samples"].items()
+    }
     first = pd.DataFrame([{"backward by": how, "seconds": s} for how, s in found["first"].items()])
     tables = {
         "hooks": pd.DataFrame(found["hooks"]),

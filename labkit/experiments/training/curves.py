@@ -11,7 +11,7 @@ from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["TRAP", "run"]
 
@@ -35,7 +35,7 @@ def run(
 ) -> Report:
     """Train by each route, and in one process beside them, with gradient descent; all see the same batches.
 
-    every: steps between two looks; `seen(report)` is called with the curves so far after each, to draw them as they grow.
+    every: steps between two looks; `seen(report)` is called with the curves so far after each, to draw them growing.
     Tables: `curves` (route, step, loss), `summary` (loss at the end, share of 297 held-out images that are recognized,
     how far the ranks' copies of the first layer are apart). Raises ValueError for what cannot be run, before anything
     runs, and RankError when a rank fails.
@@ -55,13 +55,18 @@ def run(
     names = [ALONE, *(name for name in chosen if name != ALONE)]
     images, labels = data.digits()
     sizes = Sizes(width, hidden, blocks)
-    made = provenance(backend=ranks.backend, device=ranks.device, steps=steps, batch=batch, rate=rate, width=width)
+    made = provenance(
+        backend=ranks.backend, device=ranks.device, steps=steps, batch=batch, rate=rate, width=width
+    )
     losses: dict[str, list[float]] = {name: [] for name in names}
     ranks.run(_begin, names, images, labels, sizes, timeout=timeout)
     for start in range(0, steps, every):
         stop = min(start + every, steps)
         for name in names:
-            parts = {share: values for share, values in ranks.run(_go_on, name, start, stop, batch, rate, timeout=timeout)}
+            parts = {
+                share: values
+                for share, values in ranks.run(_go_on, name, start, stop, batch, rate, timeout=timeout)
+            }
             losses[name] += [sum(each) / len(parts) for each in zip(*parts.values(), strict=True)]
         last = stop == steps
         ends = {name: list(ranks.run(_look, name, timeout=timeout)) for name in names} if last else {}
@@ -95,7 +100,10 @@ def _go_on(name: str, start: int, stop: int, batch: int, rate: float) -> tuple[i
 
     (images, labels), trainer = _running["data"], _running["trainers"][name]
     losses = []
-    with quiet_stderr(), torch_compat.quiet_dynamo():  # the trap's only sign is a warning, once; the lesson shows it
+    with (
+        quiet_stderr(),
+        torch_compat.quiet_dynamo(),
+    ):  # the trap's only sign is a warning, once; the lesson shows it
         for step in range(start, stop):
             index = data.batch(step, batch, len(images) - data.HELD_OUT)
             trainer.model.zero_grad()
@@ -132,7 +140,9 @@ def _end() -> None:
 # --- in the kernel ---
 
 
-def _report(losses: dict[str, list[float]], ends: dict[str, list[dict[str, float]]], label: str, made: Any) -> Report:
+def _report(
+    losses: dict[str, list[float]], ends: dict[str, list[dict[str, float]]], label: str, made: Any
+) -> Report:
     import pandas as pd
 
     curves = pd.DataFrame(
@@ -148,4 +158,6 @@ def _report(losses: dict[str, list[float]], ends: dict[str, list[dict[str, float
             row["ranks apart by"] = max(one["apart"] for one in each)
         rows.append(row)
     tables = {"summary": pd.DataFrame(rows), "curves": curves}
-    return Report("training_curves", "Learning curves", label, tables, [], made, [], "labkit.views.training:figure")
+    return Report(
+        "training_curves", "Learning curves", label, tables, [], made, [], "labkit.views.training:figure"
+    )

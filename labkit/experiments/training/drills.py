@@ -13,7 +13,7 @@ from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["DRILLS", "run"]
 
@@ -36,7 +36,9 @@ DRILLS = {
     for d in (
         Drill("unused", "a parameter has no part in the loss, on every rank", "find_unused_parameters=True"),
         Drill("unused on one", "the last block is skipped on rank 1 only", "find_unused_parameters=True"),
-        Drill("smaller batch", "rank 1 has fewer images than the others", "weigh each rank's loss by its images"),
+        Drill(
+            "smaller batch", "rank 1 has fewer images than the others", "weigh each rank's loss by its images"
+        ),
         Drill("fewer batches", "rank 1 runs out of batches first", "torch.distributed.algorithms.Join"),
         Drill("hook", "a gradient hook raises on rank 1", ""),
         Drill("captured hook", "the same under compiled autograd", ""),
@@ -48,7 +50,7 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, talk: bool = False) -> Report
     """Every drill as it is, and with its remedy; each ends by itself, or is ended and its ranks replaced.
 
     Table `drills`: drill, remedy ('-' without it), ended ('right': gradients are those of one process; 'silent and
-    wrong'; 'raises'; 'waits, and is ended'), said (the first line of the error, or how far gradients are apart), seconds.
+    wrong'; 'raises'; 'waits, and is ended'), said (the error's first line, or how far gradients are apart), seconds.
     Raises ValueError for a drill that does not exist, before anything runs.
 
     >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
@@ -79,7 +81,11 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
     except RankError as error:
         waits = error.headline.startswith("stalled")
         said = str(error).splitlines()
-        first = said[0] if waits else f"rank {error.outcomes[0].rank}: {error.outcomes[0].type}: {error.outcomes[0].message}"
+        first = (
+            said[0]
+            if waits
+            else f"rank {error.outcomes[0].rank}: {error.outcomes[0].type}: {error.outcomes[0].message}"
+        )
         ended, text = (WAITS if waits else RAISES), first.splitlines()[0]
         detail = str(error)
     else:
@@ -107,7 +113,9 @@ def _play(name: str, remedy: bool, images: Any, labels: Any) -> float:
 
 def _apart(model: Any, reference: Any) -> float:
     pairs = zip(model.module.parameters(), reference.parameters(), strict=True)
-    return max(float((a.grad - b.grad).abs().max() / b.grad.abs().max()) for a, b in pairs if b.grad is not None)
+    return max(
+        float((a.grad - b.grad).abs().max() / b.grad.abs().max()) for a, b in pairs if b.grad is not None
+    )
 
 
 def _made(remedy: bool = False, skips: Callable[[], bool] = lambda: False, extra: bool = False) -> Any:
@@ -167,7 +175,9 @@ def _unused_on_one(remedy: bool, images: Any, labels: Any) -> float:
     for _ in range(2):
         model.zero_grad()
         loss_of(model(xs[rank]), ys[rank]).backward()
-    plain = Model(Sizes())  # the same in one process: the last block sees what the other ranks sent through it
+    plain = Model(
+        Sizes()
+    )  # the same in one process: the last block sees what the other ranks sent through it
     for i in range(size):
         blocks, x = plain.blocks[: len(plain.blocks) - (i == 1)], plain.first(xs[i])
         for block in blocks:
@@ -221,7 +231,9 @@ def _fewer(remedy: bool, images: Any, labels: Any) -> float:
     left = [(images.chunk(size)[i], labels.chunk(size)[i]) for i in there]
     import torch
 
-    return _apart(model, _scaled(torch.cat([a for a, _ in left]), torch.cat([b for _, b in left]), len(there) / size))
+    return _apart(
+        model, _scaled(torch.cat([a for a, _ in left]), torch.cat([b for _, b in left]), len(there) / size)
+    )
 
 
 def _scaled(images: Any, labels: Any, share: float) -> Any:
@@ -281,5 +293,8 @@ def _report(rows: list[dict[str, Any]], ranks: Ranks) -> Report:
 
     table = pd.DataFrame(rows)
     made = provenance(backend=ranks.backend, device=ranks.device)
-    tables = {"drills": table.drop(columns="all").round({"seconds": 1}), "said": table[["drill", "remedy", "all"]]}
+    tables = {
+        "drills": table.drop(columns="all").round({"seconds": 1}),
+        "said": table[["drill", "remedy", "all"]],
+    }
     return Report("training_drills", "What goes wrong, and how it ends", ranks.label, tables, [], made, [])

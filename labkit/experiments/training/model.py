@@ -1,8 +1,9 @@
-"""The model that every route trains, whole or a tensor-parallel shard of it, with weights that depend on nothing else."""
+"""The model that every route trains, whole or a tensor-parallel shard of it, its weights the same in all of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,7 +45,9 @@ class Sizes:
 class Block(nn.Module):
     """x + down(relu(up(x))); in a group of several ranks `up` is split by rows, `down` by columns with a sum."""
 
-    def __init__(self, sizes: Sizes, ranks: int = 1, rank: int = 0, reduce: Reduce = functional, group=None):
+    def __init__(
+        self, sizes: Sizes, ranks: int = 1, rank: int = 0, reduce: Reduce = functional, group: Any = None
+    ):
         super().__init__()
         if ranks == 1:  # plain linear layers, which DDP, FSDP2 and DTensor's plans know
             self.up: nn.Module = nn.Linear(sizes.width, sizes.hidden, bias=False)

@@ -38,11 +38,11 @@ def run(
 ) -> Report:
     """Train the same model on the same batches by every route, and compare with one process after each step.
 
-    batch: images a step, over all ranks. Graphs are AOTAutograd's, run as they are. A route that needs another number of
-    ranks has gloo ranks of its own. Tables: `routes` (differences of loss and gradients, relative to the largest gradient
-    of the same parameter; graphs; breaks, regions and collectives a step), `collectives` (kind by kind), `losses`
-    (every step), `memory` (bytes by rank). Raises ValueError for a route or size that does not exist, before anything
-    runs, and RankError when a rank fails.
+    batch: images a step, over all ranks. Graphs are AOTAutograd's, run as they are. A route that needs another number
+    of ranks has gloo ranks of its own. Tables: `routes` (differences of loss and gradients, relative to the largest
+    gradient of the same parameter; graphs; breaks, regions and collectives a step), `collectives` (kind by kind),
+    `losses` (every step), `memory` (bytes by rank). Raises ValueError for a route or size that does not exist, before
+    anything runs, and RankError when a rank fails.
 
     >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
     ...     run(ranks, ["DDP, eager"], steps=2).frame[["route", "equal", "breaks"]]
@@ -57,7 +57,9 @@ def run(
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
     if ranks.world_size != 2:
-        raise ValueError(f"the routes are for 2 ranks (one of them brings 4), and these are {ranks.world_size}")
+        raise ValueError(
+            f"the routes are for 2 ranks (one of them brings 4), and these are {ranks.world_size}"
+        )
     for name, value in {"batch": batch, "width": width, "hidden": hidden}.items():
         if value % 2:
             raise ValueError(f"{name} must be even, to be divided over ranks, got {value}")
@@ -74,7 +76,9 @@ def run(
         if talk:
             print(f"{time.perf_counter() - began:5.1f} s  {route.name}", flush=True)
     made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch}
-    return _report(chosen, found, ranks.label, provenance(**made, steps=steps, width=width, hidden=hidden, blocks=blocks))
+    return _report(
+        chosen, found, ranks.label, provenance(**made, steps=steps, width=width, hidden=hidden, blocks=blocks)
+    )
 
 
 # --- on a rank ---
@@ -98,7 +102,8 @@ def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: 
         alone, route = build(ALONE, sizes), build(name, sizes, seen, captured=captured)
         try:
             began = time.perf_counter()
-            losses, reference = [], []
+            losses: list[float] = []
+            reference: list[float] = []
             for step in range(steps):
                 index = data.batch(step, batch, len(images) - data.HELD_OUT)
                 for trainer, into in ((alone, reference), (route, losses)):
@@ -109,7 +114,9 @@ def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: 
                 if not step:
                     first = time.perf_counter() - began
             expected, got = alone.gradients(), route.gradients()
-            apart = {n: float((got[n] - g).abs().max() / g.abs().max()) for n, g in expected.items() if n in got}
+            apart = {
+                n: float((got[n] - g).abs().max() / g.abs().max()) for n, g in expected.items() if n in got
+            }
             with record() as rec:
                 with rec.forward():
                     route.model.zero_grad()
@@ -200,9 +207,16 @@ def _report(
                 "first step, s": max(one["first_s"] for one in seen),
             }
         )
-        losses += [(route.name, i, value, ref) for i, (value, ref) in enumerate(zip(mean, first["reference"], strict=True))]
+        losses += [
+            (route.name, i, value, ref)
+            for i, (value, ref) in enumerate(zip(mean, first["reference"], strict=True))
+        ]
         kinds += [(route.name, kind, count) for kind, count in first["collectives"].items()]
-        memory += [(route.name, rank, what, size) for rank, one in seen.items() for what, size in one["memory"].items()]
+        memory += [
+            (route.name, rank, what, size)
+            for rank, one in seen.items()
+            for what, size in one["memory"].items()
+        ]
     table = pd.DataFrame(rows)
     tables = {
         "routes": table,
@@ -217,7 +231,16 @@ def _report(
     ]
     if wrong:
         notes.append(f"DIFFERENT: {', '.join(wrong)}")
-    return Report("training", "Routes to train on several ranks", label, tables, [], settings, notes, "labkit.views.training:figure")
+    return Report(
+        "training",
+        "Routes to train on several ranks",
+        label,
+        tables,
+        [],
+        settings,
+        notes,
+        "labkit.views.training:figure",
+    )
 
 
 def advice(report: Report) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["WAYS", "run"]
 
@@ -111,7 +111,7 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
                 layer.weight.copy_(weight)  # type: ignore[union-attr, operator]
         return model
 
-    expected = []
+    expected: list[list[Any]] = []
     for each in x:  # what all ranks would sum
         plain = chain()
         plain(each).backward(top)
@@ -123,7 +123,7 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
             print(way, flush=True)
         torch_compat.dynamo_reset()
         texts: list[str] = []
-        model = gathered(chain())
+        model: Any = gathered(chain())
         with (
             quiet_stderr(),
             torch_compat.no_compile_caches(),
@@ -133,7 +133,8 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
             backend = torch_compat.inductor_code(texts, execute)
             torch.compile(model, backend=backend, fullgraph=True)(x[rank]).backward(top)
         apart = max(
-            float((p.grad - g).abs().max() / g.abs().max()) for p, g in zip(model.parameters(), right, strict=True)
+            float((p.grad - g).abs().max() / g.abs().max())
+            for p, g in zip(model.parameters(), right, strict=True)
         )
         for name, text in zip(("forward", "backward"), texts, strict=True):
             calls = CALLS.findall(text[text.index("def call(") :])
@@ -168,7 +169,13 @@ def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) ->
         )
     table = pd.DataFrame(rows)
     wrong = table.loc[table["gradients apart"] > TOLERANCE, "way"].unique()
-    ran = "what Inductor wrote was run" if made["execute"] else "Inductor's code was read and not run; the graph was run"
+    ran = (
+        "what Inductor wrote was run"
+        if made["execute"]
+        else "Inductor's code was read and not run; the graph was run"
+    )
     notes = [f"{ran}; gradients {'WRONG: ' + ', '.join(wrong) if len(wrong) else 'are those of one process'}"]
     title = "Inductor's passes on gathered weights"
-    return Report("training_passes", title, label, {"order": table}, [], made, notes, "labkit.views.training:figure")
+    return Report(
+        "training_passes", title, label, {"order": table}, [], made, notes, "labkit.views.training:figure"
+    )

@@ -15,7 +15,7 @@ from labkit.streams.timeline import ARROWS, SPANS
 from labkit.timing import Measurement, check_rounds, compare
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["bubble", "run", "timelines"]
 
@@ -65,11 +65,19 @@ def run(
     check_rounds(rounds)
     sizes = Sizes(width, hidden, blocks)
     if ranks.world_size != 2 or blocks < 2:
-        raise ValueError(f"two stages need 2 ranks and 2 blocks, and there are {ranks.world_size} and {blocks}")
+        raise ValueError(
+            f"two stages need 2 ranks and 2 blocks, and there are {ranks.world_size} and {blocks}"
+        )
     images, labels = data.digits()
     arguments = (list(microbatches), images[:batch], labels[:batch], sizes, compiled, rounds)
     found = ranks.run(_measure, *arguments, timeout=timeout)
-    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch, "width": width}
+    made = {
+        "backend": ranks.backend,
+        "device": ranks.device,
+        "threads": ranks.threads,
+        "batch": batch,
+        "width": width,
+    }
     return _report(found, ranks.label, provenance(**made, hidden=hidden, blocks=blocks, compiled=compiled))
 
 
@@ -102,10 +110,13 @@ class _Stage:
 
         self.rank = dist.get_rank()
         half = sizes.blocks // 2
-        model = with_own_code(Model(sizes))
-        parts = [model.first, *model.blocks[:half]] if self.rank == 0 else [*model.blocks[half:], model.head]
+        model: Any = with_own_code(Model(sizes))
+        blocks = list(model.blocks)
+        parts = [model.first, *blocks[:half]] if self.rank == 0 else [*blocks[half:], model.head]
         self.names = {
-            id(p): n for n, p in model.named_parameters() if any(p is q for part in parts for q in part.parameters())
+            id(p): n
+            for n, p in model.named_parameters()
+            if any(p is q for part in parts for q in part.parameters())
         }
         self.model = nn.Sequential(*parts)
         self.seen = Counting()
@@ -123,13 +134,14 @@ class _Stage:
         import torch
         import torch.distributed as dist
 
-        sent, outs = [], []
+        sent: Any = []
+        outs: Any = []
         for i, x in enumerate(images):
             out = self._does(f"F{i + 1}", "compute", lambda x=x: self.run(x))
             outs.append(out)
             sent.append(self._does("send", "launch", lambda out=out: dist.isend(out.detach(), 1)))
         coming = [torch.empty_like(out) for out in outs]
-        handles = [dist.irecv(grad, 1) for grad in coming]
+        handles: Any = [dist.irecv(grad, 1) for grad in coming]
         for i, (out, grad, handle) in enumerate(zip(outs, coming, handles, strict=True)):
             self._does("waits", "synchronize", handle.wait)
             self._does(f"B{i + 1}", "compute", lambda out=out, grad=grad: out.backward(grad))
@@ -144,8 +156,9 @@ class _Stage:
         from labkit.experiments.training.model import loss_of
 
         coming = [torch.empty(len(x), self.width, requires_grad=False) for x in images]
-        handles = [dist.irecv(x, 0) for x in coming]
-        sent, losses = [], []
+        handles: Any = [dist.irecv(x, 0) for x in coming]
+        sent: Any = []
+        losses: list[float] = []
         for i, (x, y, handle) in enumerate(zip(coming, labels, handles, strict=True)):
             self._does("waits", "synchronize", handle.wait)
             x.requires_grad_()
@@ -164,7 +177,9 @@ class _Stage:
         return value
 
 
-def _measure(counts: list[int], images: Any, labels: Any, sizes: Any, compiled: bool, rounds: int) -> dict[str, Any]:
+def _measure(
+    counts: list[int], images: Any, labels: Any, sizes: Any, compiled: bool, rounds: int
+) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -176,13 +191,13 @@ def _measure(counts: list[int], images: Any, labels: Any, sizes: Any, compiled: 
     alone = Model(sizes)
     expected = loss_of(alone(images), labels)
     expected.backward()
-    reference = {n: p.grad for n, p in alone.named_parameters()}
+    reference: dict[str, Any] = {n: p.grad for n, p in alone.named_parameters()}
     found: dict[str, Any] = {"samples": {}, "marks": {}, "apart": {}, "loss": {}}
     stages = {count: _Stage(sizes, compiled) for count in counts}
     for count, stage in stages.items():
         loss = stage.step(images, labels, count)
         found["loss"][count] = abs(loss - float(expected)) if stage.rank == 1 else 0.0
-        pairs = [(p.grad, reference[stage.names[id(p)]]) for p in stage.model.parameters()]
+        pairs: Any = [(p.grad, reference[stage.names[id(p)]]) for p in stage.model.parameters()]
         found["apart"][count] = max(float((g - ref).abs().max() / ref.abs().max()) for g, ref in pairs)
         stage.step(images, labels, count)
     kept: dict[int, list[tuple[float, Any]]] = {count: [] for count in counts}
@@ -238,13 +253,15 @@ def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) ->
     counts = list(measured)
     verdicts = [compare(measured[c], measured[counts[0]]) for c in counts[1:]]
     right = bool((table["gradients apart"] <= TOLERANCE).all())
-    notes = [f"loss and gradients are {'those' if right else 'NOT those'} of one process, within {TOLERANCE:.0e}"]
+    notes = [
+        f"loss and gradients are {'those' if right else 'NOT those'} of one process, within {TOLERANCE:.0e}"
+    ]
     return Report("training_pipeline", "Two stages and their microbatches", label, tables, verdicts, made, notes,
                   "labkit.views.training:figure")  # fmt: skip
 
 
 def _still(found: PerRank[dict[str, Any]], count: int, i: int) -> float:
-    """The share of a step, from the first start to the last end on any rank, in which a rank did not compute: the mean."""
+    """The share of a step, first start to last end on any rank, in which a rank did not compute: mean of the ranks."""
     marks = [one["marks"][count][i] for one in found]
     first = min(m[3] for each in marks for m in each)
     last = max(m[4] for each in marks for m in each)

@@ -108,7 +108,14 @@ def _trainer(
     closing: ExitStack | None = None,
 ) -> Trainer:
     return Trainer(
-        model, model if forward is None else forward, data, scale, whole or (lambda name, t: t), after, capture, closing or ExitStack()
+        model,
+        model if forward is None else forward,
+        data,
+        scale,
+        whole or (lambda name, t: t),
+        after,
+        capture,
+        closing or ExitStack(),
     )
 
 
@@ -143,7 +150,7 @@ def _fsdp(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = with_own_code(Model(sizes))
+    model: Any = with_own_code(Model(sizes))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -166,7 +173,7 @@ def _full(name: str, tensor: Any) -> Tensor:
 class Gathered(nn.Module):
     """A parametrization: the whole weight out of this rank's rows, by a functional all-gather on dimension 0.
 
-    Its gradient is a reduce-scatter, so the gradient of a piece is summed over the ranks (SimpleFSDP, arXiv 2411.00284).
+    Its gradient is a reduce-scatter, so the gradient of a piece is summed over the ranks (arXiv 2411.00284).
     """
 
     def forward(self, piece: Tensor) -> Tensor:
@@ -184,7 +191,9 @@ def gathered(model: nn.Module) -> nn.Module:
     for name, module in list(model.named_modules()):
         for own, parameter in list(module.named_parameters(recurse=False)):
             if parameter.shape[0] % ranks:
-                raise ValueError(f"{name}.{own} has {parameter.shape[0]} rows, which {ranks} ranks do not divide")
+                raise ValueError(
+                    f"{name}.{own} has {parameter.shape[0]} rows, which {ranks} ranks do not divide"
+                )
             piece = parameter.detach().chunk(ranks)[rank].clone()
             module.register_parameter(own, nn.Parameter(piece))
             parametrize.register_parametrization(module, own, Gathered(), unsafe=True)
@@ -250,7 +259,7 @@ def _dtensor(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    model = with_own_code(Model(sizes))
+    model: Any = with_own_code(Model(sizes))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})

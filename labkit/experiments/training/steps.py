@@ -49,7 +49,7 @@ def run(
     >>> from labkit.experiments.training import steps
     >>> steps.run(None, ["DDP, ddp_optimizer"], cap_mb=0.5)
     Traceback (most recent call last):
-    ValueError: cap_mb must be at least 1 (torch's first bucket has 1 MiB, and ddp_optimizer refuses smaller ones), got 0.5
+    ValueError: cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), got 0.5
     """
     variants = {name: (name, cap_mb) for name in routes}
     return _run(ranks, variants, width, hidden, blocks, batch, rounds, talk, timeout)
@@ -102,7 +102,7 @@ def _run(
             raise ValueError(f"unknown route {name!r}: there is {', '.join(ROUTES)}")
         if not isinstance(cap, (int, float)) or not LEAST_MB <= cap < float("inf"):
             raise ValueError(
-                "cap_mb must be at least 1 (torch's first bucket has 1 MiB, and ddp_optimizer refuses smaller ones), "
+                "cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), "
                 f"got {cap!r}"
             )
         if ROUTES[name].ranks not in (1, ranks.world_size):
@@ -111,8 +111,16 @@ def _run(
         check_rounds(rounds)
     sizes = Sizes(width, hidden, blocks)
     images, labels = data.digits()
-    found = ranks.run(_measure, variants, images[:batch], labels[:batch], sizes, rounds, talk, timeout=timeout)
-    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch, "width": width}
+    found = ranks.run(
+        _measure, variants, images[:batch], labels[:batch], sizes, rounds, talk, timeout=timeout
+    )
+    made = {
+        "backend": ranks.backend,
+        "device": ranks.device,
+        "threads": ranks.threads,
+        "batch": batch,
+        "width": width,
+    }
     return _report(found, ranks.label, provenance(**made, hidden=hidden, blocks=blocks))
 
 
@@ -171,7 +179,10 @@ def _measure(
         if rounds:
             torch_compat.dynamo_reset()
             with ExitStack() as open_:
-                each = {v: open_.enter_context(closing(build(n, sizes, cap_mb=cap))) for v, (n, cap) in variants.items()}
+                each = {
+                    v: open_.enter_context(closing(build(n, sizes, cap_mb=cap)))
+                    for v, (n, cap) in variants.items()
+                }
                 calls = {variant: partial(step, trainer) for variant, trainer in each.items()}
                 taken = interleave(calls, rounds=rounds, warmup=3, barrier=dist.barrier)
             found["samples"] = {variant: m.samples for variant, m in taken.items()}
@@ -232,7 +243,9 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         last = list(times)[-1]
         verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
     title = "One step on the clock"
-    return Report("training_steps", title, label, tables, verdicts, settings, [], "labkit.views.training:figure")
+    return Report(
+        "training_steps", title, label, tables, verdicts, settings, [], "labkit.views.training:figure"
+    )
 
 
 def _middle(events: pd.DataFrame) -> int:
@@ -264,7 +277,10 @@ def _placed(events: pd.DataFrame, step: int) -> tuple[list[dict[str, Any]], list
         calls = inside[inside["kind"] == "collective"].sort_values("start_us")
         blocked = inside[inside["kind"].isin(["collective", "wait"]) & (inside["thread"] == "main")]
         stands = overlap.union(zip(blocked["start_us"], blocked["end_us"], strict=True))
-        for name, start, end in (("forward", fw["start_us"], fw["end_us"]), ("backward", bw["start_us"], done)):
+        for name, start, end in (
+            ("forward", fw["start_us"], fw["end_us"]),
+            ("backward", bw["start_us"], done),
+        ):
             for a, b in without((start, end), stands):
                 bar("main", name, "compute", a, b)
             for a, b in overlap.meet([(start, end)], stands):
@@ -281,11 +297,17 @@ def _placed(events: pd.DataFrame, step: int) -> tuple[list[dict[str, Any]], list
                     "collective": collective_op(call.name),
                     "phase": "backward" if backward else "forward",
                     "start_ms": (call.start_us - bw["start_us"]) / 1e3,
-                    "share": (call.start_us - bw["start_us"]) / (done - bw["start_us"]) if backward else float("nan"),
+                    "share": (call.start_us - bw["start_us"]) / (done - bw["start_us"])
+                    if backward
+                    else float("nan"),
                 }
             )
         for i, way in enumerate(transfers.itertuples()):
-            name = collective_op(calls.iloc[i]["name"]) if len(calls) == len(transfers) else collective_op(way.name)
+            name = (
+                collective_op(calls.iloc[i]["name"])
+                if len(calls) == len(transfers)
+                else collective_op(way.name)
+            )
             bar(way.thread, name, "collective", way.start_us, way.end_us)
     return rows, bars
 
@@ -305,7 +327,7 @@ def without(span: overlap.Span, holes: Sequence[overlap.Span]) -> list[overlap.S
 
 
 def _hidden(bars: list[dict[str, Any]], rank: int) -> float:
-    """The share of a rank's transfers during which its main thread was at work, and backward had products left to do."""
+    """The share of a rank's transfers during which its main thread was at work, with products left in backward."""
     mine = [bar for bar in bars if bar["rank"] == rank]
     transfers = [(b["start"], b["end"]) for b in mine if b["kind"] == "collective"]
     return overlap.covered(transfers, [(b["start"], b["end"]) for b in mine if b["kind"] == "compute"])

@@ -20,6 +20,7 @@ from labkit.study.exercises import (
     start,
     streams,
     symmetry,
+    training,
     trap,
 )
 from labkit.study.exercises.base import Answer, Exercise
@@ -38,6 +39,7 @@ EXERCISES: dict[str, Exercise] = {
         *(compiled_streams.BESIDE, compiled_streams.MUTATED, compiled_streams.CHOOSE),
         *(symmetry.PARITY, symmetry.PLAN, symmetry.REPAIR),
         *(guards.COUNTER, guards.BISECT),
+        *(training.GATHER, training.WEIGH),
         *(break_it.TRIPWIRE, break_it.LEAD),
     )
 }
