@@ -146,17 +146,16 @@ def _hang(model: Any, hook: str, seen: list[Any]) -> Any:
 
 
 def _measure(hooks: list[str], images: Any, labels: Any, rounds: int, make: Any) -> dict[str, Any]:
-    import torch
 
     from labkit import torch_compat
     from labkit.experiments.harness import quiet_stderr
     from labkit.experiments.training.model import Model, Sizes
     from labkit.experiments.variants import with_own_code
 
-    images, labels = torch.from_numpy(images), torch.from_numpy(labels)
+    images, labels = data.on_device(images, labels)
 
     def model() -> Any:
-        return with_own_code(make() if make else Model(Sizes(blocks=1)))
+        return with_own_code(make() if make else Model(Sizes(blocks=1))).to(images.device)
 
     with quiet_stderr(), torch_compat.quiet_dynamo():
         found = {

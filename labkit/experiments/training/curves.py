@@ -81,14 +81,13 @@ def run(
 
 
 def _begin(names: list[str], images: Any, labels: Any, sizes: Any) -> None:
-    import torch
 
     from labkit import torch_compat
     from labkit.experiments.training.routes import build
 
     _end()
     torch_compat.dynamo_reset()
-    _running["data"] = torch.from_numpy(images), torch.from_numpy(labels)
+    _running["data"] = data.on_device(images, labels)
     _running["trainers"] = {name: build(name, sizes) for name in names}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CLASSES", "HELD_OUT", "PIXELS", "batch", "digits"]
+__all__ = ["CLASSES", "HELD_OUT", "PIXELS", "batch", "digits", "on_device"]
 
 PIXELS, CLASSES = 64, 10  # images of 8 x 8 in 17 greys
 HELD_OUT = 297  # images that are never trained on
@@ -35,3 +35,12 @@ def batch(step: int, size: int, images: int) -> list[int]:
     [4, 5, 0, 1]
     """
     return [(step * size + i) % images for i in range(size)]
+
+
+def on_device(*arrays: Any) -> list[Any]:
+    """On a rank: arrays as tensors on the rank's device."""
+    import torch
+
+    from labkit.ranks import here
+
+    return [torch.from_numpy(array).to(here().device) for array in arrays]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.training import data
 from labkit.experiments.training.parity import TOLERANCE
-from labkit.ranks import RankError, Ranks
+from labkit.ranks import RankError, Ranks, here
 from labkit.report import Report, provenance
 
 if TYPE_CHECKING:
@@ -101,14 +101,13 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
 
 def _play(name: str, remedy: bool, images: Any, labels: Any) -> float:
     """Play one drill; returns how far gradients are from those of one process, relative to the largest of each."""
-    import torch
 
     from labkit import torch_compat
     from labkit.experiments.harness import quiet_stderr
 
     torch_compat.dynamo_reset()
     with quiet_stderr(), torch_compat.quiet_dynamo():
-        return BODIES[name](remedy, torch.from_numpy(images), torch.from_numpy(labels))
+        return BODIES[name](remedy, *data.on_device(images, labels))
 
 
 def _apart(model: Any, reference: Any) -> float:
@@ -133,16 +132,16 @@ def _made(remedy: bool = False, skips: Callable[[], bool] = lambda: False, extra
                 x = block(x)
             return self.head(x)
 
-    model = Skipping(Sizes())
+    model = Skipping(Sizes()).to(here().device)
     if extra:
-        model.extra = nn.Parameter(torch.zeros(3))
+        model.extra = nn.Parameter(torch.zeros(3, device=here().device))
     return DistributedDataParallel(model, find_unused_parameters=remedy)
 
 
 def _plain(images: Any, labels: Any) -> Any:
     from labkit.experiments.training.model import Model, Sizes, loss_of
 
-    plain = Model(Sizes())
+    plain = Model(Sizes()).to(images.device)
     loss_of(plain(images), labels).backward()
     return plain
 
@@ -175,9 +174,8 @@ def _unused_on_one(remedy: bool, images: Any, labels: Any) -> float:
     for _ in range(2):
         model.zero_grad()
         loss_of(model(xs[rank]), ys[rank]).backward()
-    plain = Model(
-        Sizes()
-    )  # the same in one process: the last block sees what the other ranks sent through it
+    # the same in one process: the last block sees what the other ranks sent through it
+    plain = Model(Sizes()).to(images.device)
     for i in range(size):
         blocks, x = plain.blocks[: len(plain.blocks) - (i == 1)], plain.first(xs[i])
         for block in blocks:

@@ -14,7 +14,8 @@ ALONE = "one process"
 class Route:
     """A way to train on several ranks.
 
-    kind: how it is built (see `routes`). mode: of DDP, torch's `optimize_ddp`; of FSDP2 'block' or 'whole'; of tensor parallelism the all-reduce. captured: backward under compiled autograd. ranks: how many it needs.
+    kind: how it is built (see `routes`). mode: of DDP, torch's `optimize_ddp`; of FSDP2 'block' or 'whole'; of tensor
+    parallelism the all-reduce. captured: backward under compiled autograd. ranks: how many it needs.
     """
 
     name: str

@@ -86,7 +86,6 @@ def run(
 
 def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: int) -> dict[str, Any]:
     """Train one route and the plain model beside it, then record one step and look at its memory."""
-    import torch
 
     from labkit import torch_compat
     from labkit.experiments.harness import quiet_stderr
@@ -95,7 +94,7 @@ def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: 
     from labkit.graphs import record
     from labkit.trace import peak
 
-    images, labels = torch.from_numpy(images), torch.from_numpy(labels)
+    images, labels = data.on_device(images, labels)
     torch_compat.dynamo_reset()
     seen, captured = Counting(), Counting(aot=False)
     with quiet_stderr(), torch_compat.quiet_dynamo():  # gloo and DDP's wrapper warn of what the report says

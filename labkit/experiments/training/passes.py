@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.comm_passes import between
-from labkit.ranks import Ranks
+from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 
 if TYPE_CHECKING:
@@ -99,13 +99,14 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
     from labkit.experiments.training.routes import gathered
 
     rank, size = dist.get_rank(), dist.get_world_size()
+    device = here().device
     seeded = torch.Generator().manual_seed(0)
-    weights = [torch.randn(width, width, generator=seeded) / width**0.5 for _ in range(layers)]
-    x = torch.randn(size, 32, width, generator=seeded)
-    top = torch.randn(32, width, generator=seeded)
+    weights = [(torch.randn(width, width, generator=seeded) / width**0.5).to(device) for _ in range(layers)]
+    x = torch.randn(size, 32, width, generator=seeded).to(device)
+    top = torch.randn(32, width, generator=seeded).to(device)
 
     def chain() -> nn.Module:
-        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False, device=device) for _ in range(layers)))
         with torch.no_grad():
             for layer, weight in zip(model, weights, strict=True):
                 layer.weight.copy_(weight)  # type: ignore[union-attr, operator]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.training import data
 from labkit.experiments.training.parity import TOLERANCE
-from labkit.ranks import Ranks
+from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 from labkit.streams import Timeline, overlap
 from labkit.streams.timeline import ARROWS, SPANS
@@ -110,7 +110,7 @@ class _Stage:
 
         self.rank = dist.get_rank()
         half = sizes.blocks // 2
-        model: Any = with_own_code(Model(sizes))
+        model: Any = with_own_code(Model(sizes)).to(here().device)
         blocks = list(model.blocks)
         parts = [model.first, *blocks[:half]] if self.rank == 0 else [*blocks[half:], model.head]
         self.names = {
@@ -155,7 +155,7 @@ class _Stage:
 
         from labkit.experiments.training.model import loss_of
 
-        coming = [torch.empty(len(x), self.width, requires_grad=False) for x in images]
+        coming = [torch.empty(len(x), self.width, device=x.device) for x in images]
         handles: Any = [dist.irecv(x, 0) for x in coming]
         sent: Any = []
         losses: list[float] = []
@@ -180,15 +180,14 @@ class _Stage:
 def _measure(
     counts: list[int], images: Any, labels: Any, sizes: Any, compiled: bool, rounds: int
 ) -> dict[str, Any]:
-    import torch
     import torch.distributed as dist
 
     from labkit import torch_compat
     from labkit.experiments.training.model import Model, loss_of
 
-    images, labels = torch.from_numpy(images), torch.from_numpy(labels)
+    images, labels = data.on_device(images, labels)
     torch_compat.dynamo_reset()
-    alone = Model(sizes)
+    alone = Model(sizes).to(images.device)
     expected = loss_of(alone(images), labels)
     expected.backward()
     reference: dict[str, Any] = {n: p.grad for n, p in alone.named_parameters()}

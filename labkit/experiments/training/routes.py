@@ -19,6 +19,7 @@ from labkit import torch_compat
 from labkit.experiments.training.kinds import ROUTES, Route
 from labkit.experiments.training.model import Model, Sizes, loss_of
 from labkit.experiments.variants import with_own_code
+from labkit.ranks import here
 from labkit.tensor_parallel.gate import functional, inplace
 
 __all__ = ["Gathered", "Trainer", "build", "gathered"]
@@ -92,8 +93,13 @@ def build(
         return _ddp(route, sizes, compiler, cap_mb, captured)
     make = {"fsdp": _fsdp, "gathered": _gathered, "tensor": _tensor, "dtensor": _dtensor, "mesh": _mesh}
     if route.kind == "alone":
-        return _trainer(with_own_code(Model(sizes)), data=(0, 1))
+        return _trainer(_model(sizes), data=(0, 1))
     return make[route.kind](route, sizes, compiler)
+
+
+def _model(*arguments: Any) -> Any:
+    """The model on this rank's device, with code of its own."""
+    return with_own_code(Model(*arguments)).to(here().device)
 
 
 def _trainer(
@@ -134,7 +140,7 @@ def _ddp(route: Route, sizes: Sizes, compiler: Any, cap_mb: float, captured: Any
     closing.enter_context(torch_compat.patched("dynamo.config", optimize_ddp=mode))
     # DDP turns this on for good where it uses its Python reducer
     closing.enter_context(torch_compat.patched("inductor.config", _fuse_ddp_communication=False))
-    model = DistributedDataParallel(with_own_code(Model(sizes)), bucket_cap_mb=cap_mb)
+    model = DistributedDataParallel(_model(sizes), bucket_cap_mb=cap_mb)
     forward: Any = torch.compile(model, backend=compiler) if route.compiled else model
     capture: Callable[[], Any] = nullcontext
     if route.captured:
@@ -150,8 +156,8 @@ def _fsdp(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model: Any = with_own_code(Model(sizes))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model: Any = _model(sizes)
+    mesh = init_device_mesh(torch.device(here().device).type, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -201,7 +207,7 @@ def gathered(model: nn.Module) -> nn.Module:
 
 
 def _gathered(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
-    model = gathered(with_own_code(Model(sizes)))
+    model = gathered(_model(sizes))
     forward: Any = torch.compile(model, backend=compiler, fullgraph=True) if route.compiled else model
     scale = 1 / dist.get_world_size()  # the reduce-scatter sums, and the mean is wanted
     return _trainer(model, data=_ours(), forward=forward, scale=scale, whole=lambda n, t: _rows(t))
@@ -234,7 +240,7 @@ def _split(
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     reduce = inplace if route.mode == "inplace" else functional
-    model = with_own_code(Model(sizes, ranks, rank, reduce, group))
+    model = _model(sizes, ranks, rank, reduce, group)
     forward: Any = torch.compile(model, backend=compiler, fullgraph=True) if route.compiled else model
 
     def after() -> None:
@@ -259,8 +265,8 @@ def _dtensor(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    model: Any = with_own_code(Model(sizes))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model: Any = _model(sizes)
+    mesh = init_device_mesh(torch.device(here().device).type, (dist.get_world_size(),))
     for block in model.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     forward: Any = torch.compile(model, backend=compiler, fullgraph=True) if route.compiled else model
@@ -272,6 +278,8 @@ def _mesh(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     from torch.distributed.device_mesh import init_device_mesh
 
     ranks = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh(
+        torch.device(here().device).type, (ranks // 2, 2), mesh_dim_names=("data", "tensor")
+    )
     data = (mesh.get_local_rank("data"), ranks // 2)
     return _split(route, sizes, compiler, data, mesh.get_group("tensor"), mesh.get_group("data"))

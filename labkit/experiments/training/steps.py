@@ -143,7 +143,6 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
 def _measure(
     variants: dict[str, tuple[str, float]], images: Any, labels: Any, sizes: Any, rounds: int, talk: bool
 ) -> dict[str, Any]:
-    import torch
     import torch.distributed as dist
 
     from labkit import torch_compat
@@ -153,7 +152,7 @@ def _measure(
     from labkit.graphs import record
     from labkit.timing import interleave
 
-    images, labels = torch.from_numpy(images), torch.from_numpy(labels)
+    images, labels = data.on_device(images, labels)
     found: dict[str, Any] = {"graphs": {}, "records": {}, "samples": {}}
 
     def step(trainer: Any, phase: Any = nullcontext) -> None:
