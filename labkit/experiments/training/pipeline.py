@@ -195,7 +195,7 @@ def _measure(
     stages = {count: _Stage(sizes, compiled) for count in counts}
     for count, stage in stages.items():
         loss = stage.step(images, labels, count)
-        found["loss"][count] = abs(loss - float(expected)) if stage.rank == 1 else 0.0
+        found["loss"][count] = abs(loss - expected.item()) if stage.rank == 1 else 0.0
         pairs: Any = [(p.grad, reference[stage.names[id(p)]]) for p in stage.model.parameters()]
         found["apart"][count] = max(float((g - ref).abs().max() / ref.abs().max()) for g, ref in pairs)
         stage.step(images, labels, count)
