@@ -7,6 +7,8 @@ which says the name, the installed version and the supported range.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import importlib
 import json
 import logging
@@ -933,3 +935,29 @@ def core_operators() -> set[str]:
             if torch.Tag.core in op.tags:
                 found.add(str(op))
     return found
+
+
+def inductor_code(texts: list[str], execute: bool = False) -> Callable[..., Any]:
+    """A compile backend that appends the code that Inductor writes for each graph, forward first, to `texts`.
+
+    It runs the graph as it was before Inductor's passes, or with `execute` what Inductor made of it.
+    """
+    boxed = require("functorch.compile").make_boxed_func
+    inner = require("torch._inductor.compile_fx").compile_fx_inner
+    tool = require("torch._inductor.graph").GraphLowering
+
+    def keep(graph: Any, inputs: Any, backward: bool) -> Any:
+        if not execute:
+            with only_written() as written, contextlib.suppress(Exception):
+                inner(copy.deepcopy(graph), inputs, is_backward=backward)
+            texts.extend(written)
+            return boxed(graph.forward)
+        kept, tool.save_output_code = tool.__dict__["save_output_code"], staticmethod(texts.append)
+        try:
+            return inner(graph, inputs, is_backward=backward)
+        finally:
+            tool.save_output_code = kept
+
+    table = require("torch._inductor.decomposition").select_decomp_table()
+    compilers = {f"{way}_compiler": functools.partial(keep, backward=way == "bw") for way in ("fw", "bw")}
+    return require("torch._dynamo.backends.common").aot_autograd(**compilers, decompositions=table)

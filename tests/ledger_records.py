@@ -205,6 +205,10 @@ BASE: dict[str, Record] = {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True, "compiled_right": True, "graphs": 2},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
     },
+    "training.limits": {
+        "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
+        "functional mean": "RuntimeError: only sum", "DTensor mean": True,
+    },
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
         "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
@@ -591,6 +595,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
         {"fsdp": {"graphs": 0}},
     ],
+    "training.frameworks_are_not_traced_whole": [
+        {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}}, {"whole": {"a plain module": "Unsupported"}},
+    ],
+    "training.training_needs_another_road": [{}, {"functional mean": ""}, {"DTensor mean": False}],
     "training.fsdp2_is_dtensor": [
         {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
     ],

@@ -29,6 +29,7 @@ NAMES = (
     "survival",
     "placements",
     "routes",
+    "training",
     "break-it",
 )
 

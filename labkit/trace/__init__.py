@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labkit.trace.events import Event, tidy
-from labkit.trace.memory import Allocated, allocated, allocations
+from labkit.trace.memory import Allocated, allocated, allocations, peak
 from labkit.trace.profiler import Profile, RawEvent, collectives_end
 from labkit.trace.segments import Segment, partition
 
@@ -17,5 +17,6 @@ __all__ = [
     "allocations",
     "collectives_end",
     "partition",
+    "peak",
     "tidy",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from labkit import torch_compat
 from labkit.trace.profiler import collectives_end
 
-__all__ = ["Allocated", "allocated", "allocations"]
+__all__ = ["Allocated", "allocated", "allocations", "peak"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,29 @@ def allocated(call: Callable[[], Any]) -> Allocated:
     >>> allocated(lambda: x.neg())
     Allocated(pieces=1, bytes=16)
     """
+    handed = [size for size in _handed(call) if size > 0]
+    return Allocated(len(handed), sum(handed))
+
+
+def peak(call: Callable[[], Any]) -> int:
+    """How many bytes more than before torch's allocators had handed out at the worst moment of `call()`.
+
+    What is freed in the call makes room; what was there before does not count. Raises what `allocated` raises.
+
+    >>> import torch
+    >>> x = torch.ones(256)
+    >>> peak(lambda: (x.neg(), x.neg())), peak(lambda: x.neg().sum() + x.neg().sum())
+    (2048, 1032)
+    """
+    most = now = 0
+    for size in _handed(call):
+        now += size
+        most = max(most, now)
+    return most
+
+
+def _handed(call: Callable[[], Any]) -> list[int]:
+    """The bytes of every piece that was handed out, and below zero of every one that came back, in order."""
     from torch.profiler import ProfilerActivity, profile
 
     if torch_compat.profiler_running():
@@ -57,6 +80,5 @@ def allocated(call: Callable[[], Any]) -> Allocated:
         kept = call()  # alive until the profile ends
         collectives_end()
     del kept
-    events = torch_compat.profiler_events(prof)
-    handed = [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
-    return Allocated(len(handed), sum(handed))
+    events = [event for event in torch_compat.profiler_events(prof) if event.name() == "[memory]"]
+    return [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]

@@ -21,6 +21,7 @@ import wrong_routes
 import wrong_scale
 import wrong_streams_in_compile
 import wrong_symmetry
+import wrong_training
 
 import labkit
 from labkit import check, tensor_parallel
@@ -368,6 +369,8 @@ MISTAKES = {
     "dtensor.placement": wrong_routes.PLACEMENTS,
     "dtensor.redundant": wrong_routes.LEAN,
     "dtensor.bytes": wrong_routes.THRIFTY,
+    "training.gather": wrong_training.GATHERED,
+    "training.weigh": wrong_training.WEIGHED,
     "break_it.tripwire": wrong_break_it.TRIPWIRES,
     "break_it.lead": wrong_break_it.LEADERS,
     "ledger.judge": wrong_judges.JUDGES,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.trace import allocations
+from labkit.trace import allocations, peak
 
 
 def test_every_piece_counts_whether_or_not_it_is_kept():
@@ -33,3 +33,15 @@ def test_an_error_passes_through_and_leaves_no_profiler_behind():
     with pytest.raises(ZeroDivisionError):
         allocations(lambda: 1 / 0)
     assert allocations(lambda: torch.ones(2)) == 1
+
+
+def test_a_peak_is_the_worst_moment_and_not_the_sum():
+    x = torch.ones(256)
+    assert (
+        peak(lambda: [x.neg().sum() for _ in range(8)])
+        < 2 * 1024
+        < 8 * 1024
+        <= peak(lambda: [x.neg() for _ in range(8)])
+    )
+    before = [x.neg()]
+    assert peak(before.clear) == 0, "what was there before and is freed takes nothing"

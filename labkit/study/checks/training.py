@@ -126,6 +126,75 @@ def _gathered(model: Any, mesh: Any) -> Any:
     return model
 
 
+@probe
+def limits(bench: Bench) -> Seen:
+    """What the whole model under DDP and FSDP2 does with fullgraph=True, and a mean of gradients by both roads."""
+    return bench.run(_limits)[0]
+
+
+def _limits() -> Seen:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    from labkit.study.checks.capture import first_line
+    from labkit.torch_compat import dynamo_reset, funcol
+
+    mesh = init_device_mesh("cpu", (2,))
+    x = torch.ones(2, 4) * (1 + dist.get_rank())
+    makes: dict[str, Any] = {
+        "a plain module": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+        "DDP": lambda: DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
+        "FSDP2": lambda: fully_shard(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), mesh=mesh),
+    }
+    found: Seen = {"whole": {}}
+    for name, make in makes.items():
+        dynamo_reset()
+        try:
+            torch.compile(make(), backend="aot_eager", fullgraph=True)(x).sum().backward()
+            found["whole"][name] = ""
+        except Exception as error:
+            found["whole"][name] = first_line(error)
+    dynamo_reset()
+    weight = torch.ones(4, requires_grad=True)
+    try:
+        funcol.all_reduce(weight * x[0], "avg", dist.group.WORLD).sum().backward()
+        found["functional mean"] = ""
+    except Exception as error:
+        found["functional mean"] = first_line(error)
+    model = _gathered(nn.Linear(4, 4, bias=False), mesh)
+    torch.compile(model, backend="aot_eager", fullgraph=True)(x).sum().backward()
+    (parameter,) = model.parameters()
+    assert parameter.grad is not None
+    # the gradient of a sum is the sum of the inputs, 2 and 4 on the two ranks: 3 in the mean
+    found["DTensor mean"] = bool((parameter.grad.full_tensor() == 3).all())  # type: ignore[attr-defined]
+    return found
+
+
+@judging(limits)
+def frameworks_are_not_traced_whole(seen: Seen) -> Result:
+    """A model that is traced whole on its own is not under at least one of torch's own frameworks, DDP and FSDP2."""
+    whole = seen["whole"]
+    failed = [name for name in ("DDP", "FSDP2") if whole[name]]
+    said = f"with fullgraph=True: a plain module {'fails' if whole['a plain module'] else 'compiles'}"
+    return verdict(
+        not whole["a plain module"] and bool(failed), f"{said}, {' and '.join(failed) or 'none'} fails"
+    )
+
+
+@judging(limits)
+def training_needs_another_road(seen: Seen) -> Result:
+    """A functional mean refuses its backward, and the same mean of gradients comes out right with DTensors."""
+    refused = seen["functional mean"]
+    return verdict(
+        bool(refused) and seen["DTensor mean"],
+        f"backward of a functional mean: {refused or 'works'}; DTensor: {'right' if seen['DTensor mean'] else 'wrong'}",
+    )
+
+
 @judging(parallel)
 def ddp_communicates_in_hooks(seen: Seen) -> Result:
     """DDP averages gradients from hooks outside the compiled backward: no collective is in its graphs."""

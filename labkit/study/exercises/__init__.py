@@ -25,6 +25,7 @@ from labkit.study.exercises import (
     start,
     streams,
     symmetry,
+    training,
     trap,
 )
 from labkit.study.exercises.base import Answer, Exercise
@@ -47,6 +48,7 @@ EXERCISES: dict[str, Exercise] = {
         mesh.MEAN,
         cold.WARMUP,
         *(routes.PLACEMENT, routes.REDUNDANT, routes.BYTES),
+        *(training.GATHER, training.WEIGH),
         *(break_it.TRIPWIRE, break_it.LEAD),
         judge.EXERCISE,
     )

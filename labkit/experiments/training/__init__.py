@@ -1,0 +1,70 @@
+"""Training on several ranks under the compiler: DDP, FSDP2, gathered weights, tensor parallelism, a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.experiments.training import backward, curves, drills, parity, passes, pipeline, steps
+from labkit.experiments.training.parity import OPTIONS, TOLERANCE
+from labkit.ranks import Ranks
+from labkit.report import Report
+
+TITLE = "Training under the compiler"
+QUESTION = "Which routes train the model that one process would train, and what do they need for it?"
+SOURCE = "topic 12, introduction and mental model; the compile post, core claims 2 and 7"
+LINK = "gloo"
+PARTS = {
+    "routes": "every route beside one process: losses, gradients, graphs, memory",
+    "ddp": "DDP's modes on the clock: when each bucket's all-reduce starts",
+    "buckets": "the size of DDP's buckets: graphs, overlap, and time",
+    "fsdp": "FSDP2 and gathered weights on the clock",
+    "backward": "compiled autograd: hooks, recompiles, cost",
+    "passes": "Inductor's passes on gathered weights",
+    "curves": "an all-reduce in place that learns something else",
+    "pipeline": "two stages and their microbatches",
+    "drills": "what goes wrong on one rank, and how it ends",
+}
+
+__all__ = ["LINK", "OPTIONS", "PARTS", "QUESTION", "SOURCE", "TITLE", "TOLERANCE", "passed", "run"]
+
+
+def run(ranks: Ranks, only: Sequence[str] = (), **settings: Any) -> Report:
+    """Every route beside one process (`parity.run`, whose settings these are), or with `only` another part.
+
+    `talk` goes to the parts that print as they go. Raises ValueError for a part that does not exist, more than one of
+    them, or settings that a part does not take; and what the part raises.
+
+    >>> run(None, ["weather"])
+    Traceback (most recent call last):
+    ValueError: unknown part 'weather' of training: there is routes, ddp, buckets, fsdp, backward, passes, curves, ...
+    """
+    names = list(only) or ["routes"]
+    for name in names:
+        if name not in PARTS:
+            raise ValueError(f"unknown part {name!r} of training: there is {', '.join(PARTS)}")
+    if len(names) > 1:
+        raise ValueError(f"one part of training at a time, got {', '.join(names)}")
+    (name,) = names
+    if name == "routes":
+        return parity.run(ranks, **settings)
+    talk = {"talk": settings.pop("talk", False)}
+    if settings:
+        raise ValueError(f"training/{name} takes no {', '.join(settings)}: that is for training/routes")
+    if name == "ddp":
+        return steps.run(ranks, [*steps.DDP_MODES, "DDP, python_reducer, compiled autograd"], **talk)
+    if name == "fsdp":
+        return steps.run(ranks, ["FSDP2, eager", "FSDP2, block by block", "gathered weights"], **talk)
+    if name == "buckets":
+        return steps.sweep(ranks, rounds=12, **talk)
+    if name == "passes":
+        return passes.run(ranks, execute=True, **talk)
+    if name == "drills":
+        return drills.run(ranks, **talk)
+    return {"backward": backward, "curves": curves, "pipeline": pipeline}[name].run(ranks)
+
+
+def passed(report: Report) -> bool:
+    """Whether every route of a report learned what one process learns; True for the report of another part."""
+    table = report.tables.get("routes")
+    return table is None or "equal" not in table or bool(table["equal"].all())
