@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.experiments.training import backward, curves, drills, parity, passes, pipeline, steps
+from labkit.experiments.training import backward, curves, drills, parity, passes, pipeline
+from labkit.experiments.training import steps as timeline
 from labkit.experiments.training.parity import OPTIONS, TOLERANCE
 from labkit.ranks import Ranks
 from labkit.report import Report
@@ -29,7 +30,9 @@ PARTS = {
 __all__ = ["LINK", "OPTIONS", "PARTS", "QUESTION", "SOURCE", "TITLE", "TOLERANCE", "passed", "run"]
 
 
-def run(ranks: Ranks, only: Sequence[str] = (), **settings: Any) -> Report:
+def run(
+    ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, talk: bool = False, **settings: Any
+) -> Report:
     """Every route beside one process (`parity.run`, whose settings these are), or with `only` another part.
 
     `talk` goes to the parts that print as they go. Raises ValueError for a part that does not exist, more than one of
@@ -46,21 +49,21 @@ def run(ranks: Ranks, only: Sequence[str] = (), **settings: Any) -> Report:
     if len(names) > 1:
         raise ValueError(f"one part of training at a time, got {', '.join(names)}")
     (name,) = names
+    settings |= {} if steps is None else {"steps": steps}
     if name == "routes":
-        return parity.run(ranks, **settings)
-    talk = {"talk": settings.pop("talk", False)}
+        return parity.run(ranks, talk=talk, **settings)
     if settings:
         raise ValueError(f"training/{name} takes no {', '.join(settings)}: that is for training/routes")
     if name == "ddp":
-        return steps.run(ranks, [*steps.DDP_MODES, "DDP, python_reducer, compiled autograd"], **talk)
+        return timeline.run(ranks, [*timeline.DDP_MODES, "DDP, python_reducer, compiled autograd"], talk=talk)
     if name == "fsdp":
-        return steps.run(ranks, ["FSDP2, eager", "FSDP2, block by block", "gathered weights"], **talk)
+        return timeline.run(ranks, ["FSDP2, eager", "FSDP2, block by block", "gathered weights"], talk=talk)
     if name == "buckets":
-        return steps.sweep(ranks, rounds=12, **talk)
+        return timeline.sweep(ranks, rounds=12, talk=talk)
     if name == "passes":
-        return passes.run(ranks, execute=True, **talk)
+        return passes.run(ranks, execute=True, talk=talk)
     if name == "drills":
-        return drills.run(ranks, **talk)
+        return drills.run(ranks, talk=talk)
     return {"backward": backward, "curves": curves, "pipeline": pipeline}[name].run(ranks)
 
 
