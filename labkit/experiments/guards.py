@@ -163,7 +163,7 @@ def _points(
                 if which == "default" or what.name in SIZES or (full and not which.startswith("mark")):
                     points[f"{size} ranks, {which}, {what.name}"] = ("walk", size, which, what)
     if points and rounds:
-        points["cost of a call"] = ("cost", HOST_ONLY, "eager", (min(rounds, 8), rounds))
+        points["cost of a call"] = ("cost", HOST_ONLY, "eager", (min(rounds, 8 if full else 4), rounds))
     if points and inductor:
         points["cost of a compile with Inductor"] = ("cost", HOST_ONLY, "inductor", (inductor, 0))
     return points

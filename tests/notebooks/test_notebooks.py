@@ -19,7 +19,7 @@ SMALLER = {
     },
     "05_eager_trap": {"blocks=40, reduces": "blocks=6, rounds=8, sizes='4,16K,1M,4M', reduces"},
     "09_guards_and_shapes": {
-        "guards.run(ranks, layer=layer)": "guards.run(ranks, layer=layer, rounds=8)",
+        "guards.run(ranks, layer=layer)": "guards.run(ranks, layer=layer, rounds=2)",
         "depth.run(one, [1, 2, 4])": "depth.run(one, [1, 4], rounds=2)",
     },
     "11_mesh_or_world": {"mesh_or_world.run(ranks)": "mesh_or_world.run(ranks, rounds=8, steps=2)"},
