@@ -14,7 +14,7 @@ SMALLER = {
     "12_cold_and_warm": {"survival.run(ranks)": 'survival.run(ranks, ["second process", "AOT-precompiled"])'},
     "04_graph_break_cliff": {"blocks=40": "blocks=2", "cold=True": "cold=False"},
     "10_dtensor_or_explicit": {
-        'mlp=("tiny", "medium", "large"), rounds=12': 'mlp=("tiny",), rounds=4',
+        'mlp=("tiny", "large"), rounds=12': 'mlp=("tiny",), rounds=4',
         "worlds=[2, 4, 16, 128, 1024], also=()": "worlds=[2, 4, 1024], also=(), rounds=8",
     },
     "05_eager_trap": {"blocks=40, reduces": "blocks=6, rounds=8, sizes='4,16K,1M,4M', reduces"},
