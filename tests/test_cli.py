@@ -24,7 +24,7 @@ def test_list_and_doctor(capsys):
             ["run", "nothing"],
             "unknown experiment 'nothing': there is "
             "cliff, collectives, eager_trap, overlap, comm_passes, divergence, guards, depth, drift, odd_shape, "
-            "break-it",
+            "mesh_or_world, wrong_group, break-it",
         ),
         (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
         (["run", "collectives", "--only", "send"], "no collective begins with 'send'"),
