@@ -58,7 +58,7 @@ def run(
     >>> with Ranks(3, device="cpu", backend="gloo", quiet=True) as ranks:
     ...     report = run(ranks, rounds=0)
     >>> report.frame[["rank", "role", "graphs", "mesh"]].to_dict("split")["data"]
-    [[0, 'driver', 0, 0], [1, 'mesh', 2, 20], [2, 'mesh', 2, 20]]
+    [[0, 'driver', 0, 0], [1, 'mesh', 2, 24], [2, 'mesh', 2, 24]]
     """
     from labkit.tensor_parallel import Config
 

@@ -210,7 +210,7 @@ def _difference(
     method = getattr(record, "first_difference", None)
     if not callable(method):
         return steps.difference(segments, ranks)
-    found = method(ranks)
+    found = method(ranks) if len(ranks) < segments["rank"].nunique() else method()
     if found is None or found.forward != number or len(ranks) < 2:
         return None
     spans = {
