@@ -319,6 +319,26 @@ def compiled_autograd(compiler: Callable[..., Any]) -> Any:
     return require("torch._dynamo.compiled_autograd")._enable(compiler)
 
 
+@contextlib.contextmanager
+def ddp_mode(mode: str) -> Iterator[None]:
+    """A context in which DDP is built and compiled by this `optimize_ddp`, and after which nothing of it is left.
+
+    Where DDP uses its Python reducer it leaves two things behind: an Inductor setting, and its own module among those
+    that Dynamo looks into, which changes how every later DDP model compiles (torch/nn/parallel/distributed.py).
+    """
+    rules = require("torch._dynamo.trace_rules")
+    kept = set(rules.LEGACY_MOD_INLINELIST)
+    try:
+        with (
+            patched("dynamo.config", optimize_ddp=mode),
+            patched("inductor.config", _fuse_ddp_communication=False, _fuse_ddp_bucket_size=25),
+        ):
+            yield
+    finally:
+        rules.LEGACY_MOD_INLINELIST.intersection_update(kept)
+        rules.get_legacy_mod_inlinelist.cache_clear()
+
+
 def cuda_sanitizer() -> Any:
     """A fresh engine of torch's CUDA sanitizer: vector clocks of streams, fed by hand, so that it needs no GPU."""
     return require("torch.cuda._sanitizer").EventHandler()

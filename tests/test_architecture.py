@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "labkit").rglob("*.py"))
 MOST_LINES = 350
-MOST_OF_ONE = {"torch_compat.py": 700}  # private names of torch stand in one file, however many there are
+MOST_OF_ONE = {"torch_compat.py": 750}  # private names of torch stand in one file, however many there are
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (

@@ -128,6 +128,9 @@ def test_a_cut_graph_starts_its_first_bucket_in_the_middle_of_backward_and_a_who
     cut, whole = modes.loc["DDP, ddp_optimizer"], modes.loc["DDP, no_optimization"]
     assert cut["backward graphs"] > 1 == whole["backward graphs"]
     # an order of calls on one thread, not a time: products are left after the first all-reduce, or none are
+    assert cut["breaks"] == whole["breaks"] == 3, (
+        "also behind a route that used the Python reducer in this process"
+    )
     assert cut["first starts at"] < 1 <= whole["first starts at"] and whole["hidden"] == 0
     lines = steps.timelines(clock)
     assert lines["DDP, no_optimization"].ranks == [0, 1] and {"forward", "backward"} <= set(
@@ -268,7 +271,7 @@ def _older_fsdp():
 def test_the_older_fsdp_compiles_where_there_is_a_gpu():
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() < 1:
-        pytest.skip("no GPU here: FSDP1 under torch.compile raises an AttributeError on CPU in torch 2.13")
+        pytest.skip("no GPU here, and the older FSDP wants an accelerator where no device is named")
     with Ranks(2 if torch.cuda.device_count() > 1 else 1, device="cuda", quiet=True) as ranks:
         assert all(ranks.run(_older_fsdp))
 

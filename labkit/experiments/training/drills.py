@@ -252,7 +252,7 @@ def _hook(remedy: bool, images: Any, labels: Any, captured: bool = False) -> flo
     from labkit.experiments.training.model import loss_of
 
     mode = "python_reducer" if captured else "ddp_optimizer"
-    with torch_compat.patched("dynamo.config", optimize_ddp=mode):
+    with torch_compat.ddp_mode(mode):
         model = _made(blocks=1)
         run = torch.compile(model, backend="eager")
 

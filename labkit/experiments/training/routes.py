@@ -137,9 +137,7 @@ def _ddp(route: Route, sizes: Sizes, compiler: Any, cap_mb: float, captured: Any
 
     closing = ExitStack()
     mode = route.mode or "no_optimization"
-    closing.enter_context(torch_compat.patched("dynamo.config", optimize_ddp=mode))
-    # DDP turns this on for good where it uses its Python reducer
-    closing.enter_context(torch_compat.patched("inductor.config", _fuse_ddp_communication=False))
+    closing.enter_context(torch_compat.ddp_mode(mode))
     model = DistributedDataParallel(_model(sizes), bucket_cap_mb=cap_mb)
     forward: Any = torch.compile(model, backend=compiler) if route.compiled else model
     capture: Callable[[], Any] = nullcontext
