@@ -23,6 +23,11 @@ SMALLER = {
         "depth.run(one, [1, 2, 4])": "depth.run(one, [1, 4], rounds=2)",
     },
     "11_mesh_or_world": {"mesh_or_world.run(ranks)": "mesh_or_world.run(ranks, rounds=8, steps=2)"},
+    "13_training": {
+        "training.run(ranks, steps=2)": "training.run(ranks, steps=1)",
+        "backward.run(ranks, shown_hooks)": "backward.run(ranks, shown_hooks[:2])",
+        "curves.run(ranks, steps=100, seen=grow)": "curves.run(ranks, steps=40, every=10, seen=grow)",
+    },
     "15_ledger": {"seconds=25": "seconds=3"},
 }
 
