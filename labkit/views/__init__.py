@@ -8,6 +8,7 @@ from labkit.views.condition import calculator
 from labkit.views.divergence import first_difference
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.graph import graph, graph_text
+from labkit.views.machines import machines
 from labkit.views.mesh import mesh_explorer, mesh_grid
 from labkit.views.offload import offload, offload_table
 from labkit.views.redraw import redraw
@@ -31,6 +32,7 @@ __all__ = [
     "graph",
     "graph_text",
     "label_figure",
+    "machines",
     "mesh_explorer",
     "mesh_grid",
     "ratios",
