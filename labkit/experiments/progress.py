@@ -105,8 +105,10 @@ class _Both:
         return getattr(self._screen, name)
 
 
-def attach(folder: str | os.PathLike[str], name: str, silent: float = SILENT_S) -> Report:
-    """Follow a run of experiment `name` that saves in `folder`: print what it prints; gives its report.
+def attach(
+    folder: str | os.PathLike[str], name: str, silent: float = SILENT_S, say: Callable[[str], Any] = print
+) -> Report:
+    """Follow a run of experiment `name` that saves in `folder`: say what it prints; gives its report.
 
     A run that has ended long ago gives its report at once. Interrupting ends the following, not the run. Raises
     ValueError where there is no such run, and RuntimeError where it failed or gave no sign of life for `silent` s.
@@ -132,7 +134,7 @@ def attach(folder: str | os.PathLike[str], name: str, silent: float = SILENT_S) 
             if rest.endswith("\n"):
                 said, rest, heard = json.loads(rest), "", time.monotonic()
                 if "line" in said:
-                    print(said["line"], flush=True)
+                    say(said["line"])
                 elif "ended" in said:
                     break
                 elif "host" in said:

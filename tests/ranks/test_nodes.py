@@ -144,11 +144,11 @@ def test_every_experiment_has_a_line_that_the_command_line_reads() -> None:
 def test_an_experiment_under_torchrun_on_this_machine(tmp_path: Path) -> None:
     done = torchrun(*WORDS, "--save", str(tmp_path), home=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    report = Report.load(tmp_path / "break-it.json")
+    last = json.loads((tmp_path / "break-it-digest.running.jsonl").read_text().splitlines()[-1])
+    assert last["ended"] == ""
+    report = Report.load(tmp_path / last["saved"])
     assert report.provenance["launched"] == {"by": "torchrun", "machines": [f"{hardware.name()} (2 ranks)"]}
     assert report.provenance["world_size"] == 2
-    last = (tmp_path / "break-it-digest.running.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last) == {"ended": "", "saved": "break-it.json"}
     assert attach(tmp_path, "break-it/digest").tables.keys() == report.tables.keys()
 
 
@@ -174,9 +174,10 @@ def test_an_experiment_on_two_machines_one_behind_a_slow_link(tmp_path: Path) ->
             "bytes"
         ]
         assert sent > 10_000  # the ranks really talked across the link
-    report = Report.load(tmp_path / "break-it.json")
+    (saved,) = tmp_path.glob("*.json")
+    report = Report.load(saved)
     assert report.provenance["launched"]["machines"] == [f"{hardware.name()} (1 ranks)"] * 2
-    live = Report.from_json((tmp_path / "break-it.json").read_text())
+    live = Report.from_json(saved.read_text())
     assert live.label == "gloo · cpu · 2 nodes"
     assert "digest" in report.frame.to_string()
 
