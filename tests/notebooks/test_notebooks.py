@@ -37,7 +37,6 @@ SMALLER = {
     },
     "13_training": {
         "training.run(ranks, steps=2)": "training.run(ranks, steps=1)",
-        "backward.run(ranks, shown_hooks)": "backward.run(ranks, shown_hooks[:2])",
         "curves.run(ranks, steps=100, seen=grow)": "curves.run(ranks, steps=40, every=10, seen=grow)",
         'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
     },
