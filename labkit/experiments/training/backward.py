@@ -81,14 +81,14 @@ def count(model: Any, inputs: Any, labels: Any, backend: Any = None) -> dict[str
     import torch
 
     from labkit import torch_compat
-    from labkit.experiments.training.counting import Counting
     from labkit.experiments.training.model import loss_of
+    from labkit.graphs.capture import Capture
 
     found = {}
     for how in (AOT, CAPTURED):
         torch_compat.dynamo_reset()
         model.zero_grad()
-        seen, whole = Counting(), Counting(aot=False)
+        seen, whole = Capture(aot=True), Capture()
         loss = loss_of(torch.compile(model, backend=seen)(inputs), labels)
         with _capture(how, torch.compile(backend=whole)):
             loss.backward()
@@ -169,16 +169,16 @@ def _hooked(model: Callable[[], Any], hook: str, how: str, images: Any, labels: 
     import torch
 
     from labkit import torch_compat
-    from labkit.experiments.training.counting import Counting
     from labkit.experiments.training.model import loss_of
     from labkit.graphs import record
+    from labkit.graphs.capture import Capture
 
     torch_compat.dynamo_reset()
     calls: list[Any] = []
     plain, ours = _hang(model(), hook, []), _hang(model(), hook, calls)
     torch.manual_seed(0)
     loss_of(plain(images), labels).backward()
-    seen, whole = Counting(), Counting(aot=False)
+    seen, whole = Capture(aot=True), Capture()
     compiled = torch.compile(ours, backend=seen)
     with record(operators=False) as rec:
         # a module's backward hooks are traced in the forward pass, and only where backward will be captured
@@ -202,12 +202,12 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
     import torch
 
     from labkit import torch_compat
-    from labkit.experiments.training.counting import Counting
     from labkit.experiments.training.model import loss_of
+    from labkit.graphs.capture import Capture
 
     torch_compat.dynamo_reset()
-    whole = Counting(aot=False)
-    forward, compiler = torch.compile(model, backend=Counting()), torch.compile(backend=whole)
+    whole = Capture()
+    forward, compiler = torch.compile(model, backend=Capture(aot=True)), torch.compile(backend=whole)
 
     def backward(how: str, batch: int = 64, clear: bool = True) -> float:
         if clear:

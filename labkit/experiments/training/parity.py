@@ -89,14 +89,15 @@ def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: 
 
     from labkit import torch_compat
     from labkit.experiments.harness import quiet_stderr
-    from labkit.experiments.training.counting import Counting, held
+    from labkit.experiments.training.holding import held
     from labkit.experiments.training.routes import build
     from labkit.graphs import record
+    from labkit.graphs.capture import Capture
     from labkit.trace import peak
 
     images, labels = data.on_device(images, labels)
     torch_compat.dynamo_reset()
-    seen, captured = Counting(), Counting(aot=False)
+    seen, captured = Capture(aot=True), Capture()
     with quiet_stderr(), torch_compat.quiet_dynamo():  # gloo and DDP's wrapper warn of what the report says
         alone, route = build(ALONE, sizes), build(name, sizes, seen, captured=captured)
         try:

@@ -104,9 +104,9 @@ class _Stage:
         import torch.distributed as dist
         from torch import nn
 
-        from labkit.experiments.training.counting import Counting
         from labkit.experiments.training.model import Model
         from labkit.experiments.variants import with_own_code
+        from labkit.graphs.capture import Capture
 
         self.rank = dist.get_rank()
         half = sizes.blocks // 2
@@ -119,7 +119,7 @@ class _Stage:
             if any(p is q for part in parts for q in part.parameters())
         }
         self.model = nn.Sequential(*parts)
-        self.seen = Counting()
+        self.seen = Capture(aot=True)
         self.run = torch.compile(self.model, backend=self.seen, fullgraph=True) if compiled else self.model
         self.width = sizes.width
         self.marks: list[tuple[str, str, str, float, float]] = []

@@ -147,9 +147,9 @@ def _measure(
 
     from labkit import torch_compat
     from labkit.experiments.harness import quiet_stderr
-    from labkit.experiments.training.counting import Counting
     from labkit.experiments.training.routes import build
     from labkit.graphs import record
+    from labkit.graphs.capture import Capture
     from labkit.timing import interleave
 
     images, labels = data.on_device(images, labels)
@@ -165,7 +165,7 @@ def _measure(
                 print(variant, flush=True)
             # routes share DDP's own code, whose compiles would pile up and be counted together
             torch_compat.dynamo_reset()
-            seen, captured = Counting(), Counting(aot=False)
+            seen, captured = Capture(aot=True), Capture()
             with closing(build(name, sizes, seen, cap, captured)) as trainer:
                 with record(operators=False) as cold:
                     step(trainer)

@@ -72,8 +72,8 @@ def _gather(attempt: Attempt) -> dict[str, Any]:
     from torch import nn
 
     from labkit import torch_compat
-    from labkit.experiments.training.counting import Counting
     from labkit.experiments.variants import with_own_code
+    from labkit.graphs.capture import Capture
 
     made = attempt()
     if not isinstance(made, nn.Module):
@@ -83,7 +83,7 @@ def _gather(attempt: Attempt) -> dict[str, Any]:
     xs = torch.randn(size, 5, COLUMNS, generator=torch.Generator().manual_seed(1))
     piece = whole.chunk(size)[rank].clone().requires_grad_()
     torch_compat.dynamo_reset()
-    seen = Counting()
+    seen = Capture(aot=True)
 
     class Layer(nn.Module):
         def __init__(self) -> None:
