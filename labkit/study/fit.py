@@ -96,6 +96,15 @@ def outputs(notebook: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def stated(notebook: Any) -> list[str]:
+    """Minutes to run, as the first cell states them, that are not those that executing the notebook took."""
+    says = re.search(r"\b(\d+) of them to run", notebook.cells[0].source if notebook.cells else "")
+    seconds = notebook.metadata.get("labkit", {}).get("seconds")
+    if not says or seconds is None or int(says[1]) - 1.25 <= seconds / 60 <= int(says[1]) + 0.25:
+        return []
+    return [f"its first cell says {says[1]} minutes to run, and it ran for {seconds} s when it was executed"]
+
+
 def size(path: Path) -> list[str]:
     """A file that is too large to open with ease."""
     there = path.stat().st_size

@@ -41,6 +41,7 @@ class Lesson:
     title: str
     question: str
     minutes: int
+    running: int | None  # of these minutes
     hardware: str
     sources: str
 
@@ -59,10 +60,11 @@ def parse(name: str, text: str) -> Lesson:
 
     Raises ValueError naming the part that is missing.
 
-    >>> parts = ("# 05 · Trap", "**The question.** Why?", "**Needs.** 20 minutes. Two cores.", "**Covers.** Topic 11.")
-    >>> lesson = parse("05_trap", "\\n\\n".join(parts))
-    >>> lesson.minutes, lesson.hardware
-    (20, 'Two cores')
+    >>> needs = "**Needs.** 20 minutes, 3 of them to run. Two cores."
+    >>> text = f"# 05 · Trap\\n\\n**The question.** Why?\\n\\n{needs}\\n\\n**Covers.** Topic 11."
+    >>> lesson = parse("05_trap", text)
+    >>> lesson.minutes, lesson.running, lesson.hardware
+    (20, 3, 'Two cores')
     """
     title = re.match(r"# (.+)", text)
     if not title:
@@ -77,20 +79,27 @@ def parse(name: str, text: str) -> Lesson:
     if not needs:
         said = parts["Needs"]
         raise ValueError(f"{name}: **Needs.** begins with minutes as a number, then hardware, got {said!r}")
-    sources = parts["Covers"].removesuffix(".")
+    running = re.search(r"\b(\d+) of them to run", parts["Needs"])
     return Lesson(
-        name, title[1].strip(), parts["The question"], int(needs[1]), needs[2].removesuffix("."), sources
+        name,
+        title[1].strip(),
+        parts["The question"],
+        int(needs[1]),
+        int(running[1]) if running else None,
+        needs[2].removesuffix("."),
+        parts["Covers"].removesuffix("."),
     )
 
 
 def table(rows: Sequence[Lesson]) -> str:
     """The map as a Markdown table, each lesson a link to its notebook beside the one that holds the map."""
-    lines = ["| lesson | the question | minutes | hardware | sources |", "|---|---|---|---|---|"]
+    lines = ["| lesson | the question | minutes | to run | hardware | sources |", "|---|---|---|---|---|---|"]
     for row in rows:
         cells = (
             f"[{row.title}]({row.name}.ipynb)",
             row.question,
             str(row.minutes),
+            str(row.running or ""),
             row.hardware,
             row.sources,
         )

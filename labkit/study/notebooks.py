@@ -110,9 +110,11 @@ def execute(path: str | os.PathLike[str], timeout: float = CELL_SECONDS) -> Path
 
     Raises NotebookError, and leaves the file as it was, when a cell fails or an output is not fit to commit.
     """
-    path = Path(path)
+    path, started = Path(path), time.monotonic()
     notebook = run(_read(path), path.parent, path.name, timeout)
+    seconds = round(time.monotonic() - started)
     unfit = _tidy(notebook) + fit.outputs(notebook)
+    notebook.metadata["labkit"]["seconds"] = seconds
     if unfit:
         raise NotebookError("\n".join(f"{path.name}, {line}" for line in unfit))
     _write(notebook, path)
@@ -122,12 +124,12 @@ def execute(path: str | os.PathLike[str], timeout: float = CELL_SECONDS) -> Path
 def problems(path: str | os.PathLike[str]) -> list[str]:
     """Why the notebook at `path` is not fit to commit, a line each; empty when it is.
 
-    Looked for: outputs older than the code, no outputs at all, cells that were not run, whatever `fit.outputs` and
-    `fit.headings` find, and a file of more than `fit.MOST_BYTES`.
+    Looked for: outputs older than the code, no outputs at all, cells that were not run, whatever `fit.outputs`,
+    `fit.headings` and `fit.stated` find, and a file of more than `fit.MOST_BYTES`.
     """
     path = Path(path)
     notebook = _read(path)
-    found = fit.outputs(notebook) + fit.headings(notebook) + fit.size(path)
+    found = fit.outputs(notebook) + fit.headings(notebook) + fit.stated(notebook) + fit.size(path)
     if not is_fresh(path):
         return ["its outputs are older than its code: `make notebooks` executes it", *found]
     if missing := [key for key in ("torch", "hardware", "date") if not notebook.metadata["labkit"].get(key)]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from labkit.study import notebooks
+from labkit.study import fit, notebooks
 
 TEMPORARY = tempfile.gettempdir()
 
@@ -45,7 +46,7 @@ def stream(text: str, name: str = "stdout") -> dict:
 def test_executing_saves_outputs_that_the_next_run_would_save_too(tmp_path):
     path = write(tmp_path / "a.ipynb", "x = 20", "print('one'); print('two'); x + 22")
     notebooks.execute(path)
-    first = path.read_bytes()
+    first = re.sub(rb'"seconds": \d+', b"", path.read_bytes())
     notebook = nbformat.read(path, as_version=4)
     printed, value = notebook.cells[1].outputs
     assert printed.text == "one\ntwo\n" and value.data["text/plain"] == "42"
@@ -53,8 +54,9 @@ def test_executing_saves_outputs_that_the_next_run_would_save_too(tmp_path):
     assert [c.execution_count for c in notebook.cells[:2]] == [1, 2]
     assert notebooks.is_fresh(path) and notebooks.problems(path) == []
     assert os.listdir(tmp_path) == ["a.ipynb"]
+    assert notebook.metadata.labkit.seconds >= 0
     notebooks.execute(path)
-    assert path.read_bytes() == first
+    assert re.sub(rb'"seconds": \d+', b"", path.read_bytes()) == first
 
 
 @pytest.mark.kernel
@@ -171,3 +173,27 @@ def test_a_notebook_that_does_not_say_what_its_outputs_were_made_on_is_a_problem
     del notebook.metadata.labkit[gone]
     nbformat.write(notebook, path)
     assert notebooks.problems(path) == [f"it does not say what its outputs were made on: {gone} is missing"]
+
+
+@pytest.mark.parametrize(
+    ("says", "seconds", "fits"),
+    [
+        ("40 minutes, about 2 of them to run.", 130, True),
+        ("40 minutes, about 2 of them to run.", 50, True),
+        ("40 minutes, about 2 of them to run.", 140, False),
+        ("40 minutes, about 2 of them to run.", 40, False),
+        ("40 minutes, 1 of them to run on two cores.", 5, True),
+        ("10 minutes.", 500, True),
+    ],
+)
+def test_the_minutes_that_a_lesson_says_are_those_that_it_took(says, seconds, fits):
+    notebook = v4.new_notebook(cells=[v4.new_markdown_cell(f"# A\n\n**Needs.** {says} Two ranks.")])
+    notebook.metadata.labkit = {"seconds": seconds}
+    found = fit.stated(notebook)
+    assert (found == []) == fits and all(f"it ran for {seconds} s" in line for line in found)
+
+
+def test_all_lessons_together_ran_for_less_than_fifteen_minutes_when_they_were_executed():
+    taken = {p.stem: nbformat.read(p, 4).metadata.labkit.get("seconds") for p in notebooks.lessons()}
+    assert None not in taken.values(), taken
+    assert sum(taken.values()) < 15 * 60, taken

@@ -52,7 +52,7 @@ def checkout(tmp_path):
 def test_a_lesson_says_what_it_asks_needs_and_covers():
     lesson = lessons.parse("05_trap", head())
     assert (lesson.title, lesson.question) == ("05 · The trap", "Who waits for whom?")
-    assert (lesson.minutes, lesson.hardware) == (20, "Two ranks, e.g. on a laptop")
+    assert (lesson.minutes, lesson.running, lesson.hardware) == (20, 3, "Two ranks, e.g. on a laptop")
     assert lesson.sources == "Topic 11 | 12 (experiment 1)"
 
 
@@ -84,11 +84,11 @@ def test_the_map_is_written_once_and_stale_after_a_change(checkout):
         "",
         "Words.",
         "",
-        "| lesson | the question | minutes | hardware | sources |",
-        "|---|---|---|---|---|",
-        "| [00 · Start here](00_start_here.ipynb) | Who waits for whom? | 5 | Any machine"
+        "| lesson | the question | minutes | to run | hardware | sources |",
+        "|---|---|---|---|---|---|",
+        "| [00 · Start here](00_start_here.ipynb) | Who waits for whom? | 5 |  | Any machine"
         " | Topic 11 \\| 12 (experiment 1) |",
-        "| [05 · The trap](05_trap.ipynb) | Who waits for whom? | 20 | Two ranks, e.g. on a laptop"
+        "| [05 · The trap](05_trap.ipynb) | Who waits for whom? | 20 | 3 | Two ranks, e.g. on a laptop"
         " | Topic 11 \\| 12 (experiment 1) |",
     ]
     assert readme.read_text() == (
