@@ -34,7 +34,7 @@ FEATURES = (
             "functorch.compile.make_boxed_func",
             "functorch.compile.min_cut_rematerialization_partition",
         ),
-        "every figure and count of forward and backward graphs",
+        "forward and backward graphs: lessons 06, 07, 10 and 13, and `labkit run scale`",
     ),
     Feature(
         "code of Inductor",

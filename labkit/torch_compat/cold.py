@@ -69,7 +69,7 @@ FEATURES = (
             "torch._inductor.config.bundled_autotune_remote_cache",
             "torch._inductor.remote_cache.RedisRemoteCacheBackend",
         ),
-        "a row on remote caches in lesson 12",
+        "a claim on remote caches in the ledger",
     ),
 )
 

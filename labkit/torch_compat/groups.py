@@ -18,7 +18,7 @@ FEATURES = (
         "2.11",
         "2.15",
         ("torch.distributed._functional_collectives.all_reduce", "torch.ops._c10d_functional.wait_tensor"),
-        "no collective stands in a graph: the functional variants of every lesson",
+        "no collective stands in a graph: the functional variants of every experiment",
     ),
     Feature(
         "the default group and its store",
