@@ -38,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="what this machine has, and what ranks would run on")
+    doctor.add_argument(
+        "--features", action="store_true", help="what stands on private names of torch, and on which versions"
+    )
     doctor.set_defaults(act=_doctor)
     listing = commands.add_parser("list", help="the experiments, their questions and sources")
     listing.add_argument("--names", action="store_true", help="only the names, for scripts")
@@ -111,6 +114,9 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 def _doctor(given: argparse.Namespace) -> int:
     from labkit import doctor
 
+    if given.features:
+        print(doctor.features())
+        return 0
     for key, value in doctor.examine():
         print(f"{key:<10} {value or '-'}")
     return 0

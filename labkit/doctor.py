@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labkit import files, hardware, torch_compat
 
-__all__ = ["examine", "gpu_tests"]
+__all__ = ["examine", "features", "gpu_tests"]
 
 
 def examine() -> list[tuple[str, str]]:
@@ -34,11 +34,34 @@ def examine() -> list[tuple[str, str]]:
             f"{known - len(missing)} of {known} private names of torch that labkit uses are there{lacking}",
         )
     )
+    for feature, lacks in torch_compat.features():
+        if lacks:
+            what = f"{feature.title} (torch {feature.versions}): no {', '.join(lacks)}"
+            rows.append(("lacking", f"{what}; lost is {feature.without}"))
     if tests := gpu_tests():
         where = sorted({path for path, _ in tests})
         there = "run them with: pytest -m gpu" if facts["gpus"] else "not run here, no GPU"
         rows.append(("gpu tests", f"{len(tests)} in {', '.join(where)} ({there})"))
     return rows
+
+
+def features() -> str:
+    """A table of the features that stand on private names of torch: the torch versions that have it, the names there.
+
+    Below it stands where the ranges come from.
+
+    >>> print(features().splitlines()[1])
+    functional collectives                           2.11 to 2.15  2 of 2
+    """
+    rows, sources = [("feature", "torch", "names there")], {torch_compat.READ: ["Ranges"]}
+    for feature, lacks in torch_compat.features():
+        known = len(feature.needs)
+        rows.append((feature.title, feature.versions, f"{known - len(lacks)} of {known}"))
+        if feature.source != torch_compat.READ:
+            sources.setdefault(feature.source, []).append(feature.title)
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [f"{title:<{wide[0]}}  {versions:<{wide[1]}}  {names}" for title, versions, names in rows]
+    return "\n".join([*table, "", *(f"{', '.join(titles)}: {source}" for source, titles in sources.items())])
 
 
 def _tested(version: str) -> str:

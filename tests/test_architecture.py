@@ -16,12 +16,14 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "labkit").rglob("*.py"))
 MOST_LINES = 350
-MOST_OF_ONE = {"torch_compat.py": 1000}  # private names of torch stand in one file, however many there are
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
     "__main__ cli doctor study experiments views contract tensor_parallel graphs trace streams ranks"
     " report per_rank timing hardware places files torch_compat"
+).split()
+COMPAT = (  # the same within torch_compat
+    "__init__ table cold together pretend streams dtensor dispatch backends recording compiler groups versions"
 ).split()
 
 
@@ -138,9 +140,19 @@ def is_private_torch(dotted: str) -> bool:
     return first == "torch" and any(s.startswith("_") and not s.endswith("__") for s in rest)
 
 
-@each([p for p in MODULES if p.name != "torch_compat.py"])
-def test_private_torch_names_stand_in_one_file(path):
+@each([p for p in MODULES if p.parent.name != "torch_compat"])
+def test_private_torch_names_stand_in_one_package(path):
     assert private_torch_names(parse(path)) == []
+
+
+@each([p for p in MODULES if p.parent.name == "torch_compat"])
+def test_its_parts_import_down_the_list_and_never_torch_itself(path):
+    here, tree = COMPAT.index(path.stem), parse(path)
+    inside = [dotted.split(".") for dotted, _ in imports(tree, "labkit.torch_compat")]
+    for there in [names[2] for names in inside if names[:2] == ["labkit", "torch_compat"]]:
+        assert there in COMPAT and COMPAT.index(there) > here, f"{path.name} imports {there}"
+    first = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+    assert "torch" not in {dotted.split(".")[0] for dotted, _ in imports(first, "")}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +179,7 @@ def test_public_torch_names_are_free():
 
 @each(MODULES)
 def test_a_file_is_one_idea(path):
-    assert len(path.read_text().splitlines()) <= MOST_OF_ONE.get(path.name, MOST_LINES)
+    assert len(path.read_text().splitlines()) <= MOST_LINES
 
 
 @each(MODULES)

@@ -4,7 +4,7 @@ Enforces, of topic 12, "define symmetry domains up front" and "a rank outside th
 a contract holds for a process group, not for the world, and the mistakes are a collective asked of the wrong group and
 a rank in a group's code that is not its own. Both end in an error here before anybody waits.
 
-To copy it takes exchange.py and, of labkit's torch_compat.py, `on_eager_collective` and `compile_backend`.
+To copy it takes exchange.py and, of labkit's torch_compat, `on_eager_collective` and `compile_backend`.
 """
 
 from __future__ import annotations

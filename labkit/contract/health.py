@@ -3,7 +3,7 @@
 Enforces, of topic 12's table "Rank-parity invariants", the row Compile mode after warmup, and of its warmup protocol
 the rank-symmetric health gather: a rank that compiled something else is an error now instead of a hang later.
 
-To copy it takes more than the other parts do: besides exchange.py it needs labkit's torch_compat.py, because what it
+To copy it takes more than the other parts do: besides exchange.py it needs labkit's torch_compat, because what it
 listens to has no public name in torch (`trace_logger` and `on_region_entry`, with what these two call).
 """
 

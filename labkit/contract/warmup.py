@@ -5,7 +5,7 @@ lockstep, with the compile health gathered and compared after it; `sealed` then 
 What needs no peer (loading caches, building, compiling ahead) goes into `prepare`: a slow rank is waited for there,
 outside of every collective, and not by a peer that is in one. A `budget` makes a warmup that takes too long an error.
 
-To copy it takes exchange.py and health.py, and with that labkit's torch_compat.py: it is not standalone.
+To copy it takes exchange.py and health.py, and with that labkit's torch_compat: it is not standalone.
 """
 
 from __future__ import annotations

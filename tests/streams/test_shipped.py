@@ -114,7 +114,7 @@ def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_strea
 def test_a_torch_without_the_operators_has_no_streams(monkeypatch):
     found = torch_compat.stream_table()
     assert torch_compat.has_stream_graphs() == all(there for _, _, there in found[3:6])
-    monkeypatch.setattr(torch_compat, "stream_table", lambda: [(a, b, "") for a, b, _ in found])
+    monkeypatch.setattr(torch_compat.streams, "stream_table", lambda: [(a, b, "") for a, b, _ in found])
     assert not torch_compat.has_stream_graphs()
 
 

@@ -1,0 +1,139 @@
+"""Compile backends: torch's own by name, and those that keep what AOTAutograd and Inductor made."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
+
+FEATURES = (
+    Feature(
+        "backends by name",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.backends.registry.lookup_backend",),
+        "`labkit run guards` and `depth`, and compiling within a `contract.Domain`",
+    ),
+    Feature(
+        "compiled autograd",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.compiled_autograd._enable",),
+        "backward passes that are captured whole, in lesson 13",
+    ),
+    Feature(
+        "graphs of AOTAutograd",
+        "2.11",
+        "2.15",
+        (
+            "torch._dynamo.backends.common.aot_autograd",
+            "functorch.compile.make_boxed_func",
+            "functorch.compile.min_cut_rematerialization_partition",
+        ),
+        "forward and backward graphs: lessons 06, 07, 10 and 13, and `labkit run scale`",
+    ),
+    Feature(
+        "code of Inductor",
+        "2.11",
+        "2.15",
+        (
+            "torch._inductor.compile_fx.compile_fx_inner",
+            "torch._inductor.graph.GraphLowering.save_output_code",
+            "torch._inductor.decomposition.select_decomp_table",
+            "torch._dynamo.backends.common.aot_autograd",
+            "functorch.compile.make_boxed_func",
+        ),
+        "the experiments on Inductor's passes, and its code for streams",
+    ),
+)
+
+
+def compile_backend(name: str) -> Callable[..., Any]:
+    """The function behind a backend's name. Raises UnsupportedTorch for a name that this torch does not know."""
+    try:
+        return require("torch._dynamo.backends.registry").lookup_backend(name)
+    except Exception as error:
+        raise UnsupportedTorch(f"torch.compile has no backend {name!r} here: {error}") from None
+
+
+def compiled_autograd(compiler: Callable[..., Any]) -> Any:
+    """A context in which backward passes are captured whole and handed to `compiler` (compiled autograd)."""
+    return require("torch._dynamo.compiled_autograd")._enable(compiler)
+
+
+def aot_backend(
+    forward: list[Any], backward: list[Any], min_cut: bool = False, inputs_in_graph: bool = True
+) -> Callable[..., Any]:
+    """A compile backend that appends the graphs of AOTAutograd to two lists and runs them as they are.
+
+    min_cut: choose what to save for the backward pass as Inductor does, instead of saving everything.
+    inputs_in_graph: write changed inputs back inside the graph, as Inductor has it.
+    """
+    boxed = require("functorch.compile").make_boxed_func
+
+    def keep(graphs: list[Any]) -> Callable[..., Any]:
+        def compiler(graph: Any, inputs: Any) -> Any:
+            graphs.append(graph)
+            return boxed(graph.forward)
+
+        return compiler
+
+    aot_autograd = require("torch._dynamo.backends.common").aot_autograd
+    return aot_autograd(
+        fw_compiler=keep(forward),
+        bw_compiler=keep(backward),
+        inference_compiler=keep(forward),
+        keep_inference_input_mutations=inputs_in_graph,
+        **(
+            {"partition_fn": require("functorch.compile").min_cut_rematerialization_partition}
+            if min_cut
+            else {}
+        ),
+    )
+
+
+@contextlib.contextmanager
+def only_written() -> Iterator[list[str]]:
+    """A context in which Inductor stops when it has written its code, with an error; the list has the texts."""
+    lowering = require("torch._inductor.graph").GraphLowering
+    kept, written = lowering.__dict__["save_output_code"], []
+
+    def keep(source: str) -> None:
+        written.append(source)
+        raise RuntimeError("written, and not to be compiled")
+
+    lowering.save_output_code = staticmethod(keep)
+    try:
+        yield written
+    finally:
+        lowering.save_output_code = kept
+
+
+def inductor_code(texts: list[str], execute: bool = False) -> Callable[..., Any]:
+    """A compile backend that appends the code that Inductor writes for each graph, forward first, to `texts`.
+
+    It runs the graph as it was before Inductor's passes, or with `execute` what Inductor made of it.
+    """
+    boxed = require("functorch.compile").make_boxed_func
+    inner = require("torch._inductor.compile_fx").compile_fx_inner
+    tool = require("torch._inductor.graph").GraphLowering
+
+    def keep(graph: Any, inputs: Any, backward: bool) -> Any:
+        if not execute:
+            with only_written() as written, contextlib.suppress(Exception):
+                inner(copy.deepcopy(graph), inputs, is_backward=backward)
+            texts.extend(written)
+            return boxed(graph.forward)
+        kept, tool.save_output_code = tool.__dict__["save_output_code"], staticmethod(texts.append)
+        try:
+            return inner(graph, inputs, is_backward=backward)
+        finally:
+            tool.save_output_code = kept
+
+    table = require("torch._inductor.decomposition").select_decomp_table()
+    compilers = {f"{way}_compiler": functools.partial(keep, backward=way == "bw") for way in ("fw", "bw")}
+    return require("torch._dynamo.backends.common").aot_autograd(**compilers, decompositions=table)

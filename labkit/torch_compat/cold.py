@@ -1,0 +1,194 @@
+"""Cold and warm: the compiler's own clock, its caches, and what it can leave behind for another process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from labkit.torch_compat.recording import trace_logger
+from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
+
+FEATURES = (
+    Feature(
+        "compile caches, and how often they were hit",
+        "2.11",
+        "2.15",
+        ("torch._inductor.config.force_disable_caches", "torch._dynamo.utils.counters"),
+        "compiling without caches, and the hits in `labkit run cold` and `survival`",
+    ),
+    Feature(
+        "phases of a compile",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.utils.ChromiumEventLogger",),
+        "the phases in `labkit run cold`",
+    ),
+    Feature(
+        "Inductor's C++ compiler",
+        "2.11",
+        "2.15",
+        ("torch._inductor.cpp_builder.get_cpp_compiler", "torch._inductor.cpu_vec_isa.valid_vec_isa_list"),
+        "Inductor in `labkit run cold`",
+    ),
+    Feature(
+        "artifacts of the caches",
+        "2.11",
+        "2.15",
+        ("torch.compiler.save_cache_artifacts", "torch.compiler.load_cache_artifacts"),
+        "this way to save a compile in `labkit run cold` and `survival`",
+    ),
+    Feature(
+        "aot_compile",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.aot_compile", "torch.compiler.load_compiled_function"),
+        "this way to save a compile in `labkit run cold` and `survival`",
+    ),
+    Feature(
+        "packages of AOTInductor",
+        "2.11",
+        "2.15",
+        (
+            "torch._inductor.aoti_compile_and_package",
+            "torch._inductor.aoti_load_package",
+            "torch.export.export",
+        ),
+        "this way to save a compile in `labkit run cold` and `survival`",
+    ),
+    Feature(
+        "caches that machines share",
+        "2.11",
+        "2.15",
+        (
+            "torch._inductor.config.fx_graph_remote_cache",
+            "torch._inductor.config.autotune_remote_cache",
+            "torch._inductor.config.bundled_autotune_remote_cache",
+            "torch._inductor.remote_cache.RedisRemoteCacheBackend",
+        ),
+        "a claim on remote caches in the ledger",
+    ),
+)
+
+
+def no_compile_caches() -> Any:
+    """A context in which nothing is taken from, or put into, the caches of Inductor and AOTAutograd."""
+    warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # said once, of what was asked for
+    return require("torch._inductor.config").patch(force_disable_caches=True)
+
+
+def cache_counters() -> dict[str, int]:
+    """Hits, misses and bypasses of the caches of Inductor and AOTAutograd, since Dynamo was reset last."""
+    counters = require("torch._dynamo.utils").counters
+    parts = {**counters["inductor"], **counters["aot_autograd"]}
+    return {name: count for name, count in parts.items() if "cache" in name}
+
+
+def has_cpp_compiler() -> bool:
+    """Whether Inductor finds a C++ compiler on this machine."""
+    try:
+        return bool(require("torch._inductor.cpp_builder").get_cpp_compiler())
+    except UnsupportedTorch:
+        raise
+    except Exception:  # it raises its own kind where there is none
+        return False
+
+
+@contextlib.contextmanager
+def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
+    """A context whose list gets (seconds since the epoch, 'B' or 'E', name, thread) of torch's own compile phases.
+
+    They are what `dynamo_timed` writes into the structured trace as 'chromium_event'
+    (torch/_dynamo/utils.py, ChromiumEventLogger); the thread is the one that reports it.
+    """
+    import threading
+
+    logger, seen = trace_logger(), []  # type: tuple[logging.Logger, list[tuple[float, str, str, int]]]
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "chromium_event" not in (getattr(record, "metadata", None) or {}):
+                return
+            payload: Any = getattr(record, "payload", None)
+            said = json.loads(payload() if callable(payload) else payload or "{}")
+            if said.get("ph") in ("B", "E"):
+                seen.append((said["ts"] / 1e6, said["ph"], said["name"], threading.get_ident()))
+
+    require("torch._dynamo.utils.ChromiumEventLogger")
+    listener, level, passed_on = Listener(logging.DEBUG), logger.level, logger.propagate
+    logger.addHandler(listener)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield seen
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+        logger.propagate = passed_on
+
+
+def probe_cpu() -> None:
+    """Make Inductor find out which vector instructions it may use: it builds a small C++ program for each kind."""
+    require("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+
+
+def save_artifacts() -> bytes:
+    """What this process has put into its compile caches, as bytes (`torch.compiler.save_cache_artifacts`)."""
+    import torch
+
+    saved = torch.compiler.save_cache_artifacts()
+    return b"" if saved is None else saved[0]
+
+
+def load_artifacts(data: bytes) -> None:
+    """Put such bytes into this process' compile caches (`torch.compiler.load_cache_artifacts`)."""
+    import torch
+
+    torch.compiler.load_cache_artifacts(data)
+
+
+def precompile(module: Any, inputs: Sequence[Any], path: str) -> None:
+    """Compile a module's forward for `inputs` without running it, and save it (`aot_compile`, experimental)."""
+    import torch
+
+    compiled: Any = torch.compile(module, fullgraph=True)
+    forward = compiled.forward
+    if not hasattr(forward, "aot_compile"):
+        raise UnsupportedTorch(f"torch {torch.__version__} has no aot_compile on what torch.compile returns")
+    forward.aot_compile((tuple(inputs), {})).save_compiled_function(path)
+
+
+def load_precompiled(path: str) -> Any:
+    """What `precompile` saved; it is called with the module first."""
+    import torch
+
+    if not hasattr(torch.compiler, "load_compiled_function"):
+        raise UnsupportedTorch(f"torch {torch.__version__} has no torch.compiler.load_compiled_function")
+    with open(path, "rb") as file:
+        return torch.compiler.load_compiled_function(file)
+
+
+def package(module: Any, inputs: Sequence[Any], path: str) -> None:
+    """Export a module for `inputs` and compile it ahead of time into a package of AOTInductor's (a .pt2 file)."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pytrees, out of torch's own pickles
+        exported = torch.export.export(module, tuple(inputs))
+        require("torch._inductor.aoti_compile_and_package")(exported, package_path=path)
+
+
+def load_package(path: str) -> Any:
+    """A package of AOTInductor's as a function of the inputs alone."""
+    return require("torch._inductor.aoti_load_package")(path)
+
+
+def remote_caches() -> dict[str, Any]:
+    """The settings of caches that machines share, with their values, and where this torch keeps what talks to one."""
+    config = require("torch._inductor.config")
+    names = ("fx_graph_remote_cache", "autotune_remote_cache", "bundled_autotune_remote_cache")
+    found = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    return found | {"redis": hasattr(require("torch._inductor.remote_cache"), "RedisRemoteCacheBackend")}

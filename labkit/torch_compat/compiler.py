@@ -1,0 +1,183 @@
+"""Dynamo and its settings: what it has compiled, what it is kept from, what varies, and how it is set."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
+
+FEATURES = (
+    Feature(
+        "Dynamo forgets",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.reset",),
+        "whatever compiles the same function more than once: most experiments",
+    ),
+    Feature(
+        "code that Dynamo leaves alone",
+        "2.11",
+        "2.15",
+        (
+            "torch._C._dynamo.eval_frame._FrameExecStrategy",
+            "torch._C._dynamo.eval_frame._FrameAction",
+            "torch._C._dynamo.eval_frame.set_code_exec_strategy",
+        ),
+        "the `shm` backend, checked groups, and counting executed regions",
+    ),
+    Feature(
+        "the compilers' settings",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config"),
+        "experiments that compare settings, and `contract` on settings in effect",
+    ),
+    Feature(
+        "the modes of DDP",
+        "2.11",
+        "2.15",
+        (
+            "torch._dynamo.config.optimize_ddp",
+            "torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST",
+            "torch._dynamo.trace_rules.get_legacy_mod_inlinelist",
+            "torch._inductor.config._fuse_ddp_communication",
+            "torch._inductor.config._fuse_ddp_bucket_size",
+        ),
+        "DDP in lesson 13",
+    ),
+    Feature(
+        "tensors without memory",
+        "2.11",
+        "2.15",
+        ("torch._subclasses.fake_tensor.FakeTensorMode", "torch._subclasses.fake_tensor.FakeTensor"),
+        "`labkit run scale` and offloading in lesson 07",
+    ),
+    Feature(
+        "sizes that are said to vary",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.mark_dynamic", "torch._dynamo.decorators.mark_unbacked"),
+        "dynamic shapes in `labkit run guards`",
+    ),
+)
+
+COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
+# imported once by the process that ranks are forked from: the first compile in a rank then needs no import
+# fmt: off
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor")
+# fmt: on
+
+
+def dynamo_reset() -> None:
+    """Forget everything Dynamo compiled or skipped in this process (`torch._dynamo.reset`)."""
+    require("torch._dynamo").reset()
+
+
+def uncompiled(fn: Any) -> Any:
+    """The function or module that torch.compile was given; `fn` itself where it was not."""
+    inner = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", None)
+    return fn if inner is None else inner
+
+
+def hide_from_dynamo(*codes: types.CodeType) -> None:
+    """Make Dynamo run these code objects as they are, instead of trying to compile them; does not import Dynamo."""
+    frames = require("torch._C._dynamo.eval_frame")
+    try:
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        for code in codes:
+            frames.set_code_exec_strategy(code, skip)
+    except AttributeError:
+        raise UnsupportedTorch("this torch's Dynamo has no set_code_exec_strategy, which shm needs") from None
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor only stands for another while a program is traced."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
+def fake_tensors() -> Any:
+    """A context in which tensors have shapes and no memory."""
+    return require("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def renamed(owner: Any, new: str, old: str) -> Any:
+    """A function that newer torch calls by another name, and warns at each call by the old one."""
+    return getattr(owner, new, None) or getattr(owner, old)
+
+
+def setting(dotted: str) -> Any:
+    """The value of a compiler's setting: `setting("inductor.config.reorder_for_compute_comm_overlap")`."""
+    part, _, name = dotted.rpartition(".")
+    return getattr(require(f"torch._{part}"), name)
+
+
+def patched(dotted: str, **values: Any) -> Any:
+    """A context with other settings of a compiler's config: `patched("inductor.config", max_autotune=True)`."""
+    return require(f"torch._{dotted}").patch(**values) if values else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def ddp_mode(mode: str) -> Iterator[None]:
+    """A context in which DDP is built and compiled by this `optimize_ddp`, and after which nothing of it is left.
+
+    Where DDP uses its Python reducer it leaves two things behind: an Inductor setting, and its own module among those
+    that Dynamo looks into, which changes how every later DDP model compiles (torch/nn/parallel/distributed.py).
+    """
+    rules = require("torch._dynamo.trace_rules")
+    kept = set(rules.LEGACY_MOD_INLINELIST)
+    try:
+        with (
+            patched("dynamo.config", optimize_ddp=mode),
+            patched("inductor.config", _fuse_ddp_communication=False, _fuse_ddp_bucket_size=25),
+        ):
+            yield
+    finally:
+        rules.LEGACY_MOD_INLINELIST.intersection_update(kept)
+        rules.get_legacy_mod_inlinelist.cache_clear()
+
+
+def mark(tensor: Any, axis: int, how: str) -> None:
+    """Say of a size that it varies: 'mark_dynamic' or 'mark_unbacked' (torch/_dynamo/decorators.py)."""
+    require(f"torch._dynamo.{how}" if how == "mark_dynamic" else f"torch._dynamo.decorators.{how}")(
+        tensor, axis
+    )
+
+
+@contextlib.contextmanager
+def quiet_dynamo() -> Iterator[None]:
+    """Without Dynamo's warnings: for who counts what they warn of."""
+    logger = logging.getLogger("torch._dynamo")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def symbolic(graph: Any) -> bool:
+    """Whether a graph of Dynamo's holds for more than the values it was traced with: an input has, or is, a symbol."""
+    import torch
+
+    symbols = (torch.SymInt, torch.SymFloat)
+    for node in graph.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        value = node.meta.get("example_value")
+        if isinstance(value, symbols):
+            return True
+        if isinstance(value, torch.Tensor) and any(
+            isinstance(size, symbols) for size in (*value.shape, *value.stride())
+        ):
+            return True
+        # a Python number that varies becomes an input, a tensor of one element
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False):
+            return True
+    return False

@@ -1,0 +1,94 @@
+"""The dispatcher: what goes through it, which kernels it has, and which operators there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit.torch_compat.versions import Feature, require
+
+FEATURES = (
+    Feature(
+        "hearing operators and collectives",
+        "2.11",
+        "2.15",
+        ("torch.utils._python_dispatch.TorchDispatchMode", "torch.distributed.tensor.DTensor"),
+        "the collectives that `labkit run placements` and `routes` count",
+    ),
+    Feature(
+        "kernels by dispatch key",
+        "2.11",
+        "2.15",
+        ("torch._C._dispatch_has_kernel_for_dispatch_key",),
+        "a check of functional collectives in the ledger",
+    ),
+    Feature(
+        "lists of operators",
+        "2.11",
+        "2.15",
+        ("torch._decomp.decomposition_table", "torch.Tag.core"),
+        "how many operators DTensor covers, in lesson 10",
+    ),
+)
+
+
+def on_operator(seen: Callable[[str], None]) -> Any:
+    """A context in which `seen` is told the name of every operator that this thread dispatches, before it runs."""
+    base = require("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Seen(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen(str(func))
+            return func(*args, **(kwargs or {}))
+
+    return Seen()
+
+
+def on_collective(seen: Callable[[str, int], None]) -> Any:
+    """A context in which `seen` is told each collective that this thread dispatches and the bytes that go into it.
+
+    Those of DTensors as well: a DTensor's operator is passed on until its local operators come. A backend that takes
+    classic collectives past the dispatcher, as `shm` does, is not heard.
+    """
+    import torch
+
+    base = require("torch.utils._python_dispatch").TorchDispatchMode
+    dtensor = require("torch.distributed.tensor").DTensor
+
+    class Seen(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if any(issubclass(kind, dtensor) for kind in types):
+                return NotImplemented
+            space, _, name = func.name().partition("::")
+            if "c10d" in space and not name.startswith(("wait_", "_wrap_")):
+                flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a])]
+                sizes = [t.numel() * t.element_size() for t in flat if isinstance(t, torch.Tensor)]
+                if sizes:
+                    seen(name.rstrip("_").replace("allreduce", "all_reduce"), sizes[0])
+            return func(*args, **(kwargs or {}))
+
+    return Seen()
+
+
+def has_kernel(operator: str, key: str) -> bool:
+    """Whether the dispatcher has a kernel of `operator` ('namespace::name') for a dispatch key such as 'Meta'."""
+    return bool(require("torch._C")._dispatch_has_kernel_for_dispatch_key(operator, key))
+
+
+def decomposable() -> set[str]:
+    """The operators that torch can take apart into others, which is where DTensor looks for what it has no rule for."""
+    return {str(op) for op in require("torch._decomp").decomposition_table}
+
+
+def core_operators() -> set[str]:
+    """Core ATen: the operators that an exported program is made of (tagged `core`)."""
+    import torch
+
+    found = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in getattr(packet, "overloads", list)():
+            op = getattr(packet, overload)
+            if torch.Tag.core in op.tags:
+                found.add(str(op))
+    return found

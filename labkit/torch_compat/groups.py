@@ -1,0 +1,156 @@
+"""Process groups: c10d's own, the operators behind functional collectives, stores, and what eager collectives ask."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
+
+FEATURES = (
+    Feature(
+        "functional collectives",
+        "2.11",
+        "2.15",
+        ("torch.distributed._functional_collectives.all_reduce", "torch.ops._c10d_functional.wait_tensor"),
+        "no collective stands in a graph: the functional variants of every experiment",
+    ),
+    Feature(
+        "the default group and its store",
+        "2.11",
+        "2.15",
+        (
+            "torch.distributed.distributed_c10d._get_default_group",
+            "torch.distributed.distributed_c10d._get_default_store",
+        ),
+        "lesson 01 on stores, and the checks that call bare functional operators",
+    ),
+    Feature(
+        "the fake backend",
+        "2.11",
+        "2.15",
+        ("torch.testing._internal.distributed.fake_pg.FakeStore",),
+        "ranks on the fake backend, and `labkit run scale`",
+    ),
+    Feature(
+        "the flight recorder",
+        "2.11",
+        "2.15",
+        ("torch._C._distributed_c10d._dump_fr_trace",),
+        "nothing stops, but reports of waiting ranks and profiles lack what torch recorded of collectives",
+    ),
+    Feature(
+        "groups that are checked",
+        "2.11",
+        "2.15",
+        (
+            "torch.distributed.distributed_c10d.ProcessGroup",
+            "torch.distributed.distributed_c10d._new_process_group_helper",
+            "torch.distributed.Backend._plugins",
+        ),
+        "`Ranks(check='collectives')`",
+    ),
+    Feature(
+        "hearing eager collectives",
+        "2.11",
+        "2.15",
+        ("torch.distributed.distributed_c10d._rank_not_in_group", "torch.compiler.disable"),
+        "a `contract.Domain` cannot refuse an eager collective of the wrong group",
+    ),
+    Feature(
+        "gloo that connects when it is first used",
+        "2.11",
+        "2.15",
+        ("torch.distributed.ProcessGroupGloo._Options", "torch.distributed.ProcessGroupGloo.create_device"),
+        "send and receive on the `shm` backend",
+    ),
+)
+
+
+def functional_collectives() -> Any:
+    """The module of functional collectives, which torch has under a private name; `funcol` is the same."""
+    return require("torch.distributed._functional_collectives")
+
+
+def functional_op(name: str) -> Any:
+    """The bare operator behind a functional collective, without its wrapper: `all_reduce`, `wait_tensor`."""
+    return getattr(require("torch.ops")._c10d_functional, name)
+
+
+def world_name() -> str:
+    """The name by which a bare functional operator knows the default process group."""
+    return require("torch.distributed.distributed_c10d")._get_default_group().group_name
+
+
+def default_store() -> Any:
+    """The store that the default process group was made with."""
+    return require("torch.distributed.distributed_c10d")._get_default_store()
+
+
+def fake_store() -> Any:
+    """A store for the 'fake' backend, whose collectives return at once and move nothing (torch's testing fake_pg)."""
+    return require("torch.testing._internal.distributed.fake_pg").FakeStore()
+
+
+def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
+    """The collectives that torch's flight recorder holds, oldest first; those that have ended say `retired`.
+
+    Empty where this torch does not record. It can leave out what has ended, but never does so for gloo.
+    """
+    dump = getattr(require("torch._C._distributed_c10d"), "_dump_fr_trace", None)
+    return [] if dump is None else pickle.loads(dump(True, stacks)).get("entries", [])
+
+
+def replace_process_group(kind: type) -> None:
+    """Make c10d build its groups of this subclass of ProcessGroup."""
+    c10d = require("torch.distributed.distributed_c10d")
+    if not isinstance(getattr(c10d, "ProcessGroup", None), type) or not hasattr(
+        c10d, "_new_process_group_helper"
+    ):
+        raise UnsupportedTorch("this torch makes its process groups elsewhere, so they cannot be checked")
+    c10d.ProcessGroup = kind
+
+
+def replace_backend(name: str, create: Callable[..., Any]) -> None:
+    """Make c10d create a registered third-party backend by another function."""
+    plugins = require("torch.distributed").Backend._plugins
+    plugins[name.upper()] = plugins[name.upper()]._replace(creator_fn=create)
+
+
+@contextlib.contextmanager
+def on_eager_collective(seen: Callable[[str, Any], None]) -> Iterator[None]:
+    """A context in which `seen(name, group)` hears of each eager collective, and `get_world_size`, before it starts."""
+    c10d = require("torch.distributed.distributed_c10d")
+    usual = require("torch.distributed.distributed_c10d._rank_not_in_group")
+
+    def asked(group: Any) -> bool:  # what each of them asks first
+        frame: Any = sys._getframe(1)
+        while frame.f_code.co_filename != c10d.__file__:  # what Dynamo puts in between
+            frame = frame.f_back
+        name, caller = frame.f_code.co_name, frame.f_back.f_code.co_filename
+        inner = name == "get_world_size" and caller.startswith(os.path.dirname(c10d.__file__))
+        if not inner and not name.startswith(
+            ("get_rank", "get_backend", "_", "isend", "irecv", "send", "recv")
+        ):
+            seen(name, group)
+        return usual(group)
+
+    c10d._rank_not_in_group = require("torch.compiler").disable(asked)
+    try:
+        yield
+    finally:
+        c10d._rank_not_in_group = usual
+
+
+def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """A gloo backend among ranks of one machine that connects two ranks when they first talk, not all at the start."""
+    gloo = require("torch.distributed").ProcessGroupGloo
+    options = gloo._Options()
+    options._timeout = timeout
+    options._devices = [gloo.create_device(hostname="127.0.0.1", lazy_init=True)]
+    return gloo(store, rank, size, options)

@@ -1,0 +1,169 @@
+"""Pretending: an accelerator that is not there, its rates, an H100 to write code for, another version of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
+
+GONE = "torch 2.15.0 asks get_device_dram_gbps instead, of a device, and labkit does not stand in for that"
+
+FEATURES = (
+    Feature(
+        "pretended streams",
+        "2.11",
+        "2.14",
+        (
+            "torch._dynamo.variables.streams._get_event_by_index",
+            "torch._dynamo.variables.streams._get_stream_by_index",
+            "torch._functorch._aot_autograd.streams.get_device",
+            "torch.accelerator.is_available",
+            "torch.accelerator.current_stream",
+            "torch.accelerator.set_stream",
+            "torch.utils._runtime_estimation.get_gpu_dram_gbps",
+            "torch.utils._runtime_estimation.get_device_tflops",
+        ),
+        "stream graphs of your own without a GPU, in lesson 07",
+        GONE,
+    ),
+    Feature(
+        "code for an H100 that is not there",
+        "2.11",
+        "2.14",
+        (
+            "torch._dynamo.device_interface.CudaInterface.Worker",
+            "torch._inductor.fx_passes.joint_graph.lazy_init",
+            "torch._inductor.fx_passes.post_grad.lazy_init",
+            "torch.utils._triton.triton_hash_with_backend",
+            "torch.utils._runtime_estimation.get_gpu_dram_gbps",
+        ),
+        "code for CUDA of your own without a GPU, in lesson 07; it goes with pretended streams",
+        GONE,
+    ),
+    Feature(
+        "stated rates of the machine",
+        "2.11",
+        "2.14",
+        (
+            "torch.utils._runtime_estimation.get_gpu_dram_gbps",
+            "torch.utils._runtime_estimation.get_device_tflops",
+        ),
+        "`labkit run comm_passes`, and the passes of lesson 13",
+        GONE,
+    ),
+    Feature(
+        "another version of torch",
+        "2.11",
+        "2.15",
+        ("torch.torch_version.TorchVersion",),
+        "the change of torch in `labkit run survival`",
+    ),
+)
+
+
+def pretend_streams() -> Callable[[int], Any]:
+    """Make this process believe in an accelerator with streams, and return a function that makes such streams.
+
+    Only what asks the hardware is replaced (is there one, how fast is it, which device is this, and what an event
+    does when it runs); Dynamo and AOTAutograd make their real stream graphs. The process is good for nothing else
+    afterwards: use it in a rank that is thrown away.
+    """
+    import torch
+
+    operators = require("torch._dynamo.variables.streams")
+    backward = require("torch._functorch._aot_autograd.streams")
+    roofline = require("torch.utils._runtime_estimation")
+
+    def stream(number: int) -> Any:
+        return torch.Stream(stream_id=number, device_index=0, device_type=1)  # type: ignore[call-overload]
+
+    class Idle:
+        """Stands for a stream or an event when the graph runs: it has every method, and none does anything."""
+
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: None
+
+    default = stream(0)
+    replaced: list[tuple[Any, str, Any]] = [
+        (torch.accelerator, "is_available", lambda: True),
+        (torch.accelerator, "current_stream", lambda device=None, /: default),
+        (torch.accelerator, "set_stream", lambda stream: None),
+        (roofline, "get_gpu_dram_gbps", lambda: 3350),
+        (roofline, "get_device_tflops", lambda dtype: 400),
+        (backward, "get_device", lambda node: torch.device("cuda", 0)),
+        (operators, "_get_event_by_index", Idle),
+        (operators, "_get_stream_by_index", Idle),
+    ]
+    for owner, name, stand_in in replaced:
+        if not hasattr(owner, name):
+            raise UnsupportedTorch(
+                f"this torch has no {owner.__name__}.{name}, which pretended streams replace"
+            )
+        setattr(owner, name, stand_in)
+    return stream
+
+
+def pretend_h100() -> None:
+    """Make Inductor write CUDA code in this process as for an H100 that is not there; behind `pretend_streams`.
+
+    Raises UnsupportedTorch without the triton package, which writing such code takes.
+    """
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        raise UnsupportedTorch(
+            "Inductor writes code for CUDA only with the package triton installed"
+        ) from None
+    import torch
+
+    names = (
+        "multi_processor_count warp_size max_threads_per_multi_processor regs_per_multiprocessor total_memory"
+    )
+    numbers = dict(zip(names.split(), (132, 32, 2048, 65536, 80 << 30), strict=True))
+    numbers |= {"major": 9, "minor": 0, "cc": 90, "index": 0, "L2_cache_size": 50 << 20}
+    numbers |= {"max_threads_per_block": 1024}
+    numbers |= {"shared_memory_per_block_optin": 232448, "shared_memory_per_multiprocessor": 233472}
+    properties = types.SimpleNamespace(name="NVIDIA H100", type="cuda", gcnArchName="", **numbers)
+    cuda = require("torch._dynamo.device_interface").CudaInterface
+    for owner in (cuda.Worker, cuda):
+        owner.current_device = staticmethod(lambda: 0)
+        owner.get_device_properties = staticmethod(lambda device=None: properties)
+    cuda.is_available = cuda.is_triton_capable = staticmethod(lambda device=None: True)
+    cuda.get_compute_capability = staticmethod(lambda device=None: 90)
+    cuda.raise_if_triton_unavailable = staticmethod(lambda device=None: None)
+    replaced = torch.cuda  # the public functions ask the driver
+    replaced.current_device = lambda: 0
+    replaced.get_device_properties = lambda device=None: properties  # type: ignore[assignment, return-value]
+    replaced.get_device_capability = lambda device=None: (9, 0)
+    for name in ("joint_graph", "post_grad"):  # these trace their patterns on the device
+        require(f"torch._inductor.fx_passes.{name}").lazy_init = lambda *arguments, **named: None
+    require("torch.utils._triton").triton_hash_with_backend = lambda: "no gpu"
+
+
+@contextlib.contextmanager
+def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
+    """A context in which the compiler takes these rates for the machine's, where it would ask a GPU."""
+    roofline = require("torch.utils._runtime_estimation")
+    kept = (
+        require("torch.utils._runtime_estimation.get_gpu_dram_gbps"),
+        require("torch.utils._runtime_estimation.get_device_tflops"),
+    )
+    roofline.get_gpu_dram_gbps, roofline.get_device_tflops = lambda: gbytes, lambda dtype: tflops
+    try:
+        yield
+    finally:
+        roofline.get_gpu_dram_gbps, roofline.get_device_tflops = kept
+
+
+def pretend_version(version: str) -> None:
+    """Make this process believe that its torch is another version; for a process that is thrown away."""
+    import torch
+
+    torch.__version__ = torch.torch_version.TorchVersion(version)  # type: ignore[attr-defined]

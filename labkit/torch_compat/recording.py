@@ -1,0 +1,141 @@
+"""Listening: the structured trace, the profiler, entry into compiled code, compile ids and Dynamo's bytecode."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labkit.torch_compat.compiler import hide_from_dynamo
+from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
+
+FEATURES = (
+    Feature(
+        "ranges and raw events of the profiler",
+        "2.11",
+        "2.15",
+        (
+            "torch.autograd.profiler._is_profiler_enabled",
+            "torch.autograd._profiler_enabled",
+            "torch.autograd.profiler.profile",  # whose objects have kineto_results
+            "torch._C._profiler._RecordFunctionFast",
+        ),
+        "the timelines of `record`, and the `shm` backend",
+    ),
+    Feature(
+        "what was compiled, by its id",
+        "2.11",
+        "2.15",
+        (
+            "torch._dynamo.utils.get_compilation_metrics",
+            "torch._dynamo.convert_frame.FRAME_COUNTER",
+            "torch._guards.CompileContext.current_compile_id",
+        ),
+        "`record` cannot say which compile a graph came from, nor tell the story of compiles before it",
+    ),
+    Feature(
+        "entry into compiled code",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.utils.record_pregraph_bytecode_enter",),
+        "the counts of executed regions in `record`, and `contract`'s compile health",
+    ),
+    Feature(
+        "Dynamo's bytecode",
+        "2.11",
+        "2.15",
+        ("torch._dynamo.convert_frame.register_bytecode_hook",),
+        "`record(stages=True)` and the code around graphs with streams",
+    ),
+)
+
+
+def trace_logger() -> logging.Logger:
+    """The logger of torch's structured trace (torch/_logging/_internal.py), which is silent until it has a handler."""
+    return logging.getLogger("torch.__trace")
+
+
+def profiler_running() -> bool:
+    """Whether a torch profiler is on in this process."""
+    import torch
+
+    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
+
+
+def quiet_profiler() -> None:
+    """Keep kineto from writing 'profiler_start' to stderr; it reads this once, when it first starts."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
+def profiler_events(profiler: Any) -> list[Any]:
+    """The raw events of a stopped `torch.profiler.profile`: kineto's own, without the slow tree of FunctionEvents."""
+    results = getattr(profiler.profiler, "kineto_results", None)
+    if results is None:
+        raise UnsupportedTorch("this torch's profiler does not give its raw events (profiler.kineto_results)")
+    return results.events()
+
+
+def profiler_mark(name: str, tensors: Sequence[Any] = ()) -> Any:
+    """A range in the profile, as a context manager: about 1 us, where the public `record_function` takes 20.
+
+    Where the profile asks for shapes, it has those of `tensors`. Guard calls with `profiler_running()`: a mark is not
+    free without a profile either.
+    """
+    import torch
+
+    fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+    return fast(name, list(tensors)) if fast else torch.profiler.record_function(name)
+
+
+def profiling_flag() -> Callable[[], bool]:
+    """A function that says in 60 ns whether a profiler listens on the calling thread."""
+    return require("torch.autograd._profiler_enabled")
+
+
+def fast_range(name: str) -> Any:
+    """A context that the profiler shows as a range, at a tenth of what `record_function` costs."""
+    return require("torch._C._profiler")._RecordFunctionFast(name)
+
+
+def dynamo_frames_seen() -> int | None:
+    """How many frames Dynamo has numbered since it was last reset; None where this torch does not say."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    return getattr(module, "FRAME_COUNTER", 0 if module is None else None)
+
+
+def compilation_metrics() -> list[Any]:
+    """The metrics of the last compiles (64 by default), which torch keeps whether or not anyone listens."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return []
+    return list(require("torch._dynamo.utils").get_compilation_metrics())
+
+
+def current_compile_id() -> str:
+    """The id of the compile that this thread is in, as the structured trace writes it; '' outside of one."""
+    compile_id = require("torch._guards").CompileContext.current_compile_id()
+    return "" if compile_id is None else str(compile_id)
+
+
+def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None]:
+    """Call `seen(code)` where compiled code begins, before its graph runs; returns what ends that again."""
+    utils, name = require("torch._dynamo.utils"), "record_pregraph_bytecode_enter"
+    original = require(f"torch._dynamo.utils.{name}")
+
+    def enter() -> Any:
+        seen(sys._getframe(1).f_code)
+        return original()
+
+    hide_from_dynamo(enter.__code__, seen.__code__)
+    setattr(utils, name, enter)
+    return lambda: setattr(utils, name, original)
+
+
+def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Callable[[], None]:
+    """Have Dynamo show every bytecode it reads and the one it makes of it; returns what ends that again.
+
+    What the hook returns would replace Dynamo's bytecode, unless it is None.
+    """
+    return require("torch._dynamo.convert_frame").register_bytecode_hook(hook).remove
