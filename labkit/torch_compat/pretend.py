@@ -7,16 +7,20 @@ import importlib
 import types
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 
-GONE = "torch 2.15.0 asks get_device_dram_gbps instead, of a device, and labkit does not stand in for that"
+# since torch 2.15 the second, which is asked of a device
+MEMORY = (
+    "torch.utils._runtime_estimation.get_gpu_dram_gbps torch.utils._runtime_estimation.get_device_dram_gbps"
+)
 
 FEATURES = (
     Feature(
         "pretended streams",
         "2.11",
-        "2.14",
+        "2.15",
         (
             "torch._dynamo.variables.streams._get_event_by_index",
             "torch._dynamo.variables.streams._get_stream_by_index",
@@ -24,36 +28,33 @@ FEATURES = (
             "torch.accelerator.is_available",
             "torch.accelerator.current_stream",
             "torch.accelerator.set_stream",
-            "torch.utils._runtime_estimation.get_gpu_dram_gbps",
+            MEMORY,
             "torch.utils._runtime_estimation.get_device_tflops",
         ),
         "stream graphs of your own without a GPU, in lesson 07",
-        GONE,
     ),
     Feature(
         "code for an H100 that is not there",
         "2.11",
-        "2.14",
+        "2.15",
         (
             "torch._dynamo.device_interface.CudaInterface.Worker",
             "torch._inductor.fx_passes.joint_graph.lazy_init",
             "torch._inductor.fx_passes.post_grad.lazy_init",
             "torch.utils._triton.triton_hash_with_backend",
-            "torch.utils._runtime_estimation.get_gpu_dram_gbps",
+            MEMORY,
         ),
         "code for CUDA of your own without a GPU, in lesson 07; it goes with pretended streams",
-        GONE,
     ),
     Feature(
         "stated rates of the machine",
         "2.11",
-        "2.14",
+        "2.15",
         (
-            "torch.utils._runtime_estimation.get_gpu_dram_gbps",
+            MEMORY,
             "torch.utils._runtime_estimation.get_device_tflops",
         ),
         "`labkit run comm_passes`, and the passes of lesson 13",
-        GONE,
     ),
     Feature(
         "another version of torch",
@@ -76,7 +77,6 @@ def pretend_streams() -> Callable[[int], Any]:
 
     operators = require("torch._dynamo.variables.streams")
     backward = require("torch._functorch._aot_autograd.streams")
-    roofline = require("torch.utils._runtime_estimation")
 
     def stream(number: int) -> Any:
         return torch.Stream(stream_id=number, device_index=0, device_type=1)  # type: ignore[call-overload]
@@ -95,8 +95,7 @@ def pretend_streams() -> Callable[[int], Any]:
         (torch.accelerator, "is_available", lambda: True),
         (torch.accelerator, "current_stream", lambda device=None, /: default),
         (torch.accelerator, "set_stream", lambda stream: None),
-        (roofline, "get_gpu_dram_gbps", lambda: 3350),
-        (roofline, "get_device_tflops", lambda dtype: 400),
+        *_rates(3350, 400),
         (backward, "get_device", lambda node: torch.device("cuda", 0)),
         (operators, "_get_event_by_index", Idle),
         (operators, "_get_stream_by_index", Idle),
@@ -147,19 +146,27 @@ def pretend_h100() -> None:
     require("torch.utils._triton").triton_hash_with_backend = lambda: "no gpu"
 
 
+def _rates(gbytes: float, tflops: float) -> list[tuple[Any, str, Any]]:
+    """Who asks the hardware for its rates, by which name, and what answers instead."""
+    roofline = require("torch.utils._runtime_estimation")
+    memory = next(
+        (n for n in (dotted.rpartition(".")[2] for dotted in MEMORY.split()) if hasattr(roofline, n)), ""
+    )
+    if not memory or not hasattr(roofline, "get_device_tflops"):
+        raise UnsupportedTorch("this torch asks for the rates of memory and arithmetic by other names")
+    return [
+        (roofline, memory, lambda device=None: gbytes),
+        (roofline, "get_device_tflops", lambda dtype, device=None: tflops),
+    ]
+
+
 @contextlib.contextmanager
 def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
     """A context in which the compiler takes these rates for the machine's, where it would ask a GPU."""
-    roofline = require("torch.utils._runtime_estimation")
-    kept = (
-        require("torch.utils._runtime_estimation.get_gpu_dram_gbps"),
-        require("torch.utils._runtime_estimation.get_device_tflops"),
-    )
-    roofline.get_gpu_dram_gbps, roofline.get_device_tflops = lambda: gbytes, lambda dtype: tflops
-    try:
+    with contextlib.ExitStack() as stack:
+        for owner, name, answer in _rates(gbytes, tflops):
+            stack.enter_context(mock.patch.object(owner, name, answer))
         yield
-    finally:
-        roofline.get_gpu_dram_gbps, roofline.get_device_tflops = kept
 
 
 def pretend_version(version: str) -> None:

@@ -12,10 +12,21 @@ from labkit.study import notebooks
 # minutes at the sizes of their saved outputs; a reader may choose others, so they have to run at others as well;
 # the checks of the ledger have tests of their own
 SMALLER = {
+    "02_inplace_vs_functional": {'claims.choose(only=["rfc.*"])': 'claims.choose(only=["rfc.*"])[:1]'},
     "04_graph_break_cliff": {"blocks=40": "blocks=2", "cold=True": "cold=False"},
     "05_eager_trap": {
         "blocks=40, reduces": "blocks=6, rounds=8, sizes='4,16K,1M,4M', reduces",
         '["t11.exp.*", "t11.concept.*", "t11.trap.*"]': '["t11.concept.run-12a"]',
+    },
+    "06_streams_and_events": {
+        '"06_streams_and_events"]': '"06_streams_and_events"][:1]',
+    },
+    "07_streams_in_compile": {
+        '"07_streams_in_compile"]': '"07_streams_in_compile"][:1]',
+    },
+    "08_rank_symmetry": {
+        "divergence.run(ranks)": 'divergence.run(ranks, ["shape", "flag", "branch", "order", "break", "inputs", "recompile"])',
+        '"contract.")]': '"contract.")][:1]',
     },
     "09_guards_and_shapes": {
         "guards.run(ranks, layer=layer)": "guards.run(ranks, layer=layer, rounds=2)",
@@ -40,6 +51,7 @@ SMALLER = {
         "curves.run(ranks, steps=100, seen=grow)": "curves.run(ranks, steps=40, every=10, seen=grow)",
         'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
     },
+    "14_break_it": {"claims.choose(only=chosen)": "claims.choose(only=chosen)[:1]"},
     "15_ledger": {"seconds=25": "seconds=3"},
 }
 
