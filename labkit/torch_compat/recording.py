@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -119,18 +120,41 @@ def current_compile_id() -> str:
     return "" if compile_id is None else str(compile_id)
 
 
+_entry_seen: list[Callable[[types.CodeType], None]] = []
+_entry_lock = threading.Lock()
+
+
 def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None]:
-    """Call `seen(code)` where compiled code begins, before its graph runs; returns what ends that again."""
+    """Call `seen(code)` where compiled code begins, before its graph runs; returns what ends that again.
+
+    Several may listen, and end in any order: threads that rehearse ranks do.
+    """
     utils, name = require("torch._dynamo.utils"), "record_pregraph_bytecode_enter"
-    original = require(f"torch._dynamo.utils.{name}")
+    hide_from_dynamo(seen.__code__)
+    with _entry_lock:
+        if not _entry_seen:
+            original = require("torch._dynamo.utils.record_pregraph_bytecode_enter")
 
-    def enter() -> Any:
-        seen(sys._getframe(1).f_code)
-        return original()
+            def enter() -> Any:
+                code = sys._getframe(1).f_code
+                for listener in tuple(_entry_seen):
+                    listener(code)
+                return original()
 
-    hide_from_dynamo(enter.__code__, seen.__code__)
-    setattr(utils, name, enter)
-    return lambda: setattr(utils, name, original)
+            enter.labkit_hides = original  # type: ignore[attr-defined]
+            hide_from_dynamo(enter.__code__)
+            setattr(utils, name, enter)
+        _entry_seen.append(seen)
+
+    def stop() -> None:
+        with _entry_lock:
+            left = [listener for listener in _entry_seen if listener is not seen]
+            if len(left) < len(_entry_seen):
+                _entry_seen[:] = left
+                if not left:
+                    setattr(utils, name, getattr(utils, name).labkit_hides)
+
+    return stop
 
 
 def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Callable[[], None]:

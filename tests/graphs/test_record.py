@@ -240,3 +240,19 @@ def test_regions_alone_are_counted_without_a_profiler(model):
         "record_pregraph_bytecode_enter"
         in torch_compat.require("torch._dynamo.utils").record_pregraph_bytecode_enter.__name__
     )
+
+
+def test_who_listens_to_entries_may_stop_in_any_order_and_leaves_nothing():
+    utils = torch_compat.require("torch._dynamo.utils")
+    plain, first, second = utils.record_pregraph_bytecode_enter, [], []
+    run = torch.compile(lambda x: x + 1, backend="eager")
+    stop_first = torch_compat.on_region_entry(lambda code: first.append(code))
+    stop_second = torch_compat.on_region_entry(lambda code: second.append(code))
+    run(torch.ones(2))
+    stop_first()
+    run(torch.ones(2))
+    assert (len(first), len(second)) == (1, 2)
+    stop_second()
+    stop_second()
+    run(torch.ones(2))
+    assert len(second) == 2 and utils.record_pregraph_bytecode_enter is plain
