@@ -59,13 +59,13 @@ lab: setup ## JupyterLab on the first lesson
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 test: setup ## all tests, in two processes (PYTEST_ARGS='-n 0': in one)
-	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## formatting, lint, types and the fast tests, in under two minutes
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -q -m "not slow and not kernel and not browser" -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m pytest -q -m "not slow and not kernel and not browser" -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
 	$(PY) -m labkit.study.notebooks execute $(NOTEBOOKS)

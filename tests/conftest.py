@@ -15,15 +15,21 @@ BEGAN = time.time()
 FIRST = ("tests/notebooks", "tests/browser", "tests/faults", "tests/study", "tests/experiments")
 
 
-def pytest_collection_modifyitems(config, items):
-    """For pytest-xdist: the tests of a file share its ranks, so they stay in one process; each lesson may go to any."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
+def pytest_collection_modifyitems(items):
     turn = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: turn.get(_folder(item), len(FIRST)))
-    for item in items:
-        alone = "test_the_lesson_runs_top_to_bottom" in item.name
-        item.add_marker(pytest.mark.xdist_group(item.name if alone else str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The tests of a file share what its fixtures made, so they stay in one process; each lesson may go to any."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if "::test_the_lesson_runs_top_to_bottom" in nodeid else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
 
 
 def _folder(item):
