@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, blocks=4, width=32):
+    def __init__(self, blocks=2, width=32):
         super().__init__()
         self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
 

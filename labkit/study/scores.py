@@ -13,7 +13,7 @@ import html
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,10 +206,19 @@ def _asked(source: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, repr=False)
 class Scoreboard:
-    """All rows, in the order of the lessons; shows itself as a table with a line of totals a lesson."""
+    """All rows, in the order of the lessons; shows itself as a table with a line of totals a lesson.
+
+    `lesson` is the one whose rows and totals are shown; '' for all of them.
+    """
 
     rows: tuple[Row, ...]
     unreadable: int = 0
+    lesson: str = ""
+
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """The rows of the table that is shown."""
+        return tuple(row for row in self.rows if self.lesson in ("", row.lesson))
 
     def totals(self) -> dict[str, tuple[int, int, int]]:
         """Lesson -> (points, the most that its scored predictions could have, questions in all)."""
@@ -236,6 +245,8 @@ class Scoreboard:
             totals["all lessons"] = tuple(map(sum, zip(*totals.values(), strict=True)))  # type: ignore[assignment]
         lines = []
         for lesson, (points, most, count) in totals.items():
+            if self.lesson not in ("", lesson) and lesson != "all lessons":
+                continue
             said = f"{points} of {most} points" if most else "nothing scored"
             lines.append(f"{lesson}: {said}; predictions scored: {most // MOST} of {count}")
         if self.unreadable:
@@ -246,9 +257,9 @@ class Scoreboard:
 
     def text(self) -> str:
         """Plain text: the table, the totals, and the rule."""
-        if not self.rows:
+        if not self.shown:
             return "no question yet: predict(...) in a lesson asks the first"
-        table = [HEADS, *(_cells(row) for row in self.rows)]
+        table = [HEADS, *(_cells(row) for row in self.shown)]
         widths = [max(len(line[i]) for line in table) for i in range(len(HEADS))]
         lines = [
             "  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table
@@ -258,14 +269,14 @@ class Scoreboard:
     __repr__ = __str__ = text
 
     def _repr_html_(self) -> str:
-        if not self.rows:
+        if not self.shown:
             return f"<div>{html.escape(self.text())}</div>"
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in HEADS)
         body = "".join(
             "<tr>"
             + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in _cells(row))
             + "</tr>"
-            for row in self.rows
+            for row in self.shown
         )
         below = "".join(f"<div>{html.escape(line)}</div>" for line in self.summary())
         rule = f"<div style='color:#666'>{html.escape(RULE)}</div>"
@@ -286,23 +297,36 @@ def _cells(row: Row) -> Sequence[str]:
     return row.lesson, row.question, predicted, say(row.measured), factor, row.score + points
 
 
-def scoreboard(root: Path = ROOT) -> Scoreboard:
+def scoreboard(lesson: str | None = None, root: Path = ROOT) -> Scoreboard:
     """Every question of the lessons, and whatever else stands in your file, with what you predicted and what came out.
+
+    lesson: its number or whole name, to show its questions only, with the totals. Raises ValueError where no lesson of
+    that name asks anything.
 
     >>> from labkit.study import predict, reveal
     >>> _ = predict("doctest.score", 90, unit="us"), reveal("doctest.score", 100)
     >>> row = next(row for row in scoreboard().rows if row.question == "doctest.score")
     >>> row.score, row.points
     ('close', 2)
+    >>> {row.lesson for row in scoreboard("04").shown}
+    {'04_graph_break_cliff'}
     """
     asked = questions(root)
     entries = answers.entries()
     units = {name: unit for name, (_, unit) in asked.items()}
-    lessons = {name: lesson for name, (lesson, _) in asked.items()}
+    lessons = {name: where for name, (where, _) in asked.items()}
     for entry in entries:
         lessons.setdefault(entry.question, "elsewhere")
+    chosen = "" if lesson is None else _named(lesson, lessons.values())
     rows = []
-    for name, lesson in lessons.items():
-        row = row_of(name, entries, lesson)
+    for name, where in lessons.items():
+        row = row_of(name, entries, where)
         rows.append(row if row.unit else Row(**{**vars(row), "unit": units.get(name, "")}))
-    return Scoreboard(tuple(rows), answers.unreadable())
+    return Scoreboard(tuple(rows), answers.unreadable(), chosen)
+
+
+def _named(lesson: str, names: Collection[str]) -> str:
+    found = sorted({name for name in names if lesson in (name, name.partition("_")[0])})
+    if not found:
+        raise ValueError(f"no lesson {lesson!r} asks anything: there is {', '.join(sorted(set(names)))}")
+    return found[0]

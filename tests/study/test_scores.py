@@ -66,7 +66,7 @@ def test_every_question_of_the_lessons_has_a_row(checkout):
     lessons = checkout / "notebooks"
     (lessons / "01_one-Copy1.ipynb").write_bytes((lessons / "01_one.ipynb").read_bytes())
     (lessons / "03_damaged.ipynb").write_text("{")
-    rows = scoreboard(checkout).rows
+    rows = scoreboard(root=checkout).rows
     assert [(row.lesson, row.question, row.unit, row.score) for row in rows] == [
         ("01_one", "one.a", "us", "not run yet"),
         ("02_two", "two.b", "breaks", "not run yet"),
@@ -83,7 +83,7 @@ def test_what_is_scored_and_what_is_only_shown(checkout):
     predict("two.c", 3)
     reveal("gone.d", 1)
     predict("gone.d", 1)
-    board = scoreboard(checkout)
+    board = scoreboard(root=checkout)
     found = {row.question: row for row in board.rows}
     assert (found["one.a"].predicted, found["one.a"].later, found["one.a"].factor) == (100, 250, 2.5)
     assert found["one.a"].points == 1
@@ -102,7 +102,7 @@ def test_what_is_scored_and_what_is_only_shown(checkout):
 def test_the_frame_has_numbers_where_there_are_some(checkout):
     predict("one.a", 90)
     reveal("one.a", 100)
-    frame = scoreboard(checkout).frame().set_index("question")
+    frame = scoreboard(root=checkout).frame().set_index("question")
     assert frame.loc["one.a", ["predicted", "measured", "points"]].tolist() == [90, 100, 2]
     assert frame.loc["one.a", "hardware"] and frame.loc["one.a", "torch"].startswith("2.")
     assert math.isnan(frame.loc["two.b", "measured"]) and frame.loc["two.b", "score"] == "not run yet"
@@ -110,7 +110,7 @@ def test_the_frame_has_numbers_where_there_are_some(checkout):
 
 def test_it_shows_itself_in_words_and_in_html(checkout):
     answers.add("predicted", "<script>alert(1)</script>", 3, "<b>")
-    board = scoreboard(checkout)
+    board = scoreboard(root=checkout)
     shown = board._repr_html_()
     assert "<script>" not in shown and "3 &lt;b&gt;" in shown
     assert "within 10 %" in shown and shown.count("<tr>") == 1 + len(board.rows)
@@ -118,14 +118,14 @@ def test_it_shows_itself_in_words_and_in_html(checkout):
 
 
 def test_without_a_checkout_and_without_answers_it_says_so(tmp_path):
-    board = scoreboard(tmp_path)
+    board = scoreboard(root=tmp_path)
     assert board.rows == () and "no question yet" in board.text() and "no question yet" in board._repr_html_()
 
 
 def test_damaged_lines_are_mentioned(checkout, home):
     home.mkdir()
     (home / "predictions.jsonl").write_text('{"half\n')
-    assert "cannot be read, and were left as they are: 1" in scoreboard(checkout).text()
+    assert "cannot be read, and were left as they are: 1" in scoreboard(root=checkout).text()
 
 
 def test_no_lesson_answers_for_the_reader():
