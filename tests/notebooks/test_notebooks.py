@@ -33,7 +33,8 @@ SMALLER = {
         '"contract.")]': '"contract.")][:1]',
     },
     "09_guards_and_shapes": {
-        "guards.run(ranks, layer=layer)": "guards.run(ranks, ['sequence length', 'batch', 'int attribute'], layer=layer, rounds=2)",
+        "guards.run(ranks, layer=layer)": "guards.run(ranks, ['sequence length', 'batch', 'int attribute'],"
+        " layer=layer, rounds=2)",
         "depth.run(one, [1, 2, 4])": "depth.run(one, [1, 4], rounds=2)",
         'claims.choose("09", ["t12.*", "soc.*"])': 'claims.choose("09", ["t12.*", "soc.*"])[:1]',
     },
