@@ -70,6 +70,8 @@ def _tested(version: str) -> str:
     if plain in torch_compat.TESTED:
         return f"torch {plain}: the version that it is tested with"
     others = ", ".join(torch_compat.TESTED)
+    if plain in torch_compat.RUN:
+        return f"torch {plain}: {torch_compat.RUN[plain]}; tested in full is {others}"
     return f"torch {plain}: within the supported {low} to {high}, but not tested; tested is {others}"
 
 

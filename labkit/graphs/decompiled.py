@@ -74,6 +74,9 @@ def tidy(source: str) -> str:
     for node in [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]:
         while _drop(node):
             pass
+        _Marks().visit(node)
+        while _drop(node):
+            pass
         if isinstance(node, ast.FunctionDef) and simplify(node):
             while _drop(node):
                 pass
@@ -97,6 +100,26 @@ class _Builtins(ast.NodeTransformer):
             lower, upper = ends[:2] if len(ends) > 1 else (None, ends[0])
             return ast.Subscript(of, ast.Slice(lower, upper, *ends[2:3]), node.ctx)
         return node
+
+
+class _Marks(ast.NodeTransformer):
+    """What torch 2.15 leaves of its profiler marks: conditions on a temporary that choose nothing.
+
+    `if tmp_3: pass` goes, and of `if tmp_1 is not None:` with the same code in both branches one branch stays.
+    """
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt] | None:
+        self.generic_visit(node)
+        node.body = node.body or [ast.Pass()]
+        names = [n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)]
+        if not names or not all(_TEMPORARY.match(name) for name in names):
+            return node
+        if any(isinstance(n, ast.Call) for n in ast.walk(node.test)):
+            return node
+        body, other = ([ast.dump(s) for s in part] for part in (node.body, node.orelse or [ast.Pass()]))
+        if body != other:
+            return node
+        return None if not node.orelse else node.body
 
 
 def _drop(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -54,6 +54,7 @@ from labkit.torch_compat.groups import (
     functional_collectives,
     functional_op,
     local_gloo,
+    not_in_flight_record,
     on_eager_collective,
     replace_backend,
     replace_process_group,
@@ -92,6 +93,7 @@ from labkit.torch_compat.table import features, names
 from labkit.torch_compat.together import compiler_collectives_on_cpu, compiling_together
 from labkit.torch_compat.versions import (
     READ,
+    RUN,
     SUPPORTED,
     TESTED,
     Feature,
@@ -102,10 +104,10 @@ from labkit.torch_compat.versions import (
 
 # fmt: off
 __all__ = [
-    "READ", "SUPPORTED", "TESTED", "UnsupportedTorch", "check_version", "require", "Feature",
+    "READ", "RUN", "SUPPORTED", "TESTED", "UnsupportedTorch", "check_version", "require", "Feature",
     "features", "names",
     "functional_op", "world_name", "default_store", "fake_store", "flight_record", "replace_process_group",
-    "replace_backend", "on_eager_collective", "local_gloo",
+    "replace_backend", "on_eager_collective", "local_gloo", "not_in_flight_record",
     "trace_logger", "profiler_running", "quiet_profiler", "profiler_events", "profiler_mark",
     "profiling_flag", "fast_range", "dynamo_frames_seen", "compilation_metrics", "current_compile_id",
     "on_region_entry", "bytecode_hook",

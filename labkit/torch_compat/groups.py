@@ -106,6 +106,16 @@ def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
     return [] if dump is None else pickle.loads(dump(True, stacks)).get("entries", [])
 
 
+def not_in_flight_record(backend: str) -> None:
+    """Keep torch's flight recorder off the groups of a backend of Python's, from which it can take no record.
+
+    Torch 2.15 hooks itself into each group of a backend that keeps no record of its own, asks its name of C++, and
+    raises "Could not find the default backend type" where the backend is a subclass of ProcessGroup.
+    """
+    c10d = require("torch.distributed.distributed_c10d")
+    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(backend)  # older ones hook into none
+
+
 def replace_process_group(kind: type) -> None:
     """Make c10d build its groups of this subclass of ProcessGroup."""
     c10d = require("torch.distributed.distributed_c10d")

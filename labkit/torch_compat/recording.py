@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.torch_compat.compiler import hide_from_dynamo
-from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
+from labkit.torch_compat.versions import Feature, UnsupportedTorch, require, there
+
+_MARK, _FLAG = "record_pregraph_bytecode_enter", "_is_profiler_enabled"
+_ASKS_FIRST = (
+    "torch._dynamo.codegen._pregraph_marker_enter_template"  # calls _MARK only while a profiler is on
+)
+_PROFILER = "__import_torch_dot_autograd_dot_profiler"  # as compiled code calls the module
 
 FEATURES = (
     Feature(
@@ -41,7 +47,10 @@ FEATURES = (
         "entry into compiled code",
         "2.11",
         "2.15",
-        ("torch._dynamo.utils.record_pregraph_bytecode_enter",),
+        (
+            "torch._dynamo.utils.record_pregraph_bytecode_enter",
+            "torch.autograd.profiler._is_profiler_enabled",  # that, from 2.15 on
+        ),
         "the counts of executed regions in `record`, and `contract`'s compile health",
     ),
     Feature(
@@ -129,21 +138,12 @@ def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None
 
     Several may listen, and end in any order: threads that rehearse ranks do.
     """
-    utils, name = require("torch._dynamo.utils"), "record_pregraph_bytecode_enter"
     hide_from_dynamo(seen.__code__)
     with _entry_lock:
-        if not _entry_seen:
-            original = require("torch._dynamo.utils.record_pregraph_bytecode_enter")
-
-            def enter() -> Any:
-                code = sys._getframe(1).f_code
-                for listener in tuple(_entry_seen):
-                    listener(code)
-                return original()
-
-            enter.labkit_hides = original  # type: ignore[attr-defined]
-            hide_from_dynamo(enter.__code__)
-            setattr(utils, name, enter)
+        if there(_ASKS_FIRST):
+            _listen_to_the_flag()
+        elif not _entry_seen:
+            _listen_to_the_mark()
         _entry_seen.append(seen)
 
     def stop() -> None:
@@ -151,10 +151,50 @@ def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None
             left = [listener for listener in _entry_seen if listener is not seen]
             if len(left) < len(_entry_seen):
                 _entry_seen[:] = left
-                if not left:
-                    setattr(utils, name, getattr(utils, name).labkit_hides)
+                if not left and not there(_ASKS_FIRST):
+                    utils = require("torch._dynamo.utils")
+                    setattr(utils, _MARK, getattr(utils, _MARK).labkit_hides)
 
     return stop
+
+
+def _listen_to_the_mark() -> None:
+    """What compiled code calls first, profiler or not, up to the torch that asks for one before."""
+    original = require("torch._dynamo.utils.record_pregraph_bytecode_enter")
+
+    def enter() -> Any:
+        code = sys._getframe(1).f_code
+        for listener in tuple(_entry_seen):
+            listener(code)
+        return original()
+
+    enter.labkit_hides = original  # type: ignore[attr-defined]
+    hide_from_dynamo(enter.__code__)
+    setattr(require("torch._dynamo.utils"), _MARK, enter)
+
+
+def _listen_to_the_flag() -> None:
+    """What compiled code of torch 2.15 reads first: whether a profiler is on. It gets the true answer.
+
+    It stays once there: a module that changes its type again could fail guards that were made meanwhile.
+    """
+    profiler = require("torch.autograd.profiler")
+    if hasattr(type(profiler), _FLAG):
+        return
+
+    def read(module: types.ModuleType) -> bool:
+        if _entry_seen:
+            code = sys._getframe(1).f_code
+            if _PROFILER in code.co_names:  # no other code has it by this name
+                for listener in tuple(_entry_seen):
+                    listener(code)
+        return bool(vars(module)[_FLAG])
+
+    def write(module: types.ModuleType, value: bool) -> None:
+        vars(module)[_FLAG] = value
+
+    hide_from_dynamo(read.__code__)
+    profiler.__class__ = type("ProfilerModule", (type(profiler),), {_FLAG: property(read, write)})
 
 
 def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Callable[[], None]:

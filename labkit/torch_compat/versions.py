@@ -11,11 +11,24 @@ from typing import Any
 
 SUPPORTED = ("2.11", "2.15")
 TESTED = ("2.13.0",)  # the whole test suite passed on these
+# What passed on others, on CPU with their CUDA builds, 2026-11-22
+RUN = {
+    "2.15.0": (
+        "run in part: quick tests of contracts, comparing graphs, scale and the ledger passed, the others did not"
+        " finish; an eager functional collective is 2 operations here and not 3, so 4 of the eager trap's tests fail;"
+        " slow tests and lessons were not run"
+    ),
+    "2.11.0": (
+        "run in part: quick tests of contracts, comparing graphs and the ledger passed, the others did not finish, and"
+        " one of printed guards fails; compiling again on another thread crashes in torch itself; slow tests and"
+        " lessons were not run"
+    ),
+}
 # Where a range comes from: each name was looked up in these wheels (Python 3.11; macOS, whose are the smallest, but
 # for 2.13.0), in the Python sources or in libtorch_python. That it is there does not say that it still does the same.
 READ = (
     "names looked up in the released wheels of torch 2.11.0, 2.12.0, 2.13.0, 2.14.0 and 2.15.0; "
-    f"run on {', '.join(TESTED)} only"
+    f"run in full on {', '.join(TESTED)}, in part on {', '.join(RUN)}"
 )
 
 

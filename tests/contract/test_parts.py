@@ -296,6 +296,10 @@ def test_breaks_of_equal_number_at_other_places_are_other_breaks():
     assert "first other break: rank 0 print at f.py:3, rank 1 print at f.py:9" in raised(found, HealthError)
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.11."),
+    reason="torch 2.11 crashes by itself where a function is compiled again on another thread than before",
+)
 def test_a_warmup_ends_with_the_round_that_compiles_nothing():
     compiled = torch.compile(lambda x: x + 1, backend="eager")
     sizes = iter([4])

@@ -12,6 +12,7 @@ import torch
 
 import labkit
 from labkit import graphs, torch_compat
+from labkit.graphs import decompiled
 
 
 def broken(x, w):
@@ -187,6 +188,26 @@ def test_what_is_decompiled_is_python_without_bookkeeping(inputs):
     text = one.stage("decompiled")
     ast.parse(text)
     assert "record_pregraph" not in text and "__builtins_dict__" not in text and "extend([])" not in text
+
+
+def test_profiler_marks_that_ask_for_a_profiler_first_are_folded_away():
+    source = """def f(x):
+    tmp_3 = __import_torch_dot_autograd_dot_profiler._is_profiler_enabled
+    tmp_2 = __import_torch_dot__dynamo_dot_utils
+    tmp_1 = None
+    if tmp_3:
+        tmp_1 = tmp_2.record_pregraph_bytecode_enter()
+    if not tmp_1 is None:
+        tmp_2.record_pregraph_bytecode_exit(tmp_1)
+        y = __compiled_fn_2(x)
+    else:
+        y = __compiled_fn_2(x)
+    if tmp_4:
+        return y
+    return (y, x)"""
+    text = decompiled.tidy(source)
+    assert text.count("__compiled_fn_2(") == 1 and "profiler" not in text and "tmp_1" not in text
+    assert "if tmp_4:" in text  # a condition that chooses stays
 
 
 def test_html_folds_every_stage_and_escapes(inputs):

@@ -256,3 +256,25 @@ def test_who_listens_to_entries_may_stop_in_any_order_and_leaves_nothing():
     stop_second()
     run(torch.ones(2))
     assert len(second) == 2 and utils.record_pregraph_bytecode_enter is plain
+
+
+def test_entries_are_heard_where_compiled_code_asks_for_a_profiler_first(monkeypatch):
+    """Torch 2.15's form, whose code is written out here so that every version runs it."""
+    from labkit.torch_compat import recording
+
+    profiler, heard = torch.autograd.profiler, []
+    kind = type(profiler)
+    monkeypatch.setattr(recording, "_ASKS_FIRST", "torch._dynamo.reset")
+    space = {"__import_torch_dot_autograd_dot_profiler": profiler}
+    exec("def region():\n    return __import_torch_dot_autograd_dot_profiler._is_profiler_enabled", space)
+    stop = torch_compat.on_region_entry(lambda code: heard.append(code.co_name))
+    try:
+        assert not space["region"]() and not profiler._is_profiler_enabled
+        with torch.profiler.profile():
+            assert space["region"]() and profiler._is_profiler_enabled
+        assert heard == ["region", "region"]
+        stop()
+        assert not space["region"]() and len(heard) == 2
+    finally:
+        stop()
+        profiler.__class__ = kind

@@ -52,6 +52,7 @@ def register() -> None:
     if "shm" in dist.Backend.backend_list:
         return
     dist.Backend.register_backend("shm", _create, devices=["cpu"])
+    torch_compat.not_in_flight_record("shm")
     # called from code that Dynamo is at work on, the spin would be traced instead of run
     torch_compat.hide_from_dynamo(*_codes())
 
