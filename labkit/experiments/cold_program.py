@@ -12,11 +12,12 @@ from typing import Any
 
 from labkit import files
 
-__all__ = ["EDITS", "SOURCE", "batch", "imported", "write"]
+__all__ = ["DEPTH", "EDITS", "SOURCE", "batch", "imported", "write"]
 
 NAME = "labkit_cold_program"
 WIDTH = 32
-SOURCE = '''\
+DEPTH = 2  # blocks of the model
+SOURCE = f'''\
 """A few blocks of a product, an activation and an all-reduce; every rank has the same weights."""
 
 import torch
@@ -36,7 +37,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, blocks=2, width=32):
+    def __init__(self, blocks={DEPTH}, width=32):
         super().__init__()
         self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
 

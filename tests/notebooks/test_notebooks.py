@@ -58,7 +58,7 @@ SMALLER = {
         'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
     },
     "14_break_it": {"claims.choose(only=chosen)": "claims.choose(only=chosen)[:1]"},
-    "15_ledger": {"seconds=15": "seconds=3"},
+    "15_ledger": {"seconds=8": "seconds=3"},
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]
