@@ -113,7 +113,8 @@ def not_in_flight_record(backend: str) -> None:
     raises "Could not find the default backend type" where the backend is a subclass of ProcessGroup.
     """
     c10d = require("torch.distributed.distributed_c10d")
-    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(backend)  # older ones hook into none
+    recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())  # older ones hook into none
+    recording.add(backend)
 
 
 def replace_process_group(kind: type) -> None:
