@@ -13,6 +13,7 @@ from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["figure"]
 
+GAP = 14  # points between labels
 # a form: its colour and its mark
 LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested region": ("#0072B2", "^")}
 
@@ -43,7 +44,8 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
         f"First call, compiled from nothing, {what}; median, tenth to ninetieth percentile, n={summary['n'].min()}. "
         "Right: the fitted growth, median of the rounds' own lines with its 99% interval.",
     )
-    ax = sheet.axes(0.75, 6.2, 3.4)
+    ax = sheet.axes(0.75, 5.6, 3.4)
+    labels: list[tuple[float, str, str]] = []
     for i, (form, rows) in enumerate(summary.groupby("form", sort=False)):
         colour, mark = LOOKS.get(str(form), ("#666666", "D"))
         rows = rows.sort_values("depth")
@@ -64,10 +66,7 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
         last = line["first_s"] + line["per_block_s"] * ends[1]
         ends_ms = f"{line['per_block_low'] * 1e3:.0f} to {line['per_block_high'] * 1e3:.0f}"
         text = f"{form}: {line['per_block_s'] * 1e3:.0f} ms a block ({ends_ms})"
-        ax.annotate(
-            text, (ends[1], last), xytext=(14, 0), textcoords="offset points", va="center", fontsize=style.SMALL + 0.5,
-            color=colour, annotation_clip=False, fontweight="bold",
-        )  # fmt: skip
+        labels.append((last, text, colour))
         power = f"exponent {line['exponent']:.2f} ({line['low']:.2f} to {line['high']:.2f})"
         medians = ", ".join(
             f"{d} blocks {m:.2f} s" for d, m in zip(rows["depth"], rows["median_s"], strict=True)
@@ -79,9 +78,21 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
         ylabel="seconds of the first call",
         xticks=sorted(set(summary["depth"])),
     )
+    _label(ax, labels, 3.4 * 72)
     ax.grid(axis="y", color=style.FAINT)
     sheet.top += 0.5
     return sheet.finish(report.label)
+
+
+def _label(ax: Any, labels: list[tuple[float, str, str]], height: float) -> None:
+    """A label behind each line, moved up where it would cover the one below; `height` is that of `ax`, in points."""
+    points, floor = height / ax.get_ylim()[1], -float("inf")
+    for y, text, colour in sorted(labels):
+        floor = max(y * points, floor + GAP)
+        ax.annotate(
+            text, (1, y), xycoords=("axes fraction", "data"), xytext=(6, floor - y * points),
+            textcoords="offset points", va="center", fontsize=style.SMALL + 0.5, color=colour, annotation_clip=False, fontweight="bold",
+        )  # fmt: skip
 
 
 def _finding(report: Any, fits: pd.DataFrame) -> str:
