@@ -90,8 +90,9 @@ def _label(ax: Any, labels: list[tuple[float, str, str]], height: float) -> None
     for y, text, colour in sorted(labels):
         floor = max(y * points, floor + GAP)
         ax.annotate(
-            text, (1, y), xycoords=("axes fraction", "data"), xytext=(6, floor - y * points),
-            textcoords="offset points", va="center", fontsize=style.SMALL + 0.5, color=colour, annotation_clip=False, fontweight="bold",
+            text, (1, y), xycoords=("axes fraction", "data"), textcoords="offset points",
+            xytext=(6, floor - y * points), va="center", annotation_clip=False,
+            fontsize=style.SMALL + 0.5, color=colour, fontweight="bold",
         )  # fmt: skip
 
 
