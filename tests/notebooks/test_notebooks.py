@@ -22,9 +22,6 @@ SMALLER = {
         "blocks=40, reduces": "blocks=6, rounds=8, sizes='4,16K,1M,4M', reduces",
         '["t11.exp.*", "t11.concept.*", "t11.trap.*"]': '["t11.concept.run-12a"]',
     },
-    "06_streams_and_events": {
-        '"06_streams_and_events"]': '"06_streams_and_events"][:1]',
-    },
     "07_streams_in_compile": {
         '"07_streams_in_compile"]': '"07_streams_in_compile"][:1]',
     },
