@@ -115,9 +115,8 @@ def own_caches(folder: Path, filled_from: Path) -> Path:
     shutil.copytree(filled_from, folder)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
-    os.environ["TMPDIR"] = str(
-        folder.parent
-    )  # where a package of AOTInductor is unpacked, and stays if killed
+    # a package of AOTInductor is unpacked there, and stays if the rank is killed; beside, where no build is counted
+    os.environ["TMPDIR"] = str(folder.parent)
     return folder
 
 

@@ -13,7 +13,7 @@ from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["figure"]
 
-GAP = 14  # points between labels
+HEIGHT, GAP = 3.4, 14  # of the axes, in inches; between labels, in points
 # a form: its colour and its mark
 LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested region": ("#0072B2", "^")}
 
@@ -44,7 +44,7 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
         f"First call, compiled from nothing, {what}; median, tenth to ninetieth percentile, n={summary['n'].min()}. "
         "Right: the fitted growth, median of the rounds' own lines with its 99% interval.",
     )
-    ax = sheet.axes(0.75, 5.6, 3.4)
+    ax = sheet.axes(0.75, 5.6, HEIGHT)
     labels: list[tuple[float, str, str]] = []
     for i, (form, rows) in enumerate(summary.groupby("form", sort=False)):
         colour, mark = LOOKS.get(str(form), ("#666666", "D"))
@@ -78,15 +78,15 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
         ylabel="seconds of the first call",
         xticks=sorted(set(summary["depth"])),
     )
-    _label(ax, labels, 3.4 * 72)
+    _label(ax, labels)
     ax.grid(axis="y", color=style.FAINT)
     sheet.top += 0.5
     return sheet.finish(report.label)
 
 
-def _label(ax: Any, labels: list[tuple[float, str, str]], height: float) -> None:
-    """A label behind each line, moved up where it would cover the one below; `height` is that of `ax`, in points."""
-    points, floor = height / ax.get_ylim()[1], -float("inf")
+def _label(ax: Any, labels: list[tuple[float, str, str]]) -> None:
+    """A label behind each line, moved up where it would cover the one below."""
+    points, floor = HEIGHT * 72 / ax.get_ylim()[1], -float("inf")
     for y, text, colour in sorted(labels):
         floor = max(y * points, floor + GAP)
         ax.annotate(
