@@ -130,6 +130,7 @@ def current_compile_id() -> str:
 
 
 _entry_seen: list[Callable[[types.CodeType], None]] = []
+_entry_undo: list[Callable[[], None]] = []  # what the last one to stop has to take back
 _entry_lock = threading.Lock()
 
 
@@ -151,15 +152,15 @@ def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None
             left = [listener for listener in _entry_seen if listener is not seen]
             if len(left) < len(_entry_seen):
                 _entry_seen[:] = left
-                if not left and not there(_ASKS_FIRST):
-                    utils = require("torch._dynamo.utils")
-                    setattr(utils, _MARK, getattr(utils, _MARK).labkit_hides)
+                while _entry_undo and not left:
+                    _entry_undo.pop()()
 
     return stop
 
 
 def _listen_to_the_mark() -> None:
     """What compiled code calls first, profiler or not, up to the torch that asks for one before."""
+    utils = require("torch._dynamo.utils")
     original = require("torch._dynamo.utils.record_pregraph_bytecode_enter")
 
     def enter() -> Any:
@@ -168,9 +169,9 @@ def _listen_to_the_mark() -> None:
             listener(code)
         return original()
 
-    enter.labkit_hides = original  # type: ignore[attr-defined]
     hide_from_dynamo(enter.__code__)
-    setattr(require("torch._dynamo.utils"), _MARK, enter)
+    setattr(utils, _MARK, enter)
+    _entry_undo.append(lambda: setattr(utils, _MARK, original))
 
 
 def _listen_to_the_flag() -> None:
