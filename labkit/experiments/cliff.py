@@ -26,6 +26,7 @@ OPTIONS = (
     ROUNDS,
     Option("variants", str, "letters of the variants (default ABCDE)", "LETTERS"),
     ALSO,
+    Option("elsewhere", str, "letters of the variants on other links and host only (default all)", "LETTERS"),
     Option("cold", bool, "compile from an empty cache"),
     Option("regional", bool, "also time the first call block by block"),
 )
@@ -46,6 +47,7 @@ def run(
     host_only: bool = True,
     regional: bool = False,
     also: tuple[str, ...] = (),
+    elsewhere: str | None = None,
     cold: bool = False,
     timeout: float | None = 900.0,
     talk: bool = False,
@@ -57,8 +59,10 @@ def run(
     dim, heads, tokens: the model's size; small, so that what is measured is not the matrix products. rounds:
     interleaved timing rounds. reduces: {letter: all-reduce function} to try your own in a variant's place.
     host_only: measure as well on a fake process group that moves nothing. also: further backends to time on the
-    same device, such as ('gloo',). regional: time the first call with blocks compiled one by one. cold: compile
-    on new ranks from an empty cache of Inductor's, so that first calls cost what they cost on a new machine.
+    same device, such as ('gloo',). elsewhere: letters of the variants measured on those and host only, when not
+    all of them are wanted there. regional: time the first call with blocks compiled one by one. cold: compile on
+    new ranks from an empty cache of Inductor's, so that first calls cost what they cost on a new machine; what
+    the C++ compiler can do there is found out before, or the first variant would pay for all.
 
     Times are seconds; a round's time is that of its slowest rank. Raises ValueError for a size or a variant that
     does not exist, before anything runs, and RankError when a rank fails.
@@ -82,18 +86,22 @@ def run(
     unknown = set(reduces or {}) - {v.letter for v in chosen}
     if unknown:
         raise ValueError(f"reduces names variant {min(unknown)!r}, which is not among {variants!r}")
-    arguments = (chosen, config, rounds, dict(reduces or {}))
+    others = chosen if elsewhere is None else choose(elsewhere)
+    foreign = [v.letter for v in others if v not in chosen]
+    if foreign:
+        raise ValueError(f"elsewhere names variant {foreign[0]!r}, which is not among {variants!r}")
+    settled = (config, rounds, dict(reduces or {}))
     if cold:
         ranks.restart()  # what a process has compiled, it keeps in memory as well
     with tempfile.TemporaryDirectory(prefix="labkit-inductor-") if cold else nullcontext() as cache:
-        main = ranks.run(harness.measure, *arguments, regional, talk, cache, timeout=timeout)
+        main = ranks.run(harness.measure, chosen, *settled, regional, talk, cache, timeout=timeout)
         runs = {ranks.label: main}
         for backend in [*also, *(["fake"] if host_only and ranks.backend != "fake" else [])]:
             device = "cpu" if backend == "fake" else ranks.device
             with Ranks(ranks.world_size, device, backend, threads=ranks.threads, quiet=True) as more:
                 if more.label not in runs:
-                    found = more.run(harness.measure, *arguments, False, talk, cache, timeout=timeout)
-                    runs[more.label] = found
+                    given = (others, *settled, False, talk, cache, False)  # the records of `ranks` are enough
+                    runs[more.label] = more.run(harness.measure, *given, timeout=timeout)
     settings = {
         "backend": ranks.backend,
         "device": ranks.device,
@@ -175,7 +183,7 @@ def _samples(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) 
         for evidence, found in runs.items()
         for variant in variants
         for rank, values in found.items()
-        for number, seconds in enumerate(values["samples"][variant.letter])
+        for number, seconds in enumerate(values["samples"].get(variant.letter, ()))
     ]
     return pd.DataFrame(rows, columns=["evidence", "variant", "round", "rank", "seconds"])
 
@@ -187,7 +195,7 @@ def _cold(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) -> 
     rows = []
     for evidence, found in runs.items():
         for rank, values in found.items():
-            for variant in variants:
+            for variant in (v for v in variants if v.letter in values["first"]):
                 first, cached, error = (values[key][variant.letter] for key in ("first", "cached", "error"))
                 rows.append((evidence, variant.letter, rank, first, cached, error))
             if values["regional"] is not None:
@@ -216,6 +224,7 @@ def _summary(tables: dict[str, pd.DataFrame], variants: list[Variant]) -> pd.Dat
     import pandas as pd
 
     slowest = tables["samples"].groupby(["evidence", "variant", "round"], sort=False)["seconds"].max()
+    measured = {key[:2] for key in slowest.index}
     counts = tables["counts"]
     rows = []
     for variant in variants:
@@ -224,6 +233,9 @@ def _summary(tables: dict[str, pd.DataFrame], variants: list[Variant]) -> pd.Dat
         for column in ("regions", "breaks", "collectives", "graphs", "static_breaks"):
             row[column] = _one_or_range(mine[column])
         for evidence in tables["samples"]["evidence"].unique():
+            if (evidence, variant.letter) not in measured:
+                row |= {f"{evidence}: ms": float("nan"), f"{evidence}: p10-p90": "not measured"}
+                continue
             taken = slowest[evidence][variant.letter] * 1e3
             row[f"{evidence}: ms"] = round(float(taken.median()), 2)
             row[f"{evidence}: p10-p90"] = f"{taken.quantile(0.1):.2f}-{taken.quantile(0.9):.2f}"

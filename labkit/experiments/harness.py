@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from labkit import torch_compat
 from labkit.experiments.variants import Variant, own, with_own_code
 
 FORWARDS = 3  # recorded forwards a variant; counts must agree between them
@@ -21,18 +22,23 @@ def measure(
     regional: bool = False,
     talk: bool = False,
     cache: str | None = None,
+    recorded: bool = True,
 ) -> dict[str, Any]:
     """Run on every rank: returns first-call seconds, errors, one Record a variant, and samples in seconds.
 
     `reduces` maps a variant's letter to the all-reduce to use instead of labkit's own; `cache` is the folder of
-    Inductor's cache, None for the usual one. All variants are compiled before anything is recorded or timed, so
-    counts and times are those of the same steady state.
+    Inductor's cache, None for the usual one; `recorded` is whether there are Records at all. All variants are
+    compiled before anything is recorded or timed, so counts and times are those of the same steady state.
     """
+    from labkit.ranks import here
+
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if cache is not None and here().device == "cpu":
+        torch_compat.probe_cpu()  # in the usual folder, where the answer lies from the second time on
     if cache is not None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     try:
-        return _measure(variants, config, rounds, reduces, regional, talk)
+        return _measure(variants, config, rounds, reduces, regional, talk, recorded)
     finally:
         if cache is not None:
             os.environ.pop("TORCHINDUCTOR_CACHE_DIR")
@@ -47,6 +53,7 @@ def _measure(
     reduces: Mapping[str, Callable[..., Any]],
     regional: bool,
     talk: bool,
+    recorded: bool,
 ) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
@@ -104,7 +111,7 @@ def _measure(
                 print(f"{variant.title}: first call {found['first'][variant.letter]:.1f} s", flush=True)
         if regional:
             found["regional"] = _regional(build, variants, x)
-        for letter, forward in forwards.items():
+        for letter, forward in forwards.items() if recorded else ():
             dist.barrier()
             with record() as rec:
                 for _ in range(FORWARDS):

@@ -165,7 +165,7 @@ def affordable(
     return chosen, float(known["seconds"].sum())
 
 
-def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 8.0) -> Ledger:
+def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger:
     """A run of these rows within about `seconds`: the cheapest checks run, the others say what was recorded of them.
 
     What a check takes, and what it found, stands in the newest recording of the whole ledger that comes with labkit. A

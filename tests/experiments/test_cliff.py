@@ -104,6 +104,24 @@ def test_a_readers_own_all_reduce_takes_a_variants_place(shm_ranks):
     assert any("DOES NOT HOLD" in note for note in found.notes)
 
 
+def test_fewer_variants_elsewhere(shm_ranks):
+    found = cliff.run(shm_ranks, blocks=1, variants="AD", elsewhere="D", rounds=3)
+    there = found.tables["samples"].groupby("evidence", sort=False)["variant"].unique()
+    assert {evidence: list(letters) for evidence, letters in there.items()} == {
+        "shm · cpu": ["A", "D"],
+        "host only": ["D"],
+    }
+    assert list(found.tables["verdicts"]["evidence"]) == ["shm · cpu"]  # a pair needs both of its variants
+    summary = found.tables["summary"].set_index("variant")
+    assert summary.loc["A eager, in place", "host only: p10-p90"] == "not measured"
+    assert summary["shm · cpu: ms"].notna().all() and summary["host only: ms"].notna().tolist() == [
+        False,
+        True,
+    ]
+    for which in ("timings", "ratios", "source"):
+        assert found.figure(which).png()
+
+
 def test_bad_requests_are_refused_before_anything_runs(shm_ranks):
     calls = shm_ranks.calls
     for kwargs, rule in (
@@ -113,6 +131,8 @@ def test_bad_requests_are_refused_before_anything_runs(shm_ranks):
         ({"rounds": 0}, "rounds must be"),
         ({"heads": 3, "dim": 63}, "heads=3 cannot be split evenly over world_size=2"),
         ({"variants": "A", "reduces": {"B": int}}, "names variant 'B'"),
+        ({"variants": "AC", "elsewhere": "CB"}, "elsewhere names variant 'B', which is not among 'AC'"),
+        ({"elsewhere": ""}, "no variant was chosen"),
     ):
         with pytest.raises(ValueError, match=rule):
             cliff.run(shm_ranks, **kwargs)
