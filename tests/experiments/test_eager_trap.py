@@ -6,11 +6,15 @@ import math
 
 import pandas as pd
 import pytest
+import torch
 
 from labkit.experiments import calls, eager_trap, trap_ranks, trap_tables
 from labkit.report import PerRank, Report
 
 FORWARD = 4  # collectives of one block
+# operations of one eager functional collective: itself, its wrapper, its wait; torch 2.15 wraps without an operation
+WRAPS = torch.torch_version.TorchVersion(torch.__version__) < "2.15"
+EACH = 2 + WRAPS
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +26,7 @@ def report(shm_ranks) -> Report:
 def test_the_gate_is_in_place_in_eager_and_functional_is_not(report):
     work = report.tables["model_work"].drop(columns="evidence").set_index(["form", "rank"])
     assert set(work["functional"]["in place"]) == set(work["functional"]["gated"]) == {0}
-    # the collective, its wrapper and its wait, for each of four; each allocates the tensor it returns
-    assert set(work["functional"]["functional"]) == {3 * FORWARD}
+    assert set(work["functional"]["functional"]) == {EACH * FORWARD}  # each allocates the tensor it returns
     more = work.loc["functional"] - work.loc["in place"]
     assert (more["allocations"] >= FORWARD).all() and (more["allocated_bytes"] > 0).all()
     assert (work.loc["gated"] == work.loc["in place"]).all().all()
@@ -37,7 +40,7 @@ def test_single_calls_are_counted_by_the_profiler(report):
             plain = work.loc[evidence, collective, 2 << 20, "in place"]
             functional = work.loc[evidence, collective, 2 << 20, "functional"]
             assert (plain["functional"] == 0).all() and (plain["operations"] == 1).all()
-            assert (functional["functional"] == 3).all()
+            assert (functional["functional"] == EACH).all()
             assert (functional["allocations"] >= 1).all()
             result = (2 << 20) // (2 if collective == "reduce_scatter" else 1)  # a piece, of two ranks
             assert (functional["allocated_bytes"] >= result).all()
@@ -94,10 +97,9 @@ def test_the_profile_says_what_each_operation_is_for(report):
         "operator",
         "allocation",
         "copy",
-        "wrapping",
         "wait",
         "collective",
-    }
+    } | ({"wrapping"} if WRAPS else set())
     assert (table["us"] >= 0).all()
 
 
@@ -119,7 +121,7 @@ def test_a_readers_own_gate_takes_its_place(shm_ranks):
 
     small = {"collectives": "all_reduce", "sizes": [4], "rounds": 2, "also": (), "host_only": False}
     found = eager_trap.run(shm_ranks, 1, reduces={"gated": functional}, **small)
-    assert f"eager, gated: {3 * FORWARD} functional operations in a forward" in found.notes
+    assert f"eager, gated: {EACH * FORWARD} functional operations in a forward" in found.notes
 
 
 @pytest.mark.slow
