@@ -116,7 +116,7 @@ def usable(claims: Claims, kept: Report | None) -> dict[str, Line]:
         row = rows.get(line["id"])
         if row is None or any(line[key] != now[key] for key in SAME) or line["probe"] in failed:
             continue
-        if (line["claim"], line["claimed"], line["check"]) == (row.claim, row.figure, row.check):
+        if _is_of(line, row.claim, row.figure) and line["check"] == row.check:
             found[row.id] = Line(row, line["status"], line["measured"], line["missing"])
     return found
 
@@ -186,19 +186,26 @@ def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger
     cheap = {row.id for row in affordable(claims, seconds, costs, rows)[0]}
 
     def kept(row: Claim) -> bool:
-        line = known.get(row.id, {})
-        same = (line.get("claim"), line.get("claimed")) == (row.claim, row.figure)
+        same = _is_of(known.get(row.id, {}), row.claim, row.figure)
         return same and row.id not in cheap and not ledger.needs_no_run(row)
 
     found = ledger.run(claims, [row for row in rows if not kept(row)])
     run = {line.claim.id: line for line in found.lines}
-    lines = [run[row.id] if row.id in run else _recorded(row, known[row.id]) for row in rows]
-    return replace(found, lines=tuple(lines))
+    for row in rows:
+        if row.id not in run:
+            line = known[row.id]
+            measured = f"{line['measured']} ({_recorded_on(line)})".strip()
+            run[row.id] = Line(row, line["status"], measured, line["missing"])
+    return replace(found, lines=tuple(run[row.id] for row in rows))
 
 
-def _recorded(claim: Claim, line: dict[str, Any]) -> Line:
-    where = f"(recorded on {line['hardware']}, torch {line['torch'].partition('+')[0]}, {line['date'][:10]})"
-    return Line(claim, line["status"], f"{line['measured']} {where}".strip(), line["missing"])
+def _is_of(line: dict[str, Any], claim: str, claimed: str) -> bool:
+    """Whether a kept or recorded row is about the claim as it reads now."""
+    return (line.get("claim"), line.get("claimed")) == (claim, claimed)
+
+
+def _recorded_on(line: dict[str, Any]) -> str:
+    return f"recorded on {line['hardware']}, torch {line['torch'].partition('+')[0]}, {line['date'][:10]}"
 
 
 def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = None) -> Report:
@@ -240,9 +247,9 @@ def filled(here: Report, other: Report) -> Report:
     there = {line["id"]: line for line in other.tables["lines"].to_dict("records")}
     rows = []
     for row in here.tables["lines"].to_dict("records"):
-        line = there.get(row["id"]) if row["status"] == NOT_RUN else None
-        if line is not None and (line["claim"], line["claimed"]) == (row["claim"], row["claimed"]):
-            row = {**line, "origin": f"recorded on {line['hardware']}, {line['date'][:10]}"}
+        line = there.get(row["id"], {})
+        if row["status"] == NOT_RUN and _is_of(line, row["claim"], row["claimed"]):
+            row = {**line, "origin": _recorded_on(line)}
         rows.append(row)
     return _report(rows, here.tables["probes"].to_dict("records"), here.provenance)
 

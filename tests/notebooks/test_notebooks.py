@@ -50,6 +50,7 @@ SMALLER = {
         'claims.choose("12", ["t12.*", "soc.*"])': 'claims.choose("12", ["t12.*", "soc.*"])[:1]',
     },
     "13_training": {
+        'if "list" not in hook]': "if hook in (*backward.HOOKS[:2], backward.HOOKS[4], backward.HOOKS[-1])]",
         "drills.run(ranks)": "drills.run(ranks, ['fewer batches', 'captured hook'])",
         "training.run(ranks, steps=2)": "training.run(ranks, steps=1)",
         "curves.run(ranks, steps=100, seen=grow)": "curves.run(ranks, steps=40, every=10, seen=grow)",
