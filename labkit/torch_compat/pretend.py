@@ -28,6 +28,8 @@ FEATURES = (
             "torch.accelerator.is_available",
             "torch.accelerator.current_stream",
             "torch.accelerator.set_stream",
+            "torch._dynamo.utils.get_current_stream",
+            "torch._dynamo.guards.get_current_stream",
             MEMORY,
             "torch.utils._runtime_estimation.get_device_tflops",
         ),
@@ -100,6 +102,10 @@ def pretend_streams() -> Callable[[int], Any]:
         (operators, "_get_event_by_index", Idle),
         (operators, "_get_stream_by_index", Idle),
     ]
+    for module in (require("torch._dynamo.utils"), require("torch._dynamo.guards")):
+        # from torch 2.15 on it is C++ that asks the driver; before, Python that calls torch.accelerator
+        if isinstance(getattr(module, "get_current_stream", None), types.BuiltinFunctionType):
+            replaced.append((module, "get_current_stream", lambda device: default))
     for owner, name, stand_in in replaced:
         if not hasattr(owner, name):
             raise UnsupportedTorch(

@@ -154,10 +154,8 @@ def stream_names() -> dict[int, int]:
     """The streams that graphs of this process call by an index, by that index: their ids, 0 for the ambient one."""
     import torch
 
-    known = require("torch._dynamo.graph_bytecode_inputs").index_to_external_object_weakref
     found = {}
-    for index, reference in known.items():
-        behind = reference()
+    for index, behind in external_objects().items():
         if behind is None or isinstance(
             behind, torch.Stream
         ):  # what is gone was made on the way: the ambient one
@@ -168,7 +166,8 @@ def stream_names() -> dict[int, int]:
 def external_objects() -> dict[int, Any]:
     """The objects that graphs of this process fetch by an index: streams and events."""
     known = require("torch._dynamo.graph_bytecode_inputs").index_to_external_object_weakref
-    return {index: reference() for index, reference in known.items()}
+    pairs = known.items() if isinstance(known, dict) else enumerate(known)  # a list from torch 2.15 on
+    return {index: reference() for index, reference in pairs}
 
 
 def control_deps() -> Any:
