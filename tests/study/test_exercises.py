@@ -7,6 +7,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 import wrong_answers
 import wrong_break_it
 import wrong_cold
@@ -22,6 +23,7 @@ import wrong_scale
 import wrong_streams_in_compile
 import wrong_symmetry
 import wrong_training
+from torch.torch_version import TorchVersion
 
 import labkit
 from labkit import check, tensor_parallel
@@ -377,6 +379,10 @@ MISTAKES = {
 }
 
 
+# gradients pass through a functional average as well
+NO_MISTAKE_SINCE_2_15 = {("semantics.mean", wrong_answers.averaged)}
+
+
 @each
 def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(name):
     assert len(set(MISTAKES[name].values())) == len(MISTAKES[name]) >= 2
@@ -390,6 +396,9 @@ def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(
 )
 def test_each_mistake_gets_its_own_hint(name, attempt, request):
     answer = check(name, attempt, ranks_for(name, request))
+    if (name, attempt) in NO_MISTAKE_SINCE_2_15 and TorchVersion(torch.__version__) >= "2.15":
+        assert answer
+        return
     assert not answer
     assert MISTAKES[name][attempt] in answer.hint, repr(answer)
     others = [words for words in MISTAKES[name].values() if words != MISTAKES[name][attempt]]
