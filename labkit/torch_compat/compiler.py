@@ -123,6 +123,15 @@ def patched(dotted: str, **values: Any) -> Any:
     return require(f"torch._{dotted}").patch(**values) if values else contextlib.nullcontext()
 
 
+def no_default_overlap() -> dict[str, Any]:
+    """Settings for `patched("inductor.config")` under which no collective is moved unless another setting asks for it.
+
+    Since torch 2.15 Inductor moves some by default; before, there is nothing to turn off.
+    """
+    there = hasattr(require("torch._inductor.config").aten_distributed_optimizations, "enable_simple_overlap")
+    return {"aten_distributed_optimizations.enable_simple_overlap": False} if there else {}
+
+
 @contextlib.contextmanager
 def ddp_mode(mode: str) -> Iterator[None]:
     """A context in which DDP is built and compiled by this `optimize_ddp`, and after which nothing of it is left.

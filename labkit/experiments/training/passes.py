@@ -129,7 +129,7 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
             quiet_stderr(),
             torch_compat.no_compile_caches(),
             torch_compat.stated_hardware(),
-            torch_compat.patched("inductor.config", **_settings(way)),
+            torch_compat.patched("inductor.config", **torch_compat.no_default_overlap() | _settings(way)),
         ):
             backend = torch_compat.inductor_code(texts, execute)
             torch.compile(model, backend=backend, fullgraph=True)(x[rank]).backward(top)
