@@ -15,8 +15,8 @@ TESTED = ("2.13.0",)  # the whole test suite passed on these
 RUN = {
     "2.15.0": (
         "the tests passed but for those of kernels, the browser and the lessons, which were not run; an eager"
-        " functional collective is 2 operations here and not 3, gradients pass through a functional average, Inductor moves some"
-        " collectives by default, and graphs of streams tie each event to the data behind it"
+        " functional collective is 2 operations here and not 3, gradients pass through a functional average, Inductor"
+        " moves some collectives by default, and graphs of streams tie each event to the data behind it"
     ),
     "2.11.0": (
         "run in part: quick tests of contracts, comparing graphs and the ledger passed, the others did not finish, and"
