@@ -134,15 +134,21 @@ def _list(given: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(name: str, given: argparse.Namespace, quiet: bool, together: bool = False) -> Report:
-    """Run one experiment; `together` with others, which may take options that this one does not."""
+def _measure(
+    name: str, given: argparse.Namespace, quiet: bool, together: bool = False, recording: bool = False
+) -> Report:
+    """Run one experiment; `together` with others, which may take options that this one does not.
+
+    A recording takes what the experiment asks of every recording, beside the options that were given.
+    """
     from labkit.ranks import Ranks
 
     experiment = experiments.get(name)
     others = (
         () if together else {o.name for other in experiments.NAMES for o in experiments.get(other).OPTIONS}
     )
-    arguments: dict[str, Any] = options.chosen(name, experiment.OPTIONS, given, sorted(others))
+    arguments: dict[str, Any] = dict(getattr(experiment, "RECORD", {}) if recording else {})
+    arguments |= options.chosen(name, experiment.OPTIONS, given, sorted(others))
     backend, nodes = given.backend, given.nodes
     needs = getattr(experiment, "RANKS", 2)
     count = given.ranks if given.ranks is not None else nodes.launch.world_size if nodes else needs
@@ -219,7 +225,8 @@ def _record(given: argparse.Namespace) -> int:
         print(f"{where} ...", flush=True)
         try:
             with told(folder, name) as save:
-                report = _measure(name, given, quiet=False, together=given.experiment == "all")
+                every = given.experiment == "all"
+                report = _measure(name, given, quiet=False, together=every, recording=True)
                 print(f"saved: {save(report)}", flush=True)
         except RuntimeError as error:  # the other experiments are still worth having
             failed.append(name)

@@ -56,3 +56,28 @@ def test_another_torch_commit_or_a_changed_tree_is_measured_anew(
     monkeypatch.setattr(hardware, "describe", lambda: dict(facts))
     cli.main(["record", "cliff", "--into", str(tmp_path)])
     assert measured == ["cliff", "cliff"]
+
+
+def test_a_recording_of_the_cliff_is_from_an_empty_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    class NoRanks:
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> NoRanks:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def run(ranks: object, **options: object) -> Report:
+        asked.append(options)
+        return Report("cliff", "", "shm", {"main": pd.DataFrame({"n": [1]})}, provenance=provenance())
+
+    monkeypatch.setattr("labkit.ranks.Ranks", NoRanks)
+    monkeypatch.setattr(experiments.get("cliff"), "run", run)
+    cli.main(["record", "cliff", "--into", str(tmp_path)])
+    cli.main(["record", "cliff", "--into", str(tmp_path), "--again", "--blocks", "8"])
+    cli.main(["run", "cliff"])
+    new = {"talk": True, "cold": True, "regional": True}
+    assert asked[:2] == [new, {**new, "blocks": 8}] and "cold" not in asked[2]

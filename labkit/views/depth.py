@@ -64,8 +64,8 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
             alpha=0.7,
         )
         last = line["first_s"] + line["per_block_s"] * ends[1]
-        ends_ms = f"{line['per_block_low'] * 1e3:.0f} to {line['per_block_high'] * 1e3:.0f}"
-        text = f"{form}: {line['per_block_s'] * 1e3:.0f} ms a block ({ends_ms})"
+        ends_ms = f"{line['per_block_low'] * 1e3:z.0f} to {line['per_block_high'] * 1e3:z.0f}"
+        text = f"{form}: {line['per_block_s'] * 1e3:z.0f} ms a block ({ends_ms})"
         labels.append((last, text, colour))
         power = f"exponent {line['exponent']:.2f} ({line['low']:.2f} to {line['high']:.2f})"
         medians = ", ".join(
@@ -104,11 +104,11 @@ def _finding(report: Any, fits: pd.DataFrame) -> str:
     told = slopes[slopes["b"] == "whole"].set_index("a")["outcome"]
     words = {"cannot tell": "cannot be told apart", "less": "less", "more": "more"}
     others = [
-        f"{name} {value * 1e3:.0f} ({words.get(told.get(name, ''), '?')})"
+        f"{name} {value * 1e3:z.0f} ({words.get(told.get(name, ''), '?')})"
         for name, value in by.items()
         if name != "whole"
     ]
-    return f"A further block costs the whole model {by['whole'] * 1e3:.0f} ms; {', '.join(others)}"
+    return f"A further block costs the whole model {by['whole'] * 1e3:z.0f} ms; {', '.join(others)}"
 
 
 def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
