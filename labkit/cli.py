@@ -134,19 +134,13 @@ def _list(given: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(
-    name: str, given: argparse.Namespace, quiet: bool, together: bool = False, recording: bool = False
-) -> Report:
-    """Run one experiment; `together` with others, which may take options that this one does not.
-
-    A recording takes what the experiment asks of every recording, beside the options that were given.
-    """
+def _measure(name: str, given: argparse.Namespace, quiet: bool, recording: bool = False) -> Report:
+    """Run one experiment, or one of `all`, whose options it need not all take; `recording` adds its RECORD."""
     from labkit.ranks import Ranks
 
     experiment = experiments.get(name)
-    others = (
-        () if together else {o.name for other in experiments.NAMES for o in experiments.get(other).OPTIONS}
-    )
+    every = () if given.experiment == "all" else experiments.NAMES
+    others = {option.name for other in every for option in experiments.get(other).OPTIONS}
     arguments: dict[str, Any] = dict(getattr(experiment, "RECORD", {}) if recording else {})
     arguments |= options.chosen(name, experiment.OPTIONS, given, sorted(others))
     backend, nodes = given.backend, given.nodes
@@ -225,8 +219,7 @@ def _record(given: argparse.Namespace) -> int:
         print(f"{where} ...", flush=True)
         try:
             with told(folder, name) as save:
-                every = given.experiment == "all"
-                report = _measure(name, given, quiet=False, together=every, recording=True)
+                report = _measure(name, given, quiet=False, recording=True)
                 print(f"saved: {save(report)}", flush=True)
         except RuntimeError as error:  # the other experiments are still worth having
             failed.append(name)

@@ -73,9 +73,15 @@ class Profile:
 
             torch.cuda.synchronize()  # or the kernels still running would be missing
         collectives_end()
-        self._profiler.stop()
-        found = torch_compat.profiler_events(self._profiler)
-        self._profiler = None
+        found: list[Any] = []
+        try:
+            self._profiler.stop()
+            found = torch_compat.profiler_events(self._profiler)
+        except RuntimeError as error:  # torch 2.11, where another profiler inside has ended this one
+            if "not running" not in str(error):
+                raise
+        finally:
+            self._profiler = None
         return [raw for event in found if (raw := _raw(event, self._shapes))]
 
 
@@ -126,7 +132,7 @@ def _raw(event: Any, shapes: bool) -> RawEvent | None:
 def _shapes(event: Any) -> str:
     """The shapes of the tensors of a call such as '4x8, 8x8'; a list of tensors counts as its tensors."""
     found = []
-    for given in event.structured_input_shapes():
+    for given in torch_compat.event_shapes(event):
         tensors = given if given and isinstance(given[0], (list, tuple)) else [given]
         found += ["x".join(map(str, shape)) for shape in tensors if shape]
     return ", ".join(found)
