@@ -19,9 +19,9 @@ RUN = {
         " moves some collectives by default, and graphs of streams tie each event to the data behind it"
     ),
     "2.11.0": (
-        "of the quick tests five fail: shapes of collectives are not recorded, a compiled function travels to the ranks,"
-        " and there are no graphs of streams to look into or offload; compiling again on another thread crashes in torch"
-        " itself; slow tests and lessons were not run"
+        "of the quick tests five fail: shapes of collectives are not recorded, a compiled function travels to the"
+        " ranks, and there are no graphs of streams to look into or offload; compiling again on another thread crashes in"
+        " torch itself; slow tests and lessons were not run"
     ),
 }
 # Where a range comes from: each name was looked up in these wheels (Python 3.11; macOS, whose are the smallest, but
