@@ -20,8 +20,8 @@ RUN = {
     ),
     "2.11.0": (
         "of the quick tests five fail: shapes of collectives are not recorded, a compiled function travels to the"
-        " ranks, and there are no graphs of streams to look into or offload; compiling again on another thread crashes in"
-        " torch itself; slow tests and lessons were not run"
+        " ranks, and there are no graphs of streams to look into or offload; compiling again on another thread crashes"
+        " in torch itself; slow tests and lessons were not run"
     ),
 }
 # Where a range comes from: each name was looked up in these wheels (Python 3.11; macOS, whose are the smallest, but
