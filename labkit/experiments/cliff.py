@@ -225,7 +225,6 @@ def _summary(tables: dict[str, pd.DataFrame], variants: list[Variant]) -> pd.Dat
     import pandas as pd
 
     slowest = tables["samples"].groupby(["evidence", "variant", "round"], sort=False)["seconds"].max()
-    measured = {key[:2] for key in slowest.index}
     counts = tables["counts"]
     rows = []
     for variant in variants:
@@ -234,10 +233,11 @@ def _summary(tables: dict[str, pd.DataFrame], variants: list[Variant]) -> pd.Dat
         for column in ("regions", "breaks", "collectives", "graphs", "static_breaks"):
             row[column] = _one_or_range(mine[column])
         for evidence in tables["samples"]["evidence"].unique():
-            if (evidence, variant.letter) not in measured:
+            taken = slowest[evidence].get(variant.letter)
+            if taken is None:
                 row |= {f"{evidence}: ms": float("nan"), f"{evidence}: p10-p90": "not measured"}
                 continue
-            taken = slowest[evidence][variant.letter] * 1e3
+            taken = taken * 1e3
             row[f"{evidence}: ms"] = round(float(taken.median()), 2)
             row[f"{evidence}: p10-p90"] = f"{taken.quantile(0.1):.2f}-{taken.quantile(0.9):.2f}"
         rows.append(row)

@@ -33,9 +33,9 @@ def measure(
     from labkit.ranks import here
 
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if cache is not None and here().device == "cpu":
-        torch_compat.probe_cpu()  # in the usual folder, where the answer lies from the second time on
     if cache is not None:
+        if here().device == "cpu":
+            torch_compat.probe_cpu()  # in the usual folder, where the answer lies from the second time on
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     try:
         return _measure(variants, config, rounds, reduces, regional, talk, recorded)

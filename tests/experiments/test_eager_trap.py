@@ -13,7 +13,7 @@ from labkit.report import PerRank, Report
 
 FORWARD = 4  # collectives of one block
 # operations of one eager functional collective: itself, its wrapper, its wait; torch 2.15 wraps without an operation
-WRAPS = torch.torch_version.TorchVersion(torch.__version__) < "2.15"
+WRAPS = torch.__version__ < "2.15"
 EACH = 2 + WRAPS
 
 
