@@ -11,6 +11,7 @@ from typing import Any
 
 import cold_records
 import contract_records
+import gpu_records
 
 from labkit.study.checks import CHECKS
 from labkit.study.claims import load
@@ -769,9 +770,8 @@ CASES: dict[str, list[Record]] = {
     "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
 }  # fmt: skip
 
-BASE |= contract_records.BASE | cold_records.BASE
-CASES |= contract_records.CASES | cold_records.CASES
-BASE |= contract_records.BASE
+BASE |= contract_records.BASE | cold_records.BASE | gpu_records.BASE
+CASES |= contract_records.CASES | cold_records.CASES | gpu_records.CASES
 CASES |= {
     "routes.explicit_is_more_predictable": [
         {},
@@ -802,7 +802,6 @@ CASES |= {
         {"uneven": [UNEVEN, {"eager": ODD_ROWS, "compiled": ODD_ROWS}]},
     ],
 }
-CASES |= contract_records.CASES
 
 
 def patched(record: Record, patch: Record) -> Record:

@@ -18,7 +18,7 @@ from labkit.streams.program import Program
 from labkit.streams.simulator import simulate
 from labkit.streams.timeline import ARROWS, SPANS, Timeline
 
-__all__ = ["observe", "run_on_cuda"]
+__all__ = ["cycles_per_ms", "observe", "run_on_cuda"]
 
 ELEMENTS = 1 << 16  # of a buffer, float32, for each unit of its size
 
@@ -62,12 +62,12 @@ def run_on_cuda(program: Program, ms_per_unit: float = 1.0) -> Timeline:
     for i, op in enumerate(program.ops):
         if isinstance(op, (ops.Signal, ops.WaitSignal)):
             raise StreamError(f"{program.where(i)}: a program with flags can only be simulated")
-    run = _Run(program, ms_per_unit, _cycles_per_ms())
+    run = _Run(program, ms_per_unit, cycles_per_ms())
     run.warm()
     return run.timeline()
 
 
-def _cycles_per_ms() -> float:
+def cycles_per_ms() -> float:
     """How many cycles of `cuda_sleep` take a millisecond."""
     import torch
 

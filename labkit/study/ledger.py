@@ -66,6 +66,7 @@ class Ledger:
             f"torch {where.get('torch', '?')}, {where.get('hardware', '?')}, {where.get('date', '?')}"
         )
         parts.append("checks run on CPU ranks (gloo, shm, or a fake group that exchanges nothing)")
+        parts.append("those of rows that need GPUs run on GPUs")
         return "\n".join(parts)
 
     __str__ = text

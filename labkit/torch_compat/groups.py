@@ -102,8 +102,14 @@ def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
 
     Empty where this torch does not record. It can leave out what has ended, but never does so for gloo.
     """
-    dump = getattr(require("torch._C._distributed_c10d"), "_dump_fr_trace", None)
-    return [] if dump is None else pickle.loads(dump(True, stacks)).get("entries", [])
+    c10d = require("torch._C._distributed_c10d")
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    # NCCL's groups have a recorder of their own, which only builds with CUDA know
+    for dump in (getattr(c10d, name, None) for name in ("_dump_fr_trace", "_dump_nccl_trace")):
+        for entry in [] if dump is None else pickle.loads(dump(True, stacks)).get("entries", []):
+            key = tuple(entry.get(part) for part in ("time_created_ns", "pg_id", "profiling_name"))
+            found.setdefault(key, entry)
+    return sorted(found.values(), key=lambda entry: entry.get("time_created_ns", 0))
 
 
 def not_in_flight_record(backend: str) -> None:

@@ -17,6 +17,8 @@ from labkit.study.checks import (
     collectives,
     contract,
     cost,
+    cuda_handover,
+    cuda_streams,
     dtensor,
     endings,
     functional,
@@ -25,6 +27,8 @@ from labkit.study.checks import (
     guards,
     logs,
     membership,
+    nccl,
+    nccl_streams,
     redistribute,
     reference,
     rendezvous,
@@ -62,6 +66,7 @@ PARTS = (
     *(rendezvous, groups, symmetry, membership, training, backend, stream_graphs, stream_inside),
     *(stream_programs, stream_code, stream_offload, streams, logs, reference),
     *(contract, endings, suite, barriers, whole, growth, cold),
+    *(nccl, nccl_streams, cuda_streams, cuda_handover),
 )
 
 __all__ = ["CHECKS", "PARTS", "Bench", "Check", "Probe", "Result"]

@@ -66,20 +66,35 @@ class Bench:
     def __init__(self) -> None:
         self._ranks: dict[tuple, Ranks] = {}
 
-    def ranks(self, world_size: int = 2, backend: str = "gloo", **settings: Any) -> Ranks:
-        """CPU ranks of this size and backend. Raises what `Ranks` raises."""
-        key = (world_size, backend, *sorted(settings.items()))
+    def ranks(
+        self, world_size: int = 2, backend: str = "gloo", device: str = "cpu", **settings: Any
+    ) -> Ranks:
+        """Ranks of this size, backend and device. Raises what `Ranks` raises."""
+        key = (world_size, backend, device, *sorted(settings.items()))
         if key not in self._ranks:
             self._ranks[key] = Ranks(
-                world_size, "cpu", backend, **{"timeout": 120, "quiet": True, **settings}
+                world_size, device, backend, **{"timeout": 120, "quiet": True, **settings}
             )
         return self._ranks[key]
 
     def run(
-        self, function: Callable[..., Any], *arguments: Any, ranks: int = 2, backend: str = "gloo"
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        ranks: int = 2,
+        backend: str = "gloo",
+        device: str = "cpu",
     ) -> PerRank:
         """Call a function on shared ranks, without what torch writes to stderr meanwhile. Raises RankError."""
-        return self.ranks(ranks, backend).run(quietly, function, *arguments)
+        return self.ranks(ranks, backend, device).run(quietly, function, *arguments)
+
+    def on_gpus(self, function: Callable[..., Any], *arguments: Any) -> PerRank:
+        """Call a function on one rank a GPU over NCCL, two where there are two. Raises ValueError without a GPU."""
+        from labkit import hardware
+
+        return self.run(
+            function, *arguments, ranks=min(2, len(hardware.gpus())) or 1, backend="nccl", device="cuda"
+        )
 
     def __enter__(self) -> Bench:
         return self
