@@ -12,7 +12,7 @@ from labkit.experiments.options import ALSO, BLOCKS, ROUNDS, Option
 from labkit.experiments.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
-from labkit.timing import Verdict, check_rounds, compare, slowest
+from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,13 +205,10 @@ def _cold(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) -> 
 
 
 def _verdicts(samples: pd.DataFrame, variants: list[Variant]) -> list[Verdict]:
-    titles = {v.letter: v.title for v in variants}
+    titled = samples.assign(variant=samples["variant"].map({v.letter: v.title for v in variants}))
     verdicts = []
-    for evidence, rows in samples.groupby("evidence", sort=False):
-        taken = {
-            letter: slowest(f"{titles[letter]} [{evidence}]", dict(list(mine.groupby("rank")["seconds"])))
-            for letter, mine in rows.groupby("variant")
-        }
+    for evidence, rows in titled.groupby("evidence", sort=False):
+        taken = {title[0]: found for title, found in by_slowest(rows, "variant", f" [{evidence}]").items()}
         verdicts += [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
     return verdicts
 

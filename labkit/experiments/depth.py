@@ -12,7 +12,7 @@ from labkit.experiments.options import ROUNDS, Option
 from labkit.experiments.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-from labkit.timing import Verdict, bootstrap_interval, check_rounds, compare, median_interval, slowest
+from labkit.timing import Verdict, bootstrap_interval, by_slowest, check_rounds, compare, median_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -321,8 +321,5 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     deepest = samples["depth"].max()
     mine = samples[samples["depth"] == deepest]
-    taken = {
-        form: slowest(f"{form}, {deepest} blocks", {r: list(s) for r, s in rows.groupby("rank")["seconds"]})
-        for form, rows in mine.groupby("form", sort=False)
-    }
+    taken = by_slowest(mine, "form", f", {deepest} blocks")
     return [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]

@@ -16,7 +16,7 @@ from labkit.experiments.options import ROUNDS, Option
 from labkit.experiments.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
-from labkit.timing import Verdict, check_rounds, compare, slowest
+from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -268,10 +268,7 @@ def _verdicts(cost: pd.DataFrame) -> list[Verdict]:
     found = []
     calls = cost[cost["part"] == "calls"]
     if len(calls):
-        taken = {
-            what: slowest(str(what), {r: list(s) for r, s in rows.groupby("rank")["seconds"]})
-            for what, rows in calls.groupby("what", sort=False)
-        }
+        taken = by_slowest(calls, "what")
         base = taken["eager"]
         found = [compare(m, base) for what, m in taken.items() if what != "eager"]
         one = next(m for what, m in taken.items() if str(what).endswith("1 version"))

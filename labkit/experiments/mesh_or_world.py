@@ -11,7 +11,7 @@ from labkit.experiments.mesh_program import AGAIN, EVERY, ONCE, OUTSIDE
 from labkit.experiments.options import ROUNDS
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
-from labkit.timing import Verdict, check_rounds, compare, noise_floor, slowest
+from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,10 +187,7 @@ def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     """Each form with rank 0 in the step against rank 0 outside, held against how far 'outside' strays from itself."""
     found = []
     for evidence, rows in samples[samples["rank"] > 0].groupby("evidence", sort=False):
-        taken = {
-            form: slowest(f"{form} [{evidence}]", dict(list(mine.groupby("rank")["seconds"])))
-            for form, mine in rows.groupby("variant", sort=False)
-        }
+        taken = by_slowest(rows, "variant", f" [{evidence}]")
         floor = noise_floor(taken[AGAIN], taken[OUTSIDE])
         found += [compare(taken[form], taken[OUTSIDE], floor=floor) for form in (ONCE, EVERY)]
     return found

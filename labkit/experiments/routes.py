@@ -9,7 +9,7 @@ from labkit.experiments import routes_ranks
 from labkit.experiments.options import ROUNDS, Option
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
-from labkit.timing import Verdict, check_rounds, compare, slowest
+from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,10 +144,7 @@ def _report(
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     verdicts = []
     for (evidence, kind, size), rows in samples.groupby(["evidence", "kind", "size"], sort=False):
-        taken = {
-            way: slowest(f"{way} [{evidence}; {kind}, {size}]", dict(list(mine.groupby("rank")["seconds"])))
-            for way, mine in rows.groupby("way")
-        }
+        taken = by_slowest(rows, "way", f" [{evidence}; {kind}, {size}]")
         verdicts += [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
     return verdicts
 

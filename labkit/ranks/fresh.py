@@ -18,21 +18,19 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from labkit.ranks.process import Process, StartError, now, plumbing
+from labkit.ranks.process import Process, Starter, StartError, now, plumbing
 
 START = "from labkit.ranks import fresh; fresh.main()"
 WHY = "every rank is a fresh interpreter and imports torch itself, which takes seconds"
 
 
-class Interpreters:
+class Interpreters(Starter):
     """Starts ranks as fresh interpreters and hears how they ended; takes the place of the zygote's `Spawner`."""
 
     answer_s = 10.0  # the first look at collectives makes torch import its compiler
-    host = "127.0.0.1"
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.ended: dict[int, int] = {}
+        super().__init__()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._rank_end, self._lifeline = os.pipe()  # nothing is ever written to it
 
@@ -60,10 +58,6 @@ class Interpreters:
                     return False
         self.hear()
         return True
-
-    def place(self, rank: int) -> dict[str, Any]:
-        """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
-        return {}
 
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
         """Start one rank; rank 0 gets the rendezvous store's listening socket.
@@ -100,15 +94,6 @@ class Interpreters:
                     (os.killpg if group else os.kill)(pid, number)
                 except ProcessLookupError:
                     pass
-
-    def kill(self, processes: list[Process], limit: float = 2.0) -> None:
-        """End ranks for good: kill their process groups, wait until they are reaped, close their files."""
-        pids = [p.pid for p in processes]
-        self.signal(pids, signal.SIGKILL, group=True)
-        self.wait_ended(pids, limit)
-        for process in processes:
-            process.code = self.ended.pop(process.pid, None)
-            process.close()
 
     def close(self) -> None:
         """End every rank that is left."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from labkit.ranks import wire
 
@@ -45,6 +47,42 @@ class Process:
     def last_words(self) -> str:
         """The stacks that the rank wrote as a fatal signal (SIGSEGV, SIGABRT, ...) ended it; '' otherwise."""
         return os.pread(self.crash, 1 << 16, 0).decode(errors="replace")
+
+
+class Starter:
+    """What both ways of starting ranks on this machine share: `Spawner` forks them, `Interpreters` start anew."""
+
+    host = "127.0.0.1"  # where the rendezvous store of its ranks listens
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.ended: dict[int, int] = {}
+
+    def place(self, rank: int) -> dict[str, Any]:
+        """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
+        return {}
+
+    def reaches(self) -> bool:
+        """Whether ranks can still be told something."""
+        return True
+
+    def signal(self, pids: list[int], number: int, group: bool = False) -> None:
+        """Send a signal to ranks (with `group`, to everything they started too)."""
+        raise NotImplementedError
+
+    def wait_ended(self, pids: list[int], limit: float) -> bool:
+        """Wait until ranks are reaped; False when that takes longer than `limit` seconds."""
+        raise NotImplementedError
+
+    def kill(self, processes: list[Process], limit: float = 2.0) -> None:
+        """End ranks for good: kill their process groups, wait until they are reaped, close their files."""
+        if self.reaches():
+            pids = [p.pid for p in processes]
+            self.signal(pids, signal.SIGKILL, group=True)
+            self.wait_ended(pids, limit)
+        for process in processes:
+            process.code = self.ended.pop(process.pid, None)
+            process.close()
 
 
 @contextmanager

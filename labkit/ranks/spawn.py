@@ -6,7 +6,6 @@ import atexit
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -17,21 +16,20 @@ from typing import Any
 
 from labkit import torch_compat
 from labkit.ranks import wire
-from labkit.ranks.process import Process, StartError, now, plumbing
+from labkit.ranks.process import Process, Starter, StartError, now, plumbing
 
 # what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
 PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.ranks.shm", "labkit.graphs")
 START_LIMIT_S = 120.0
 
 
-class Spawner:
+class Spawner(Starter):
     """One zygote and the ranks it forked. Use `shared()`; a second kernel has its own."""
 
     answer_s = 2.0  # how long a stuck rank has to say where it stands
-    host = "127.0.0.1"  # where the rendezvous store of its ranks listens
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        super().__init__()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         in_main = threading.current_thread() is threading.main_thread()
         # the parent-death signal fires when the *thread* that started the zygote ends: only the main one will do
@@ -56,7 +54,6 @@ class Spawner:
         theirs.close()
         self.sock = ours
         self.ready = False
-        self.ended: dict[int, int] = {}
         self._pids: dict[int, int] = {}
         self._failed: dict[int, str] = {}
         self._ticket = 0
@@ -101,10 +98,6 @@ class Spawner:
             return False
         return True
 
-    def place(self, rank: int) -> dict[str, Any]:
-        """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
-        return {}
-
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
         """Fork one rank and return its process; rank 0 gets the rendezvous store's listening socket.
 
@@ -132,15 +125,9 @@ class Spawner:
             except OSError:
                 pass
 
-    def kill(self, processes: list[Process], limit: float = 2.0) -> None:
-        """End ranks for good: kill their process groups, wait until they are reaped, close their files."""
-        if self.sock.fileno() >= 0:  # else the zygote was closed first, as at exit, and took its ranks along
-            pids = [p.pid for p in processes]
-            self.signal(pids, signal.SIGKILL, group=True)
-            self.wait_ended(pids, limit)
-        for process in processes:
-            process.code = self.ended.pop(process.pid, None)
-            process.close()
+    def reaches(self) -> bool:
+        """Whether the zygote was not closed first, as at exit: it takes its ranks along."""
+        return self.sock.fileno() >= 0
 
     def close(self) -> None:
         """End the zygote and every rank it forked."""

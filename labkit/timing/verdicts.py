@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "CONFIDENCE",
     "Measurement",
     "Verdict",
     "bootstrap_interval",
+    "by_slowest",
     "compare",
     "median_interval",
     "noise_floor",
@@ -259,3 +263,21 @@ def slowest(name: str, per_rank: Mapping[int, Sequence[float]]) -> Measurement:
     # each rank's samples are checked before the maximum could hide a NaN
     each = [Measurement(f"{name}, rank {rank}", tuple(samples)).samples for rank, samples in per_rank.items()]
     return Measurement(name, tuple(max(together) for together in zip(*each, strict=True)))
+
+
+def by_slowest(samples: pd.DataFrame, column: str, where: str = "") -> dict[Any, Measurement]:
+    """A measurement for each value of `column`, out of a table with the columns `rank` and `seconds`; see `slowest`.
+
+    The value is a measurement's name, with `where` behind it. Raises what `slowest` raises.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"way": list("aabb"), "rank": [0, 1, 0, 1], "seconds": [0.25, 0.5, 0.75, 0.5]})
+    >>> by_slowest(table, "way", " [cpu]")["b"]
+    Measurement(name='b [cpu]', samples=(0.75,))
+    """
+    return {
+        value: slowest(
+            f"{value}{where}", {rank: list(taken) for rank, taken in rows.groupby("rank")["seconds"]}
+        )
+        for value, rows in samples.groupby(column, sort=False)
+    }

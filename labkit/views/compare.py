@@ -104,7 +104,7 @@ def _timing_rows(
         )
         ax.annotate(
             said,
-            (1, 0),
+            (1, 1),  # above the rows, where no point can lie
             (0, 3),
             "axes fraction",
             "offset points",
