@@ -59,7 +59,7 @@ class Story:
 
     def of(self, event: Event) -> Known | None:
         """The compile that had this event's raw id at its time."""
-        before = [k for k in self.by_raw_id.get(event.compile_id, ()) if k.compile.started <= _seen(event)]
+        before = [k for k in self.by_raw_id.get(event.compile_id, ()) if _there(k.compile, event)]
         return before[-1] if before else None
 
     def unwatched(self, raw_id: str) -> str:
@@ -123,7 +123,7 @@ def tell(events: Sequence[Event], watch: Watch, began: float, names: Names) -> S
     unwatched: set[str] = set()
     for event in events:
         if event.compile_id:
-            before = [c for c in by_raw_id.get(event.compile_id, ()) if c.started <= _seen(event)]
+            before = [c for c in by_raw_id.get(event.compile_id, ()) if _there(c, event)]
             if before:
                 ran.add(id(before[-1]))
             else:
@@ -146,9 +146,13 @@ def tell(events: Sequence[Event], watch: Watch, began: float, names: Names) -> S
     return story
 
 
-def _seen(event: Event) -> float:
-    """When, at the latest, an event's compile had started: seconds since the epoch."""
-    return (event.end if event.kind == "compile" else event.start) / 1e9 + _CLOCK_SLACK_S
+def _there(c: Compile, event: Event) -> bool:
+    """Whether this compile can be the event's own: it had begun when a compile ended, or when code was entered."""
+    if event.kind == "compile":
+        return c.started <= event.end / 1e9 + _CLOCK_SLACK_S
+    # Ids begin anew when Dynamo is reset, and the next 0/0 can begin within the slack behind the last call of this one:
+    # so half of its time has to have passed as well (all of it would be too much, it counts from before the start).
+    return c.started + (c.seconds or 0.0) / 2 <= event.start / 1e9 + _CLOCK_SLACK_S
 
 
 def _known(here: str, c: Compile, everything: Sequence[Compile], during: bool, names: Names) -> Known:

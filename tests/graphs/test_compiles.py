@@ -10,6 +10,9 @@ import torch
 import labkit
 from labkit import torch_compat
 from labkit.graphs import watch as watching
+from labkit.graphs.names import Names
+from labkit.graphs.story import tell
+from labkit.trace import Event
 
 
 def line_of(function, text: str) -> int:
@@ -103,6 +106,34 @@ def test_a_reused_compile_id_names_the_code_that_ran():
     regions = rec.events[rec.events["kind"] == "region"]
     assert regions[["name", "compile_id"]].values.tolist() == [["first", "0/0"], ["second", "0/0 (2)"]]
     assert rec.graphs["calls"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("begins_ms", "takes_ms", "owner"),
+    [
+        (
+            1.4,
+            30,
+            "first",
+        ),  # Dynamo was reset behind the call: the other one's compile begins within the clocks' slack
+        (-40, 30, "second"),
+        (
+            -20,
+            24,
+            "second",
+        ),  # a compile's time counts from before its start, so that it seems to end later than here
+    ],
+)
+def test_a_call_belongs_to_the_compile_that_was_done_when_it_began(begins_ms, takes_ms, owner):
+    at = 1_795_000_000.0
+    other = at + begins_ms / 1e3
+    watched = watching.Watch()
+    for epoch, name, started, seconds in ((0, "first", at - 5, 0.03), (1, "second", other, takes_ms / 1e3)):
+        watched.compiles[epoch, "0/0"] = watching.Compile(
+            epoch, "0/0", started, finished=True, co_name=name, has_code=True, seconds=seconds
+        )
+    call = Event("region", "", int(at * 1e9), int(at * 1e9) + 50_000, "main", 0, 0, "0/0")
+    assert tell([call], watched, at, Names()).of(call).name == owner
 
 
 def test_code_compiled_before_anyone_listened_still_has_its_name():
