@@ -7,6 +7,8 @@ import tempfile
 
 import pytest
 
+from labkit import hardware
+
 _home = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
@@ -17,3 +19,14 @@ def pytest_configure(config):
 
 def pytest_unconfigure(config):
     config.stash[_home].cleanup()
+
+
+# examples that need a torch with graphs of streams
+STREAM_GRAPHS = ("labkit.streams.inside.look", "labkit.streams.offload.offloaded")
+
+
+def pytest_collection_modifyitems(items):
+    if hardware.torch_version().startswith("2.11."):
+        for item in items:
+            if item.name in STREAM_GRAPHS:
+                item.add_marker(pytest.mark.skip(reason="torch 2.11 has no graphs of streams"))

@@ -28,14 +28,22 @@ def positive(name: str, value: Any, none: bool = False) -> float | None:
 
 def travel(value: Any, what: str) -> bytes:
     """The value as bytes. Raises ValueError naming `what` and why it cannot travel."""
+    stays = "a compiled object stays in its process: call torch.compile inside the function"
+    if _compiled(value):  # torch 2.11 would let it go, and call it wrongly there
+        raise ValueError(f"{what} cannot travel to the ranks: {stays}")
     try:
         return wire.dumps(value)
     except Exception as error:
-        hint = ""
-        if hasattr(value, "_torchdynamo_orig_callable") or type(value).__name__ == "OptimizedModule":
-            hint = "; a compiled object stays in its process: call torch.compile inside the function"
+        hint = f"; {stays}" if type(value).__name__ == "OptimizedModule" else ""
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{what} cannot travel to the ranks: {reason}{hint}") from None
+
+
+def _compiled(value: Any) -> bool:
+    """Whether it is a function of torch.compile's; what `torch.compiler.disable` made looks alike, and travels."""
+    return hasattr(value, "_torchdynamo_orig_callable") and not (
+        getattr(value, "_torchdynamo_disable", False) or type(value).__name__ == "OptimizedModule"
+    )
 
 
 def follow_edits(fn: Callable[..., Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from labkit import hardware
 from labkit.graphs import merge
 
 
@@ -144,6 +145,9 @@ def test_collectives_of_another_shape_are_where_they_part(ranks):
         return rec
 
     found = merge(ranks.run(different)).first_difference()
+    if hardware.torch_version().startswith("2.11."):  # it keeps no shapes of lists of tensors
+        assert found is None
+        return
     assert str(found) == (
         "forward 0, step 1: rank 0: collective all_reduce of 2x3; rank 1: collective all_reduce of 3x2"
     )
