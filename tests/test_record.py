@@ -46,7 +46,7 @@ def test_the_second_time_only_what_is_missing_is_measured(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("torch", "2.12.0"), ("commit", "fedcba987654"), ("commit", "0123+changes")]
+    ("key", "value"), [("torch", "2.99.0"), ("commit", "fedcba987654"), ("commit", "0123+changes")]
 )
 def test_another_torch_commit_or_a_changed_tree_is_measured_anew(
     measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str

@@ -121,15 +121,7 @@ def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
 
 def _settings() -> dict[str, dict[str, Any]]:
     """The settings of Inductor behind each way; times of nodes are stated, so that all ranks choose alike."""
-    prefix = "aten_distributed_optimizations."
     passes = ["raise_comms", "sink_waits"]
-    scheduling = {
-        f"{prefix}enable_overlap_scheduling": True,
-        f"{prefix}custom_runtime_estimation": _milliseconds,
-        f"{prefix}compute_estimator": "analytical",
-        f"{prefix}max_memory_increase_gb": 10.0,
-        f"{prefix}pre_bucketing_fsdp_collectives": False,
-    }
     return {
         DEFAULT: {},
         SWITCH: {"reorder_for_compute_comm_overlap": True},
@@ -138,7 +130,7 @@ def _settings() -> dict[str, dict[str, Any]]:
             "reorder_for_compute_comm_overlap_passes": passes,
             "estimate_op_runtime": lambda node: 15.0 if "all_gather" in str(node.node) else 20.0,
         },
-        SCHEDULING: {**scheduling, f"{prefix}collective_bucketing": False},
+        SCHEDULING: torch_compat.overlap_scheduling(custom_runtime_estimation=_milliseconds),
     }
 
 

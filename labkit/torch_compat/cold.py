@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from labkit.torch_compat.compiler import patched
 from labkit.torch_compat.recording import trace_logger
 from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 
@@ -154,11 +155,14 @@ def precompile(module: Any, inputs: Sequence[Any], path: str) -> None:
     """Compile a module's forward for `inputs` without running it, and save it (`aot_compile`, experimental)."""
     import torch
 
-    compiled: Any = torch.compile(module, fullgraph=True)
-    forward = compiled.forward
-    if not hasattr(forward, "aot_compile"):
-        raise UnsupportedTorch(f"torch {torch.__version__} has no aot_compile on what torch.compile returns")
-    forward.aot_compile((tuple(inputs), {})).save_compiled_function(path)
+    with patched("_dynamo.config", enable_aot_compile=True):  # off by default in torch 2.11
+        compiled: Any = torch.compile(module, fullgraph=True)
+        forward = compiled.forward
+        if not hasattr(forward, "aot_compile"):
+            raise UnsupportedTorch(
+                f"torch {torch.__version__} has no aot_compile on what torch.compile returns"
+            )
+        forward.aot_compile((tuple(inputs), {})).save_compiled_function(path)
 
 
 def load_precompiled(path: str) -> Any:

@@ -132,6 +132,23 @@ def no_default_overlap() -> dict[str, Any]:
     return {"aten_distributed_optimizations.enable_simple_overlap": False} if there else {}
 
 
+def overlap_scheduling(**more: Any) -> dict[str, Any]:
+    """Settings for `patched("inductor.config")`: overlap scheduling by estimates, merging nothing.
+
+    more: further settings of `aten_distributed_optimizations`. torch 2.11 lacks two of these.
+    """
+    there = require("torch._inductor.config").aten_distributed_optimizations
+    wanted = {
+        "enable_overlap_scheduling": True,
+        "max_memory_increase_gb": 10.0,
+        "collective_bucketing": False,
+        **more,
+    }
+    later = {"compute_estimator": "analytical", "pre_bucketing_fsdp_collectives": False}
+    wanted |= {name: value for name, value in later.items() if hasattr(there, name)}
+    return {f"aten_distributed_optimizations.{name}": value for name, value in wanted.items()}
+
+
 @contextlib.contextmanager
 def ddp_mode(mode: str) -> Iterator[None]:
     """A context in which DDP is built and compiled by this `optimize_ddp`, and after which nothing of it is left.

@@ -12,8 +12,8 @@ from labkit.experiments import calls, eager_trap, trap_ranks, trap_tables
 from labkit.report import PerRank, Report
 
 FORWARD = 4  # collectives of one block
-# operations of one eager functional collective: itself, its wrapper, its wait; torch 2.15 wraps without an operation
-WRAPS = torch.__version__ < "2.15"
+# operations of one eager functional collective: itself, its wrapper, its wait; torch 2.14 wraps without one
+WRAPS = torch.__version__ < "2.14"
 EACH = 2 + WRAPS
 
 

@@ -58,7 +58,7 @@ def test_kept_results_come_back_with_where_and_when_they_were_made():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("torch", "2.12.0"),
+        ("torch", "2.99.0"),
         ("commit", "fedcba987654"),
         ("commit", "0123456789ab+changes"),
         ("hardware", "1x H200"),

@@ -17,7 +17,6 @@ __all__ = ["WAYS", "run"]
 
 DEFAULT, BUCKETED, REORDERED, SCHEDULED = "as written", "bucketed", "reordered", "overlap scheduling"
 WAYS = (DEFAULT, BUCKETED, REORDERED, SCHEDULED)
-PREFIX = "aten_distributed_optimizations."
 CALLS = re.compile(
     r"(all_gather_into_tensor(?:_out)?|reduce_scatter_tensor|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()"
 )
@@ -65,6 +64,8 @@ def run(
 
 
 def _settings(way: str) -> dict[str, Any]:
+    from labkit import torch_compat
+
     # times of nodes are stated, so that all ranks choose alike and nothing is measured on the way
     if way == BUCKETED:
         return {"bucket_all_gathers_fx": "all", "bucket_reduce_scatters_fx": "all"}
@@ -75,13 +76,7 @@ def _settings(way: str) -> dict[str, Any]:
             "estimate_op_runtime": _estimate,
         }
     if way == SCHEDULED:
-        return {
-            f"{PREFIX}enable_overlap_scheduling": True,
-            f"{PREFIX}compute_estimator": "analytical",
-            f"{PREFIX}max_memory_increase_gb": 10.0,
-            f"{PREFIX}collective_bucketing": False,
-            f"{PREFIX}pre_bucketing_fsdp_collectives": False,
-        }
+        return torch_compat.overlap_scheduling()
     return {}
 
 
