@@ -155,7 +155,7 @@ def precompile(module: Any, inputs: Sequence[Any], path: str) -> None:
     """Compile a module's forward for `inputs` without running it, and save it (`aot_compile`, experimental)."""
     import torch
 
-    with patched("_dynamo.config", enable_aot_compile=True):  # off by default in torch 2.11
+    with patched("dynamo.config", enable_aot_compile=True):  # off by default in torch 2.11
         compiled: Any = torch.compile(module, fullgraph=True)
         forward = compiled.forward
         if not hasattr(forward, "aot_compile"):
