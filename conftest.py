@@ -22,7 +22,11 @@ def pytest_unconfigure(config):
 
 
 # examples that need a torch with graphs of streams
-STREAM_GRAPHS = ("labkit.streams.inside.look", "labkit.streams.offload.offloaded")
+STREAM_GRAPHS = (
+    "labkit.streams.captured.capture",
+    "labkit.streams.inside.look",
+    "labkit.streams.offload.offloaded",
+)
 
 
 def pytest_collection_modifyitems(items):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from labkit import torch_compat
+from labkit import hardware, torch_compat
 from labkit.ranks import RankError, Ranks
 from labkit.streams import StreamError, captured, offload, recapture, shipped
 
@@ -113,7 +113,8 @@ def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_strea
 
 def test_a_torch_without_the_operators_has_no_streams(monkeypatch):
     found = torch_compat.stream_table()
-    assert torch_compat.has_stream_graphs() == all(there for _, _, there in found[3:6])
+    named = all(there for _, _, there in found[3:6])  # torch 2.11 has the names, and no streams in its graphs
+    assert torch_compat.has_stream_graphs() == (named and not hardware.torch_version().startswith("2.11."))
     monkeypatch.setattr(torch_compat.streams, "stream_table", lambda: [(a, b, "") for a, b, _ in found])
     assert not torch_compat.has_stream_graphs()
 
@@ -216,5 +217,6 @@ def test_an_error_of_a_look_is_raised(monkeypatch):
             return [look(*arguments)]
 
     monkeypatch.setattr(captured, "Ranks", Child)
+    monkeypatch.setattr(torch_compat, "has_stream_graphs", lambda: True)
     with pytest.raises(StreamError, match="no such node"):
         captured.in_a_child(lambda: StreamError("no such node"), timeout=15)
