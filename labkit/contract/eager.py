@@ -40,7 +40,7 @@ def dispatched(call: Callable[[], Any]) -> Counter[str]:
     from torch.profiler import ProfilerActivity, profile, record_function
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or the profiler's first start writes a line to stderr
-    with profile(activities=[ProfilerActivity.CPU]) as prof:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as prof:  # or torch 2.12 warns
         with record_function(_MARK):
             call()
         # gloo's threads write a collective's end into the profile; a copy of this file does not wait for that

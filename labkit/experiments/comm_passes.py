@@ -145,6 +145,7 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
     import torch
     import torch.distributed as dist
 
+    from labkit.experiments.harness import quiet_stderr
     from labkit.graphs import record
     from labkit.ranks import here
 
@@ -174,6 +175,7 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
             code = gather_and_multiply.__code__.replace(co_name=f"gather_and_multiply_{number}")
             own = types.FunctionType(code, globals(), code.co_name, None, gather_and_multiply.__closure__)
             with (
+                quiet_stderr(),  # torch 2.11 warns of its own deprecated names
                 torch_compat.no_compile_caches(),
                 torch_compat.patched("inductor.config", **settings),
                 record(stages=True) as rec,

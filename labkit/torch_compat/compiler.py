@@ -135,7 +135,8 @@ def no_default_overlap() -> dict[str, Any]:
 def overlap_scheduling(**more: Any) -> dict[str, Any]:
     """Settings for `patched("inductor.config")`: overlap scheduling by estimates, merging nothing.
 
-    more: further settings of `aten_distributed_optimizations`. torch 2.11 lacks two of these.
+    more: further settings of `aten_distributed_optimizations`. torch 2.11 lacks two of these: it times products on
+    a GPU where this asks for an estimate, so that there each takes 1 ms unless `more` says otherwise.
     """
     there = require("torch._inductor.config").aten_distributed_optimizations
     wanted = {
@@ -146,7 +147,15 @@ def overlap_scheduling(**more: Any) -> dict[str, Any]:
     }
     later = {"compute_estimator": "analytical", "pre_bucketing_fsdp_collectives": False}
     wanted |= {name: value for name, value in later.items() if hasattr(there, name)}
+    if not hasattr(there, "compute_estimator"):
+        wanted.setdefault("custom_runtime_estimation", _one_millisecond)
     return {f"aten_distributed_optimizations.{name}": value for name, value in wanted.items()}
+
+
+def _one_millisecond(node: Any, override_size: Any = None) -> float | None:
+    from torch.utils.flop_counter import flop_registry
+
+    return 1.0 if getattr(node.target, "overloadpacket", None) in flop_registry else None
 
 
 @contextlib.contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,9 +77,14 @@ def profiler_running() -> bool:
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 
+@functools.cache
 def quiet_profiler() -> None:
-    """Keep kineto from writing 'profiler_start' to stderr; it reads this once, when it first starts."""
+    """Keep kineto from writing 'profiler_start' to stderr; it reads this once, when it first starts.
+
+    torch 2.11 and 2.12 also warn at every first start about a second one: 'Profiler clears events'.
+    """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    warnings.filterwarnings("ignore", message="Warning: Profiler clears events at the end of each cycle")
 
 
 def profiler_events(profiler: Any) -> list[Any]:
