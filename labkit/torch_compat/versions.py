@@ -23,8 +23,9 @@ RUN = {
     ),
     "2.12.0": "the quick tests passed; slow tests and lessons were not run",
     "2.11.0": (
-        "the lessons ran and the quick tests passed, slow tests were not run; shapes of collectives are not recorded,"
-        " there are no graphs of streams but those shipped, and compiling again on another thread crashes in torch itself"
+        "the lessons ran and the quick tests passed, slow tests were not run; shapes of collectives are not"
+        " recorded, there are no graphs of streams but those shipped, and compiling again on another thread crashes in"
+        " torch itself"
     ),
 }
 # Where a range comes from: each name was looked up in these wheels (Python 3.11; macOS, whose are the smallest, but
