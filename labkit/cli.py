@@ -144,13 +144,14 @@ def _measure(name: str, given: argparse.Namespace, quiet: bool, recording: bool 
     arguments: dict[str, Any] = dict(getattr(experiment, "RECORD", {}) if recording else {})
     arguments |= options.chosen(name, experiment.OPTIONS, given, sorted(others))
     backend, nodes = given.backend, given.nodes
+    device = getattr(experiment, "DEVICE", "auto") if given.device == "auto" else given.device
     needs = getattr(experiment, "RANKS", 2)
     count = given.ranks if given.ranks is not None else nodes.launch.world_size if nodes else needs
     local = nodes.launch.local_world_size if nodes else count
-    if backend == "auto" and hardware.choose(local, given.device).device == "cpu":
+    if backend == "auto" and hardware.choose(local, device).device == "cpu":
         backend = experiment.LINK if count >= 2 and not (nodes and nodes.count > 1) else "gloo"
     start = nodes or "auto"
-    with Ranks(count, given.device, backend, timeout=None, quiet=quiet, start=start) as ranks:
+    with Ranks(count, device, backend, timeout=None, quiet=quiet, start=start) as ranks:
         report = experiment.run(ranks, talk=not quiet, **arguments)
     if nodes:
         report.provenance["launched"] = {"by": "torchrun", "machines": nodes.machines()}
@@ -221,7 +222,7 @@ def _record(given: argparse.Namespace) -> int:
             with told(folder, name) as save:
                 report = _measure(name, given, quiet=False, recording=True)
                 print(f"saved: {save(report)}", flush=True)
-        except RuntimeError as error:  # the other experiments are still worth having
+        except (RuntimeError, ValueError) as error:  # the other experiments are still worth having
             failed.append(name)
             print(f"labkit: {name}: {error}", file=sys.stderr, flush=True)
         progress.running(folder, name).unlink(missing_ok=True)

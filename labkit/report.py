@@ -86,8 +86,14 @@ class Report:
         return pkgutil.resolve_name(self.view)(self, *args, **kwargs)
 
     def recorded(self) -> Report:
-        """The same report, labelled with the machine and day it was recorded on instead of as a live run."""
-        hardware = self.provenance.get("hardware", "unknown hardware")
+        """The same report, labelled with the machine and day it was recorded on instead of as a live run.
+
+        One that ran on the CPU of a machine with GPUs says so.
+        """
+        hardware = str(self.provenance.get("hardware", "unknown hardware"))
+        on_cpu = self.provenance.get("device") == "cpu" or "· cpu" in self.label
+        if on_cpu and self.provenance.get("gpus"):
+            hardware = f"the CPU beside {hardware}"
         date = str(self.provenance.get("date", "unknown date"))[:10]
         return replace(self, label=f"recorded on {hardware}, {date}")
 

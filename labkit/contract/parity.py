@@ -38,8 +38,8 @@ class ParityError(ContractError):
 def versions() -> dict[str, str]:
     """What this rank runs on, as far as it changes graphs or kernels: Python, torch, CUDA, device, global switches.
 
-    >>> sorted(versions())[:2]
-    ['cuda', 'default dtype']
+    >>> "torch" in versions(), "default dtype" in versions()
+    (True, True)
     """
     import torch
 
@@ -52,7 +52,7 @@ def versions() -> dict[str, str]:
         "default dtype": str(torch.get_default_dtype()),
         "grad enabled": str(torch.is_grad_enabled()),
     }
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # asking would make a context, and a rank on the CPU is to have none
         found["device"] = torch.cuda.get_device_name()
         found["capability"] = str(torch.cuda.get_device_capability())
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 # every name here is a module with TITLE, QUESTION, SOURCE, run(ranks, ...) -> Report, LINK (the backend that `auto`
 # means on a CPU), OPTIONS (what the command line may tell `run`) and, where it needs more than two ranks, RANKS;
+# DEVICE, where there is one, is the device its programs are written for: what `auto` means, GPUs or not;
 # RECORD, where there is one, is what a recording takes beyond `run`'s defaults;
 # `passed(report)`, where there is one, is False for a report that makes a command fail. One that is a suite has PARTS,
 # its tests by name: `suite/test` runs that one.

@@ -30,7 +30,7 @@ from labkit.experiments.cold_ranks import (
 )
 from labkit.experiments.dimensions import choose
 from labkit.experiments.guards import FRESH, FULL
-from labkit.experiments.options import ROUNDS, Option
+from labkit.experiments.options import ROUNDS, Option, on_cpu
 from labkit.experiments.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -43,6 +43,7 @@ TITLE = "Cold and warm: what the first call costs"
 QUESTION = "What does the first call cost, and which ways to pay it before there are?"
 SOURCE = "topic 12, experiment 6; the compile post, core claims 1, 10 and 11"
 LINK = "shm"
+DEVICE = "cpu"
 OPTIONS = (
     Option("form", str, f"only these: {', '.join(FORMS)}; may be given again", "NAME", many=True),
     Option("requests", int, "requests that are timed, the first included (default 100)"),
@@ -141,10 +142,7 @@ def run(
 def _check(ranks: Ranks) -> None:
     from labkit import torch_compat
 
-    if ranks.device != "cpu":
-        raise ValueError(
-            f"this measures on the CPU, where Inductor builds C++, and got ranks on {ranks.device}"
-        )
+    on_cpu(ranks)  # where Inductor builds C++
     if not isinstance(ranks, Ranks):
         raise ValueError("this starts fresh processes for every way, which it cannot do under torchrun")
     if not torch_compat.has_cpp_compiler():

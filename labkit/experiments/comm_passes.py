@@ -145,7 +145,7 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
     import torch
     import torch.distributed as dist
 
-    from labkit.experiments.harness import quiet_stderr
+    from labkit.experiments.harness import quiet_stderr, settled
     from labkit.graphs import record
     from labkit.ranks import here
 
@@ -186,6 +186,6 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
             calls = CALLS.findall(text[text.index("def call(") :])
             order[way] = [WORDS.get(call, call.replace("_into_tensor", "")) for call in calls]
             right[way] = bool(torch.allclose(got, expected, atol=1e-4))
-            ways[way] = functools.partial(compiled, x, weights)
+            ways[way] = settled(functools.partial(compiled, x, weights))
         samples = interleave(ways, rounds=rounds, barrier=dist.barrier)
     return {"order": order, "right": right, "samples": {way: list(m.samples) for way, m in samples.items()}}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.guards import COMPILERS, FRESH, FULL
-from labkit.experiments.options import ROUNDS, Option
+from labkit.experiments.options import ROUNDS, Option, on_cpu
 from labkit.experiments.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -21,6 +21,7 @@ TITLE = "Compile time over depth"
 QUESTION = "How does the first call grow with depth, and what do regions do about it?"
 SOURCE = "topic 12, experiment 3 and 'regional compilation'; the compile post, core claim 5"
 LINK = "shm"
+DEVICE = "cpu"
 OPTIONS = (
     Option("depths", str, "blocks of the models, such as 1,2,4,8 or 2:12:2 (default 1,2,4,8)", "LIST"),
     ROUNDS,
@@ -78,6 +79,7 @@ def run(
     if compiler not in COMPILERS:
         raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
     check_rounds(rounds)
+    on_cpu(ranks)
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
         "compiler": compiler, "rounds": rounds, "forms": list(forms),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.drills import DRILLS, Drill, Site
 from labkit.experiments.harness import quiet_stderr
-from labkit.experiments.options import Option
+from labkit.experiments.options import Option, on_cpu
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 
@@ -21,6 +21,7 @@ TITLE = "Drill by defence: one rank differs"
 QUESTION = "What does a rank that differs do to the others, and which defence notices before it does?"
 SOURCE = "topic 12, experiment 2, rank-parity invariants and gotchas"
 LINK = "gloo"
+DEVICE = "cpu"
 OPTIONS = (
     Option("drill", str, f"only these drills: {', '.join(DRILLS)}; may be given again", "NAME", many=True),
 )
@@ -91,6 +92,7 @@ def run(
             raise ValueError(f"unknown defence {name!r}: there is {', '.join(DEFENCES)}")
     if "none" not in defences:
         raise ValueError("a defence is judged against 'none': it has to be among them")
+    on_cpu(ranks)
     settings: dict[str, Any] = {"timeout": TIMEOUT_S, "quiet": True, "live": False, "stall": stall}
     whole: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.experiments import guard_ranks
 from labkit.experiments.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
 from labkit.experiments.guard_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP, REUSED
-from labkit.experiments.options import ROUNDS, Option
+from labkit.experiments.options import ROUNDS, Option, on_cpu
 from labkit.experiments.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
@@ -25,6 +25,7 @@ TITLE = "Guards and shapes: what compiles again"
 QUESTION = "Which changes from call to call make it compile again, and which of them have to be frozen?"
 SOURCE = "topic 12, experiment 3; the compile post, core claim 3"
 LINK = "gloo"
+DEVICE = "cpu"
 COMPILERS = ("eager", "aot_eager", "inductor")
 FULL = Option("full", bool, "the whole grid, for patient readers")
 FRESH = Option("fresh", bool, "begin anew, whatever an interrupted sweep left")
@@ -97,6 +98,7 @@ def run(
         raise ValueError(
             f"nothing to walk: {', '.join(policies)} apply to {', '.join(SIZES)} only; add policy 'default'"
         )
+    on_cpu(ranks)
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
         "compiler": compiler, "rounds": rounds, "inductor": inductor,
@@ -110,9 +112,7 @@ def run(
         if which not in more:
             link = "fake" if which == HOST_ONLY else "gloo"
             size = ranks.world_size if which == HOST_ONLY else 1
-            more[which] = Ranks(
-                size, "cpu" if link == "fake" else ranks.device, link, threads=ranks.threads, quiet=True
-            )
+            more[which] = Ranks(size, "cpu", link, threads=ranks.threads, quiet=True)
         return more[which]
 
     try:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 from labkit import torch_compat
 from labkit.experiments.variants import Variant, own, with_own_code
@@ -32,18 +33,14 @@ def measure(
     """
     from labkit.ranks import here
 
-    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    own = {}
     if cache is not None:
         if here().device == "cpu":
             torch_compat.probe_cpu()  # in the usual folder, where the answer lies from the second time on
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-    try:
+        # torch itself would set Triton's where it is not set, and leave it
+        own = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton")}
+    with mock.patch.dict(os.environ, own):
         return _measure(variants, config, rounds, reduces, regional, talk, recorded)
-    finally:
-        if cache is not None:
-            os.environ.pop("TORCHINDUCTOR_CACHE_DIR")
-            if before is not None:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
 
 
 def _measure(
@@ -121,6 +118,23 @@ def _measure(
         samples = interleave(forwards, rounds=rounds, warmup=3, barrier=dist.barrier)
     found["samples"] = {letter: taken.samples for letter, taken in samples.items()}
     return found
+
+
+def settled(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The same call, which on a GPU also waits until the GPU is done: its time is the work's and not the launch's."""
+    from labkit.ranks import here
+
+    if here().device == "cpu":
+        return call
+
+    def run() -> Any:
+        import torch
+
+        value = call()
+        torch.cuda.synchronize()
+        return value
+
+    return run
 
 
 def own_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:

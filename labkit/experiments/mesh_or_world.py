@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.contract import Plan
 from labkit.experiments import mesh_program
 from labkit.experiments.mesh_program import AGAIN, EVERY, ONCE, OUTSIDE
-from labkit.experiments.options import ROUNDS
+from labkit.experiments.options import ROUNDS, on_cpu
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
@@ -20,6 +20,7 @@ TITLE = "Rank 0 outside the mesh"
 QUESTION = "Who must be symmetric with whom, and what does a rank cost that need not be there?"
 SOURCE = "topic 12, experiment 5 and mental model ('rank0-out-of-mesh')"
 LINK = "gloo"  # three ranks that spin would take more cores than a laptop has
+DEVICE = "cpu"
 RANKS = 3
 OPTIONS = (ROUNDS,)
 PLANS = (
@@ -87,11 +88,12 @@ def run(
 
 
 def check(ranks: Ranks) -> None:
-    """Raise ValueError unless there is a rank to stay outside and a mesh of two."""
+    """Raise ValueError unless there is a rank to stay outside and a mesh of two, on the CPU."""
     if ranks.world_size < RANKS:
         raise ValueError(
             f"rank 0 stays outside and a mesh needs two ranks: give {RANKS} ranks or more, got {ranks.world_size}"
         )
+    on_cpu(ranks)
 
 
 def _with_input(plan: Plan, config: Any) -> Plan:

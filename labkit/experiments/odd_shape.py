@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from labkit.experiments.options import on_cpu
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 
@@ -13,6 +14,7 @@ TITLE = "One rank sees another shape"
 QUESTION = "What do ranks do that compile for other shapes, and do they still meet?"
 SOURCE = "topic 12, experiment 2 and mental model; the compile post, core claim 10"
 LINK = "gloo"
+DEVICE = "cpu"
 OPTIONS = ()
 SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
 WHEN = (FIRST, LATER)
@@ -48,6 +50,7 @@ def run(
     for name in help:
         if name not in HELP:
             raise ValueError(f"unknown help {name!r}: there is {', '.join(HELP)}")
+    on_cpu(ranks)
     rows = []
     with Ranks(
         ranks.world_size, ranks.device, ranks.backend, timeout=timeout, stall=stall, quiet=True, live=False

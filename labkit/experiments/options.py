@@ -1,4 +1,4 @@
-"""What an experiment can be told from the command line: each declares its own options, and refuses those of others."""
+"""What an experiment can be told, by the command line above all, and which ranks it takes: each declares its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ALSO", "BLOCKS", "ROUNDS", "Option", "add", "chosen"]
+__all__ = ["ALSO", "BLOCKS", "ROUNDS", "Option", "add", "chosen", "on_cpu"]
 
 
 @dataclass(frozen=True)
@@ -82,3 +82,19 @@ def chosen(
         for name, option in mine.items()
         if hasattr(given, name)
     }
+
+
+def on_cpu(ranks: Any) -> None:
+    """Raise ValueError unless the ranks are on the CPU: for experiments whose programs make their tensors there.
+
+    >>> from types import SimpleNamespace
+    >>> on_cpu(SimpleNamespace(device="cuda", world_size=2))
+    Traceback (most recent call last):
+        ...
+    ValueError: this experiment's programs are written for the CPU, and these ranks are on cuda: ... device='cpu')
+    """
+    if ranks.device != "cpu":
+        raise ValueError(
+            f"this experiment's programs are written for the CPU, and these ranks are on {ranks.device}:"
+            f" give it Ranks({ranks.world_size}, device='cpu')"
+        )

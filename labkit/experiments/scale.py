@@ -114,7 +114,7 @@ def run(
                 notes += [said] if said else []
                 _say(talk, said or f"{backend}: {world} ranks")
     units = _units(ranks.device)
-    if not trace and load > units / 2:
+    if not trace and load > hardware.cores() / 2:
         notes.append(
             f"measured on a busy machine: load average {load:.1f} on {hardware.cores()} cores before it began"
         )
@@ -129,7 +129,8 @@ def run(
         "block": {"dim": dim, "heads": heads, "tokens": tokens},
     }
     first = "stated" if link else f"{ranks.label}, {ranks.world_size} ranks"
-    tables, more = scale_tables.tables(config, found, link, compute, algorithm, units)
+    unit = "core" if ranks.device == "cpu" else "GPU"
+    tables, more = scale_tables.tables(config, found, link, compute, algorithm, units, unit)
     label = ", ".join(["simulated", "model", *dict.fromkeys(tables["steps"]["link"])])
     return Report(
         *("scale", TITLE, label, tables, [], provenance(**settings, model=first), [*notes, *more]),

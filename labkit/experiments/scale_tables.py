@@ -27,15 +27,19 @@ def tables(
     compute: Compute | None,
     algorithm: str,
     units: int,
+    unit: str,
 ) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Every table of the report by name, and its notes; `found` holds the traces and what the ranks measured."""
+    """Every table of the report by name, and its notes; `found` holds the traces and what the ranks measured.
+
+    units: how many ranks can work at once, each on a `unit`, 'core' or 'GPU'.
+    """
     traces, links = found["traces"], found["links"]
     by_world = {t["world_size"]: t for t in traces if t["rank"] == 0}
     made = _traced(traces)
     # median work of a rank without its talk, by the world whose shard it has
     work = {world: median(samples) for world, samples in found["work"].items()}
     flops = {world: _flops(by_world, world) for world in work}
-    worked = fit_compute([flops[w] for w in work], list(work.values()), "fitted, host only") if work else None
+    worked, unfit = _worked(flops, work, "fitted, host only" if unit == "core" else f"fitted, one {unit}")
     fits = {key: _fit(key, seen) for key, seen in links.items()}
     chosen = compute or (worked.found if worked else None)
     used: dict[str, Link] = {STATED: link} if link else {}
@@ -49,9 +53,19 @@ def tables(
     made["steps"] = _steps(links)
     made["sent"] = _sent(links, by_world)
     made["check"] = _check(made["steps"], fits, used, chosen, by_world, algorithm, units)
-    made["assumptions"] = assumptions(algorithm, units, made["steps"], fits, worked)
+    made["assumptions"] = assumptions(algorithm, units, unit, made["steps"], fits, worked)
     made = {"summary": summary(made, used), **made}
-    return made, notes_of(made, traces, links)
+    return made, [*unfit, *notes_of(made, traces, links)]
+
+
+def _worked(flops: dict[int, float], work: dict[int, float], source: str) -> tuple[Fit | None, list[str]]:
+    """A rank's overhead and rate; none, and why, where its launches take longer than the work of any shard."""
+    if not work:
+        return None, []
+    try:
+        return fit_compute([flops[w] for w in work], list(work.values()), source), []
+    except ValueError as error:
+        return None, [f"no rate of work was fitted: {error}"]
 
 
 def _traced(traces: Sequence[dict[str, Any]]) -> dict[str, pd.DataFrame]:

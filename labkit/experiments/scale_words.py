@@ -16,7 +16,7 @@ TOLERANCE = 1e-3  # float32, one block, sums in another order than the unsharded
 
 
 def assumptions(
-    algorithm: str, units: int, steps: pd.DataFrame, fits: dict[Any, Fit], worked: Fit | None
+    algorithm: str, units: int, unit: str, steps: pd.DataFrame, fits: dict[Any, Fit], worked: Fit | None
 ) -> pd.DataFrame:
     """What the model takes for granted, and what is known here of each."""
     import pandas as pd
@@ -54,9 +54,9 @@ def assumptions(
             f"off by at most {worked.worst:.0%} on the shards timed" if worked else "stated",
         ),
         (
-            "every rank has a core of its own; where it has not, its work takes ranks / cores times as long",
-            f"not so on {', '.join(map(str, crowded))} ranks here ({units} cores), and that a rank that waits for a "
-            "core makes its peers wait is left out"
+            f"every rank has a {unit} of its own; where it has not, its work takes ranks / {unit}s times as long",
+            f"not so on {', '.join(map(str, crowded))} ranks here ({units} {unit}{'s' * (units > 1)}), and that a rank "
+            f"that waits for a {unit} makes its peers wait is left out"
             if crowded
             else f"{units} here",
         ),

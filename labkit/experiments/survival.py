@@ -26,6 +26,7 @@ TITLE = "What survives what"
 QUESTION = "Which compiled artifacts survive which change, which are refused, and which go wrong in silence?"
 SOURCE = "topic 12, experiment 6; the compile post, core claims 1 and 11"
 LINK = "gloo"
+DEVICE = "cpu"
 KINDS = {
     DISK: "the cache folder that a first process left",
     ARTIFACTS: "torch.compiler.save_cache_artifacts, loaded into empty caches",

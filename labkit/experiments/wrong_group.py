@@ -20,6 +20,7 @@ TITLE = "The wrong group"
 QUESTION = "What does a collective on the wrong group do, and who says so before it waits?"
 SOURCE = "topic 12, 'Group boundary confusion', the invariants' row Topology, and experiment 5"
 LINK = "gloo"
+DEVICE = "cpu"
 OPTIONS = (
     Option("mistake", str, "only these mistakes of wrong_group; may be given again", "NAME", many=True),
 )

@@ -60,7 +60,8 @@ def on_collective(seen: Callable[[str, int], None]) -> Any:
             if any(issubclass(kind, dtensor) for kind in types):
                 return NotImplemented
             space, _, name = func.name().partition("::")
-            if "c10d" in space and not name.startswith(("wait_", "_wrap_")):
+            # on GPUs a DTensor moves from one shard dimension to another by an operator of its own
+            if ("c10d" in space or name == "shard_dim_alltoall") and not name.startswith(("wait_", "_wrap_")):
                 flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a])]
                 sizes = [t.numel() * t.element_size() for t in flat if isinstance(t, torch.Tensor)]
                 if sizes:

@@ -41,17 +41,17 @@ def rank_on(link: Link, world: int, slow: float = 1.0) -> dict:
     }  # fmt: skip
 
 
-def made(measured: bool = True, worlds=(1, 2, 4, 1024), slow: float = 1.25) -> Report:
+def made(measured: bool = True, worlds=(1, 2, 4, 1024), slow: float = 1.25, work=None, unit="core") -> Report:
     links = (
         {("gloo · cpu", n): {r: rank_on(PLANTED, n, slow) for r in range(n)} for n in (2, 4)}
         if measured
         else {}
     )
-    work = {n: [WORK.seconds(8e8 / n)] * 3 for n in (2, 16)} if measured else {}
+    work = work or ({n: [WORK.seconds(8e8 / n)] * 3 for n in (2, 16)} if measured else {})
     traces = [trace(w) for w in worlds]
     stated = (None, None) if measured else (PLANTED, WORK)
     found = {"traces": traces, "links": links, "work": work}
-    tables, notes = scale_tables.tables(Config(), found, *stated, "ring", 2)
+    tables, notes = scale_tables.tables(Config(), found, *stated, "ring", 2, unit)
     label = "simulated, model, gloo · cpu" if measured else "simulated, model"
     return Report("scale", "t", label, tables, [], {}, notes, "labkit.views.scale:figure")
 
@@ -72,6 +72,15 @@ def lines(figure, gid=None):
 def test_every_figure_says_what_it_shows_and_what_it_is(which, label):
     figure = made().figure(which)
     assert figure.summary.endswith(f"[{label}]") and figure.png()[:4] == b"\x89PNG"
+
+
+def test_where_launches_take_longer_than_the_work_what_was_measured_is_kept():
+    report = made(work={2: [1e-3] * 3, 16: [2e-3] * 3}, unit="GPU")
+    assert any("no rate of work was fitted: more work took no more time" in note for note in report.notes)
+    assert len(report.tables["check"]) == 0 and len(report.tables["sweep"]) and len(report.tables["steps"])
+    assert not any("core" in text for text in report.tables["assumptions"].to_numpy().ravel())
+    for which in ("worlds", "step", "share", "fit"):
+        assert report.figure(which).png()[:4] == b"\x89PNG"
 
 
 def test_a_recorded_model_stays_a_model():

@@ -202,6 +202,7 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
     import torch
 
     from labkit import torch_compat
+    from labkit.experiments.harness import settled
     from labkit.experiments.training.model import loss_of
     from labkit.graphs.capture import Capture
 
@@ -213,9 +214,10 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
         if clear:
             model.zero_grad()
         loss = loss_of(forward(images[:batch]), labels[:batch])
+        loss.item()  # a GPU is done with the forward
         began = time.perf_counter()
         with _capture(how, compiler):
-            loss.backward()
+            settled(loss.backward)()
         return time.perf_counter() - began
 
     first = {how: backward(how) for how in (AOT, CAPTURED)}

@@ -68,6 +68,11 @@ def run(
         raise ValueError(
             f"two stages need 2 ranks and 2 blocks, and there are {ranks.world_size} and {blocks}"
         )
+    if ranks.device != "cpu" and ranks.backend != "nccl":
+        raise ValueError(
+            f"gloo sends and receives tensors of the CPU only, and these ranks are on {ranks.device}:"
+            " give it Ranks(2, device='cpu')"
+        )
     images, labels = data.digits()
     arguments = (list(microbatches), images[:batch], labels[:batch], sizes, compiled, rounds)
     found = ranks.run(_measure, *arguments, timeout=timeout)
@@ -108,7 +113,7 @@ class _Stage:
         from labkit.experiments.variants import with_own_code
         from labkit.graphs.capture import Capture
 
-        self.rank = dist.get_rank()
+        self.rank, self.on_gpu = dist.get_rank(), here().device != "cpu"
         half = sizes.blocks // 2
         model: Any = with_own_code(Model(sizes)).to(here().device)
         blocks = list(model.blocks)
@@ -147,6 +152,7 @@ class _Stage:
             self._does(f"B{i + 1}", "compute", lambda out=out, grad=grad: out.backward(grad))
         for work in sent:
             work.wait()
+        self._arrive()
         return 0.0
 
     def _last(self, images: Any, labels: Any) -> float:
@@ -168,11 +174,21 @@ class _Stage:
             losses.append(float(loss.detach()))
         for work in sent:
             work.wait()
+        self._arrive()
         return sum(losses)
+
+    def _arrive(self) -> None:
+        """Wait for what this stream of the GPU does, and not for messages on others."""
+        import torch
+
+        if self.on_gpu:
+            torch.cuda.current_stream().synchronize()
 
     def _does(self, name: str, kind: str, what: Any) -> Any:
         start = time.perf_counter()
         value = what()
+        if kind != "launch":
+            self._arrive()
         self.marks.append(("main", name, kind, start, time.perf_counter()))
         return value
 

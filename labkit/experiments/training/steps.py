@@ -22,6 +22,7 @@ __all__ = ["DDP_MODES", "run", "sweep", "timelines"]
 
 DDP_MODES = ("DDP, eager", "DDP, ddp_optimizer", "DDP, no_optimization", "DDP, python_reducer")
 STEPS = 3  # recorded; the one of middle length is kept
+LAUNCHED = "on a GPU these are the times at which the host launched; what is hidden would take the device's own clock"
 LEAST_MB = 1.0  # below DDP's first bucket, which has 1 MiB, torch's ddp_optimizer raises an AssertionError
 
 
@@ -146,7 +147,7 @@ def _measure(
     import torch.distributed as dist
 
     from labkit import torch_compat
-    from labkit.experiments.harness import quiet_stderr
+    from labkit.experiments.harness import quiet_stderr, settled
     from labkit.experiments.training.routes import build
     from labkit.graphs import record
     from labkit.graphs.capture import Capture
@@ -186,7 +187,7 @@ def _measure(
                     v: open_.enter_context(closing(build(n, sizes, cap_mb=cap)))
                     for v, (n, cap) in variants.items()
                 }
-                calls = {variant: partial(step, trainer) for variant, trainer in each.items()}
+                calls = {variant: settled(partial(step, trainer)) for variant, trainer in each.items()}
                 taken = interleave(calls, rounds=rounds, warmup=3, barrier=dist.barrier)
             found["samples"] = {variant: m.samples for variant, m in taken.items()}
     return found
@@ -210,7 +211,7 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         spans += [{"route": variant, **row} for row in bars]
         each = [row for row in mine if row["rank"] == 0]
         reduced = [row for row in each if row["phase"] == "backward"]
-        hidden = _hidden(bars, 0)
+        hidden = _hidden(bars, 0) if settings["device"] == "cpu" else float("nan")
         routes.append(
             {
                 "route": variant,
@@ -245,8 +246,9 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         last = list(times)[-1]
         verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
     title = "One step on the clock"
+    notes = [] if settings["device"] == "cpu" else [LAUNCHED]
     return Report(
-        "training_steps", title, label, tables, verdicts, settings, [], "labkit.views.training:figure"
+        "training_steps", title, label, tables, verdicts, settings, notes, "labkit.views.training:figure"
     )
 
 
