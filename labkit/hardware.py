@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 BACKENDS = ("nccl", "gloo", "shm", "fake")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_RANKS_PER_GPU = 8
 
 
@@ -30,23 +31,50 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@functools.cache
 def gpus() -> list[str]:
-    """Names of the visible NVIDIA GPUs, asked of `nvidia-smi` so that no CUDA context is made in this process.
+    """Names of the NVIDIA GPUs that torch can use here, asked of `nvidia-smi`: no CUDA context is made in this process.
 
-    `CUDA_VISIBLE_DEVICES` is respected; a machine without a driver has none.
+    `CUDA_VISIBLE_DEVICES` is respected; a machine without a driver has none, and so has a torch built for the CPU.
     """
+    return [] if _for_cpu() else _visible(_listed())
+
+
+def _for_cpu() -> bool:
     try:
-        query = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
-        listing = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+        return torch_version().endswith("+cpu")
+    except ValueError:
+        return False
+
+
+@functools.cache
+def _listed() -> list[list[str]]:
+    """Index, UUID and name of every GPU."""
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+    try:
+        listing = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in listing.splitlines() if line.strip()]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [[cell.strip() for cell in line.split(",")] for line in listing.splitlines() if line.strip()]
+
+
+def _none() -> str:
+    """Why there is no GPU."""
+    return "no GPU for a torch built for the CPU" if _for_cpu() and _listed() else "no GPU here"
+
+
+def visible() -> dict[str, str]:
+    """What a new process has to be told so that it sees this one's GPUs, where an older process starts it."""
+    return {VISIBLE: os.environ[VISIBLE]} if VISIBLE in os.environ else {}
+
+
+def _visible(rows: list[list[str]]) -> list[str]:
+    visible = os.environ.get(VISIBLE)
     if visible is None:
         return [row[2] for row in rows]
-    chosen = []
+    chosen: list[str] = []
     for wanted in filter(None, (item.strip() for item in visible.split(","))):
+        if rows and wanted.startswith("MIG-"):  # a part, which nvidia-smi lists elsewhere; CUDA takes one
+            return chosen or [f"{rows[0][2]}, a MIG part"]
         match = [row[2] for row in rows if wanted == row[0] or row[1].startswith(wanted)]
         if not match:  # CUDA stops at the first entry it does not know
             break
@@ -78,13 +106,13 @@ def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choi
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}: use 'auto', {', '.join(map(repr, BACKENDS))}")
     if device == "cuda" and not count:
-        raise ValueError("device 'cuda' was asked for, but this machine has no visible NVIDIA GPU")
+        raise ValueError(f"device 'cuda' was asked for, but there is {_none()}")
     if backend == "nccl" and (device == "cpu" or count < world_size):
         have = f"{count} visible GPU{'s' * (count != 1)}" if device != "cpu" else "device='cpu'"
         raise ValueError(f"backend 'nccl' needs one GPU a rank: {world_size} asked for, {have} here")
     if device == "auto":
         device = "cuda" if count and backend != "shm" else "cpu"
-        why = "no GPU here" if not count else "shm moves CPU tensors" if device == "cpu" else ""
+        why = _none() if not count else "shm moves CPU tensors" if device == "cpu" else ""
     else:
         why = f"device={device!r} was asked for"
     if backend == "shm" and device == "cuda":

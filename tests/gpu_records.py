@@ -119,8 +119,9 @@ BASE: dict[str, Record] = {
         "kernels": {"together_ms": {"two streams": 19.8, "one stream": 0.0}, "each_ms": 20.0}, **hidden(),
     },
     "cuda_streams.devices": {"done_after_ms": {"with a wait": 100.2, "without": 0.1}, "busy_ms": 100.0},
-    "cuda_streams.two_streams_compiled": {"outcome": "faster", "ratio": 0.7, "label": "cuda · 1 gpu"},
+    "cuda_streams.two_streams_compiled": {"outcome": "faster", "ratio": 0.7, "label": "cuda · 1 gpu", "right": True},
     "cuda_handover.memory": {
+        "caching": True,
         "synchronized": {"same_memory": True, "read": 1.0}, "not synchronized": {"same_memory": True, "read": 7.0},
     },
     "cuda_handover.microbatches": batches(),
@@ -195,9 +196,11 @@ CASES: dict[str, list[Record]] = {
     "cuda_streams.streams_wait_across_devices": [
         {}, {"done_after_ms": {"with a wait": 0.2}}, {"done_after_ms": {"without": 100.1}},
     ],
-    "cuda_streams.two_streams_can_be_faster": [{}, {"outcome": "slower"}, {"outcome": "cannot tell"}],
+    "cuda_streams.two_streams_can_be_faster": [
+        {}, {"outcome": "slower"}, {"outcome": "cannot tell"}, {"right": False}, {"right": None},
+    ],
     "cuda_handover.freed_memory_is_used_again": [
-        {}, {"not synchronized": {"same_memory": False}}, {"not synchronized": {"read": 1.0}},
+        {}, {"not synchronized": {"same_memory": False}}, {"not synchronized": {"read": 1.0}}, {"caching": False},
     ],
     "cuda_handover.synchronizing_first_is_safe": [
         {}, {"synchronized": {"read": 7.0}}, {"not synchronized": {"read": 1.0}},

@@ -24,10 +24,11 @@ def gpus(monkeypatch):
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        hardware.gpus.cache_clear()
+        hardware._listed.cache_clear()
 
+    monkeypatch.setattr(hardware, "torch_version", lambda: "2.13.0")  # one with CUDA
     yield have
-    hardware.gpus.cache_clear()
+    hardware._listed.cache_clear()
 
 
 def test_nccl_where_every_rank_has_a_gpu(gpus):
@@ -47,8 +48,27 @@ def test_gloo_moves_cuda_tensors_where_ranks_share_a_gpu(gpus):
 def test_gloo_on_cpu_where_there_is_no_gpu(gpus):
     gpus("")
     assert hardware.choose(2) == hardware.Choice("cpu", "gloo", "no GPU here")
-    with pytest.raises(ValueError, match="no visible NVIDIA GPU"):
+    with pytest.raises(ValueError, match="asked for, but there is no GPU here"):
         hardware.choose(2, device="cuda")
+
+
+def test_a_torch_for_the_cpu_has_no_gpu(gpus, monkeypatch):
+    gpus(THREE)
+    monkeypatch.setattr(hardware, "torch_version", lambda: "2.13.0+cpu")
+    assert hardware.choose(2) == hardware.Choice("cpu", "gloo", "no GPU for a torch built for the CPU")
+    with pytest.raises(
+        ValueError, match="'cuda' was asked for, but there is no GPU for a torch built for the CPU"
+    ):
+        hardware.choose(2, device="cuda")
+
+
+def test_what_is_visible_may_change_in_a_process_and_a_mig_part_is_one_gpu(gpus, monkeypatch):
+    gpus(THREE)
+    assert len(hardware.gpus()) == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert len(hardware.gpus()) == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-4b3c,MIG-5d6e")
+    assert hardware.gpus() == [f"{THREE.splitlines()[0].split(', ')[2]}, a MIG part"]
 
 
 def test_cuda_visible_devices_is_respected(gpus):

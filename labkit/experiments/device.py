@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
+from labkit import torch_compat
 from labkit.experiments.calls import FUNCTIONAL, IN_PLACE
 
 __all__ = ["measure"]
+
+AHEAD_CYCLES = 4_000_000  # 2 ms at 2 GHz
 
 
 def measure(
@@ -24,15 +27,19 @@ def measure(
             "collective": collective,
             "bytes": nbytes,
             "form": form,
-            **_timed(made[form][0], rounds),
+            **_timed(made[form][0], rounds, backend == "nccl"),
             **(_replayed(made[form], rounds) if backend == "nccl" else {"replay_device_us": None}),
         }
         for form in (IN_PLACE, FUNCTIONAL)
     ]
 
 
-def _timed(call: Callable[[], Any], rounds: int) -> dict[str, float]:
-    """Host and device time of the same calls: events stand before and after each, in the stream that it ends in."""
+def _timed(call: Callable[[], Any], rounds: int, ahead: bool) -> dict[str, float]:
+    """Host and device time of the same calls: events stand before and after each, in the stream that it ends in.
+
+    ahead: the device is busy until the host has launched everything, or the first event would come long before the
+    kernel, and the time between be the host's. Not for gloo, whose calls wait for the device.
+    """
     import torch
     import torch.distributed as dist
 
@@ -40,6 +47,8 @@ def _timed(call: Callable[[], Any], rounds: int) -> dict[str, float]:
     for _ in range(rounds):
         dist.barrier()
         torch.cuda.synchronize()
+        if ahead:
+            torch_compat.cuda_sleep(AHEAD_CYCLES)
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
         began = time.perf_counter()
@@ -70,7 +79,8 @@ def _replayed(stages: tuple[Callable[[], Any], Callable[[Any], Any]], rounds: in
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # another thread asks how far collectives are, which would break a capture of every thread's
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         once()
-    timed = _timed(graph.replay, rounds)
+    timed = _timed(graph.replay, rounds, True)
     return {"replay_host_us": timed["host_us"], "replay_device_us": timed["device_us"]}

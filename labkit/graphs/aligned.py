@@ -18,7 +18,12 @@ __all__ = ["Diff", "Row", "diff"]
 CAREFUL = 1_000_000  # pairs of lines up to which every line counts; above, lines that stand everywhere do not
 MOST = 40_000_000  # pairs of lines above which nothing is aligned but what both begin and end with
 _KEPT = 3  # lines shown on each side of a difference
-_DEVICE = re.compile(r"cuda:\d+")
+_DEVICE = re.compile(r"cuda:\d+|device\(type='cuda', index=\d+\)")
+# as Inductor's code and the guards write a rank's own GPU
+_OWN = re.compile(
+    r"(?<=_DeviceGuard\()\d+|(?<=set_device\()\d+|(?<=get_raw_stream\()\d+|\d+(?= = get_raw_stream)"
+    r"|(?<=\braw_stream)\d+|(?<=stream=stream)\d+|(?<=device=)\d+(?=, requires_grad)|(?<=type='cuda', index=)\d+"
+)
 _GROUP = re.compile(r"(_c10d_functional\S*\(.*), '[^']*'\)")
 _NUMBERED = re.compile(r"(__compiled_fn_|__resume_at_\d+_|\bgraph_out_|__temp_|tmp_)\d+")
 _HASHED = re.compile(r"\b(?:c[a-z0-9]{51}|[0-9a-f]{32,})\b")
@@ -214,7 +219,7 @@ def _shown(node: Node) -> str:
 
 
 def _plain(line: str) -> str:
-    text = _NUMBERED.sub(r"\1", _DEVICE.sub("cuda", decompiled.clean(line)))
+    text = _OWN.sub("", _NUMBERED.sub(r"\1", _DEVICE.sub("cuda", decompiled.clean(line))))
     return _AOT_ID.sub(r"\1", _HASHED.sub("", _GROUP.sub(r"\1)", _COMMENT.sub("", text)))).strip()
 
 

@@ -51,7 +51,7 @@ def build(
     notes = _notes(events, story, watch)
     if not operators:
         notes.append("only regions were kept: operators, collectives and lookups were not counted")
-    return Record(tables, origin, _label(events), notes, frames)
+    return Record(tables, origin, _label(), notes, frames)
 
 
 def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:
@@ -172,16 +172,17 @@ def _rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def _label(events: Sequence[Event]) -> str:
+def _label() -> str:
     """The run label of this process's default group; '' when there is none or labkit has no label for it."""
     import torch
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
         return ""
-    on_gpu = any(event.kind == "kernel" for event in events)
-    gpus = torch.cuda.device_count() if on_gpu else 0
+    world = dist.get_world_size()
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()  # a rank on the CPU never asks for one
+    gpus = min(world, torch.cuda.device_count()) if on_gpu else 0
     try:
-        return report.run_label(dist.get_backend(), "cuda" if on_gpu else "cpu", dist.get_world_size(), gpus)
+        return report.run_label(dist.get_backend(), "cuda" if on_gpu else "cpu", world, gpus)
     except ValueError:
         return ""

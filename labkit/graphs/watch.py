@@ -25,7 +25,7 @@ MOST_TEXT = 64 << 20  # characters of graph code kept; the oldest lose theirs, n
 
 _COLLECTIVE_CALL = re.compile(r"torch\.ops\._c10d_functional(?:_autograd)?\.(?!wait_tensor|_wrap)\w+")
 # what may differ between ranks that run the same graph: the device, and the name of the group they belong to
-_RANK_DEVICE = re.compile(r"cuda:\d+")
+_RANK_DEVICE = re.compile(r"cuda:\d+|device\(type='cuda', index=\d+\)")
 _GROUP = re.compile(r"(torch\.ops\._c10d_functional\S*\(.*), '[^']*'\)")
 _COMMENT = re.compile(r"#.*")
 _STAGES = {

@@ -42,7 +42,7 @@ class Ranks:
     stall: seconds that every unfinished rank may stand in the same collective or store wait before the call ends
     with each rank's last collectives and their first difference; None: no such limit. Compiling and computing
     do not count, however long they take.
-    collective_timeout: seconds a collective waits for its peers before it raises.
+    collective_timeout: seconds a collective waits for its peers before it raises; NCCL's ends its process instead.
     check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes, reduction,
     root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
     threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one. env: variables for the ranks.
@@ -86,6 +86,10 @@ class Ranks:
             )
         choice = nodes.choose(device, backend) if nodes else hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
+        if hardware.VISIBLE in (env or {}) and choice.device != "cpu":
+            raise ValueError(
+                f"set {hardware.VISIBLE} in os.environ, not in env: it decides the choice as well"
+            )
         start = "torchrun" if isinstance(start, Nodes) else how_to_start(start)
         positive("timeout", timeout, none=True)
         positive("stall", stall, none=True)
@@ -95,24 +99,15 @@ class Ranks:
             raise ValueError(f"check must be None or 'collectives', got {check!r}")
         if check and choice.backend not in ("gloo", "shm"):
             raise ValueError(f"check='collectives' works on gloo and shm, and this is {choice.backend}")
-        self.world_size, self.device, self.backend, self.why = (
-            world_size,
-            choice.device,
-            choice.backend,
-            choice.why,
-        )
-        self.label = run_label(
-            self.backend, self.device, world_size, len(hardware.gpus()) if device != "cpu" else 0
-        )
+        self.world_size, self.device = world_size, choice.device
+        self.backend, self.why = choice.backend, choice.why
+        gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
+        self.label = run_label(self.backend, self.device, world_size, gpus)
         if nodes and nodes.count > 1:
             self.label += f" · {nodes.count} nodes"
         self._nodes = nodes
-        self.timeout, self.collective_timeout, self.threads, self.port = (
-            timeout,
-            collective_timeout,
-            threads,
-            port,
-        )
+        self.timeout, self.collective_timeout = timeout, collective_timeout
+        self.threads, self.port = threads, port
         self.stall, self.check, self.start = stall, check, start
         self._live = Live(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         self.env = dict(env or {})
@@ -256,7 +251,7 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "check": self.check,
-            "env": self.env,
+            "env": {**hardware.visible(), **self.env},
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,

@@ -74,8 +74,11 @@ class Starter:
         """Wait until ranks are reaped; False when that takes longer than `limit` seconds."""
         raise NotImplementedError
 
-    def kill(self, processes: list[Process], limit: float = 2.0) -> None:
-        """End ranks for good: kill their process groups, wait until they are reaped, close their files."""
+    def kill(self, processes: list[Process], limit: float = 10.0) -> None:
+        """End ranks for good: kill their process groups, wait until they are reaped, close their files.
+
+        A process that a GPU's kernel holds takes seconds to end, and its memory is there until then.
+        """
         if self.reaches():
             pids = [p.pid for p in processes]
             self.signal(pids, signal.SIGKILL, group=True)

@@ -95,8 +95,9 @@ def differences(outcomes: Sequence[Outcome]) -> str:
     recorded = [o for o in outcomes if o.collectives is not None]
     if len(recorded) < 2:
         return ""
-    calls = {o.rank: {(c.group, c.number): c for c in o.collectives or ()} for o in recorded}
-    groups = {c.group: None for o in recorded for c in o.collectives or ()}
+    shared = {o.rank: [c for c in o.collectives or () if not c.between_two] for o in recorded}
+    calls = {rank: {(c.group, c.number): c for c in found} for rank, found in shared.items()}
+    groups = {c.group: None for found in shared.values() for c in found}
     lines = ""
     for group in groups:
         inside = {rank for rank, known in calls.items() if any(g == group for g, _ in known)}

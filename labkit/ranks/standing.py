@@ -48,6 +48,7 @@ class Collective:
     dtypes: tuple[str, ...]
     place: str
     ended: bool
+    between_two: bool = False  # a message: only two ranks of the group take part
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -145,7 +146,7 @@ class Looker:
                 turn = link.board.turn
             frame = frame.f_back
         noted = _record(stacks=False)
-        pending = [e for e in noted if not e["retired"]]
+        pending = unfinished(noted)
         numbers = noted[-1]["record_id"] if noted else 0, len(pending)
         if recorded:
             turn = recorded[-1].number
@@ -225,6 +226,21 @@ def place(filename: str, line: int, name: str) -> str:
     return places.place(filename, line, "" if name in ("<module>", "<cell line: 1>") else name)
 
 
+def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of a flight record that have not ended.
+
+    NCCL never says so of the single parts of a coalesced operation: they have ended when their number has.
+    """
+
+    def number(entry: dict[str, Any]) -> tuple[Any, ...]:
+        return entry["process_group"][0], *(
+            entry.get(key) for key in ("is_p2p", "collective_seq_id", "p2p_seq_id")
+        )
+
+    ended = {number(entry) for entry in noted if entry["retired"]}
+    return [entry for entry in noted if not entry["retired"] and number(entry) not in ended]
+
+
 def collectives() -> list[Collective] | None:
     """The last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
     if recorded is not None:
@@ -245,6 +261,7 @@ def collectives() -> list[Collective] | None:
                 tuple(_dtype(name) for name in entry["input_dtypes"]),
                 place(at["filename"], at["line"], at["name"]) if at else "",
                 bool(entry["retired"]),
+                bool(entry["is_p2p"]),
             )
         )
     return found

@@ -39,11 +39,18 @@ class _Pickler(cloudpickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             if obj.is_cuda:
-                return obj.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+                return _on_cpu(torch, obj).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             if type(obj) is torch.Tensor and _is_plain(torch, obj):
                 raw = obj.detach().reshape(-1).view(torch.uint8).numpy()
                 return _tensor, (pickle.PickleBuffer(raw), obj.dtype, obj.shape, obj.requires_grad)
         return super().reducer_override(obj)
+
+
+def _on_cpu(torch: Any, x: Any) -> Any:
+    copy = x.detach().cpu()
+    if isinstance(x, torch.nn.Parameter):
+        return torch.nn.Parameter(copy, x.requires_grad)
+    return copy.requires_grad_() if x.is_leaf and x.requires_grad else copy
 
 
 def _is_plain(torch: Any, x: Any) -> bool:

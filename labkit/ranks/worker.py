@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -117,6 +118,11 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     # do not depend on how a machine's own name resolves
     interface = config.get("interface") or ("lo" if sys.platform == "linux" else "lo0")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    if config.get("interface"):
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    # when a collective's time is over, end: not after a minute of writing files
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
     sys.path[:] = config["path"]
     sys.argv[:] = ["labkit-rank"]
     home.found("__main__")
@@ -129,7 +135,14 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     torch.set_num_threads(config["threads"])
     device = "cpu"
     if config["device"] == "cuda":
-        index = local_rank % torch.cuda.device_count()
+        # no group is tied to its GPU (`device_id`), or NCCL would connect before the first collective
+        warnings.filterwarnings("ignore", message=r"barrier\(\): using the device")
+        if not (count := torch.cuda.device_count()):
+            raise RuntimeError(
+                f"nvidia-smi shows a GPU, and torch {torch.__version__} for CUDA {torch.version.cuda} finds none:"
+                " is the driver too old for it?"
+            )
+        index = local_rank % count
         torch.cuda.set_device(index)
         device = f"cuda:{index}"
     backend = config["backend"]
@@ -178,6 +191,7 @@ def _serve(calls: socket.socket) -> None:
                 value = _call(functions, *parts)
             else:
                 value = cells.run(*parts)
+            _arrive()
             if checking:
                 checking.finish()
             _State.busy = False
@@ -199,6 +213,14 @@ def _serve(calls: socket.socket) -> None:
         del value
         _flush()
         wire.send(calls, answer)
+
+
+def _arrive() -> None:
+    """Wait for the GPU: what fails or hangs in the kernels of a call belongs to this call, and not to the next one."""
+    if _here is not None and _here.device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def _call(functions: dict[bytes, home.Carried], function: bytes, arguments: wire.Packed) -> Any:
@@ -245,6 +267,10 @@ def _answer(control: socket.socket) -> None:
     try:
         while True:
             question = wire.receive(control)
+            if _here is not None and _here.device != "cpu":
+                sys.modules["torch"].cuda.set_device(
+                    _here.device
+                )  # of this thread: looking asks NCCL's events
             answer: standing.Glance | standing.Standing | None
             try:
                 answer = looker.look() if question == "look" else looker.where()

@@ -20,6 +20,7 @@ from labkit.streams.timeline import ARROWS, SPANS, Timeline
 
 __all__ = ["cycles_per_ms", "observe", "run_on_cuda"]
 
+MOST_STREAMS = 32  # c10/cuda/CUDAStream.h: a pool, from which streams are taken round robin
 ELEMENTS = 1 << 16  # of a buffer, float32, for each unit of its size
 
 
@@ -33,16 +34,19 @@ def observe(program: Program, recording: str | Path | None = None, ms_per_unit: 
     >>> observe(program, recording="no such file").label in ("simulated", "cuda · 1 gpu")
     True
     """
-    if hardware.gpus():
-        return run_on_cuda(program, ms_per_unit)
     from dataclasses import replace
+
+    flags = any(isinstance(op, (ops.Signal, ops.WaitSignal)) for op in program.ops)
+    if hardware.gpus() and not flags:
+        return run_on_cuda(program, ms_per_unit)
+    why = "a program with flags cannot run on a GPU" if flags else "there is no GPU here"
 
     if recording is not None and Path(recording).is_file():
         found = Timeline.of_report(Report.load(recording))
-        note = "there is no GPU here: this is a recording"
+        note = f"{why}: this is a recording"
     else:
         found = simulate(program)
-        note = "there is no GPU here and no recording: this is simulated, and its durations are the program's own"
+        note = f"{why}, and there is no recording: this is simulated, and its durations are the program's own"
     return replace(found, notes=(*found.notes, note))
 
 
@@ -62,6 +66,8 @@ def run_on_cuda(program: Program, ms_per_unit: float = 1.0) -> Timeline:
     for i, op in enumerate(program.ops):
         if isinstance(op, (ops.Signal, ops.WaitSignal)):
             raise StreamError(f"{program.where(i)}: a program with flags can only be simulated")
+    if len(program.streams) > MOST_STREAMS:
+        raise StreamError(f"a GPU has {MOST_STREAMS} streams, and {len(program.streams)} would share them")
     run = _Run(program, ms_per_unit, cycles_per_ms())
     run.warm()
     return run.timeline()
@@ -72,14 +78,18 @@ def cycles_per_ms() -> float:
     import torch
 
     cycles, taken = 20_000_000, []
-    for _ in range(3):
+    for _ in range(12):  # the first ones while the clock still rises
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         torch_compat.cuda_sleep(cycles)
         end.record()
         end.synchronize()
         taken.append(start.elapsed_time(end))
-    return cycles / min(taken)
+    return cycles / min(taken[-3:])
+
+
+def _used(op: ops.Op) -> tuple[str, ...]:
+    return (*op.reads, *op.writes) if isinstance(op, ops.Kernel) else ()
 
 
 class _Run:
@@ -129,10 +139,12 @@ class _Run:
         }
         self.streams[DEFAULT] = torch.cuda.current_stream()
         self.events: dict[str, Any] = {}
-        touched = {
-            b for op in self.program.ops if isinstance(op, ops.Kernel) for b in (*op.reads, *op.writes)
-        }
-        given = {op.buffer for op in self.program.ops if isinstance(op, ops.Alloc)}
+        touched = {name for op in self.program.ops for name in _used(op)}
+        first: dict[str, ops.Op] = {}
+        for op in self.program.ops:
+            for name in (op.buffer,) if isinstance(op, ops.Alloc) else _used(op):
+                first.setdefault(name, op)
+        given = {name for name, op in first.items() if isinstance(op, ops.Alloc)}
         self.buffers = {name: torch.zeros(ELEMENTS, device="cuda") for name in sorted(touched - given)}
         torch.cuda.synchronize()
         origin = torch.cuda.Event(enable_timing=True)

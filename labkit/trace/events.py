@@ -27,7 +27,8 @@ COMPILING = ("dynamo", " (dynamo_timed)")
 _COLLECTIVE = re.compile(r"^(c10d|_?c10d_functional|_c10d_functional_autograd|shm)::?(\w+)$")
 _BACKEND = re.compile(r"^(gloo|nccl|mpi|ucc|xccl):(\w+)$")
 _OP = re.compile(r"^(?!autograd::|profiler::|torch::)\w+::[\w.]+$")
-_DEVICE_TRANSFER = re.compile(r"nccl|^Memcpy", re.IGNORECASE)
+# a collective of one rank that divides has a kernel of another name; a copy within the device moves nothing
+_DEVICE_TRANSFER = re.compile(r"nccl|oneRank|^Memcpy (?:HtoD|DtoH|PtoP)", re.IGNORECASE)
 _COMPILE_ID = re.compile(r"compile_id=(\S+)$")
 
 # kinds that hide what runs inside them: the aten calls of a compiled graph, the c10d call of a functional collective
@@ -124,8 +125,9 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     The main thread is the one that carries the record's marks. Without a mark around a forward, everything that was
     recorded is forward 0; with marks, what ran outside them has forward -1. Collectives are counted once: of several
     nested ranges of one call the outermost stays. Whatever runs inside a compiled graph is part of it, except for
-    collectives and waits. A blocking collective reaches to the end of its transfer: the range that torch gives it ends
-    when the transfer is queued, and the waiting that follows has none.
+    collectives and waits. What a GPU does belongs to the forward that launched it, however late it starts. A blocking
+    collective reaches to the end of its transfer: the range that torch gives it ends when the transfer is queued, and
+    the waiting that follows has none.
     """
     host: dict[int, list[RawEvent]] = {}
     device: list[RawEvent] = []
@@ -146,13 +148,18 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     for thread in sorted(host, key=lambda t: (t != main, t)):
         found += _nest(host[thread], names[thread], thread == main, len(found), drop_body=len(marks) > 0)
     for event in sorted(loose, key=lambda e: e.start):
+        if event.name.startswith("nccl:"):  # as long as its launch: the transfer is the kernel
+            continue
         if classify(event.name, on_main=False, floating=True) == "transfer":
             found.append(Event("transfer", event.name, event.start, event.end, names[event.thread], 0))
-    _reach(found)
+    _reach(found, receives=not device)
+    host_start = {e.launch: e.start for events in host.values() for e in events if e.launch}
+    starts = [event.start for event in found]
     for event in sorted(device, key=lambda e: e.start):
         kind = "transfer" if _DEVICE_TRANSFER.search(event.name) else "kernel"
         found.append(Event(kind, event.name, event.start, event.end, f"stream {event.stream}", 0))
-    _number(found, marks or [_body(host[main])])
+        starts.append(host_start.get(event.launch, event.start))
+    _number(found, starts, marks or [_body(host[main])])
     return found
 
 
@@ -223,11 +230,11 @@ def _lookups(events: list[Event]) -> None:
             before.compile_id = after.compile_id if hit else ""
 
 
-def _reach(events: list[Event]) -> None:
+def _reach(events: list[Event], receives: bool = True) -> None:
     """Extend each blocking collective over its transfer, where its thread did nothing else until that had ended.
 
     A call with `async_op=True` goes on to other work; should it only run Python meanwhile, it looks like waiting here.
-    Of a receive gloo shows no transfer: it reaches to whatever its thread does next.
+    Of a receive gloo shows no transfer: with `receives` it reaches to whatever its thread does next.
     """
     calls = [i for i, e in enumerate(events) if e.kind == "collective" and e.name.startswith("c10d::")]
     taken: set[int] = set()
@@ -241,7 +248,7 @@ def _reach(events: list[Event]) -> None:
         taken.add(before[-1])
         if call.end < transfer.end <= _next(events, before[-1], transfer.end):
             call.end = transfer.end
-    for i in calls:
+    for i in calls if receives else ():
         if collective_op(events[i].name) == "recv":
             events[i].end = max(events[i].end, _next(events, i, events[i].end))
 
@@ -253,9 +260,9 @@ def _next(events: list[Event], i: int, otherwise: int) -> int:
     return min(ends, default=otherwise)
 
 
-def _number(events: list[Event], forwards: list[tuple[int, int]]) -> None:
-    """Give every event the forward it starts in. What another thread starts in a forward belongs to it."""
-    starts = [start for start, _ in forwards]
-    for event in events:
-        i = bisect.bisect_right(starts, event.start) - 1
-        event.forward = i if i >= 0 and event.start <= forwards[i][1] else -1
+def _number(events: list[Event], starts: list[int], forwards: list[tuple[int, int]]) -> None:
+    """Give every event the forward it starts in, by `starts`. What another thread starts in a forward belongs to it."""
+    begins = [start for start, _ in forwards]
+    for event, start in zip(events, starts, strict=True):
+        i = bisect.bisect_right(begins, start) - 1
+        event.forward = i if i >= 0 and start <= forwards[i][1] else -1

@@ -37,7 +37,8 @@ def allocated(call: Callable[[], Any]) -> Allocated:
     """What torch's allocators hand out while `call()` runs, whether or not it is kept.
 
     What is compiled in the call allocates as well: call it once before. In eager a Python number in an operation
-    (`x + 1`) is a small tensor of its own. Raises ValueError while a torch profiler
+    (`x + 1`) is a small tensor of its own. On a GPU the pieces are blocks of torch's allocator, which have 512 bytes or
+    a multiple (c10/cuda/CUDACachingAllocator.cpp). Raises ValueError while a torch profiler
     runs, `labkit.record()` included.
 
     >>> import torch

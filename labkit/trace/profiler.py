@@ -30,6 +30,7 @@ class RawEvent:
     stream: int = -1  # of a GPU, where the range is a kernel or a copy; -1 on the host
     floating: bool = False  # belongs to no thread's stack: an asynchronous range such as gloo's
     shapes: str = ""  # of the tensors it was given, where shapes were asked for
+    launch: int = 0  # the number that a host's call to CUDA shares with the kernel or copy that it started
 
 
 class Profile:
@@ -118,15 +119,17 @@ def _on_gpu() -> bool:
 
 
 def _raw(event: Any, shapes: bool) -> RawEvent | None:
-    start = event.start_ns()
+    name, start = event.name(), event.start_ns()
     end = start + event.duration_ns()
     if "CPU" in str(event.device_type()):
         floating = bool(event.is_async())
         given = _shapes(event) if shapes else ""
-        return RawEvent(event.name(), start, end, event.start_thread_id(), -1, floating, given)
+        # cudaLaunchKernel, cuLaunchKernelEx, cudaMemcpyAsync: operators have numbers of their own
+        launch = event.correlation_id() if name.startswith("cu") else 0
+        return RawEvent(name, start, end, event.start_thread_id(), -1, floating, given, launch)
     if event.is_user_annotation():
         return None  # the host's ranges once more, as the GPU timeline shows them
-    return RawEvent(event.name(), start, end, -1, event.device_resource_id())
+    return RawEvent(name, start, end, -1, event.device_resource_id(), launch=event.correlation_id())
 
 
 def _shapes(event: Any) -> str:

@@ -213,7 +213,8 @@ def test_device_time_stands_apart_and_a_replay_is_the_floor():
     for table in found:
         assert {row["form"] for row in table} == {"in place", "functional"}
         assert all(row["host_us"] > 0 and row["device_us"] > 0 for row in table)
-        assert all(row["replay_device_us"] > 0 for row in table)
+        # a sum of one rank is no kernel, and its graph is empty
+        assert count == 1 or all(row["replay_device_us"] > 0 for row in table)
 
 
 def device_rows():

@@ -79,6 +79,20 @@ def test_devices_groups_and_ids_are_no_difference():
     assert graphs.diff(graph.format("cuda:0", "0"), other).different == 1
 
 
+def test_a_ranks_own_gpu_in_inductors_code_and_in_guards_is_no_difference():
+    code = """with torch.cuda._DeviceGuard({0}):
+    torch.cuda.set_device({0})
+    raw_stream{0} = get_raw_stream({0})
+    stream{0} = get_raw_stream({0})
+    kernel.run(buf0, 8, stream=stream{0})
+    kernel.run(buf0, 8, stream=raw_stream{0})
+    full([2], 1, device=device(type='cuda', index={0}))
+    check_tensor(x, Tensor, device={0}, requires_grad=False)"""
+    assert graphs.diff(code.format(0), code.format(1), "inductor").same
+    assert graphs.diff("stream1.wait()", "stream2.wait()", "inductor").different  # names of the reader's own
+    assert graphs.diff("f(index=1)", "f(index=2)", "inductor").different
+
+
 def test_frames_of_several_functions_are_compared_in_order():
     def broken(x, w):
         y = x @ w

@@ -152,6 +152,11 @@ def test_a_record_it_cannot_read_is_noted_and_breaks_nothing():
         ("a = b + c  # File: x.py:1", "a = b + c  # File: y.py:2", True),
         ('x: "f32[4]cuda:0"', 'x: "f32[4]cuda:1"', True),
         (
+            "t = torch.ops.aten.full([4], 1, device = device(type='cuda', index=0))",
+            "t = torch.ops.aten.full([4], 1, device = device(type='cuda', index=1))",
+            True,
+        ),
+        (
             "t = torch.ops._c10d_functional.all_reduce(s, 'sum', '1')",
             "t = torch.ops._c10d_functional.all_reduce(s, 'sum', '2')",
             True,

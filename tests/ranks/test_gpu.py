@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -75,7 +76,39 @@ def test_the_zygote_holds_no_cuda_context():
         using = set(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split())
         assert str(zygote) not in using
         maps = open(f"/proc/{zygote}/maps").read()
-        assert "/dev/nvidia" not in maps
+        assert not re.search(
+            r"/dev/nvidia(\d|-uvm)", maps
+        )  # nvidiactl alone may be: asking NVML is no context
+
+
+def test_a_parameter_of_a_gpu_arrives_as_one():
+    def parts():
+        import torch
+
+        from labkit.ranks import here
+
+        weight = torch.nn.Parameter(torch.ones(3, device=here().device), requires_grad=False)
+        return weight, torch.ones(2, device=here().device, requires_grad=True)
+
+    with labkit.Ranks(1) as ranks:
+        weight, leaf = ranks.run(parts)[0]
+    assert type(weight).__name__ == "Parameter" and not weight.requires_grad and leaf.requires_grad
+
+
+def test_what_fails_on_the_device_fails_in_its_own_call():
+    def out_of_range():
+        import torch
+
+        from labkit.ranks import here
+
+        torch.zeros(3, device=here().device)[
+            torch.tensor([7], device=here().device)
+        ]  # asserted in the kernel
+
+    with labkit.Ranks(1) as ranks:
+        with pytest.raises(labkit.RankError, match="assert"):
+            ranks.run(out_of_range)
+        assert ranks.run(add_up)[0][1] == float(1 << 16)  # on a new process, with a context of its own
 
 
 def test_a_cuda_result_arrives_as_a_cpu_tensor():

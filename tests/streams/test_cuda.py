@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from labkit import hardware
 from labkit.report import Report
 from labkit.streams import Program, StreamError, Timeline, simulate
 from labkit.streams.cuda import observe, run_on_cuda
 
-gpu = pytest.mark.skipif(not hardware.gpus(), reason="needs a GPU")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def overlapping() -> Program:
@@ -38,14 +39,22 @@ def test_without_gpu_and_recording_it_is_simulated_and_says_so(monkeypatch):
     assert (
         found.label == "simulated"
         and found.unit == "units"
-        and "no GPU here and no recording" in found.notes[-1]
+        and "no GPU here, and there is no recording" in found.notes[-1]
     )
 
 
-@pytest.mark.skipif(bool(hardware.gpus()), reason="there is a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu_is_a_clear_error():
     with pytest.raises(StreamError, match="no CUDA device here: simulate"):
         run_on_cuda(overlapping())
+
+
+def test_flags_are_simulated_also_where_there_is_a_gpu(monkeypatch):
+    monkeypatch.setattr(hardware, "gpus", lambda: ["a GPU"])
+    p = Program("flags", streams="side")
+    p.signal("f")
+    found = observe(p)
+    assert found.label == "simulated" and "a program with flags cannot run on a GPU" in found.notes[-1]
 
 
 def test_a_timeline_survives_its_report():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.trace import RawEvent, tidy
-from labkit.trace.events import classify, collective_op
+from labkit.trace.events import FORWARD, classify, collective_op
 
 MAIN, OTHER, THIRD = 1, 7, 8
 REGION, LOOKUP = "Torch-Compiled Region: ", "TorchDynamo Cache Lookup"
@@ -175,6 +175,32 @@ def test_kernels_and_copies_of_a_gpu_lie_on_streams():
     raw += [RawEvent("ncclDevKernel_AllReduce_Sum_f32", 40, 50, -1, stream=20)]
     device = {e.thread: e.kind for e in tidy(raw) if e.thread.startswith("stream")}
     assert device == {"stream 7": "kernel", "stream 8": "transfer", "stream 20": "transfer"}
+
+
+def test_a_kernel_belongs_to_the_forward_that_launched_it():
+    raw = body((FORWARD, 10, 20), (FORWARD, 30, 40))
+    raw += [
+        RawEvent("cudaLaunchKernel", 12, 13, MAIN, launch=5),
+        RawEvent("cudaLaunchKernel", 32, 33, MAIN, launch=6),
+    ]
+    raw += [
+        RawEvent("sgemm", 35, 45, -1, stream=7, launch=5),
+        RawEvent("sgemm", 45, 60, -1, stream=7, launch=6),
+    ]
+    assert [e.forward for e in tidy(raw) if e.kind == "kernel"] == [0, 1]
+
+
+def test_over_nccl_the_kernel_is_the_transfer():
+    raw = body(("c10d::allreduce_", 10, 20), ("c10d::recv_", 21, 22), ("aten::mm", 50, 60))
+    raw += [RawEvent("nccl:all_reduce", 11, 19, MAIN, floating=True)]
+    raw += [RawEvent("ncclDevKernel_AllReduce_Sum_f32", 15, 40, -1, stream=20)]
+    raw += [RawEvent("oneRankReduce", 41, 42, -1, stream=20), RawEvent("Memcpy DtoD", 43, 44, -1, stream=7)]
+    found = tidy(raw)
+    assert [e.name for e in found if e.kind == "transfer"] == [
+        "ncclDevKernel_AllReduce_Sum_f32",
+        "oneRankReduce",
+    ]
+    assert [e.end for e in found if e.name == "c10d::recv_"] == [22]
 
 
 def test_nothing_recorded_gives_nothing():

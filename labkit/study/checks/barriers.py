@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks.base import Bench, Result, Seen, cannot_tell, judging, probe, thread_names, verdict
 
 SETTLE_S = 0.05
 LARGE, SMALL = 1 << 22, 1 << 12  # elements: long enough to be still under way, and 16 KiB
@@ -92,8 +91,7 @@ def _barriers() -> Seen:
     after: list[Any] = [None] * size
     dist.all_gather_object(after, released - times[0])
     found |= {"released_after_s": after, "sent": sent, "cuda_initialized": torch.cuda.is_initialized()}
-    threads = sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
-    return found | {"threads": threads}
+    return found | {"threads": thread_names()}
 
 
 @judging(at_work)

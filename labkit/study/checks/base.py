@@ -6,10 +6,12 @@ judge a record in which the claim is false and see that it says so: a check that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labkit.per_rank import PerRank
@@ -25,6 +27,7 @@ __all__ = [
     "judging",
     "probe",
     "quietly",
+    "thread_names",
     "verdict",
 ]
 
@@ -55,6 +58,10 @@ def cannot_tell(missing: str, measured: str = "") -> Result:
     return Result(CANNOT_TELL, measured, missing)
 
 
+# what a launch script may have set, and what would change what a GPU does side by side
+NEUTRAL = {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+
+
 class Bench:
     """The ranks that probes run on: started when first asked for, shared, and ended together.
 
@@ -70,7 +77,7 @@ class Bench:
         self, world_size: int = 2, backend: str = "gloo", device: str = "cpu", **settings: Any
     ) -> Ranks:
         """Ranks of this size, backend and device. Raises what `Ranks` raises."""
-        key = (world_size, backend, device, *sorted(settings.items()))
+        key = (world_size, backend, device, repr(sorted(settings.items())))
         if key not in self._ranks:
             self._ranks[key] = Ranks(
                 world_size, device, backend, **{"timeout": 120, "quiet": True, **settings}
@@ -86,7 +93,8 @@ class Bench:
         device: str = "cpu",
     ) -> PerRank:
         """Call a function on shared ranks, without what torch writes to stderr meanwhile. Raises RankError."""
-        return self.ranks(ranks, backend, device).run(quietly, function, *arguments)
+        settings = {"env": NEUTRAL} if device == "cuda" else {}
+        return self.ranks(ranks, backend, device, **settings).run(quietly, function, *arguments)
 
     def on_gpus(self, function: Callable[..., Any], *arguments: Any) -> PerRank:
         """Call a function on one rank a GPU over NCCL, two where there are two. Raises ValueError without a GPU."""
@@ -163,3 +171,16 @@ def judging(what: Probe, name: str = "") -> Callable[[Callable[[Seen], Result]],
         return judge
 
     return register
+
+
+def thread_names() -> list[str]:
+    """The names of this process' threads, as Linux knows them, each once and in order.
+
+    >>> len(thread_names()) > 0
+    True
+    """
+    names = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # one that has just ended
+            names.add((task / "comm").read_text().strip())
+    return sorted(names)

@@ -27,6 +27,7 @@ def communicators(bench: Bench) -> Seen:
     with tempfile.TemporaryDirectory(prefix="labkit-nccl-") as folder:
         env = {
             "NCCL_DEBUG": "INFO",
+            "NCCL_ALGO": "Ring",  # whose channels the log tells, also where the switch could add by itself
             "NCCL_DEBUG_SUBSYS": "INIT,P2P,SHM,NET",
             "NCCL_DEBUG_FILE": f"{folder}/%p",
         }
@@ -92,36 +93,55 @@ def identity(value: bytes) -> Seen:
     {'bytes': 128, 'secret': '0102030405060708', 'family': 'AF_INET', 'of_this_host': True}
     """
     family = int.from_bytes(value[8:10], "little")
-    named, where = str(family), b""
+    named, where, scope = str(family), b"", 0
     if family == socket.AF_INET:
         named, where = "AF_INET", value[12:16]
     elif family == socket.AF_INET6:
-        named, where = "AF_INET6", value[16:32]
+        named, where, scope = "AF_INET6", value[16:32], int.from_bytes(value[32:36], "little")
     return {
         "bytes": len(value),
         "secret": value[:8].hex(),
         "family": named,
-        "of_this_host": bool(where) and _ours(family, where),
+        "of_this_host": bool(where) and _ours(family, where, scope),
     }
 
 
-def _ours(family: int, address: bytes) -> bool:
+def _ours(family: int, address: bytes, scope: int = 0) -> bool:
     """Whether this machine has the address: only then can it be bound."""
     try:
         with socket.socket(family) as here:
-            here.bind((socket.inet_ntop(family, address), 0))
+            more = (0, scope) if family == socket.AF_INET6 else ()
+            here.bind((socket.inet_ntop(family, address), 0, *more))
     except OSError:
         return False
     return True
 
 
 def _nvlink() -> bool:
-    """Whether two GPUs of this machine are joined by NVLink, as `nvidia-smi topo -m` says."""
+    """Whether the two GPUs in use are joined by NVLink, as `nvidia-smi topo -m` says."""
+    used = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0,1").split(",")[:2]
+    if len(used) < 2 or not all(number.strip().isdigit() for number in used):
+        return False
     try:
         said = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return False
-    return bool(re.search(r"\bNV\d+\b", said))
+    return joined(said, *map(int, used))
+
+
+def joined(said: str, one: int, other: int) -> bool:
+    """Whether the matrix of `nvidia-smi topo -m` has NVLink between two GPUs.
+
+    >>> joined("\\tGPU0\\tGPU1\\tGPU2\\nGPU0\\t X \\tNV4\\tSYS\\nGPU1\\tNV4\\t X \\tSYS", 0, 1)
+    True
+    >>> joined("\\tGPU0\\tGPU1\\tGPU2\\nGPU0\\t X \\tNV4\\tSYS\\nGPU1\\tNV4\\t X \\tSYS", 0, 2)
+    False
+    """
+    for row in said.splitlines():
+        cells = re.sub(r"\x1b\[[\d;]*m", "", row).split()  # the head of the table is underlined
+        if cells[:1] == [f"GPU{one}"] and len(cells) > other + 1 and cells[1] != "GPU1":
+            return re.fullmatch(r"NV\d+", cells[other + 1]) is not None
+    return False
 
 
 def _lines(seen: Seen, when: str, pattern: str) -> list[list[str]]:

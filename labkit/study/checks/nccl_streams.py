@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import Bench, Result, Seen, judging, probe, thread_names, verdict
 
 ELEMENTS = 1 << 24  # 64 MiB of float32: long enough to be seen beside a kernel
 BUSY_MS, LATE_MS = 20.0, 300.0
@@ -84,8 +83,7 @@ def _queues() -> Seen:
             "right": bool((result == (size + 1) / 2).all()),
             **_told(spans),
         }
-    threads = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
-    return found | {"threads": sorted(threads)}
+    return found | {"threads": thread_names()}
 
 
 def _told(spans: list[Any]) -> dict[str, Any]:
