@@ -222,10 +222,13 @@ def _record(given: argparse.Namespace) -> int:
             with told(folder, name) as save:
                 report = _measure(name, given, quiet=False, recording=True)
                 print(f"saved: {save(report)}", flush=True)
-        except (RuntimeError, ValueError) as error:  # the other experiments are still worth having
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, ValueError) and len(names) == 1:
+                raise  # of several, the others are still worth having
             failed.append(name)
             print(f"labkit: {name}: {error}", file=sys.stderr, flush=True)
-        progress.running(folder, name).unlink(missing_ok=True)
+        finally:
+            progress.running(folder, name).unlink(missing_ok=True)
     if failed:
         print(
             f"labkit: not recorded: {', '.join(failed)}; the same command again tries only these",

@@ -62,9 +62,9 @@ def _none() -> str:
     return "no GPU for a torch built for the CPU" if _for_cpu() and _listed() else "no GPU here"
 
 
-def visible() -> dict[str, str]:
-    """What a new process has to be told so that it sees this one's GPUs, where an older process starts it."""
-    return {VISIBLE: os.environ[VISIBLE]} if VISIBLE in os.environ else {}
+def visible() -> dict[str, str | None]:
+    """What a new process has to be told so that it sees this one's GPUs, where an older one starts it; None: unset."""
+    return {VISIBLE: os.environ.get(VISIBLE)}
 
 
 def _visible(rows: list[list[str]]) -> list[str]:
@@ -82,6 +82,7 @@ def _visible(rows: list[list[str]]) -> list[str]:
     return chosen
 
 
+@functools.cache
 def torch_version() -> str:
     """The installed torch's version, without importing it. Raises ValueError when torch is missing."""
     try:

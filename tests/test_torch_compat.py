@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,21 @@ def test_importing_it_imports_no_torch():
 
     code = "import sys; from labkit import torch_compat; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_overlap_scheduling_states_a_time_where_torch_would_measure_on_a_gpu(monkeypatch):
+    import torch
+
+    from labkit.torch_compat import compiler
+
+    name = "aten_distributed_optimizations.custom_runtime_estimation"
+    older = types.SimpleNamespace(aten_distributed_optimizations=types.SimpleNamespace())
+    monkeypatch.setattr(compiler, "require", lambda dotted: older)
+    stated = compiler.overlap_scheduling()[name]
+    nodes = [
+        types.SimpleNamespace(target=op) for op in (torch.ops.aten.mm.default, torch.ops.aten.add.Tensor)
+    ]
+    assert [stated(node) for node in nodes] == [1.0, None]
+    assert compiler.overlap_scheduling(custom_runtime_estimation=len)[name] is len
+    older.aten_distributed_optimizations.compute_estimator = "benchmark"
+    assert name not in compiler.overlap_scheduling()

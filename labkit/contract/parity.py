@@ -52,7 +52,7 @@ def versions() -> dict[str, str]:
         "default dtype": str(torch.get_default_dtype()),
         "grad enabled": str(torch.is_grad_enabled()),
     }
-    if torch.cuda.is_initialized():  # asking would make a context, and a rank on the CPU is to have none
+    if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name()
         found["capability"] = str(torch.cuda.get_device_capability())
     return found

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from unittest import mock
 
 from labkit import torch_compat
 from labkit.experiments.variants import Variant, own, with_own_code
@@ -39,8 +38,15 @@ def measure(
             torch_compat.probe_cpu()  # in the usual folder, where the answer lies from the second time on
         # torch itself would set Triton's where it is not set, and leave it
         own = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton")}
-    with mock.patch.dict(os.environ, own):
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
         return _measure(variants, config, rounds, reduces, regional, talk, recorded)
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _measure(

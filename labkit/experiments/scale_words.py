@@ -16,7 +16,13 @@ TOLERANCE = 1e-3  # float32, one block, sums in another order than the unsharded
 
 
 def assumptions(
-    algorithm: str, units: int, unit: str, steps: pd.DataFrame, fits: dict[Any, Fit], worked: Fit | None
+    algorithm: str,
+    units: int,
+    unit: str,
+    steps: pd.DataFrame,
+    fits: dict[Any, Fit],
+    worked: Fit | None,
+    unfitted: str = "stated",
 ) -> pd.DataFrame:
     """What the model takes for granted, and what is known here of each."""
     import pandas as pd
@@ -51,7 +57,7 @@ def assumptions(
         ("ranks arrive together", late),
         (
             "a rank's work is overhead + flops / rate",
-            f"off by at most {worked.worst:.0%} on the shards timed" if worked else "stated",
+            f"off by at most {worked.worst:.0%} on the shards timed" if worked else unfitted,
         ),
         (
             f"every rank has a {unit} of its own; where it has not, its work takes ranks / {unit}s times as long",

@@ -36,8 +36,8 @@ _current: weakref.ref[Ranks] | None = None
 class Ranks:
     """Start `world_size` ranks in one process group, ready for functions and `%%ranks` cells.
 
-    device: 'auto', 'cpu' or 'cuda'; backend: 'auto', 'nccl', 'gloo', 'shm' (a fast link between CPU ranks of one
-    machine) or 'fake' (every rank runs alone and collectives do nothing: real host time, wrong numbers).
+    device: 'auto', 'cpu' (the ranks see no GPU) or 'cuda'; backend: 'auto', 'nccl', 'gloo', 'shm' (a fast link between
+    CPU ranks of one machine) or 'fake' (each rank runs alone, collectives do nothing: real host time, wrong numbers).
     timeout: seconds a call may take unless it says otherwise; None waits for ever.
     stall: seconds that every unfinished rank may stand in the same collective or store wait before the call ends
     with each rank's last collectives and their first difference; None: no such limit. Compiling and computing
@@ -111,8 +111,7 @@ class Ranks:
         self.stall, self.check, self.start = stall, check, start
         self._live = Live(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         self.env = dict(env or {})
-        self.calls = self.restarts = 0
-        self._number = 0
+        self.calls = self.restarts = self._number = 0
         self._busy = threading.Lock()
         self._closed = False
         started = time.perf_counter()
@@ -251,12 +250,18 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "check": self.check,
-            "env": {**hardware.visible(), **self.env},
+            "env": {**self._sees(), **self.env},
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
         return Pool(self.world_size, config, self.port, self._nodes or starter(self.start))
+
+    def _sees(self) -> dict[str, str | None]:
+        """The GPUs of a rank: none on the CPU, where compiling would use one; those that torchrun gave."""
+        if self.device == "cpu":
+            return {hardware.VISIBLE: ""}
+        return {} if self._nodes else hardware.visible()
 
     def _replace(self) -> float:
         started = time.perf_counter()

@@ -106,7 +106,11 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     global _here
     rank, world_size = config["rank"], config["world_size"]
     local_rank, host = config.get("local_rank", rank), config.get("host", "127.0.0.1")
-    os.environ.update(config["env"])
+    for name, value in config["env"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(local_rank),
@@ -118,7 +122,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     # do not depend on how a machine's own name resolves
     interface = config.get("interface") or ("lo" if sys.platform == "linux" else "lo0")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    if config.get("interface"):
+    if not interface.startswith("lo"):
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     # when a collective's time is over, end: not after a minute of writing files
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
@@ -138,9 +142,9 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         # no group is tied to its GPU (`device_id`), or NCCL would connect before the first collective
         warnings.filterwarnings("ignore", message=r"barrier\(\): using the device")
         if not (count := torch.cuda.device_count()):
+            built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU"
             raise RuntimeError(
-                f"nvidia-smi shows a GPU, and torch {torch.__version__} for CUDA {torch.version.cuda} finds none:"
-                " is the driver too old for it?"
+                f"nvidia-smi shows a GPU, and torch {torch.__version__}, built {built}, finds none"
             )
         index = local_rank % count
         torch.cuda.set_device(index)
@@ -191,7 +195,8 @@ def _serve(calls: socket.socket) -> None:
                 value = _call(functions, *parts)
             else:
                 value = cells.run(*parts)
-            _arrive()
+            if os.getpid() == me:
+                _arrive()
             if checking:
                 checking.finish()
             _State.busy = False
@@ -267,16 +272,14 @@ def _answer(control: socket.socket) -> None:
     try:
         while True:
             question = wire.receive(control)
-            if _here is not None and _here.device != "cpu":
-                sys.modules["torch"].cuda.set_device(
-                    _here.device
-                )  # of this thread: looking asks NCCL's events
             answer: standing.Glance | standing.Standing | None
             try:
+                if _here is not None and _here.device != "cpu":
+                    # of this thread, which asks NCCL's events
+                    sys.modules["torch"].cuda.set_device(_here.device)
                 answer = looker.look() if question == "look" else looker.where()
-            except (
-                Exception
-            ):  # the stack changed under the look: an empty answer is better than none ever again
+            except Exception:
+                # the stack changed under the look: an empty answer is better than none ever again
                 answer = None if question == "look" else standing.Standing([], "", [])
             wire.send(control, (question, answer))
     except (EOFError, OSError):

@@ -55,19 +55,22 @@ def run_on_cuda(program: Program, ms_per_unit: float = 1.0) -> Timeline:
 
     Host times are on the host's clock, which is set to 0 where the GPU was idle: good to some 10 us. The races are
     those of the simulation: a run that comes out right proves nothing. Raises StreamError without a GPU, for a program
-    with flags, and for an `ms_per_unit` that is not above 0.
+    with flags or more streams than torch has, and for an `ms_per_unit` that is not above 0.
     """
     import torch
 
-    if not torch.cuda.is_available():
-        raise StreamError("there is no CUDA device here: simulate the program instead")
     if not ms_per_unit > 0:
         raise StreamError(f"ms_per_unit must be above 0, got {ms_per_unit!r}")
     for i, op in enumerate(program.ops):
         if isinstance(op, (ops.Signal, ops.WaitSignal)):
             raise StreamError(f"{program.where(i)}: a program with flags can only be simulated")
-    if len(program.streams) > MOST_STREAMS:
-        raise StreamError(f"a GPU has {MOST_STREAMS} streams, and {len(program.streams)} would share them")
+    beside = len(program.streams) - 1  # the default stream is always there
+    if beside > MOST_STREAMS:
+        raise StreamError(
+            f"torch has {MOST_STREAMS} streams beside the default one, and {beside} would share them"
+        )
+    if not torch.cuda.is_available():
+        raise StreamError("there is no CUDA device here: simulate the program instead")
     run = _Run(program, ms_per_unit, cycles_per_ms())
     run.warm()
     return run.timeline()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
@@ -77,7 +76,6 @@ def profiler_running() -> bool:
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 
-@functools.cache
 def quiet_profiler() -> None:
     """Keep kineto from writing 'profiler_start' to stderr; it reads this once, when it first starts.
 

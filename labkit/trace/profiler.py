@@ -6,6 +6,7 @@ milliseconds. Their times are nanoseconds since the epoch, so all processes of a
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -118,14 +119,18 @@ def _on_gpu() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
+_CUDA_CALL = re.compile(r"cu(?:da)?[A-Z]\w*$")  # cudaLaunchKernel, cuLaunchKernelEx, cudaMemcpyAsync
+
+
 def _raw(event: Any, shapes: bool) -> RawEvent | None:
     name, start = event.name(), event.start_ns()
     end = start + event.duration_ns()
     if "CPU" in str(event.device_type()):
         floating = bool(event.is_async())
         given = _shapes(event) if shapes else ""
-        # cudaLaunchKernel, cuLaunchKernelEx, cudaMemcpyAsync: operators have numbers of their own
-        launch = event.correlation_id() if name.startswith("cu") else 0
+        launch = (
+            event.correlation_id() if _CUDA_CALL.match(name) else 0
+        )  # operators have numbers of their own
         return RawEvent(name, start, end, event.start_thread_id(), -1, floating, given, launch)
     if event.is_user_annotation():
         return None  # the host's ranges once more, as the GPU timeline shows them

@@ -63,6 +63,11 @@ def test_a_recording_takes_each_experiment_where_it_belongs_and_goes_on_behind_a
     assert not list(tmp_path.glob("*.running.jsonl"))
 
 
+def test_of_one_recording_a_refusal_is_an_error_of_the_command(measured, tmp_path):
+    assert cli.main(["record", "cliff", "--into", str(tmp_path)]) == 2
+    assert len(measured) == 1 and not list(tmp_path.iterdir())
+
+
 def test_a_device_that_was_asked_for_is_taken(measured, tmp_path):
     assert cli.main(["run", "guards", "--device", "cuda", "--save", str(tmp_path)]) == 2
     assert list(measured.values()) == [("cuda", "auto")]

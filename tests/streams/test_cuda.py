@@ -49,6 +49,20 @@ def test_no_gpu_is_a_clear_error():
         run_on_cuda(overlapping())
 
 
+def test_what_no_gpu_could_run_is_refused_on_any_machine():
+    with pytest.raises(StreamError, match="ms_per_unit must be above 0, got 0"):
+        run_on_cuda(overlapping(), 0)
+    many = Program("many", streams=[f"s{i}" for i in range(33)])
+    with pytest.raises(
+        StreamError, match="torch has 32 streams beside the default one, and 33 would share them"
+    ):
+        run_on_cuda(many)
+    flags = Program(streams="side")
+    flags.signal("f")
+    with pytest.raises(StreamError, match="can only be simulated"):
+        run_on_cuda(flags)
+
+
 def test_flags_are_simulated_also_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(hardware, "gpus", lambda: ["a GPU"])
     p = Program("flags", streams="side")

@@ -38,6 +38,24 @@ def test_a_second_profiler_is_refused_and_the_first_one_keeps_its_events():
     assert any(event.name == "aten::sum" for event in outer.events())
 
 
+def test_only_calls_to_cuda_have_the_number_of_a_launch():
+    calls = [
+        "cudaLaunchKernel",
+        "cuLaunchKernelEx",
+        "cudaMemcpyAsync",
+        "custom::f",
+        "current step",
+        "cuda",
+        "custom",
+    ]
+    assert [bool(_CUDA_CALL.match(name)) for name in calls] == [True, True, True, False, False, False, False]
+    profile = Profile()
+    profile.start()
+    with torch.profiler.record_function("custom::f"):
+        torch.ones(2)
+    assert {event.launch for event in profile.stop()} == {0}
+
+
 @pytest.mark.slow
 def test_the_profiler_writes_nothing_to_stderr():
     code = (

@@ -22,7 +22,7 @@ __all__ = ["DDP_MODES", "run", "sweep", "timelines"]
 
 DDP_MODES = ("DDP, eager", "DDP, ddp_optimizer", "DDP, no_optimization", "DDP, python_reducer")
 STEPS = 3  # recorded; the one of middle length is kept
-LAUNCHED = "on a GPU these are the times at which the host launched; what is hidden would take the device's own clock"
+LAUNCHED = "on a GPU work and collectives stand where the host launched them; what is hidden is not told"
 LEAST_MB = 1.0  # below DDP's first bucket, which has 1 MiB, torch's ddp_optimizer raises an AssertionError
 
 

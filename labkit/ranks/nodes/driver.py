@@ -236,7 +236,7 @@ class Nodes:
                 own = [pid % LOCAL_PIDS]
                 self.agents[pid // LOCAL_PIDS].channel.post(wire.frame(("signal", own, int(number), group)))
 
-    def kill(self, processes: list[Process], limit: float = 5.0) -> None:
+    def kill(self, processes: list[Process], limit: float = 10.0) -> None:
         """End ranks for good, and close their files."""
         far = [p for p in processes if p.pid >= LOCAL_PIDS]
         self.signal([p.pid for p in far], signal.SIGKILL, group=True)

@@ -105,6 +105,7 @@ def _microbatches() -> Seen:
     ):  # the first one for nothing: a profiler's first start takes a while, on each rank its own
         for batch in batches:
             batch.zero_()
+        torch.cuda.synchronize()
         profile = Profile()
         profile.start()
         # meet without a kernel of NCCL's, or it would be counted
