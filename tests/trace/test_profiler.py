@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from labkit.trace import Profile, collectives_end
+from labkit.trace.profiler import _CUDA_CALL
 
 
 def test_raw_events_are_on_the_epochs_clock():
