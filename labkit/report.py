@@ -91,7 +91,9 @@ class Report:
         One that ran on the CPU of a machine with GPUs says so.
         """
         hardware = str(self.provenance.get("hardware", "unknown hardware"))
-        on_cpu = self.provenance.get("device") == "cpu" or "· cpu" in self.label
+        on_cpu = self.provenance.get("device") == "cpu" or (
+            "· cpu" in self.label and "cuda" not in self.label
+        )
         if on_cpu and self.provenance.get("gpus"):
             hardware = f"the CPU beside {hardware}"
         date = str(self.provenance.get("date", "unknown date"))[:10]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import files
+from labkit import files, hardware
 from labkit.report import Report, provenance
 from labkit.study import ledger, recorded
 from labkit.study.checks import CHECKS
@@ -100,7 +100,7 @@ def add(found: Ledger, folder: str | Path | None = None) -> Path:
         if old is not None:
             there = old.tables[name]
             tables[name] = _stack([there[~there[key].isin(tables[name][key])], tables[name]])
-    return Report(new.name, TITLE, LABEL, tables, [], new.provenance, view=VIEW).save(file(folder).parent)
+    return Report(new.name, TITLE, _label(), tables, [], new.provenance, view=VIEW).save(file(folder).parent)
 
 
 def usable(claims: Claims, kept: Report | None) -> dict[str, Line]:
@@ -273,13 +273,17 @@ def _row(line: Line) -> dict[str, Any]:
     }
 
 
+def _label() -> str:
+    return f"{LABEL}; cuda" if hardware.gpus() else LABEL  # for the rows that need GPUs
+
+
 def _report(rows: list[dict[str, Any]], probes: list[dict[str, Any]], made: dict[str, Any]) -> Report:
     import pandas as pd
 
     # named, so that tables without a row have their columns, too
     fields = ("probe", "seconds", "failed", *MADE)
     tables = {"lines": pd.DataFrame(rows), "probes": pd.DataFrame(probes, columns=fields)}
-    return Report("ledger", TITLE, LABEL, tables, [], made, view=VIEW)
+    return Report("ledger", TITLE, _label(), tables, [], made, view=VIEW)
 
 
 def _made(facts: dict[str, Any]) -> dict[str, str]:

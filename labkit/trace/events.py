@@ -29,6 +29,7 @@ _BACKEND = re.compile(r"^(gloo|nccl|mpi|ucc|xccl):(\w+)$")
 _OP = re.compile(r"^(?!autograd::|profiler::|torch::)\w+::[\w.]+$")
 # a collective of one rank that divides has a kernel of another name; a copy within the device moves nothing
 _DEVICE_TRANSFER = re.compile(r"nccl|oneRank|^Memcpy (?:HtoD|DtoH|PtoP)", re.IGNORECASE)
+_GPU_WAIT = re.compile(r"cuda(?:Device|Stream|Event)Synchronize$")
 _COMPILE_ID = re.compile(r"compile_id=(\S+)$")
 
 # kinds that hide what runs inside them: the aten calls of a compiled graph, the c10d call of a functional collective
@@ -108,6 +109,8 @@ def classify(name: str, on_main: bool = True, floating: bool = False) -> str:
         return "compile"
     if name in (BODY, FORWARD):
         return "forward"
+    if _GPU_WAIT.match(name):  # the device is at work meanwhile
+        return "op"
     if _BACKEND.match(name):
         return "transfer" if floating or not on_main else "collective"
     if match := _COLLECTIVE.match(name):
@@ -142,6 +145,8 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     main = next((t for t, events in host.items() if any(e.name == BODY for e in events)), None)
     if main is None:
         return []
+    # CUDA's own calls have no thread where no operator made them
+    host[main] += [e for e in host.pop(0, ()) if main and _GPU_WAIT.match(e.name)]
     names = _thread_names(host, loose, main)
     marks = _marks(host[main])
     found: list[Event] = []

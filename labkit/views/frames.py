@@ -36,6 +36,8 @@ class Forward:
     counts: pd.DataFrame
     reasons: list[Reason] = field(default_factory=list)
     difference: Difference | None = None
+    # kernels and copies were recorded, so the host's lanes are not all there is
+    on_gpu: bool = False
 
     @property
     def empty(self) -> bool:
@@ -163,13 +165,14 @@ def forward(
     origin = float(segments["start_us"].min())
     segments = _in_ms(segments, origin)
     duration = float(segments["end"].max())
-    transfers, events = segments.iloc[:0], table_of(record, "events")
+    transfers, events, on_gpu = segments.iloc[:0], table_of(record, "events"), False
     if events is not None and len(events):
         events = need(events, EVENTS, "events")
         events = _in_ms(events[events["rank"].isin(ranks)], origin)
         # a transfer may start in one forward and end after it: take what lies in this one's time
         moved = events[(events["kind"] == "transfer") & (events["thread"] != "main")]
         transfers = moved[(moved["end"] > 0) & (moved["start"] < duration)]
+        on_gpu = bool(events["thread"].str.startswith("stream ").any())
         events = events[events["forward"] == number]
     else:
         events = None
@@ -182,7 +185,7 @@ def forward(
     groups = [ranks] if alike is None else [[rank for rank in ranks if rank in group] for group in alike]
     apart = (_difference(record, int(number), segments, group, origin) for group in groups if len(group) > 1)
     difference = next((found for found in apart if found is not None), None)
-    return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference)
+    return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference, on_gpu)
 
 
 def _in_ms(frame: pd.DataFrame, origin: float) -> pd.DataFrame:

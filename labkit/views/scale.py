@@ -105,15 +105,16 @@ def steps(report: Any, title: str | None = None, label: str | None = None) -> Fi
     said = f", off by {off.min():.0%} to {off.max():.0%} where it was checked" if len(off) else ""
     best = [model.loc[model[model["link"] == name]["step_ms"].idxmin()] for name in panels]
     at = " and ".join(f"{b['world_size']:,} ranks ({b['link']})" for b in best[:2])
+    unit = "core" if report.provenance.get("device", "cpu") == "cpu" else "GPU"
     sheet.title(
         title or f"The model's step is shortest on {at}{said}",
-        "Lines: the model, with a core for every rank. Points: measured here, median and p10 to p90. "
-        "Crosses: the model for ranks that share cores.",
+        f"Lines: the model, with a {unit} for every rank. Points: measured here, median and p10 to p90. "
+        f"Crosses: the model for ranks that share {unit}s.",
     )
     sheet.legend(
         [
             ("step", key(TOTAL, "-")), ("work", key(COMPUTE, "--")), ("communication", key(TALK, ":")),
-            ("measured step", key(TOTAL, "", "o")), ("model, cores shared", key("#8C6D31", "", "X")),
+            ("measured step", key(TOTAL, "", "o")), (f"model, {unit}s shared", key("#8C6D31", "", "X")),
         ]
     )  # fmt: skip
     low = min(model[["compute_ms", "communication_ms"]].min().min(), *seen["p10"], np.inf)

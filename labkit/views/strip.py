@@ -16,6 +16,7 @@ from labkit.views.window import Span, Window, choose, same_piece
 __all__ = ["strip", "strip_text", "strips"]
 
 FOOTNOTE = "Drawn from a profile, which lengthens short steps: read counts and order here, not speed."
+GPU = " Lanes are the host's: compute is launching and waiting for the GPU, transfers are on its streams."
 IDS = " 1/0 in a bar: the region that Dynamo numbered so."
 MANY = 160  # segments a lane beyond which the whole forward alone cannot be read
 REASONS = 8
@@ -209,7 +210,8 @@ def comparison(runs: Mapping[str, Forward]) -> str:
 
 def _footnote(runs: Sequence[Forward]) -> str:
     compiled = any(run.counts["regions"].any() for run in runs)
-    return FOOTNOTE + (IDS if compiled else "")
+    gpu = any(run.on_gpu for run in runs)
+    return FOOTNOTE + (GPU if gpu else "") + (IDS if compiled else "")
 
 
 def _nothing(sheet: Sheet, label: str) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.trace import RawEvent, tidy
+from labkit.trace import RawEvent, partition, tidy
 from labkit.trace.events import FORWARD, classify, collective_op
 
 MAIN, OTHER, THIRD = 1, 7, 8
@@ -188,6 +188,18 @@ def test_a_kernel_belongs_to_the_forward_that_launched_it():
         RawEvent("sgemm", 45, 60, -1, stream=7, launch=6),
     ]
     assert [e.forward for e in tidy(raw) if e.kind == "kernel"] == [0, 1]
+
+
+@pytest.mark.parametrize("thread", [MAIN, 0])
+def test_waiting_for_the_gpu_is_work_of_the_gpu(thread):
+    raw = [*body((FORWARD, 10, 100), ("aten::mm", 10, 20)), RawEvent("cudaDeviceSynchronize", 30, 90, thread)]
+    found = tidy(raw)
+    assert [(e.kind, e.thread) for e in found if e.name == "cudaDeviceSynchronize"] == [("op", "main")]
+    pieces = {
+        kind: sum(p.end - p.start for p in partition(found) if p.kind == kind)
+        for kind in ("compute", "python")
+    }
+    assert pieces == {"compute": 70, "python": 20}
 
 
 def test_over_nccl_the_kernel_is_the_transfer():
