@@ -44,7 +44,7 @@ def measure(
         return _measure(variants, config, rounds, reduces, regional, talk, recorded)
     finally:
         for name, value in before.items():
-            os.environ.pop(name)
+            os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
 

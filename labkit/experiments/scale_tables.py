@@ -54,7 +54,13 @@ def tables(
     made["sent"] = _sent(links, by_world)
     made["check"] = _check(made["steps"], fits, used, chosen, by_world, algorithm, units)
     made["assumptions"] = assumptions(
-        algorithm, units, unit, made["steps"], fits, worked, "not fitted" if unfit else "stated"
+        algorithm,
+        units,
+        unit,
+        made["steps"],
+        fits,
+        worked,
+        "not fitted" if unfit and compute is None else "stated",
     )
     made = {"summary": summary(made, used), **made}
     return made, [*unfit, *notes_of(made, traces, links)]

@@ -86,10 +86,8 @@ class Ranks:
             )
         choice = nodes.choose(device, backend) if nodes else hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
-        if hardware.VISIBLE in (env or {}) and choice.device != "cpu":
-            raise ValueError(
-                f"set {hardware.VISIBLE} in os.environ, not in env: it decides the choice as well"
-            )
+        if hardware.VISIBLE in (env or {}):
+            raise ValueError(f"set {hardware.VISIBLE} in os.environ, not in env: device and backend go by it")
         start = "torchrun" if isinstance(start, Nodes) else how_to_start(start)
         positive("timeout", timeout, none=True)
         positive("stall", stall, none=True)
@@ -111,6 +109,8 @@ class Ranks:
         self.stall, self.check, self.start = stall, check, start
         self._live = Live(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         self.env = dict(env or {})
+        # none on the CPU, where compiling would use one; torchrun's ranks have theirs; a rank's successor has the same
+        self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else {} if nodes else hardware.visible()
         self.calls = self.restarts = self._number = 0
         self._busy = threading.Lock()
         self._closed = False
@@ -250,18 +250,12 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "check": self.check,
-            "env": {**self._sees(), **self.env},
+            "env": {**self._sees, **self.env},
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
         return Pool(self.world_size, config, self.port, self._nodes or starter(self.start))
-
-    def _sees(self) -> dict[str, str | None]:
-        """The GPUs of a rank: none on the CPU, where compiling would use one; those that torchrun gave."""
-        if self.device == "cpu":
-            return {hardware.VISIBLE: ""}
-        return {} if self._nodes else hardware.visible()
 
     def _replace(self) -> float:
         started = time.perf_counter()

@@ -76,13 +76,17 @@ def profiler_running() -> bool:
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 
+_CLEARS = "Warning: Profiler clears events at the end of each cycle"
+
+
 def quiet_profiler() -> None:
     """Keep kineto from writing 'profiler_start' to stderr; it reads this once, when it first starts.
 
     torch 2.11 and 2.12 also warn at every first start about a second one: 'Profiler clears events'.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    warnings.filterwarnings("ignore", message="Warning: Profiler clears events at the end of each cycle")
+    if not any(known[1] is not None and known[1].pattern == _CLEARS for known in warnings.filters):
+        warnings.filterwarnings("ignore", message=_CLEARS)  # each call would let old warnings show again
 
 
 def profiler_events(profiler: Any) -> list[Any]:

@@ -145,8 +145,9 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     main = next((t for t, events in host.items() if any(e.name == BODY for e in events)), None)
     if main is None:
         return []
-    # CUDA's own calls have no thread where no operator made them
-    host[main] += [e for e in host.pop(0, ()) if main and _GPU_WAIT.match(e.name)]
+    # torch puts a call to CUDA that no operator made on the thread that ends the profile: gloo's waits, too
+    system = next(e.system for e in host[main] if e.name == BODY)
+    host[main] = [e for e in host[main] if e.system == system or not _GPU_WAIT.match(e.name)]
     names = _thread_names(host, loose, main)
     marks = _marks(host[main])
     found: list[Event] = []

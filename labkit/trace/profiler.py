@@ -31,6 +31,9 @@ class RawEvent:
     stream: int = -1  # of a GPU, where the range is a kernel or a copy; -1 on the host
     floating: bool = False  # belongs to no thread's stack: an asynchronous range such as gloo's
     shapes: str = ""  # of the tensors it was given, where shapes were asked for
+    system: int = (
+        0  # the system's number of a host's thread: a call to CUDA can stand under another one's `thread`
+    )
     launch: int = 0  # the number that a host's call to CUDA shares with the kernel or copy that it started
 
 
@@ -128,10 +131,10 @@ def _raw(event: Any, shapes: bool) -> RawEvent | None:
     if "CPU" in str(event.device_type()):
         floating = bool(event.is_async())
         given = _shapes(event) if shapes else ""
-        launch = (
-            event.correlation_id() if _CUDA_CALL.match(name) else 0
-        )  # operators have numbers of their own
-        return RawEvent(name, start, end, event.start_thread_id(), -1, floating, given, launch)
+        # operators have numbers of their own
+        launch = event.correlation_id() if _CUDA_CALL.match(name) else 0
+        system = event.device_resource_id()
+        return RawEvent(name, start, end, event.start_thread_id(), -1, floating, given, system, launch)
     if event.is_user_annotation():
         return None  # the host's ranges once more, as the GPU timeline shows them
     return RawEvent(name, start, end, -1, event.device_resource_id(), launch=event.correlation_id())

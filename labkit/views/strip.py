@@ -16,7 +16,9 @@ from labkit.views.window import Span, Window, choose, same_piece
 __all__ = ["strip", "strip_text", "strips"]
 
 FOOTNOTE = "Drawn from a profile, which lengthens short steps: read counts and order here, not speed."
-GPU = " Lanes are the host's: compute is launching and waiting for the GPU, transfers are on its streams."
+GPU = (
+    " Lanes are the host's: compute is launching and waiting for the GPU; transfers are gloo's or a stream's."
+)
 IDS = " 1/0 in a bar: the region that Dynamo numbered so."
 MANY = 160  # segments a lane beyond which the whole forward alone cannot be read
 REASONS = 8

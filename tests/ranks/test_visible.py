@@ -39,10 +39,11 @@ def test_ranks_on_gpus_see_what_the_kernel_sees_now(monkeypatch):
         assert ranks.run(told, "LABKIT_TEST")[0] is None
 
 
-def test_the_choice_of_gpus_is_not_changed_behind_its_back(monkeypatch):
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_the_choice_of_gpus_is_not_changed_behind_its_back(monkeypatch, device):
     monkeypatch.setattr(hardware, "gpus", lambda: ["a GPU", "a GPU"])
     with pytest.raises(ValueError, match="set CUDA_VISIBLE_DEVICES in os.environ, not in env"):
-        labkit.Ranks(2, env={hardware.VISIBLE: "1"})
+        labkit.Ranks(2, device, env={hardware.VISIBLE: "1"})
 
 
 def test_a_call_on_a_gpu_ends_with_the_gpu_and_one_on_the_cpu_does_not_ask(monkeypatch):

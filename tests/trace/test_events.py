@@ -190,16 +190,18 @@ def test_a_kernel_belongs_to_the_forward_that_launched_it():
     assert [e.forward for e in tidy(raw) if e.kind == "kernel"] == [0, 1]
 
 
-@pytest.mark.parametrize("thread", [MAIN, 0])
-def test_waiting_for_the_gpu_is_work_of_the_gpu(thread):
-    raw = [*body((FORWARD, 10, 100), ("aten::mm", 10, 20)), RawEvent("cudaDeviceSynchronize", 30, 90, thread)]
-    found = tidy(raw)
-    assert [(e.kind, e.thread) for e in found if e.name == "cudaDeviceSynchronize"] == [("op", "main")]
+@pytest.mark.parametrize(
+    ("system", "kinds", "compute"), [(0, ["op"], 70), (99, [], 10)], ids=["its own", "of gloo's thread"]
+)
+def test_waiting_for_the_gpu_is_work_of_the_gpu_where_the_main_thread_waits(system, kinds, compute):
+    wait = RawEvent("cudaStreamSynchronize", 30, 90, MAIN, system=system)
+    found = tidy([*body((FORWARD, 10, 100), ("aten::mm", 10, 20)), wait])
+    assert [e.kind for e in found if e.name == wait.name] == kinds
     pieces = {
         kind: sum(p.end - p.start for p in partition(found) if p.kind == kind)
         for kind in ("compute", "python")
     }
-    assert pieces == {"compute": 70, "python": 20}
+    assert pieces == {"compute": compute, "python": 90 - compute}
 
 
 def test_over_nccl_the_kernel_is_the_transfer():
