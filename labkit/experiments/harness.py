@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -81,10 +82,6 @@ def _measure(
         "regional": None,
     }
 
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
     def build(variant: Variant) -> torch.nn.Module:
         reduce = reduces.get(variant.letter) or getattr(tensor_parallel, variant.reduce)
         model = tensor_parallel.shard(whole, me.rank, me.world_size, own_reduce(reduce))
@@ -98,13 +95,12 @@ def _measure(
             forward = torch.compile(model) if variant.compiled else model
             dist.barrier()
             started = time.perf_counter()
-            y = forward(x)
-            wait()
+            y = settled(functools.partial(forward, x))()
             found["first"][variant.letter] = time.perf_counter() - started
             # without communication the sums are missing, and so is any meaning of the numbers
             error = float((y - expected).abs().max()) if me.backend != "fake" else None
             found["error"][variant.letter] = error
-            forwards[variant.letter] = _timed(forward, x, wait)
+            forwards[variant.letter] = _timed(forward, x)
             forwards[variant.letter]()
             # a frame that was given up leaves no trace when it runs: remember which variant it belongs to
             made = [c for c in watch().known() if c.id not in before]
@@ -148,11 +144,15 @@ def own_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
     return reduce if hasattr(reduce, "_torchdynamo_disable") else own(reduce)
 
 
-def _timed(forward: Callable[..., Any], x: Any, wait: Callable[[], None]) -> Callable[[], Any]:
+def _timed(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
+    call = settled(functools.partial(forward, x))
+
     def run() -> Any:
-        y = forward(x)
-        # an eager functional result may still be in flight: one element makes it arrive
-        y[0, 0, 0].item() if x.device.type == "cpu" else wait()
+        y = call()
+        if x.device.type == "cpu":
+            y[
+                0, 0, 0
+            ].item()  # an eager functional result may still be in flight: one element makes it arrive
         return y
 
     return run
@@ -160,7 +160,6 @@ def _timed(forward: Callable[..., Any], x: Any, wait: Callable[[], None]) -> Cal
 
 def _regional(build: Callable[[Variant], Any], variants: list[Variant], x: Any) -> float | None:
     """Seconds of the first call when each block is compiled instead of the whole model (topic 12: regional)."""
-    import torch
     import torch.distributed as dist
 
     functional = next((v for v in variants if v.compiled and v.reduce == "functional"), None)
@@ -171,9 +170,7 @@ def _regional(build: Callable[[Variant], Any], variants: list[Variant], x: Any) 
         block.compile()
     dist.barrier()
     started = time.perf_counter()
-    model(x)
-    if x.device.type == "cuda":
-        torch.cuda.synchronize()
+    settled(functools.partial(model, x))()
     return time.perf_counter() - started
 
 

@@ -85,7 +85,7 @@ def quiet_profiler() -> None:
     torch 2.11 and 2.12 also warn at every first start about a second one: 'Profiler clears events'.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    if not any(known[1] is not None and known[1].pattern == _CLEARS for known in warnings.filters):
+    if not any(getattr(known[1], "pattern", known[1]) == _CLEARS for known in warnings.filters):
         warnings.filterwarnings("ignore", message=_CLEARS)  # each call would let old warnings show again
 
 

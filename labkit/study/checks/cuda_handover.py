@@ -99,10 +99,8 @@ def _microbatches() -> Seen:
 
     store, names = default_store(), [f"labkit microbatches {uuid.uuid4()}"]
     dist.broadcast_object_list(names, 0)
-    for number in (
-        0,
-        1,
-    ):  # the first one for nothing: a profiler's first start takes a while, on each rank its own
+    # the first one for nothing: a profiler's first start takes a while, on each rank its own
+    for number in (0, 1):
         for batch in batches:
             batch.zero_()
         torch.cuda.synchronize()
