@@ -3,38 +3,86 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
-from labkit import __version__, experiments, files, hardware
-from labkit.experiments import options, progress
-from labkit.experiments.progress import told
-from labkit.report import Report
+from labkit import __version__, experiments, files, runs, screen
+from labkit.experiments import options
+from labkit.experiments.options import Option
+from labkit.hardware import BACKENDS
 
-BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts", "tests")  # what --json prints of a report
+STATUS = """\
+exit status:
+  0  done
+  1  a test of a suite is red, or something was not recorded
+  2  a request that cannot be met
+  3  done, and what it found could not be saved or printed
+"""
+RANKS = Option(
+    "ranks",
+    int,
+    "number of ranks (default: 2, or what it needs; under torchrun, as many as it started)",
+    least=1,
+    most=65_536,
+)
+HERE = True  # `--save` without a folder
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status (2 for a request that cannot be met, with one sentence why)."""
+    with screen.Screen() as shown:
+        status = _status(arguments)
+    return shown.outcome(status)
+
+
+def _status(arguments: list[str] | None) -> int:
     try:
         given = _parser().parse_args(arguments)
         return given.act(given)
+    except SystemExit as end:  # after --help and --version, or because nobody reads on
+        return end.code if isinstance(end.code, int) else 0
+    except files.Unsaved as error:
+        print(f"labkit: {error}", file=sys.stderr)
+        return screen.UNWRITTEN
     except (ValueError, RuntimeError) as error:
         print(f"labkit: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"labkit: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("labkit: there is not enough memory for this", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("labkit: interrupted", file=sys.stderr)
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("needs the name of a folder, and got none")
+    return Path(text)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="labkit", description=__doc__)
+    parser = _Parser(
+        prog="labkit",
+        description=__doc__,
+        epilog=STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="what this machine has, and what ranks would run on")
@@ -50,15 +98,15 @@ def _parser() -> argparse.ArgumentParser:
         "experiment", help="a name from `labkit list`; a suite fails (exit code 1) where one test is red"
     )
     _run_options(run)
-    run.add_argument("--save", metavar="DIR", help="also save the report there as NAME.json")
+    run.add_argument("--save", type=_folder, metavar="DIR", help="also save the report there as NAME.json")
     run.add_argument("--json", action="store_true", help="print JSON instead of text")
-    run.set_defaults(act=_together(_run))
+    run.set_defaults(act=runs.together(runs.run))
     record = commands.add_parser("record", help="run experiments and keep their reports under data/recorded")
     record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
     _run_options(record)
     record.add_argument("--again", action="store_true", help="also what is there already")
-    record.add_argument("--into", metavar="DIR", help="folder of this machine's recordings")
-    record.set_defaults(act=_together(_record))
+    record.add_argument("--into", type=_folder, metavar="DIR", help="folder of this machine's recordings")
+    record.set_defaults(act=runs.together(runs.record))
     ledger = commands.add_parser("ledger", help="check the claims of the source documents on this torch")
     ledger.add_argument("--lesson", metavar="L", help="only the claims of a lesson, such as 04")
     ledger.add_argument(
@@ -71,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument(
         "--save",
         nargs="?",
-        const="",
+        const=HERE,
+        type=_folder,
         metavar="DIR",
         help="keep the results, by default where lesson 15 finds them, and take what is kept of this torch and commit",
     )
@@ -79,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger.set_defaults(act=_ledger)
     lessons = commands.add_parser("lessons", help="list the lessons, or copy them to a folder of yours")
     lessons.add_argument(
-        "folder", nargs="?", metavar="DIR", help="where to; what is there already is left alone"
+        "folder", nargs="?", type=_folder, metavar="DIR", help="where to; what is there already is left alone"
     )
     lessons.set_defaults(act=_lessons)
     review = commands.add_parser(
@@ -96,19 +145,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ranks",
-        type=int,
-        metavar="N",
-        help="number of ranks (default: 2, or what it needs; under torchrun, as many as it started)",
-    )
+    parser.add_argument("--ranks", type=RANKS.read, metavar="N", help=RANKS.help)
     parser.add_argument(
         "--backend",
         default="auto",
-        help="auto, nccl, gloo or shm; on a CPU auto is what the experiment needs",
+        choices=("auto", *BACKENDS),
+        help="on a CPU auto is what the experiment needs",
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    options.add(parser, {name: experiments.get(name).OPTIONS for name in experiments.NAMES})
+    options.add(parser, {name: experiments.get(name).options for name in experiments.NAMES})
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -128,124 +173,10 @@ def _list(given: argparse.Namespace) -> int:
             print(name)
             continue
         experiment = experiments.get(name)
-        print(f"{name:<13} {experiment.QUESTION}\n{'':<13} {experiment.SOURCE}")
-        for part, what in (getattr(experiment, "PARTS", None) or {}).items():
+        print(f"{name:<13} {experiment.question}\n{'':<13} {experiment.source}")
+        for part, what in experiment.parts.items():
             print(f"{'':<13} {name + '/' + part:<24} {what}")
     return 0
-
-
-def _measure(name: str, given: argparse.Namespace, quiet: bool, recording: bool = False) -> Report:
-    """Run one experiment, or one of `all`, whose options it need not all take; `recording` adds its RECORD."""
-    from labkit.ranks import Ranks
-
-    experiment = experiments.get(name)
-    every = () if given.experiment == "all" else experiments.NAMES
-    others = {option.name for other in every for option in experiments.get(other).OPTIONS}
-    arguments: dict[str, Any] = dict(getattr(experiment, "RECORD", {}) if recording else {})
-    arguments |= options.chosen(name, experiment.OPTIONS, given, sorted(others))
-    backend, nodes = given.backend, given.nodes
-    device = getattr(experiment, "DEVICE", "auto") if given.device == "auto" else given.device
-    needs = getattr(experiment, "RANKS", 2)
-    count = given.ranks if given.ranks is not None else nodes.launch.world_size if nodes else needs
-    local = nodes.launch.local_world_size if nodes else count
-    if backend == "auto" and hardware.choose(local, device).device == "cpu":
-        backend = experiment.LINK if count >= 2 and not (nodes and nodes.count > 1) else "gloo"
-    start = nodes or "auto"
-    with Ranks(count, device, backend, timeout=None, quiet=quiet, start=start) as ranks:
-        report = experiment.run(ranks, talk=not quiet, **arguments)
-    if nodes:
-        report.provenance["launched"] = {"by": "torchrun", "machines": nodes.machines()}
-    return report
-
-
-def _together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """`act`, which under torchrun rank 0 does, with the ranks that torchrun started; every other process serves it."""
-
-    def begin(given: argparse.Namespace) -> int:
-        from labkit.ranks.nodes import Nodes, launched, serve
-
-        given.nodes = None
-        launch = launched()
-        if launch is None:
-            return act(given)
-        for name in experiments.NAMES if given.experiment == "all" else [given.experiment]:
-            experiments.get(name)
-        if launch.rank:
-            return serve(launch)
-        given.nodes = nodes = Nodes(launch)
-        status, why = 1, "it was ended"
-        try:
-            status = act(given)
-            why = "" if not status else f"exit status {status}"
-            return status
-        except (ValueError, RuntimeError, KeyboardInterrupt) as error:
-            status, why = 2, (str(error).splitlines() or [type(error).__name__])[0]
-            raise
-        finally:
-            nodes.close(status, why)
-
-    return begin
-
-
-def _run(given: argparse.Namespace) -> int:
-    if given.save:
-        _writable(Path(given.save))
-    with told(given.save, given.experiment) as save:
-        report = _measure(given.experiment, given, quiet=given.json)
-        saved = save(report)
-    if given.json:
-        print(report.to_json([name for name in BRIEF if name in report.tables]))
-    else:
-        print(f"\n{report}")
-    if saved:
-        print(f"saved: {saved}", file=sys.stderr)
-    passed = getattr(experiments.get(given.experiment), "passed", None)
-    return 0 if passed is None or passed(report) else 1
-
-
-def _record(given: argparse.Namespace) -> int:
-    names = experiments.NAMES if given.experiment == "all" else (given.experiment,)
-    for name in names:
-        experiments.get(name)
-    folder = Path(given.into) if given.into else recordings() / _machine()
-    _writable(folder)
-    failed = []
-    for i, name in enumerate(names, 1):
-        where = f"[{i}/{len(names)}] {name}"
-        if not given.again and _recorded(folder / f"{name}.json"):
-            print(
-                f"{where}: recorded already with this torch and this commit, kept (--again measures it anew)"
-            )
-            continue
-        print(f"{where} ...", flush=True)
-        try:
-            with told(folder, name) as save:
-                report = _measure(name, given, quiet=False, recording=True)
-                print(f"saved: {save(report)}", flush=True)
-        except (RuntimeError, ValueError) as error:
-            if isinstance(error, ValueError) and len(names) == 1:
-                raise  # of several, the others are still worth having
-            failed.append(name)
-            print(f"labkit: {name}: {error}", file=sys.stderr, flush=True)
-        finally:
-            progress.running(folder, name).unlink(missing_ok=True)
-    if failed:
-        print(
-            f"labkit: not recorded: {', '.join(failed)}; the same command again tries only these",
-            file=sys.stderr,
-        )
-    return 1 if failed else 0
-
-
-def _recorded(path: Path) -> bool:
-    """Whether a report that this torch and this commit would make again is there; one with changes never counts."""
-    if not path.exists():
-        return False
-    there, now = Report.load(path).provenance, hardware.describe()
-    return (
-        all(there.get(key) == now[key] for key in ("torch", "commit", "hardware"))
-        and "+" not in now["commit"]
-    )
 
 
 def _ledger(given: argparse.Namespace) -> int:
@@ -258,7 +189,7 @@ def _ledger(given: argparse.Namespace) -> int:
     if given.untested:
         rows = tuple(row for row in rows if row.untested)
         if given.json:
-            print(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False))
+            print(screen.json_text(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)))
             return 0
         for row in rows:
             needs = f" (needs {', '.join(row.needs)})" if row.needs else ""
@@ -268,16 +199,25 @@ def _ledger(given: argparse.Namespace) -> int:
     talk = None if given.json else lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True)
     if given.again and given.save is None:
         raise ValueError("--again goes with --save: without it nothing is kept, and everything is measured")
+    unsaved: list[files.Unsaved] = []
     if given.save is None:
         found = ledger.run(claims, rows, talk=talk)
     else:
-        _writable(results.file(given.save or None).parent)
-        found, there = results.resume(claims, rows, given.save or None, again=given.again, talk=talk)
-        print(f"saved: {results.file(given.save or None)} (kept from before: {there} rows)", file=sys.stderr)
+        folder = None if given.save is HERE else given.save
+        path = results.file(folder)
+        runs.writable(path.parent, path.name)
+        screen.keep_going()
+        found, there = results.resume(
+            claims, rows, folder, again=given.again, talk=talk, unsaved=unsaved.append
+        )
     if given.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print(screen.json_text(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
     else:
         print(found.text(width=shutil.get_terminal_size((150, 40)).columns))
+    if unsaved:
+        raise unsaved[0]
+    if given.save is not None:
+        print(f"saved: {path} (kept from before: {there} rows)", file=sys.stderr)
     return 0
 
 
@@ -292,15 +232,18 @@ def _lessons(given: argparse.Namespace) -> int:
     if given.folder is None:
         print("\n".join(path.stem for path in ours))
         return 0
-    folder = Path(given.folder)
-    _writable(folder)
+    folder = given.folder
+    runs.writable(folder)
     for path in ours:
+        copy = folder / path.name
+        if copy.exists() or copy.is_symlink():  # somebody may have worked in it
+            print(f"left alone, it is there already: {copy}")
+            continue
         try:
-            with open(folder / path.name, "xb") as copy:  # never over a copy that somebody has worked in
-                copy.write(path.read_bytes())
-            print(f"copied: {folder / path.name}")
-        except FileExistsError:
-            print(f"left alone, it is there already: {folder / path.name}")
+            files.replace(copy, path.read_bytes())
+        except OSError as error:
+            raise files.Unsaved(f"cannot copy {path.name} to {folder}: {error.strerror or error}") from error
+        print(f"copied: {copy}")
     print(f"open them with: jupyter lab {folder / ours[0].name}")
     return 0
 
@@ -317,34 +260,7 @@ def _score(given: argparse.Namespace) -> int:
 
     board = scoreboard()
     if given.json:
-        print(board.frame().to_json(orient="records", indent=1, force_ascii=False))
+        print(screen.json_text(board.frame().to_json(orient="records", indent=1, force_ascii=False)))
     else:
         print(f"{board}\nyour answers: {answers.file()}")
     return 0
-
-
-def recordings() -> Path:
-    """`data/recorded` of the checkout. Raises ValueError when labkit was installed without the repository."""
-    folder = files.ours("data/recorded")
-    if folder.parent.parent.name == "shipped":
-        raise ValueError("no data folder beside labkit: give the folder to record into with --into DIR")
-    return folder
-
-
-def _machine() -> str:
-    return f"{hardware.slug()}-{datetime.date.today().isoformat()}"
-
-
-def _writable(folder: Path) -> None:
-    """Raise ValueError, before minutes of measuring, when a report could not be saved in `folder`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".labkit-write-probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"cannot write in {folder}: {error.strerror or error}") from error
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["home", "ours", "replace"]
+__all__ = ["Unsaved", "home", "ours", "replace"]
+
+
+class Unsaved(ValueError):
+    """A result is there, and could not be written; the message names the file or folder and the reason."""
 
 
 def replace(path: str | os.PathLike[str], data: bytes) -> Path:

@@ -150,15 +150,20 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Read what `to_json` wrote. Raises ValueError naming the part that is missing."""
+        """Read what `to_json` wrote. Raises ValueError naming the part that is missing or of another kind."""
         import pandas as pd
 
         from labkit.timing import Verdict
 
         body = json.loads(text)
+        if not isinstance(body, dict):
+            raise ValueError("this is not a saved report: it is no JSON object")
         missing = [key for key in ("name", "title", "label", "tables") if key not in body]
         if missing:
             raise ValueError(f"this is not a saved report: it has no {', '.join(missing)}")
+        for key, kind in (("tables", dict), ("provenance", dict), ("verdicts", list), ("notes", list)):
+            if not isinstance(body.get(key, kind()), kind):
+                raise ValueError(f"this is not a saved report: its {key} are no {kind.__name__}")
         tables = {
             name: pd.DataFrame({column: _unpack(packed) for column, packed in table.items()})
             for name, table in body["tables"].items()
@@ -170,12 +175,12 @@ class Report:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `<folder>/<name>.json` (to a temporary file, then renamed, so a crash loses nothing) and return it.
 
-        Raises ValueError naming the folder when it cannot be written.
+        Raises files.Unsaved, a ValueError that names the folder, when it cannot be written.
         """
         try:
             return files.replace(Path(folder) / f"{self.name}.json", (self.to_json() + "\n").encode())
         except OSError as error:
-            raise ValueError(
+            raise files.Unsaved(
                 f"cannot save report {self.name!r} in {folder}: {error.strerror or error}"
             ) from error
 
@@ -186,13 +191,16 @@ class Report:
         Raises ValueError naming the file when it is missing or not a report.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            data = Path(path).read_bytes()
         except OSError as error:
             raise ValueError(f"cannot read report {path}: {error.strerror or error}") from error
         try:
-            return cls.from_json(text).recorded()
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a saved report: {error}") from error
+            return cls.from_json(
+                data.decode("utf-8-sig")
+            ).recorded()  # an editor may have put a mark before it
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            said = str(error).removeprefix("this is not a saved report: ")
+            raise ValueError(f"{path} is not a saved report: {said}") from error
 
 
 def _pack(column: pd.Series) -> Any:

@@ -19,8 +19,8 @@ MOST_LINES = 350
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
-    "__main__ cli doctor study experiments views contract tensor_parallel graphs trace streams ranks"
-    " report per_rank timing hardware places files torch_compat"
+    "__main__ cli runs doctor study experiments views contract tensor_parallel graphs trace streams ranks"
+    " report per_rank timing hardware places files screen torch_compat"
 ).split()
 COMPAT = (  # the same within torch_compat
     "__init__ table cold together pretend streams dtensor dispatch backends recording compiler groups versions"

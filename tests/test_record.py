@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from labkit import cli, experiments, hardware
+from labkit import cli, experiments, hardware, runs
+from labkit.experiments.experiment import Experiment
 from labkit.report import Report, provenance
 
 
@@ -18,13 +19,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     facts = hardware.describe() | {"commit": "0123456789ab"}
     monkeypatch.setattr(hardware, "describe", lambda: dict(facts))
 
-    def measure(name: str, *_: object, **__: object) -> Report:
+    def measure(experiment: Experiment, *_: object, **__: object) -> Report:
+        name = experiment.name
         names.append(name)
         if name == "depth":
             raise RuntimeError("rank 1 died")
         return Report(name, name, "gloo · cpu", {"main": pd.DataFrame({"n": [1]})}, provenance=provenance())
 
-    monkeypatch.setattr(cli, "_measure", measure)
+    monkeypatch.setattr(runs, "measure", measure)
     return names
 
 
@@ -75,7 +77,7 @@ def test_a_recording_of_the_cliff_is_from_an_empty_cache(
         return Report("cliff", "", "shm", {"main": pd.DataFrame({"n": [1]})}, provenance=provenance())
 
     monkeypatch.setattr("labkit.ranks.Ranks", NoRanks)
-    monkeypatch.setattr(experiments.get("cliff"), "run", run)
+    monkeypatch.setattr("labkit.experiments.cliff.run", run)
     cli.main(["record", "cliff", "--into", str(tmp_path)])
     cli.main(["record", "cliff", "--into", str(tmp_path), "--again", "--blocks", "8"])
     cli.main(["run", "cliff"])

@@ -8,7 +8,9 @@ with review.py; they need only Python.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,20 +89,23 @@ def read(module: str | Path | ModuleType) -> Facts:
     """The facts of a module: a path of a Python file, or a module that is imported already.
 
     Raises ValueError for a module without a source file, a file that cannot be read, or one that is no Python.
+
+    >>> read("/nowhere/mine.py")
+    Traceback (most recent call last):
+    ValueError: cannot read /nowhere/mine.py: No such file or directory
     """
     path = getattr(module, "__file__", None) if isinstance(module, ModuleType) else module
     if path is None:
         raise ValueError(f"module {getattr(module, '__name__', module)!r} has no source file")
+    source = _source(Path(path))
+    reader = _Reader(Facts(str(path)), source)
     try:
-        source = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
-    try:
-        tree = ast.parse(source, str(path))
+        with warnings.catch_warnings(action="ignore"):  # about the code of others
+            reader.visit(ast.parse(source, str(path)))
     except SyntaxError as error:
         raise ValueError(f"{path}, line {error.lineno}: not Python: {error.msg}") from error
-    reader = _Reader(Facts(str(path)), source)
-    reader.visit(tree)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"{path} is nested too deeply to be read") from error
     for name in reader.wrapped_compiled:
         if name in reader.facts.functions:
             reader.facts.functions[name].compiled = True
@@ -108,6 +113,24 @@ def read(module: str | Path | ModuleType) -> Facts:
         if name in reader.facts.functions:
             reader.facts.functions[name].disabled = True
     return reader.facts
+
+
+def _source(path: Path) -> str:
+    """A file's text in the encoding that it states, without a byte-order mark."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError(
+                f"cannot read {path}: it is a {'folder' if path.is_dir() else 'device'}, not a file"
+            )
+        source = importlib.util.decode_source(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    if "\0" in source:
+        line = source[: source.index("\0")].count("\n") + 1
+        raise ValueError(f"{path}, line {line}: not Python: it holds a NUL byte")
+    return source
 
 
 class _Reader(ast.NodeVisitor):

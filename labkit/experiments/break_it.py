@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.experiments.break_judges import TESTS, judge
 from labkit.experiments.break_tests import BODIES, WINDOW_S, Stand, orphan
 from labkit.experiments.harness import quiet_stderr
-from labkit.experiments.options import Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
@@ -26,11 +26,7 @@ from labkit.report import Report, provenance
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Ten break-it tests"
-QUESTION = "Does it crash rather than hang, and say why?"
-SOURCE = "topic 12, minimal daily regression suite (break-it tests)"
-LINK = "gloo"
-OPTIONS = (Option("undefended", bool, "leave out the part that is tested: every test has to go red"),)
+ABOUT = EXPERIMENTS["break-it"]
 GREEN, RED = "green", "red"
 MOST = 110  # characters of what was observed in the table; the details have all
 
@@ -144,9 +140,6 @@ def _orphaned(defended: bool) -> PerRank | RankError:
             return error
 
 
-PARTS = {name: test.broken for name, test in TESTS.items()}
-
-
 def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, compiler: str) -> Report:
     import pandas as pd
 
@@ -164,7 +157,7 @@ def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, compiler
         "details": tests[["test", "broken", "defence", "how", "said"]],
     }
     return Report(
-        name, TITLE, ranks.label, tables, [], settings, _notes(tests), "labkit.views.break_it:figure"
+        name, ABOUT.title, ranks.label, tables, [], settings, _notes(tests), "labkit.views.break_it:figure"
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments import harness, reference
-from labkit.experiments.options import ALSO, BLOCKS, ROUNDS, Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -17,20 +17,7 @@ from labkit.timing import Verdict, by_slowest, check_rounds, compare
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "The graph-break cliff"
-QUESTION = "How does one decorator on the all-reduce cost half the speed?"
-SOURCE = "topic 11, experiments 1, 2 and 4; topic 12, experiment 1"
-LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
-OPTIONS = (
-    BLOCKS,
-    ROUNDS,
-    Option("variants", str, "letters of the variants (default ABCDE)", "LETTERS"),
-    ALSO,
-    Option("elsewhere", str, "letters of the variants on other links and host only (default all)", "LETTERS"),
-    Option("cold", bool, "compile from an empty cache"),
-    Option("regional", bool, "also time the first call block by block"),
-)
-RECORD = {"cold": True, "regional": True}  # lesson 04 quotes what a compile from nothing took
+ABOUT = EXPERIMENTS["cliff"]
 PAIRS = (("C", "B"), ("B", "A"), ("C", "A"), ("D", "A"), ("E", "C"))
 TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model
 
@@ -162,7 +149,7 @@ def _report(
     for name in ("counts", "samples", "breakdown", "segments", "breaks"):
         tables[name].insert(0, "blocks", blocks)
     notes = _notes(tables, variants, main)
-    return Report("cliff", TITLE, label, tables, verdicts, settings, notes, "labkit.views.cliff:figure")
+    return Report("cliff", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.views.cliff:figure")
 
 
 def _variant_first(table: pd.DataFrame) -> pd.DataFrame:

@@ -29,8 +29,8 @@ from labkit.experiments.cold_ranks import (
     SKEW,
 )
 from labkit.experiments.dimensions import choose
-from labkit.experiments.guards import FRESH, FULL
-from labkit.experiments.options import ROUNDS, Option, on_cpu
+from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -39,19 +39,7 @@ from labkit.timing import Verdict, compare, slowest
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Cold and warm: what the first call costs"
-QUESTION = "What does the first call cost, and which ways to pay it before there are?"
-SOURCE = "topic 12, experiment 6; the compile post, core claims 1, 10 and 11"
-LINK = "shm"
-DEVICE = "cpu"
-OPTIONS = (
-    Option("form", str, f"only these: {', '.join(FORMS)}; may be given again", "NAME", many=True),
-    Option("requests", int, "requests that are timed, the first included (default 100)"),
-    Option("budget", float, "seconds that a rank may take until it is ready", "S"),
-    ROUNDS,
-    FULL,
-    FRESH,
-)
+ABOUT = EXPERIMENTS["cold"]
 USUAL = tuple(form for form in FORMS if form != NESTED)
 NEEDS = {DISK: COLD, ARTIFACTS: COLD, SKEW: COLD, AOT: BUILD, AOTI: BUILD}
 TOLERANCE = 1e-4
@@ -223,7 +211,7 @@ def _report(
     notes += [f"each way was taken {few} time{'s' * (few > 1)}: no verdict"] if few < 8 else []
     notes += more
     return Report(
-        "cold", TITLE, label, tables, _verdicts(samples), settings, notes, "labkit.views.cold:figure"
+        "cold", ABOUT.title, label, tables, _verdicts(samples), settings, notes, "labkit.views.cold:figure"
     )
 
 

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.options import Option
 from labkit.experiments.programs import UNWAITED, Program, choose, programs
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.variants import own
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -17,15 +17,8 @@ from labkit.report import PerRank, Report, provenance
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Every collective, eager and compiled"
-QUESTION = "Which collectives does the compiler keep in its graph, and with the same numbers?"
-SOURCE = "topic 11, introduction and mental model; the compile post, on translating traditional collectives"
-LINK = "gloo"  # on a CPU: `shm` does its work at once, and would hide what async_op=True is about
+ABOUT = EXPERIMENTS["collectives"]
 COMPILERS = ("eager", "aot_eager", "inductor")
-OPTIONS = (
-    Option("only", str, "only collectives whose names begin so; may be given again", "NAME", many=True),
-    Option("compiler", str, f"torch.compile's backend: {', '.join(COMPILERS)} (default aot_eager)", "NAME"),
-)
 LATE = 0.02  # seconds by which all ranks but 0 come late to a collective that nobody waits for
 
 _OPERATOR = re.compile(r"torch\.ops\.(?:_c10d_functional|_c10d_functional_autograd)\.(\w+)|\.(copy_)\(")
@@ -184,7 +177,14 @@ def _report(found: PerRank[list[dict[str, Any]]], label: str, settings: dict[str
         each[column] = each[column].map(str)
     tables = {"summary": summary, "ranks": each[columns]}
     return Report(
-        "collectives", TITLE, label, tables, [], settings, _notes(summary), "labkit.views.collectives:figure"
+        "collectives",
+        ABOUT.title,
+        label,
+        tables,
+        [],
+        settings,
+        _notes(summary),
+        "labkit.views.collectives:figure",
     )
 
 

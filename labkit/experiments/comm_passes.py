@@ -9,20 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit import torch_compat
-from labkit.experiments.options import ROUNDS, Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import compare, interleave, slowest
 
-TITLE = "Inductor's passes for communication"
-LINK = "gloo"
-QUESTION = "Do Inductor's passes move collectives away from their waits, and is the step faster for it?"
-SOURCE = "slides: use case microbatch overlapping; topic 11, on overlap; torch's own settings"
-OPTIONS = (
-    Option("width", int, "size of the square weights (default 384)"),
-    Option("layers", int, "layers, each with an all-gather (default 3)"),
-    ROUNDS,
-)
+ABOUT = EXPERIMENTS["comm_passes"]
 DEFAULT, SWITCH, PASSES, SCHEDULING = (
     "default",
     "reorder_for_compute_comm_overlap alone",
@@ -113,7 +105,7 @@ def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
     )
     verdicts = [str(compare(times[way], times[DEFAULT])) for way in WAYS[1:]]
     tables = {"order": order, "summary": summary, "samples": samples}
-    return Report("comm_passes", TITLE, label, tables, verdicts, made)
+    return Report("comm_passes", ABOUT.title, label, tables, verdicts, made)
 
 
 # --- on a rank ---

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.guards import COMPILERS, FRESH, FULL
-from labkit.experiments.options import ROUNDS, Option, on_cpu
+from labkit.experiments.guards import COMPILERS
+from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -17,17 +18,7 @@ from labkit.timing import Verdict, bootstrap_interval, by_slowest, check_rounds,
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Compile time over depth"
-QUESTION = "How does the first call grow with depth, and what do regions do about it?"
-SOURCE = "topic 12, experiment 3 and 'regional compilation'; the compile post, core claim 5"
-LINK = "shm"
-DEVICE = "cpu"
-OPTIONS = (
-    Option("depths", str, "blocks of the models, such as 1,2,4,8 or 2:12:2 (default 1,2,4,8)", "LIST"),
-    ROUNDS,
-    FULL,
-    FRESH,
-)
+ABOUT = EXPERIMENTS["depth"]
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
 FORMS = (WHOLE, BLOCKS, NESTED)
 PAIRS = ((BLOCKS, WHOLE), (NESTED, WHOLE), (BLOCKS, NESTED))
@@ -227,7 +218,7 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     ]
     notes += [resumed] if resumed else []
     verdicts = _verdicts(samples)
-    return Report("depth", TITLE, label, tables, verdicts, settings, notes, "labkit.views.depth:figure")
+    return Report("depth", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.views.depth:figure")
 
 
 def fit(first: pd.DataFrame) -> pd.DataFrame:

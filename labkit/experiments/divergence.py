@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.drills import DRILLS, Drill, Site
 from labkit.experiments.harness import quiet_stderr
-from labkit.experiments.options import Option, on_cpu
+from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Drill by defence: one rank differs"
-QUESTION = "What does a rank that differs do to the others, and which defence notices before it does?"
-SOURCE = "topic 12, experiment 2, rank-parity invariants and gotchas"
-LINK = "gloo"
-DEVICE = "cpu"
-OPTIONS = (
-    Option("drill", str, f"only these drills: {', '.join(DRILLS)}; may be given again", "NAME", many=True),
-)
+ABOUT = EXPERIMENTS["divergence"]
 
 STALL_S, TIMEOUT_S = 1.0, 60.0
 EXCHANGE_S = 20.0  # how long a part of the contract waits for a rank; a hang is over before
@@ -286,7 +280,7 @@ def _report(
     )
     return Report(
         "divergence",
-        TITLE,
+        ABOUT.title,
         ranks.label,
         tables,
         [],

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.guards import FRESH
-from labkit.experiments.options import Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -17,10 +16,7 @@ from labkit.report import Report, provenance
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Numeric drift: compiled against eager"
-QUESTION = "Do compiled code and eager give the same numbers, and if not, since which stage?"
-SOURCE = "topic 12, gotchas; the compile post, actionables"
-LINK = "gloo"
+ABOUT = EXPERIMENTS["drift"]
 DTYPES = ("float32", "bfloat16")
 # each does what the one before does, and one thing more
 STAGES = {
@@ -34,10 +30,6 @@ KNOBS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(STAGES, {}),
     EMULATED: {"emulate_precision_casts": True},
 }
-OPTIONS = (
-    Option("dtype", str, f"only these: {', '.join(DTYPES)}; may be given again", "NAME", many=True),
-    FRESH,
-)
 SEEDS = 16
 
 
@@ -211,4 +203,4 @@ def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, 
     notes = [f"{row['dtype']}: {since(row)}" for row in first.to_dict("records")]
     notes = ["first stage that differs from eager: " + "; ".join(notes), *([resumed] if resumed else [])]
     tables = {"stages": stages, "first": first, "samples": samples}
-    return Report("drift", TITLE, label, tables, [], settings, notes, "labkit.views.drift:figure")
+    return Report("drift", ABOUT.title, label, tables, [], settings, notes, "labkit.views.drift:figure")

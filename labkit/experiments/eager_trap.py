@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments import reference, trap_ranks, trap_tables
 from labkit.experiments.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
-from labkit.experiments.options import ALSO, BLOCKS, ROUNDS, Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds
@@ -16,22 +16,7 @@ from labkit.timing import check_rounds
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "The eager trap"
-QUESTION = "Why not functional collectives everywhere?"
-SOURCE = "topic 11, experiment 3; PyTorch issue 138773"
-LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
-OPTIONS = (
-    BLOCKS,
-    ROUNDS,
-    Option(
-        "sizes",
-        str,
-        "bytes of a call's larger tensor, such as 4,16K,1M (default 4 to 64M in six steps)",
-        "LIST",
-    ),
-    Option("patience", float, "seconds that one size may take (default 4); above, it is left out", "S"),
-    ALSO,
-)
+ABOUT = EXPERIMENTS["eager_trap"]
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
 LARGEST = 1 << 30
 GATED = "gated"
@@ -157,7 +142,7 @@ def _report(runs: dict[str, PerRank[dict[str, Any]]], label: str, settings: dict
     made["source"], made["issue"] = reference.load("scope_runs"), reference.load("issue_138773")
     verdicts = trap_tables.model_verdicts(runs)
     return Report(
-        *("eager_trap", TITLE, label, made, verdicts, settings, _notes(made, runs)),
+        *("eager_trap", ABOUT.title, label, made, verdicts, settings, _notes(made, runs)),
         "labkit.views.eager_trap:figure",
     )
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from labkit.experiments import guard_ranks
 from labkit.experiments.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
 from labkit.experiments.guard_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP, REUSED
-from labkit.experiments.options import ROUNDS, Option, on_cpu
+from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
@@ -21,25 +22,8 @@ from labkit.timing import Verdict, by_slowest, check_rounds, compare
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Guards and shapes: what compiles again"
-QUESTION = "Which changes from call to call make it compile again, and which of them have to be frozen?"
-SOURCE = "topic 12, experiment 3; the compile post, core claim 3"
-LINK = "gloo"
-DEVICE = "cpu"
+ABOUT = EXPERIMENTS["guards"]
 COMPILERS = ("eager", "aot_eager", "inductor")
-FULL = Option("full", bool, "the whole grid, for patient readers")
-FRESH = Option("fresh", bool, "begin anew, whatever an interrupted sweep left")
-OPTIONS = (
-    Option("dimension", str, f"only these: {', '.join(DIMENSIONS)}; may be given again", "NAME", many=True),
-    Option(
-        "policy", str, f"how sizes are told: {', '.join(POLICIES)}; may be given again", "NAME", many=True
-    ),
-    Option("lengths", str, "sequence lengths to walk through, such as 16,24,32 or 16:128:16", "LIST"),
-    Option("batches", str, "batch sizes to walk through", "LIST"),
-    ROUNDS,
-    FULL,
-    FRESH,
-)
 SIZES = ("sequence length", "batch")  # what a policy has something to say about
 ALWAYS = "compiles for every value"
 
@@ -210,7 +194,9 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     tables = {"freeze": freeze(steps), "steps": steps, "policies": _policies(steps), "cost": cost}
     verdicts = _verdicts(cost)
     notes = [*_notes(steps), *([resumed] if resumed else [])]
-    return Report("guards", TITLE, label, tables, verdicts, settings, notes, "labkit.views.guards:figure")
+    return Report(
+        "guards", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.views.guards:figure"
+    )
 
 
 def freeze(steps: pd.DataFrame) -> pd.DataFrame:

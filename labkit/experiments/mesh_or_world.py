@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from labkit.contract import Plan
 from labkit.experiments import mesh_program
 from labkit.experiments.mesh_program import AGAIN, EVERY, ONCE, OUTSIDE
-from labkit.experiments.options import ROUNDS, on_cpu
+from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
@@ -16,13 +17,8 @@ from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floo
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Rank 0 outside the mesh"
-QUESTION = "Who must be symmetric with whom, and what does a rank cost that need not be there?"
-SOURCE = "topic 12, experiment 5 and mental model ('rank0-out-of-mesh')"
-LINK = "gloo"  # three ranks that spin would take more cores than a laptop has
-DEVICE = "cpu"
+ABOUT = EXPERIMENTS["mesh_or_world"]
 RANKS = 3
-OPTIONS = (ROUNDS,)
 PLANS = (
     Plan.of("infer", calls=1, phases={"tokens": 4}, index=-1),
     *(Plan.of("infer", calls=1, phases={"tokens": 4}, index=i) for i in range(2)),
@@ -139,7 +135,7 @@ def _report(
         agree = "agree" if worst <= TOLERANCE else "DO NOT AGREE"
         notes.append(f"results of all forms {agree} with the unsharded model: largest difference {worst:.1e}")
     view = "labkit.views.mesh_or_world:figure"
-    return Report("mesh_or_world", TITLE, label, tables, verdicts, settings, notes, view)
+    return Report("mesh_or_world", ABOUT.title, label, tables, verdicts, settings, notes, view)
 
 
 def _counts(served: PerRank[dict[str, Any]], record: Any, groups: pd.DataFrame) -> pd.DataFrame:

@@ -7,15 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 
-TITLE = "One rank sees another shape"
-QUESTION = "What do ranks do that compile for other shapes, and do they still meet?"
-SOURCE = "topic 12, experiment 2 and mental model; the compile post, core claim 10"
-LINK = "gloo"
-DEVICE = "cpu"
-OPTIONS = ()
+ABOUT = EXPERIMENTS["odd_shape"]
 SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
 WHEN = (FIRST, LATER)
 HELP = ("none", "guard collectives", "compiler collectives", "compiler collectives, repaired")
@@ -64,7 +60,7 @@ def run(
     notes = [f"{r['differs']}, {r['help']}: {r['outcome']}" for r in rows]
     view = "labkit.views.odd_shape:figure"
     return Report(
-        "odd_shape", TITLE, ranks.label, {"outcomes": pd.DataFrame(rows)}, [], settings, notes, view
+        "odd_shape", ABOUT.title, ranks.label, {"outcomes": pd.DataFrame(rows)}, [], settings, notes, view
     )
 
 

@@ -1,21 +1,24 @@
-"""What an experiment can be told, by the command line above all, and which ranks it takes: each declares its own."""
+"""What an experiment can be told, by the command line above all, and which ranks it takes."""
 
 from __future__ import annotations
 
 import argparse
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ALSO", "BLOCKS", "ROUNDS", "Option", "add", "chosen", "on_cpu"]
+__all__ = ["Option", "add", "chosen", "on_cpu"]
 
 
 @dataclass(frozen=True)
 class Option:
     """A keyword of an experiment's `run` that the command line offers as `--name`.
 
-    kind: the type of its value, bool for a switch. many: may be given again, and is handed over as a tuple. Without
-    the option `run`'s own default holds.
+    kind: the type of its value, bool for a switch. many: may be given again, and is handed over as a tuple. among: the
+    words that it may be. pattern: a regular expression that its text has to match. least, most: the bounds of a number,
+    both allowed. Without the option `run`'s own default holds.
     """
 
     name: str
@@ -23,12 +26,41 @@ class Option:
     help: str
     metavar: str = "N"
     many: bool = False
+    among: tuple[str, ...] = ()
+    pattern: str = ""
+    least: float = 0
+    most: float = math.inf
 
+    @property
+    def said(self) -> str:
+        """What `--help` says of it."""
+        words = f"{self.help}: {', '.join(self.among)}" if self.among else self.help
+        return f"{words}; may be given again" if self.many else words
 
-# what several experiments take: one object, because one option has one meaning
-BLOCKS = Option("blocks", int, "transformer blocks (default 40)")
-ROUNDS = Option("rounds", int, "timing rounds; fewer than 8 tell nothing")
-ALSO = Option("also", str, "time on this backend as well; may be given again", "BACKEND", many=True)
+    def read(self, text: str) -> Any:
+        """The value that a text of the command line stands for. Raises ArgumentTypeError naming the rule it breaks.
+
+        >>> Option("blocks", int, "transformer blocks", least=1, most=9).read("4")
+        4
+        >>> Option("blocks", int, "transformer blocks", least=1, most=9).read("1" + 30 * "0")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: must be a whole number from 1 to 9, got '1000000000000000000000000000000'
+        """
+        if self.kind is str:
+            if self.among and text not in self.among:
+                raise argparse.ArgumentTypeError(f"unknown {text!r}: there is {', '.join(self.among)}")
+            if self.pattern and not re.fullmatch(self.pattern, text):
+                raise argparse.ArgumentTypeError(f"takes {self.help}, got {text!r}")
+            return text
+        try:
+            value = self.kind(text)
+        except ValueError:
+            value = math.nan
+        if not self.least <= value <= self.most:
+            rule = f"{'whole ' * (self.kind is int)}number from {self.least} to {self.most}"
+            shown = text if len(text) <= 40 else f"{text[:37]}..."
+            raise argparse.ArgumentTypeError(f"must be a {rule}, got {shown!r}")
+        return value
 
 
 def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]]) -> None:
@@ -50,13 +82,13 @@ def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]
             takers.setdefault(option.name, []).append(experiment)
     for name, option in known.items():
         said: dict[str, Any] = {
-            "help": f"{', '.join(takers[name])}: {option.help}",
+            "help": f"{', '.join(takers[name])}: {option.said}",
             "default": argparse.SUPPRESS,
         }
         if option.kind is bool:
             said["action"] = "store_true"
         else:
-            said |= {"type": option.kind, "metavar": option.metavar}
+            said |= {"type": option.read, "metavar": option.metavar}
             if option.many:
                 said["action"] = "append"
         parser.add_argument(f"--{name}", **said)

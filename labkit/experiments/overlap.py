@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.options import ROUNDS, Option
 from labkit.experiments.overlap_ranks import (
     COMMUNICATE,
     COMPILED,
@@ -17,6 +16,7 @@ from labkit.experiments.overlap_ranks import (
     WAYS,
     measure,
 )
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.shaped import shaped
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -27,18 +27,9 @@ from labkit.timing import Measurement, compare, quantile
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LINK", "OPTIONS", "QUESTION", "SOURCE", "TITLE", "WAYS", "run", "shaped", "timelines"]
+__all__ = ["WAYS", "run", "shaped", "timelines"]
 
-TITLE = "Communication beside computation"
-QUESTION = "How much of an all-reduce is hidden, by whom, and by which definition?"
-SOURCE = "slides: What Are Streams?, microbatch overlapping; topic 11, on overlap"
-LINK = "gloo"
-OPTIONS = (
-    Option("mib", float, "size of the all-reduce in MiB (default 16)", "MIB"),
-    Option("late", float, "ms by which the last rank comes late in the first case (default 60)", "MS"),
-    Option("brief", bool, "only the large message, and nothing compiled"),
-    ROUNDS,
-)
+ABOUT = EXPERIMENTS["overlap"]
 BESIDE = (LATE, FUNCOL_LATE, FUNCOL_NOW, COMPILED)  # what is compared with the sequence
 
 
@@ -123,7 +114,9 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         "samples": samples,
         "spans": spans,
     }
-    return Report("overlap", TITLE, label, tables, verdicts, settings, notes, "labkit.views.overlap:figure")
+    return Report(
+        "overlap", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.views.overlap:figure"
+    )
 
 
 def _spans(found: PerRank[dict[str, Any]]) -> pd.DataFrame:

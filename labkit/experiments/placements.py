@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.options import Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "Placements: who holds what"
-QUESTION = "Which collective does a change of placement cost, forward and backward?"
-SOURCE = "from NCCL to DTensor, sections 4 and 5"
-LINK = "gloo"  # its bytes pass sockets, where they can be counted
-OPTIONS = (Option("side", int, "rows and columns of the matrices (default 4)"),)
+ABOUT = EXPERIMENTS["placements"]
 PLACED = ("R", "S(0)", "S(1)", "P")
 WORDS = {"R": "Replicate()", "S(0)": "Shard(0)", "S(1)": "Shard(1)", "P": "Partial()"}
 UP = 1e-4  # float32 sums of a few products
@@ -223,4 +219,6 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     wrong = sum(not right for name in ("redistribute", "matmul") for right in tables[name]["right"])
     checked = sum(len(tables[name]) for name in ("redistribute", "matmul"))
     notes = [f"{checked - wrong} of {checked} results and gradients are those of the whole matrices"]
-    return Report("placements", TITLE, label, tables, [], settings, notes, "labkit.views.placements:figure")
+    return Report(
+        "placements", ABOUT.title, label, tables, [], settings, notes, "labkit.views.placements:figure"
+    )

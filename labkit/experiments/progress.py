@@ -44,7 +44,7 @@ def told(folder: str | os.PathLike[str] | None, name: str) -> Iterator[Callable[
         return
     path = running(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as out:
+    with open(path, "wb", buffering=0) as out:  # nothing is left to be written when it is closed
         teller = _Teller(out)
         teller.tell(host=socket.gethostname(), pid=os.getpid(), started=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
         screen, sys.stdout = sys.stdout, _Both(sys.stdout, teller)
@@ -75,14 +75,13 @@ def running(folder: str | os.PathLike[str], name: str) -> Path:
 
 
 class _Teller:
-    def __init__(self, out: IO[str]):
+    def __init__(self, out: IO[bytes]):
         self.out, self.over, self.lock = out, threading.Event(), threading.Lock()
 
     def tell(self, **said: Any) -> None:
         # a full disk must not end the run that is told about
         with self.lock, contextlib.suppress(OSError):
-            self.out.write(json.dumps(said, ensure_ascii=False) + "\n")
-            self.out.flush()
+            self.out.write((json.dumps(said, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
     def beat(self) -> None:
         while not self.over.wait(ALIVE_S):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments import routes_ranks
-from labkit.experiments.options import ROUNDS, Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
@@ -14,17 +14,7 @@ from labkit.timing import Verdict, by_slowest, check_rounds, compare
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "DTensor or explicit"
-QUESTION = "What does DTensor cost over explicit collectives, and what does compiling leave of it?"
-SOURCE = (
-    "topic 12, experiment 4; topic 11, on the two compiler-compatible routes; the compile post, core claim 8"
-)
-LINK = "shm"  # on a CPU: gloo's own delay would hide what is measured
-OPTIONS = (
-    Option("mlp", str, "a size of MLP: tiny, small, medium or large; may be given again", "SIZE", many=True),
-    Option("block", str, "a size of transformer block, of the same; may be given again", "SIZE", many=True),
-    ROUNDS,
-)
+ABOUT = EXPERIMENTS["routes"]
 # name: (dim, tokens) of two heads; the hidden size is four times dim
 SIZES = {"tiny": (64, 4), "small": (128, 16), "medium": (256, 64), "large": (512, 256)}
 # what is held against what: a route and a mode each
@@ -137,7 +127,7 @@ def _report(
         "parts": pd.DataFrame(alone["parts"], columns=["part", "round", "seconds"]),
     }
     return Report(
-        "routes", TITLE, label, tables, verdicts, settings, _notes(counts), "labkit.views.routes:figure"
+        "routes", ABOUT.title, label, tables, verdicts, settings, _notes(counts), "labkit.views.routes:figure"
     )
 
 

@@ -10,31 +10,14 @@ from labkit import hardware
 from labkit.experiments import scale_ranks, scale_tables
 from labkit.experiments import worlds as tracing
 from labkit.experiments.eager_trap import parse_sizes
-from labkit.experiments.options import ALSO, ROUNDS, Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.worlds import WORLDS, parse_worlds
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds
 from labkit.timing.costs import ALGORITHMS, Compute, Link
 
-TITLE = "Past this machine"
-QUESTION = "What would the block do on 1,024 ranks, and what would its communication cost?"
-SOURCE = "topic 12, experiment 4; Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005"
-LINK = "shm"  # on a CPU; gloo is measured as well
-OPTIONS = (
-    Option("worlds", str, "world sizes to trace, such as 2,4,1024 (default 2 to 1024 in doublings)", "LIST"),
-    Option("dim", int, "features of the block (default 1024)"),
-    Option("heads", int, "heads of the block, which every world size divides (default 1024)"),
-    Option("tokens", int, "length of the sequence (default 32)"),
-    Option("alpha", float, "the link's latency, us a step; with --bandwidth, instead of measuring", "US"),
-    Option("bandwidth", float, "the link's bandwidth, GB/s; with --alpha", "GBPS"),
-    Option("overhead", float, "a forward's fixed cost, us; with --rate, instead of measuring", "US"),
-    Option("rate", float, "a rank's rate, Gflop/s; with --overhead", "GFLOPS"),
-    Option("algorithm", str, f"of all_reduce in the model: {', '.join(ALGORITHMS)} (default ring)", "NAME"),
-    Option("trace", bool, "trace and compute the model only, and measure nothing: give all four constants"),
-    ROUNDS,
-    ALSO,
-)
+ABOUT = EXPERIMENTS["scale"]
 SIZES = (128, 4096, 32 * 1024, 128 * 1024, 512 * 1024)  # bytes of an all_reduce in the sweep
 CHECKED = (2, 4)  # worlds in which the model is held against a measurement
 SHARDS = (2, 4, 16, 1024)  # worlds whose shard's work is timed alone
@@ -133,7 +116,7 @@ def run(
     tables, more = scale_tables.tables(config, found, link, compute, algorithm, units, unit)
     label = ", ".join(["simulated", "model", *dict.fromkeys(tables["steps"]["link"])])
     return Report(
-        *("scale", TITLE, label, tables, [], provenance(**settings, model=first), [*notes, *more]),
+        *("scale", ABOUT.title, label, tables, [], provenance(**settings, model=first), [*notes, *more]),
         "labkit.views.scale:figure",
     )
 

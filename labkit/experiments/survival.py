@@ -12,9 +12,8 @@ from labkit.experiments import cold_program
 from labkit.experiments.cold import machine
 from labkit.experiments.cold_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches
 from labkit.experiments.dimensions import choose
-from labkit.experiments.guards import FRESH, FULL
 from labkit.experiments.harness import quiet_stderr
-from labkit.experiments.options import Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance, run_label
@@ -22,11 +21,7 @@ from labkit.report import Report, provenance, run_label
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLE = "What survives what"
-QUESTION = "Which compiled artifacts survive which change, which are refused, and which go wrong in silence?"
-SOURCE = "topic 12, experiment 6; the compile post, core claims 1 and 11"
-LINK = "gloo"
-DEVICE = "cpu"
+ABOUT = EXPERIMENTS["survival"]
 KINDS = {
     DISK: "the cache folder that a first process left",
     ARTIFACTS: "torch.compiler.save_cache_artifacts, loaded into empty caches",
@@ -44,12 +39,6 @@ CHANGES = {
     VARIABLE: "the same, by TORCHINDUCTOR_SIZE_ASSERTS=0 for a new interpreter",
     VERSION: "torch.__version__ says 2.99.0; the libraries stay as they are",
 }
-OPTIONS = (
-    Option("kind", str, f"only these: {', '.join(KINDS)}; may be given again", "NAME", many=True),
-    Option("change", str, f"only these: {', '.join(CHANGES)}; may be given again", "NAME", many=True),
-    FULL,
-    FRESH,
-)
 USUAL = tuple(change for change in CHANGES if change != VARIABLE)
 HIT, MISS, REFUSED, WRONG = "hit", "miss", "refused", "wrong"
 
@@ -227,7 +216,7 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
         *([resumed] if resumed else []),
     ]
     tables = {"outcomes": frame, "summary": _summary(frame)}
-    return Report("survival", TITLE, label, tables, [], settings, notes, "labkit.views.survival:figure")
+    return Report("survival", ABOUT.title, label, tables, [], settings, notes, "labkit.views.survival:figure")
 
 
 def _summary(frame: pd.DataFrame) -> pd.DataFrame:

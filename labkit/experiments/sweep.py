@@ -96,6 +96,7 @@ class Sweep:
     resumed: int = 0
     since: str = ""
     _line: Any = field(default=None, repr=False)
+    _lost: bool = field(default=False, repr=False)
 
     @property
     def place(self) -> Path:
@@ -136,13 +137,23 @@ class Sweep:
                 self._show(f"{done} of {len(points)} points, {about}now: {key}")
                 now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
                 known[key] = {"key": key, "date": now, "rows": [dict(row) for row in measure(point)]}
-                files.replace(place / _file(key), json.dumps(known[key], ensure_ascii=False).encode())
+                self._keep(place / _file(key), known[key])
                 left.remove(key)
                 took = time.monotonic() - began
             rows += known[key]["rows"]
         self._show(f"{len(points)} points in {took:.0f} s" + self.note(", "), last=True)
         shutil.rmtree(place, ignore_errors=True)
         return rows
+
+    def _keep(self, path: Path, point: Mapping[str, Any]) -> None:
+        """A full disk costs what an interrupt would, and not what was measured."""
+        try:
+            files.replace(path, json.dumps(point, ensure_ascii=False).encode())
+        except OSError as error:
+            if not self._lost:
+                why = error.strerror or error
+                print(f"{self.name}: points cannot be kept for a later run: {why}", file=sys.stderr)
+            self._lost = True
 
     def note(self, before: str = "") -> str:
         """What a report says of points that are from before an interrupt; '' where there are none."""

@@ -10,20 +10,13 @@ from typing import Any
 from labkit.contract import Domain, Exchange
 from labkit.experiments.divergence import judge
 from labkit.experiments.mesh_or_world import RANKS, check
-from labkit.experiments.options import Option
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 
 __all__ = ["DEFENCES", "MISTAKES", "Site", "run"]
 
-TITLE = "The wrong group"
-QUESTION = "What does a collective on the wrong group do, and who says so before it waits?"
-SOURCE = "topic 12, 'Group boundary confusion', the invariants' row Topology, and experiment 5"
-LINK = "gloo"
-DEVICE = "cpu"
-OPTIONS = (
-    Option("mistake", str, "only these mistakes of wrong_group; may be given again", "NAME", many=True),
-)
+ABOUT = EXPERIMENTS["wrong_group"]
 NONE, CHECK, DOMAIN = "none", "collective check", "domain"
 DEFENCES = (NONE, CHECK, DOMAIN)
 STALL_S, TIMEOUT_S, EXCHANGE_S = 1.0, 60.0, 20.0
@@ -273,7 +266,7 @@ def run(
     tables = {"outcomes": pd.DataFrame(rows), "whole": pd.DataFrame(whole)}
     notes = [f"{name}: {' '.join((known[name].__doc__ or '').split())}" for name in names]
     view = "labkit.views.mesh_or_world:mistakes"
-    return Report("wrong_group", TITLE, ranks.label, tables, [], facts, notes, view)
+    return Report("wrong_group", ABOUT.title, ranks.label, tables, [], facts, notes, view)
 
 
 def _right(ranks: Ranks, name: str, program: Mistake) -> list[Any]:

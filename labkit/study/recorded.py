@@ -49,7 +49,7 @@ def of_experiments(folder: Path | None = None) -> pd.DataFrame:
         rows.append(
             {
                 "experiment": name,
-                "question": experiments.get(name).QUESTION,
+                "question": experiments.get(name).question,
                 "recorded": str(made.get("date", ""))[:10],
                 "torch": str(made.get("torch", "")),
                 "found": _first(report) if report else "",

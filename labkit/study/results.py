@@ -128,15 +128,26 @@ def resume(
     *,
     again: bool = False,
     talk: Callable[[str], None] | None = None,
+    unsaved: Callable[[files.Unsaved], Any] | None = None,
 ) -> tuple[Ledger, int]:
     """Run what is not kept yet of these rows, keeping each probe's rows as it ends; and how many were kept before.
 
-    An interrupted run is taken up where it stopped. `again` measures everything anew. Raises what `add` does.
+    An interrupted run is taken up where it stopped. `again` measures everything anew. Raises what `add` does; with
+    `unsaved`, that is told of every probe whose rows could not be kept, and the run goes on.
     """
     rows = tuple(rows)
     there = {} if again else usable(claims, load(folder))
     rest = [row for row in rows if row.id not in there]
-    found = ledger.run(claims, rest, talk=talk, each=lambda part: add(part, folder))
+
+    def keep(part: Ledger) -> None:
+        try:
+            add(part, folder)
+        except files.Unsaved as error:
+            if unsaved is None:
+                raise
+            unsaved(error)
+
+    found = ledger.run(claims, rest, talk=talk, each=keep)
     new = {line.claim.id: line for line in found.lines}
     known = {row.id: there[row.id] for row in rows if row.id in there}
     return replace(found, lines=tuple({**known, **new}[row.id] for row in rows)), len(known)

@@ -11,7 +11,7 @@ from labkit.experiments import harness
 from labkit.experiments.training import pipeline
 
 ON_GPU = SimpleNamespace(device="cuda", backend="gloo", world_size=3, threads=1, label="gloo · 1 gpu")
-FOR_CPU = [name for name in experiments.NAMES if getattr(experiments.get(name), "DEVICE", "") == "cpu"]
+FOR_CPU = [name for name in experiments.NAMES if experiments.get(name).device == "cpu"]
 
 
 def test_what_starts_ranks_of_its_own_or_makes_tensors_on_the_cpu_is_named():

@@ -7,10 +7,23 @@ import inspect
 
 import pytest
 
-from labkit import experiments
+from labkit import experiments, hardware
+from labkit.experiments import (
+    break_it,
+    cold,
+    collectives,
+    divergence,
+    drift,
+    guards,
+    routes,
+    scale,
+    survival,
+    variants,
+    wrong_group,
+)
 from labkit.experiments.options import Option, add, chosen
 
-BLOCKS, COLD = Option("blocks", int, "blocks"), Option("cold", bool, "")
+BLOCKS, COLD = Option("blocks", int, "blocks", least=1, most=99), Option("cold", bool, "")
 ALSO = Option("also", str, "more", "X", many=True)
 
 
@@ -47,8 +60,63 @@ def test_an_option_means_one_thing():
 @pytest.mark.parametrize("name", experiments.NAMES)
 def test_every_option_is_a_keyword_of_the_experiment(name):
     experiment = experiments.get(name)
-    parameters = inspect.signature(experiment.run).parameters
-    assert {option.name for option in experiment.OPTIONS} <= set(parameters)
-    assert {"ranks", "talk"} <= set(parameters)
-    assert experiment.LINK in ("gloo", "shm")
-    assert experiment.QUESTION.endswith("?") and experiment.TITLE and experiment.SOURCE
+    module = experiment.module()
+    parameters = inspect.signature(module.run).parameters
+    assert {option.name for option in experiment.options} <= set(parameters)
+    assert {"ranks", "talk"} <= set(parameters) and set(experiment.record) <= set(parameters)
+    assert experiment.link in ("gloo", "shm")
+    assert experiment.question.endswith("?") and experiment.title and experiment.source
+    assert module.ABOUT is experiment
+    for part in experiment.parts:
+        assert experiments.get(f"{name}/{part}").module() is module
+
+
+# what the table says without importing a module, and where the module has it
+WORDS = {
+    ("collectives", "compiler"): collectives.COMPILERS,
+    ("divergence", "drill"): divergence.DRILLS,
+    ("guards", "dimension"): guards.DIMENSIONS,
+    ("guards", "policy"): guards.POLICIES,
+    ("drift", "dtype"): drift.DTYPES,
+    ("scale", "algorithm"): scale.ALGORITHMS,
+    ("wrong_group", "mistake"): wrong_group.MISTAKES,
+    ("cold", "form"): cold.FORMS,
+    ("survival", "kind"): survival.KINDS,
+    ("survival", "change"): survival.CHANGES,
+    ("routes", "mlp"): routes.SIZES,
+    ("routes", "block"): routes.SIZES,
+    **{(name, "also"): hardware.BACKENDS for name in ("cliff", "eager_trap", "scale")},
+}
+
+
+def test_the_table_has_the_words_of_the_modules():
+    listed = {
+        (experiment.name, option.name): option.among
+        for experiment in map(experiments.get, experiments.NAMES)
+        for option in experiment.options
+        if option.among
+    }
+    assert listed == {key: tuple(words) for key, words in WORDS.items()}
+    assert experiments.get("break-it").parts == {name: test.broken for name, test in break_it.TESTS.items()}
+    letters = next(option for option in experiments.get("cliff").options if option.name == "variants")
+    assert letters.read("".join(variants.VARIANTS)) == "ABCDE"
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        (BLOCKS, "10" * 20, "must be a whole number from 1 to 99, got '1010"),
+        (BLOCKS, "9" * 5000, r"got '9{37}\.\.\.'$"),
+        (BLOCKS, "0", "got '0'"),
+        (BLOCKS, "1.5", "got '1.5'"),
+        (BLOCKS, "", "got ''"),
+        (Option("late", float, "", least=0.5, most=9), "nan", "must be a number from 0.5 to 9, got 'nan'"),
+        (Option("late", float, "", least=0.5, most=9), "-inf", "got '-inf'"),
+        (Option("late", float, "", most=9), "1e400", "got '1e400'"),
+        (Option("form", str, "", among=("a", "b")), "c", "unknown 'c': there is a, b"),
+        (Option("sizes", str, "sizes such as 4,16K", pattern=r"[\dK,]+"), "x", "takes sizes such as 4,16K, got 'x'"),
+    ],
+)
+def test_what_an_option_does_not_take_is_named_with_its_rule(option, text, said):
+    with pytest.raises(argparse.ArgumentTypeError, match=said):
+        option.read(text)

@@ -63,10 +63,8 @@ def test_a_run_that_is_not_there_and_one_that_ended_long_ago(tmp_path: Path) -> 
 
 def test_what_cannot_be_written_does_not_end_the_run() -> None:
     class Full:
-        def write(self, text: str) -> int:
+        def write(self, text: bytes) -> int:
             raise OSError("no space left")
-
-        def flush(self) -> None: ...
 
     progress._Teller(Full()).tell(line="lost")  # type: ignore[arg-type]
 

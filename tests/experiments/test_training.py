@@ -49,7 +49,7 @@ def test_what_cannot_be_run_is_refused_by_name(call, said):
 
 
 def test_parts_are_experiments_of_their_own():
-    assert experiments.get("training/drills").QUESTION == f"training: {training.PARTS['drills']}"
+    assert experiments.get("training/drills").question == f"training: {training.ABOUT.parts['drills']}"
 
 
 # --- every route against one process ---

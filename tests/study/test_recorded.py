@@ -42,7 +42,7 @@ def test_every_experiment_has_a_row_recorded_or_not(tmp_path):
     ]
     assert table.loc["guards", "found"] == "a note" and table.loc["drift", "found"] == "2 rows, no verdict"
     assert table.loc["depth", ["recorded", "how"]].tolist() == ["", "labkit record depth"]
-    assert table.loc["depth", "question"] == experiments.get("depth").QUESTION
+    assert table.loc["depth", "question"] == experiments.get("depth").question
 
 
 def test_a_recording_that_cannot_be_read_is_named(tmp_path):

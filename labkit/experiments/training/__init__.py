@@ -5,29 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.experiments.training import backward, curves, drills, parity, passes, pipeline
 from labkit.experiments.training import steps as timeline
-from labkit.experiments.training.parity import OPTIONS, TOLERANCE
+from labkit.experiments.training.parity import TOLERANCE
 from labkit.ranks import Ranks
 from labkit.report import Report
 
-TITLE = "Training under the compiler"
-QUESTION = "Which routes train the model that one process would train, and what do they need for it?"
-SOURCE = "topic 12, introduction and mental model; the compile post, core claims 2 and 7"
-LINK = "gloo"
-PARTS = {
-    "routes": "every route beside one process: losses, gradients, graphs, memory",
-    "ddp": "DDP's modes on the clock: when each bucket's all-reduce starts",
-    "buckets": "the size of DDP's buckets: graphs, overlap, and time",
-    "fsdp": "FSDP2 and gathered weights on the clock",
-    "backward": "compiled autograd: hooks, recompiles, cost",
-    "passes": "Inductor's passes on gathered weights",
-    "curves": "an all-reduce in place that learns something else",
-    "pipeline": "two stages and their microbatches",
-    "drills": "what goes wrong on one rank, and how it ends",
-}
+ABOUT = EXPERIMENTS["training"]
 
-__all__ = ["LINK", "OPTIONS", "PARTS", "QUESTION", "SOURCE", "TITLE", "TOLERANCE", "passed", "run"]
+__all__ = ["TOLERANCE", "passed", "run"]
 
 
 def run(
@@ -44,8 +31,8 @@ def run(
     """
     names = list(only) or ["routes"]
     for name in names:
-        if name not in PARTS:
-            raise ValueError(f"unknown part {name!r} of training: there is {', '.join(PARTS)}")
+        if name not in ABOUT.parts:
+            raise ValueError(f"unknown part {name!r} of training: there is {', '.join(ABOUT.parts)}")
     if len(names) > 1:
         raise ValueError(f"one part of training at a time, got {', '.join(names)}")
     (name,) = names

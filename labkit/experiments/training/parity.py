@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.options import Option
 from labkit.experiments.training import data
 from labkit.experiments.training.kinds import ALONE, ROUTES, Route, choose
 from labkit.ranks import Ranks
@@ -15,9 +14,8 @@ from labkit.report import PerRank, Report, provenance
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OPTIONS", "RATE", "TOLERANCE", "run"]
+__all__ = ["RATE", "TOLERANCE", "run"]
 
-OPTIONS = (Option("steps", int, "steps of gradient descent before gradients are compared (default 3)"),)
 # float32; of the largest gradient of the same parameter. Summed in another order: 4e-7 here, 70 % for what is wrong
 ROUTE_RANKS = 2  # data x tensor parallel alone has 4
 TOLERANCE = 1e-5

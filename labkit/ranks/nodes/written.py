@@ -22,25 +22,25 @@ def line(
 
     HOST in it stands for the name of one of them. Raises ValueError naming what cannot be written.
     """
-    name = getattr(experiment, "__name__", str(experiment)).rpartition(".")[2]
-    if not hasattr(experiment, "OPTIONS"):
+    about = getattr(experiment, "ABOUT", experiment)
+    if not hasattr(about, "options"):
         raise ValueError(f"{experiment!r} is no experiment: give a module such as labkit.experiments.cliff")
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1 or world_size % nodes:
         raise ValueError(f"nodes must divide the {world_size} ranks, got {nodes!r}")
     if nodes > 1 and backend == "shm":
         backend = "gloo"  # shm is the memory of one machine
-    takes = {option.name: option for option in experiment.OPTIONS}
+    takes = {option.name: option for option in about.options}
     words = ["torchrun"]
     if nodes > 1:
         words += ["--nnodes", str(nodes)]
     words += ["--nproc-per-node", str(world_size // nodes)]
     if nodes > 1:
         words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"HOST:{PORT}"]
-    words += ["-m", "labkit", "run", name, "--backend", backend, "--device", device]
+    words += ["-m", "labkit", "run", about.name, "--backend", backend, "--device", device]
     for key, value in options.items():
         if key not in takes:
             offered = ", ".join(f"--{own}" for own in takes) or "no option"
-            raise ValueError(f"{name} has no --{key} on the command line: it takes {offered}")
+            raise ValueError(f"{about.name} has no --{key} on the command line: it takes {offered}")
         if takes[key].kind is bool:
             words += [f"--{key}"] if value else []
         else:
