@@ -29,10 +29,19 @@ def test_list_and_doctor(capsys):
         ),
         (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
         (["run", "collectives", "--only", "send"], "no collective begins with 'send'"),
-        (["run", "cliff", "--ranks", "0"], "world_size must be a whole number of at least 1, got 0"),
-        (["run", "cliff", "--blocks", "0"], "blocks must be a whole number of at least 1, got 0"),
-        (["run", "cliff", "--backend", "mpi"], "unknown backend 'mpi'"),
-        (["run", "cliff", "--variants", "AX"], "unknown variant 'X'"),
+        (
+            ["run", "cliff", "--ranks", "0"],
+            "argument --ranks: must be a whole number from 1 to 65536, got '0'",
+        ),
+        (
+            ["run", "cliff", "--blocks", "0"],
+            "argument --blocks: must be a whole number from 1 to 1000, got '0'",
+        ),
+        (["run", "cliff", "--backend", "mpi"], "argument --backend: invalid choice: 'mpi'"),
+        (
+            ["run", "cliff", "--variants", "AX"],
+            "argument --variants: takes letters of the variants (default ABCDE), got 'AX'",
+        ),
         (
             ["run", "cliff", "--ranks", "3", "--blocks", "1"],
             "heads=2 cannot be split evenly over world_size=3",

@@ -9,7 +9,7 @@ from labkit.experiments.registry import EXPERIMENTS
 
 NAMES = tuple(EXPERIMENTS)
 
-__all__ = ["NAMES", "get"]
+__all__ = ["EXPERIMENTS", "NAMES", "Experiment", "get"]
 
 
 def get(name: str) -> Experiment:

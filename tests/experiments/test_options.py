@@ -114,7 +114,11 @@ def test_the_table_has_the_words_of_the_modules():
         (Option("late", float, "", least=0.5, most=9), "-inf", "got '-inf'"),
         (Option("late", float, "", most=9), "1e400", "got '1e400'"),
         (Option("form", str, "", among=("a", "b")), "c", "unknown 'c': there is a, b"),
-        (Option("sizes", str, "sizes such as 4,16K", pattern=r"[\dK,]+"), "x", "takes sizes such as 4,16K, got 'x'"),
+        (
+            Option("sizes", str, "sizes such as 4,16K", pattern=r"[\dK,]+"),
+            "x",
+            "takes sizes such as 4,16K, got 'x'",
+        ),
     ],
 )
 def test_what_an_option_does_not_take_is_named_with_its_rule(option, text, said):
