@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["PerRank", "Report", "run_label"]
 
 SIMULATED = "simulated"
+PARTS = {"tables": dict, "provenance": dict, "verdicts": list, "notes": list}
+KINDS = {dict: "object", list: "array"}
 HOST_ONLY = "host only"
 
 
@@ -161,9 +163,9 @@ class Report:
         missing = [key for key in ("name", "title", "label", "tables") if key not in body]
         if missing:
             raise ValueError(f"this is not a saved report: it has no {', '.join(missing)}")
-        for key, kind in (("tables", dict), ("provenance", dict), ("verdicts", list), ("notes", list)):
+        for key, kind in PARTS.items():
             if not isinstance(body.get(key, kind()), kind):
-                raise ValueError(f"this is not a saved report: its {key} are no {kind.__name__}")
+                raise ValueError(f"this is not a saved report: {key!r} is no JSON {KINDS[kind]}")
         tables = {
             name: pd.DataFrame({column: _unpack(packed) for column, packed in table.items()})
             for name, table in body["tables"].items()

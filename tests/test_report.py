@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pandas as pd
 import pytest
@@ -85,9 +86,44 @@ def test_files_that_are_no_reports_are_named(tmp_path):
     (tmp_path / "bad.json").write_text("{not json")
     with pytest.raises(ValueError, match="bad.json is not a saved report"):
         Report.load(tmp_path / "bad.json")
-    (tmp_path / "other.json").write_text('{"name": "x"}')
-    with pytest.raises(ValueError, match="has no title, label, tables"):
-        Report.load(tmp_path / "other.json")
+
+
+BODY = {"name": "x", "title": "x", "label": "x", "tables": {}}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"name": "x"}, "it has no title, label, tables"),
+        ([], "it is no JSON object"),
+        (None, "it is no JSON object"),
+        ({**BODY, "tables": []}, "'tables' is no JSON object"),
+        ({**BODY, "provenance": "here"}, "'provenance' is no JSON object"),
+        ({**BODY, "tables": {"main": [1]}}, "no attribute 'items'"),
+        ({**BODY, "tables": {"main": {"a": [1], "b": [1, 2]}}}, "same length"),
+        ({**BODY, "tables": {"main": {"a": {"texts": [], "index": [1]}}}}, "out of range"),
+        ({**BODY, "verdicts": [{"a": 1}]}, ""),
+        ({**BODY, "verdicts": [1]}, ""),
+        ({**BODY, "label": 5}, ""),
+    ],
+)
+def test_what_is_no_report_is_named_with_its_file(body, said, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))} is not a saved report: .*{said}"):
+        Report.load(path)
+
+
+def test_files_of_other_bytes_are_named_and_a_byte_order_mark_is_none_of_it(report, tmp_path):
+    for name, data in (("latin", b'{"name": "\xe9"}'), ("deep", b"[" * 100_000), ("empty", b"")):
+        (tmp_path / f"{name}.json").write_bytes(data)
+        with pytest.raises(ValueError, match=f"{name}.json is not a saved report"):
+            Report.load(tmp_path / f"{name}.json")
+    with pytest.raises(ValueError, match="cannot read report .*: Is a directory"):
+        Report.load(tmp_path)
+    path = report.save(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert Report.load(path).title == report.title
 
 
 def test_a_report_without_a_view_says_so(report):

@@ -17,6 +17,7 @@ __all__ = ["COLLECTIVES", "Block", "Config"]
 
 COLLECTIVES = ("q-norm", "k-norm", "attention output", "MLP output")
 """The all-reduces of one block, in the order they run."""
+MOST = {"dim": 65_536, "heads": 65_536, "blocks": 1000, "mlp_ratio": 64, "tokens": 65_536}
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("dim", "heads", "blocks", "mlp_ratio", "tokens"):
+        for name, most in MOST.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                raise ValueError(f"{name} must be a whole number from 1 to {most}, got {value!r}")
         if self.dim % self.heads:
             raise ValueError(f"heads must divide dim: dim={self.dim}, heads={self.heads}")
         if not self.eps > 0:

@@ -128,11 +128,42 @@ def test_an_imported_module_and_a_file_from_the_command_line(capsys):
     assert "no graph fragmentation by collectives" in capsys.readouterr().out
 
 
-def test_what_is_no_module_is_named(tmp_path, capsys):
-    (tmp_path / "bad.py").write_text("def f(:\n")
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (b"def f(:\n", "mine.py, line 1: not Python"),
+        (b"import torch\nx = 1\0\n", "mine.py, line 2: not Python: it holds a NUL byte"),
+        (b"x = '\xff'\n", "cannot read .*mine.py: invalid or missing encoding declaration"),
+        (b"# coding: nonsense\n", "cannot read .*mine.py: unknown encoding: nonsense"),
+        (b"x = " + b"-" * 60_000 + b"1\n", "mine.py is nested too deeply to be read"),
+        (b"x = " + b"(1 + " * 90 + b"1" + b")" * 90 + b" + 1" * 20_000, "mine.py is nested too deeply"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_its_line(source, says, tmp_path):
+    (tmp_path / "mine.py").write_bytes(source)
+    with pytest.raises(ValueError, match=says):
+        contract.review(tmp_path / "mine.py")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"\xef\xbb\xbf" + "def f(x, größe):\n    if größe.rank:\n        dist.all_reduce(x)\n".encode(),
+        "# coding: latin-1\ndef f(x, größe):\n    if größe.rank: dist.all_reduce(x)\n".encode("latin-1"),
+        b"def f(x, self):\r\n    if self.rank:\r\n        dist.all_reduce(x)\r\n",
+        b"r = '\\d'\ndef f(x, self):\n    if self.rank: dist.all_reduce(x)",
+    ],
+)
+def test_a_file_is_read_as_python_reads_it(source, tmp_path, recwarn):
+    (tmp_path / "mine.py").write_bytes(source)
+    (place,) = contract.review(tmp_path / "mine.py")["divergence"].places
+    assert place.text.endswith("dist.all_reduce(x)") and not recwarn.list
+
+
+def test_what_is_no_module_is_named(tmp_path):
     for path, says in (
-        ("nothing.py", "cannot read nothing.py"),
-        (str(tmp_path / "bad.py"), "bad.py, line 1: not Python"),
+        ("nothing.py", "cannot read nothing.py: No such file or directory"),
+        (tmp_path, "it is a folder, not a file"),
     ):
         with pytest.raises(ValueError, match=says):
             contract.review(path)

@@ -139,7 +139,7 @@ def test_bad_requests_are_refused_before_anything_runs(shm_ranks):
         ({"rounds": 0}, "rounds must be a whole number of at least 2, got 0"),
         ({"rounds": 1}, "rounds must be a whole number of at least 2, got 1"),
         ({"rounds": math.nan}, "rounds must be a whole number"),
-        ({"blocks": 0}, "blocks must be a whole number of at least 1, got 0"),
+        ({"blocks": 0}, "blocks must be a whole number from 1 to 1000, got 0"),
         (
             {"collectives": ["send"]},
             "unknown collective 'send': there is all_reduce, all_gather, reduce_scatter",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
 
+from labkit import files
 from labkit.experiments.sweep import Sweep, parse_range
 
 POINTS = {"a b": 1, "a-b": 2, "c": 3}
@@ -109,3 +111,15 @@ def test_progress_is_shown_and_what_cannot_run_is_refused(tmp_path, capsys):
     blocked.write_text("")
     with pytest.raises(ValueError, match="cannot keep the points of 'squares'"):
         Sweep("squares", {}, blocked).run(POINTS, squares([]))
+
+
+def test_a_full_disk_costs_the_points_that_are_kept_and_not_the_result(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    done: list[int] = []
+    monkeypatch.setattr(files, "replace", full)
+    rows = Sweep("squares", {"n": 1}, tmp_path).run(POINTS, squares(done))
+    assert [row["square"] for row in rows] == [1, 4, 9] and done == [1, 2, 3]
+    said = "squares: points cannot be kept for a later run: No space left on device\n"
+    assert capsys.readouterr().err == said

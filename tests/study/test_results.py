@@ -7,7 +7,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from labkit import cli, hardware
+from labkit import cli, files, hardware
 from labkit.study import ledger, results
 from labkit.study.checks import CHECKS
 from labkit.study.claims import Claims, load
@@ -200,3 +200,21 @@ def test_the_command_saves_and_takes_up_again(capsys, tmp_path, measured):
 def test_without_a_folder_it_is_the_readers_own(capsys, home):
     assert cli.main(["ledger", "--only", "streams.result.small-*", "--save"]) == 0
     assert [path.name for path in home.iterdir()] == ["ledger.json"]
+
+
+def test_results_that_cannot_be_kept_are_printed(capsys, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "replace", full)
+    assert cli.main(["ledger", "--only", ROWS[0].id, "--save", str(tmp_path)]) == 3
+    found = capsys.readouterr()
+    assert ROWS[0].id in found.out and "holds: 1" in found.out
+    assert found.err.endswith(f"cannot save report 'ledger' in {tmp_path}: No space left on device\n")
+
+
+def test_an_empty_name_is_no_folder(capsys, tmp_path, monkeypatch, measured):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["ledger", "--only", ROWS[0].id, "--save", ""]) == 2
+    assert "--save: needs the name of a folder" in capsys.readouterr().err
+    assert not measured and not list(tmp_path.iterdir())

@@ -15,10 +15,11 @@ SMALL = tp.Config(dim=64, heads=4, tokens=4, blocks=2)
     ("sizes", "message"),
     [
         ({"dim": 64, "heads": 3}, "heads must divide dim: dim=64, heads=3"),
-        ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
-        ({"blocks": -1}, "blocks must be a whole number of at least 1, got -1"),
-        ({"tokens": 1.5}, "tokens must be a whole number of at least 1, got 1.5"),
-        ({"mlp_ratio": True}, "mlp_ratio must be a whole number of at least 1, got True"),
+        ({"dim": 0}, "dim must be a whole number from 1 to 65536, got 0"),
+        ({"blocks": -1}, "blocks must be a whole number from 1 to 1000, got -1"),
+        ({"tokens": 1.5}, "tokens must be a whole number from 1 to 65536, got 1.5"),
+        ({"mlp_ratio": True}, "mlp_ratio must be a whole number from 1 to 64, got True"),
+        ({"blocks": 10**30}, f"blocks must be a whole number from 1 to 1000, got {10**30}"),
         ({"eps": 0.0}, "eps must be above 0, got 0.0"),
     ],
 )
