@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from labkit import hardware
 from labkit.ranks import cells, wire
 from labkit.ranks.call import GRACE_S, Call
 from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
+from labkit.ranks.environment import complete, merged
 from labkit.ranks.errors import how_it_ended
 from labkit.ranks.live import Live
 from labkit.ranks.member import Member
@@ -45,7 +46,9 @@ class Ranks:
     collective_timeout: seconds a collective waits for its peers before it raises; NCCL's ends its process instead.
     check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes, reduction,
     root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
-    threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one. env: variables for the ranks.
+    threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one.
+    env: variables for the ranks, on top of what os.environ has now (None: not set). For one that torch reads as it is
+    imported, such as TORCH_LOGS, torch is imported once more, which takes seconds; the next ranks with it are fast.
     start: 'zygote' forks every rank from one process that has imported torch, 'fresh' starts an interpreter for each
     (the only way outside Linux); 'auto' takes the first where it can; `nodes.Nodes` is for ranks that torchrun placed.
     live: show how a call of more than 2 s stands, below its cell.
@@ -71,7 +74,7 @@ class Ranks:
         check: str | None = None,
         threads: int = 1,
         port: int = 0,
-        env: dict[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         start: str | Nodes = "auto",
         live: bool = True,
         quiet: bool = False,
@@ -111,6 +114,9 @@ class Ranks:
         self.env = dict(env or {})
         # none on the CPU, where compiling would use one; torchrun's ranks have theirs; a rank's successor has the same
         self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else {} if nodes else hardware.visible()
+        self._environ = dict(os.environ)
+        if nodes:
+            nodes.refuse_late(self.env)
         self.calls = self.restarts = self._number = 0
         self._busy = threading.Lock()
         self._closed = False
@@ -243,6 +249,8 @@ class Ranks:
     # -- starting and ending -------------------------------------------------------------------------------
 
     def _start(self) -> Pool:
+        environ = complete(merged(self._environ, self._sees, self.env))
+        start = self._nodes or starter(self.start, environ)
         config = {
             "backend": self.backend,
             "device": self.device,
@@ -250,12 +258,12 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "check": self.check,
-            "env": {**self._sees, **self.env},
+            "env": {**self._sees, **self.env} if self._nodes else start.started.overlay(environ),
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
-        return Pool(self.world_size, config, self.port, self._nodes or starter(self.start))
+        return Pool(self.world_size, config, self.port, start)
 
     def _replace(self) -> float:
         started = time.perf_counter()

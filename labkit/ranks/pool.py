@@ -46,6 +46,7 @@ class Pool:
             listener.close()
         self.members = [Member(rank, process) for rank, process in enumerate(processes)]
         self._kinds: Any = None
+        spawner.users += 1
         # runs when the pool is dropped, too: ranks that nobody can reach any more must not stay
         self.end = weakref.finalize(self, _end, spawner, processes, os.getpid())
         try:
@@ -155,3 +156,4 @@ class Pool:
 def _end(spawner: Starter, processes: list[Process], owner: int) -> None:
     if os.getpid() == owner:  # a fork of the kernel must not end the kernel's ranks
         spawner.kill(processes)
+        spawner.release()

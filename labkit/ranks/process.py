@@ -57,6 +57,7 @@ class Starter:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.ended: dict[int, int] = {}
+        self.users = 0  # how many groups of ranks it serves
 
     def place(self, rank: int) -> dict[str, Any]:
         """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
@@ -65,6 +66,10 @@ class Starter:
     def reaches(self) -> bool:
         """Whether ranks can still be told something."""
         return True
+
+    def release(self) -> None:
+        """One group that it served has ended."""
+        self.users -= 1
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         """Send a signal to ranks (with `group`, to everything they started too)."""
