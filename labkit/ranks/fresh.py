@@ -132,4 +132,4 @@ def main() -> None:
     faulthandler.enable(crash, all_threads=True)
     from labkit.ranks import worker
 
-    worker.main(calls, control, listener[0] if listener else None)
+    worker.main(calls, control, crash, listener[0] if listener else None)

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit import hardware
-from labkit.ranks import cells, wire
+from labkit.ranks import cells
 from labkit.ranks.call import GRACE_S, Call
-from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
+from labkit.ranks.carry import checkable, no_interrupt, packed, positive
 from labkit.ranks.environment import complete, merged
-from labkit.ranks.errors import how_it_ended
 from labkit.ranks.live import Live
 from labkit.ranks.member import Member
 from labkit.ranks.nodes.driver import Nodes
@@ -96,10 +95,7 @@ class Ranks:
         positive("stall", stall, none=True)
         positive("collective_timeout", collective_timeout)
         positive("threads", threads)
-        if check not in (None, "collectives"):
-            raise ValueError(f"check must be None or 'collectives', got {check!r}")
-        if check and choice.backend not in ("gloo", "shm"):
-            raise ValueError(f"check='collectives' works on gloo and shm, and this is {choice.backend}")
+        checkable(check, choice.backend)
         self.world_size, self.device = world_size, choice.device
         self.backend, self.why = choice.backend, choice.why
         gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
@@ -143,6 +139,9 @@ class Ranks:
     def __len__(self) -> int:
         return self.world_size
 
+    def __reduce__(self) -> Any:
+        raise TypeError("ranks stay in the process that made them: give the function what it needs of them")
+
     def __enter__(self) -> Ranks:
         return self
 
@@ -171,20 +170,7 @@ class Ranks:
         ...     ranks.run(lambda x: x * 2, 21, ranks=[1])
         PerRank(rank 1: 42)
         """
-        if not callable(fn):
-            raise ValueError(f"run() needs a function, got {type(fn).__name__}")
-        follow_edits(fn)
-        function = travel(fn, f"function {getattr(fn, '__name__', type(fn).__name__)!r}")
-        try:
-            arguments = wire.pack((args, kwargs))
-        except Exception:
-            for name, value in [
-                *((f"argument {i + 1}", v) for i, v in enumerate(args)),
-                *((f"argument {k}=", v) for k, v in kwargs.items()),
-            ]:
-                travel(value, f"{name} ({type(value).__name__})")
-            raise
-        return self._call(("call", function, arguments), timeout, ranks, stall, grace)
+        return self._call(("call", *packed(fn, args, kwargs)), timeout, ranks, stall, grace)
 
     def run_cell(
         self,
@@ -242,9 +228,15 @@ class Ranks:
             self._replace()
 
     def close(self) -> None:
-        """End the ranks. Calling it again does nothing."""
+        """End the ranks, in a call of another thread too, which raises then. Calling it again does nothing."""
         self._closed = True
-        self._pool.close()
+        if self._busy.acquire(blocking=False):
+            try:
+                self._pool.close()
+            finally:
+                self._busy.release()
+        else:
+            self._pool.kill()  # the thread that runs the call serves the pool: it hears of it and closes the pool
 
     # -- starting and ending -------------------------------------------------------------------------------
 
@@ -274,6 +266,9 @@ class Ranks:
 
     def _start_again(self) -> str:
         """Replace every rank after a failure, and say so; the failure itself is to be told in any case."""
+        if self._closed:
+            self._pool.close()
+            return "The ranks are closed."
         try:
             seconds = self._replace()
         except StartError as error:
@@ -307,7 +302,7 @@ class Ranks:
         members = self._chosen(ranks)
         with self._exclusive():
             self._pool.serve(0)  # print what arrived, notice who died
-            gone = [f"rank {m.rank} ({how_it_ended(m.process.code)})" for m in self._pool.members if m.dead]
+            gone = [f"rank {m.rank} ({m.process.ending()})" for m in self._pool.members if m.dead]
             if gone:  # between calls there is nothing to lose: start afresh
                 self._replace()
                 print(f"{', '.join(gone)} had ended since the last call: ranks replaced", file=sys.stderr)
@@ -330,6 +325,8 @@ class Ranks:
                 with no_interrupt():
                     outcomes, seconds = call.outcomes(how), call.seconds
                     after = self._start_again()
+                if self._closed:
+                    raise RuntimeError("these ranks were closed while this call ran")
                 raise explain(how, outcomes, seconds, limit, patience, after)
             self._pool.finish_output()
             return call.values()

@@ -53,23 +53,24 @@ class Spawner(Starter):
         )
         theirs.close()
         self.sock = ours
-        self.ready = False
+        self.ready = self.gone = False
         self._pids: dict[int, int] = {}
         self._failed: dict[int, str] = {}
         self._ticket = 0
 
     def fileno(self) -> int:
-        return self.sock.fileno()
+        return -1 if self.gone else self.sock.fileno()
 
     def alive(self) -> bool:
-        return self.process.poll() is None
+        return not self.gone and self.process.poll() is None
 
     def hear(self) -> None:
-        """Read what the zygote has said, without waiting."""
-        while self.sock.fileno() >= 0 and select.select([self.sock], [], [], 0)[0]:
+        """Read what the zygote has said, without waiting; its end is its ranks' end, which they report themselves."""
+        while self.fileno() >= 0 and select.select([self.sock], [], [], 0)[0]:
             message = self.sock.recv(1 << 16)
             if not message:
-                raise StartError(f"the process that starts ranks ended: {self._last_words()}")
+                self.gone = True
+                return
             said = json.loads(message)
             if "ready" in said:
                 self.ready = True
@@ -85,6 +86,8 @@ class Spawner(Starter):
         deadline = now() + limit
         self.hear()
         while not done():
+            if self.gone:
+                raise StartError(f"the process that starts ranks ended: {self._last_words()}")
             left = deadline - now()
             if left <= 0:
                 raise StartError(f"{what} took more than {limit:.0f} s")
@@ -134,7 +137,7 @@ class Spawner(Starter):
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         """Send a signal to ranks (with `group`, to everything they started too)."""
-        if pids and self.alive():
+        if pids and self.alive() and not self.gone:
             try:
                 self.sock.send(json.dumps({"signal": int(number), "pids": pids, "group": group}).encode())
             except OSError:

@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import ItemsView
 from typing import Any, ClassVar
 
@@ -139,6 +140,8 @@ class Zygote:
         if pid == 0:
             try:
                 self.become_rank(fds)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(70)
         for fd in fds:
@@ -165,7 +168,7 @@ class Zygote:
         faulthandler.enable(crash, all_threads=True)
         from labkit.ranks import worker
 
-        worker.main(calls, control, listener[0] if listener else None)
+        worker.main(calls, control, crash, listener[0] if listener else None)
 
     def reap(self) -> None:
         """Report the ranks that have ended, each once nothing is left of what it had started."""

@@ -171,6 +171,8 @@ class Nodes:
     def hear(self) -> None:
         """Read what agents and the own zygote have said, without waiting."""
         self.local.hear()
+        if self.local.gone:
+            raise StartError("the process that starts ranks on this machine has ended")
         for rank, agent in self.agents.items():
             if agent.gone:
                 continue
