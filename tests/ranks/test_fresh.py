@@ -58,7 +58,7 @@ def test_a_death_is_named_and_the_next_call_works(started):
 
 
 def test_a_timeout_says_where(started):
-    with pytest.raises(RankError, match=r"(?s)no end within 0.3 s \(timeout\).*rank 0 was here:.*time.sleep"):
+    with pytest.raises(RankError, match=r"(?s)no end within 0.3 s \(timeout\).*rank 0 \(and rank 1\) was here:.*time.sleep"):
         started.run(lambda: time.sleep(60), timeout=0.3)
 
 
