@@ -54,6 +54,19 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
+def for_each_rank(error: str) -> str:
+    """The text of a RankError with a paragraph for every rank, where it has one for several that say the same."""
+    found = []
+    for paragraph in re.split(r"^(?=\S)", error, flags=re.M):
+        head = re.match(r"rank (\d+) \(and ranks? ([\d, a-z]+)\) ", paragraph)
+        ranks = [int(head[1])] if head else []
+        for words in re.split(", | and ", head[2]) if head else []:
+            first, _, last = words.partition(" to ")
+            ranks += range(int(first), int(last or first) + 1)
+        found += [f"rank {rank} {paragraph[head.end() :]}" for rank in ranks] if head else [paragraph]
+    return "".join(p if p.endswith("\n") else p + "\n" for p in found)
+
+
 def gone(pids: list[int], limit: float = 10.0) -> list[int]:
     def alive(pid):
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.ranks import cells, stall, wire
-from labkit.ranks.errors import Outcome, RankError
+from labkit.ranks.errors import Outcome, RankError, paragraphs
 from labkit.ranks.live import Live
 from labkit.ranks.member import Member
 from labkit.ranks.pool import Pool
@@ -79,7 +79,7 @@ class Call:
         self.pool.ask("where", stuck)
         self.pool.interrupt(stuck)
         self.pool.pump(lambda: all(m.outcome for m in stuck), GRACE_S)
-        return [m.unfinished().describe() for m in stuck]
+        return paragraphs([m.unfinished() for m in stuck])
 
     def values(self) -> PerRank:
         """The values that came back. Raises RankError when one of them cannot be had in the kernel."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import linecache
 import re
 import signal
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.ranks.standing import HIDDEN, SHOWN, Collective, is_library, place
+
+MEMBERS = 8  # exceptions of a group that are shown
+PERIOD = 12  # lines that a recursion goes round in
 
 # what a rank reports when a peer left a collective: a consequence, not the cause
 _PEER_GONE = (
@@ -35,6 +40,7 @@ class Outcome:
     exception: bytes | None = None
     waits: str = ""
     collectives: list[Collective] | None = None
+    members: list[Outcome] = field(default_factory=list)  # of an exception group
 
     @property
     def order(self) -> int:
@@ -47,13 +53,13 @@ class Outcome:
             return 3 if any(words in self.message for words in _PEER_GONE) else 1
         return 4 if self.kind == "unfinished" else 5
 
-    def describe(self) -> str:
-        """A paragraph about this rank, source lines included."""
-        who = f"rank {self.rank}"
+    def describe(self, who: str = "") -> str:
+        """A paragraph about this rank, or about `who` where several say the same, source lines included."""
+        who = who or f"rank {self.rank}"
         if self.kind == "ok":
             return f"{who} finished its part."
         if self.kind == "dead":
-            died = f"{who} died: {how_it_ended(self.code)}"
+            died = f"{who} died: {self.message or how_it_ended(self.code)}"
             return f"{died}, here:\n{stack(self.frames)}" if self.frames else f"{died}."
         if self.kind == "unpicklable":
             return f"{who} finished, but its result cannot travel back to the kernel: {self.message}"
@@ -62,18 +68,60 @@ class Outcome:
                 return f"{who} was {self.message or 'busy outside Python and did not say where'}."
             doing = f"was waiting in {self.waits}" if self.waits else "was"
             return f"{who} {doing} here:\n{stack(self.frames)}"
-        head = f"{who} raised {self.type}: {self.message}" if self.message else f"{who} raised {self.type}"
-        return f"{head}\n{stack(self.frames)}" if self.frames else head
+        return f"{who} raised {self._raised()}"
 
-    def describe_collectives(self) -> str:
-        """The last collectives of this rank, a line each; '' when it said nothing about them."""
+    def _raised(self) -> str:
+        """The exception, its lines, and the exceptions in it where it is a group."""
+        lines = [f"{self.type}: {self.message}" if self.message else self.type]
+        lines += [stack(self.frames)] if self.frames else []
+        for number, member in enumerate(self.members[:MEMBERS], 1):
+            lines.append(textwrap.indent(f"{number}. {member._raised()}", "    "))
+        if len(self.members) > MEMBERS:
+            lines.append(f"    ... {len(self.members) - MEMBERS} more exceptions")
+        return "\n".join(lines)
+
+    def describe_collectives(self, who: str = "") -> str:
+        """The last collectives of this rank (or of `who`), a line each; '' when it said nothing about them."""
+        who = who or f"rank {self.rank}"
         if self.collectives is None:
             return ""
         if not self.collectives:
-            return f"rank {self.rank} has called no collective."
+            return f"{who} has called no collective."
         last = self.collectives[-SHOWN:]
         lines = [f"    {c.number}  {c.describe()}{'' if c.ended else '  (not finished)'}" for c in last]
-        return "\n".join([f"last collectives of rank {self.rank}:", *lines])
+        return "\n".join([f"last collectives of {who}:", *lines])
+
+
+def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outcome.describe) -> list[str]:
+    """What `describe` says of every rank, those of which it says the same in one paragraph."""
+    alike: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        alike.setdefault(describe(outcome, "it"), []).append(outcome)
+    return [describe(same[0], name_all([o.rank for o in same])) for text, same in alike.items() if text]
+
+
+def name_all(ranks: Sequence[int]) -> str:
+    """Ranks that have one thing in common, the first one first.
+
+    >>> name_all([0, 1, 2, 4, 6, 7])
+    'rank 0 (and ranks 1, 2, 4, 6 and 7)'
+    >>> name_all([3, 0, 1, 2, 4])
+    'rank 3 (and ranks 0 to 2 and 4)'
+    """
+    first, *others = ranks
+    if not others:
+        return f"rank {first}"
+    runs: list[list[int]] = []
+    for rank in sorted(others):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = []
+    for run in runs:
+        words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f"rank {first} (and rank{'s' * (len(others) > 1)} {listed})"
 
 
 def how_it_ended(code: int | None) -> str:
@@ -117,7 +165,38 @@ def stack(frames: list[tuple[str, str, bool]]) -> str:
             lines.append(f"    ... {hidden} library frame{'s' * (hidden > 1)}")
             hidden = 0
         lines.append(f"    {where:<{width}}  {line}".rstrip())
-    return "\n".join(lines)
+    return "\n".join(fold(lines))
+
+
+def fold(lines: Sequence[str]) -> list[str]:
+    """The lines, with what a recursion repeats said once.
+
+    >>> fold(["    a", "    b", "    a", "    b", "    a", "    b", "    c"])
+    ['    a', '    b', '    ... the same 2 lines 2 times more', '    c']
+    """
+    folded: list[str] = []
+    at = 0
+    while at < len(lines):
+        length, times = max(
+            ((length, _times(lines, at, length)) for length in range(1, PERIOD + 1)),
+            key=lambda found: found[0] * found[1] if found[1] > 2 else 0,
+        )
+        if times <= 2:
+            length = times = 1
+        folded += lines[at : at + length]
+        if times > 1:
+            same = "line" if length == 1 else f"{length} lines"
+            folded.append(f"    ... the same {same} {times - 1} times more")
+        at += length * times
+    return folded
+
+
+def _times(lines: Sequence[str], at: int, length: int) -> int:
+    """How often the `length` lines from `at` on stand there in a row."""
+    block, times = lines[at : at + length], 1
+    while lines[at + times * length : at + (times + 1) * length] == block:
+        times += 1
+    return times
 
 
 class RankError(RuntimeError):
@@ -131,24 +210,11 @@ class RankError(RuntimeError):
         self.headline = headline
         self.outcomes = sorted(outcomes, key=lambda o: (o.order, o.rank))
         self.after = after
-        super().__init__("\n".join(filter(None, [headline, *self._paragraphs(), after])))
+        super().__init__("\n".join(filter(None, [headline, *paragraphs(self.outcomes), after])))
 
     @property
     def rank(self) -> int:
         return self.outcomes[0].rank
-
-    def _paragraphs(self) -> list[str]:
-        shown: list[str] = []
-        said: dict[str, int] = {}
-        for outcome in self.outcomes:
-            text = outcome.describe()
-            key = text.split(" ", 2)[-1]
-            if outcome.kind in ("error", "unpicklable") and key in said:
-                shown[said[key]] = shown[said[key]].replace("raised", f"(and rank {outcome.rank}) raised", 1)
-                continue
-            said[key] = len(shown)
-            shown.append(text)
-        return shown
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of labkit's own frames, which say nothing about the reader's code."""
@@ -157,7 +223,13 @@ class RankError(RuntimeError):
 
 def from_report(rank: int, report: dict[str, Any]) -> Outcome:
     """The Outcome of a rank that raised, from what the rank sent."""
-    message = "\n".join([report["message"], *report.get("notes", ())]).strip()
     return Outcome(
-        rank, "error", report["type"], message, report["frames"], report["text"], None, report["exception"]
+        rank,
+        "error",
+        report["type"],
+        "\n".join([report["message"], *report["notes"]]).strip(),
+        report["frames"],
+        report["text"],
+        exception=report.get("exception"),
+        members=[from_report(rank, member) for member in report["members"]],
     )

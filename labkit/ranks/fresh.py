@@ -15,9 +15,11 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
+from collections.abc import Mapping
 from typing import Any
 
+from labkit.ranks.environment import Started, complete
 from labkit.ranks.process import Process, Starter, StartError, now, plumbing
 
 START = "from labkit.ranks import fresh; fresh.main()"
@@ -25,14 +27,16 @@ WHY = "every rank is a fresh interpreter and imports torch itself, which takes s
 
 
 class Interpreters(Starter):
-    """Starts ranks as fresh interpreters and hears how they ended; takes the place of the zygote's `Spawner`."""
+    """Starts the ranks of one group in `environ`, as fresh interpreters; takes the place of the zygote's `Spawner`."""
 
     answer_s = 10.0  # the first look at collectives makes torch import its compiler
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__()
+        self.started = Started(complete(environ))
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._rank_end, self._lifeline = os.pipe()  # nothing is ever written to it
+        atexit.register(self.close)
 
     def fileno(self) -> int:
         return self._rank_end
@@ -44,19 +48,19 @@ class Interpreters(Starter):
         """Note who has ended, without waiting."""
         for pid, process in list(self._running.items()):
             if (code := process.poll()) is not None:
+                self.signal([pid], signal.SIGKILL, group=True)  # what is left of its group
                 self.ended[pid] = code
                 del self._running[pid]
 
     def wait_ended(self, pids: list[int], limit: float) -> bool:
         """Wait until ranks have ended; False when that takes longer than `limit` seconds."""
         deadline = now() + limit
-        for pid in pids:
-            if pid in self._running:
-                try:
-                    self._running[pid].wait(max(deadline - now(), 0))
-                except subprocess.TimeoutExpired:
-                    return False
         self.hear()
+        while any(pid in self._running for pid in pids):
+            if now() > deadline:
+                return False
+            time.sleep(0.002)
+            self.hear()
         return True
 
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
@@ -66,9 +70,6 @@ class Interpreters(Starter):
         """
         with pipes(listener) as (process, files):
             files = [self._rank_end, *files]
-            here = str(Path(__file__).resolve().parents[2])
-            env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-            env["PYTHONPATH"] = os.pathsep.join(filter(None, [here, env.get("PYTHONPATH", "")]))
             command = [sys.executable, "-c", START, *map(str, files)]
             try:
                 started = subprocess.Popen(
@@ -77,7 +78,7 @@ class Interpreters(Starter):
                     stdin=subprocess.DEVNULL,
                     stdout=files[1],
                     stderr=files[2],
-                    env=env,
+                    env=self.started.environ,
                     start_new_session=True,
                 )
             except OSError as error:
@@ -89,32 +90,26 @@ class Interpreters(Starter):
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         """Send a signal to ranks (with `group`, to everything they started too)."""
         for pid in pids:
-            if pid in self._running:  # not yet reaped, so the number cannot have gone to another process
+            if pid in self._running:  # not reaped before now, so the number has not gone to another process
                 try:
                     (os.killpg if group else os.kill)(pid, number)
                 except ProcessLookupError:
                     pass
 
+    def release(self) -> None:
+        """The group that it served has ended."""
+        super().release()
+        self.close()
+
     def close(self) -> None:
         """End every rank that is left."""
+        atexit.unregister(self.close)
         if os.getpid() == self.owner and self.alive():
             self.signal(list(self._running), signal.SIGKILL, group=True)
             self.wait_ended(list(self._running), 2.0)
             os.close(self._lifeline)
             os.close(self._rank_end)
             self._lifeline = -1
-
-
-_shared: Interpreters | None = None
-
-
-def shared() -> Interpreters:
-    """The starter of this process."""
-    global _shared
-    if _shared is None or _shared.owner != os.getpid():
-        _shared = Interpreters()
-        atexit.register(_shared.close)
-    return _shared
 
 
 def end_with(lifeline: int) -> None:
@@ -137,4 +132,4 @@ def main() -> None:
     faulthandler.enable(crash, all_threads=True)
     from labkit.ranks import worker
 
-    worker.main(calls, control, listener[0] if listener else None)
+    worker.main(calls, control, crash, listener[0] if listener else None)

@@ -7,15 +7,15 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from labkit import hardware
-from labkit.ranks import cells, wire
+from labkit.ranks import cells
 from labkit.ranks.call import GRACE_S, Call
-from labkit.ranks.carry import follow_edits, no_interrupt, positive, travel
-from labkit.ranks.errors import how_it_ended
+from labkit.ranks.carry import checkable, no_interrupt, packed, positive
+from labkit.ranks.environment import complete, merged
 from labkit.ranks.live import Live
 from labkit.ranks.member import Member
 from labkit.ranks.nodes.driver import Nodes
@@ -45,7 +45,9 @@ class Ranks:
     collective_timeout: seconds a collective waits for its peers before it raises; NCCL's ends its process instead.
     check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes, reduction,
     root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
-    threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one. env: variables for the ranks.
+    threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one.
+    env: variables for the ranks, on top of what os.environ has now (None: not set). For one that torch reads as it is
+    imported, such as TORCH_LOGS, torch is imported once more, which takes seconds; the next ranks with it are fast.
     start: 'zygote' forks every rank from one process that has imported torch, 'fresh' starts an interpreter for each
     (the only way outside Linux); 'auto' takes the first where it can; `nodes.Nodes` is for ranks that torchrun placed.
     live: show how a call of more than 2 s stands, below its cell.
@@ -71,7 +73,7 @@ class Ranks:
         check: str | None = None,
         threads: int = 1,
         port: int = 0,
-        env: dict[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         start: str | Nodes = "auto",
         live: bool = True,
         quiet: bool = False,
@@ -93,10 +95,7 @@ class Ranks:
         positive("stall", stall, none=True)
         positive("collective_timeout", collective_timeout)
         positive("threads", threads)
-        if check not in (None, "collectives"):
-            raise ValueError(f"check must be None or 'collectives', got {check!r}")
-        if check and choice.backend not in ("gloo", "shm"):
-            raise ValueError(f"check='collectives' works on gloo and shm, and this is {choice.backend}")
+        checkable(check, choice.backend)
         self.world_size, self.device = world_size, choice.device
         self.backend, self.why = choice.backend, choice.why
         gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
@@ -111,6 +110,9 @@ class Ranks:
         self.env = dict(env or {})
         # none on the CPU, where compiling would use one; torchrun's ranks have theirs; a rank's successor has the same
         self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else {} if nodes else hardware.visible()
+        self._environ = dict(os.environ)
+        if nodes:
+            nodes.refuse_late(self.env)
         self.calls = self.restarts = self._number = 0
         self._busy = threading.Lock()
         self._closed = False
@@ -136,6 +138,9 @@ class Ranks:
 
     def __len__(self) -> int:
         return self.world_size
+
+    def __reduce__(self) -> Any:
+        raise TypeError("ranks stay in the process that made them: give the function what it needs of them")
 
     def __enter__(self) -> Ranks:
         return self
@@ -165,20 +170,7 @@ class Ranks:
         ...     ranks.run(lambda x: x * 2, 21, ranks=[1])
         PerRank(rank 1: 42)
         """
-        if not callable(fn):
-            raise ValueError(f"run() needs a function, got {type(fn).__name__}")
-        follow_edits(fn)
-        function = travel(fn, f"function {getattr(fn, '__name__', type(fn).__name__)!r}")
-        try:
-            arguments = wire.pack((args, kwargs))
-        except Exception:
-            for name, value in [
-                *((f"argument {i + 1}", v) for i, v in enumerate(args)),
-                *((f"argument {k}=", v) for k, v in kwargs.items()),
-            ]:
-                travel(value, f"{name} ({type(value).__name__})")
-            raise
-        return self._call(("call", function, arguments), timeout, ranks, stall, grace)
+        return self._call(("call", *packed(fn, args, kwargs)), timeout, ranks, stall, grace)
 
     def run_cell(
         self,
@@ -236,13 +228,21 @@ class Ranks:
             self._replace()
 
     def close(self) -> None:
-        """End the ranks. Calling it again does nothing."""
+        """End the ranks, in a call of another thread too, which raises then. Calling it again does nothing."""
         self._closed = True
-        self._pool.close()
+        if self._busy.acquire(blocking=False):
+            try:
+                self._pool.close()
+            finally:
+                self._busy.release()
+        else:
+            self._pool.kill()  # the thread that runs the call serves the pool: it hears of it and closes the pool
 
     # -- starting and ending -------------------------------------------------------------------------------
 
     def _start(self) -> Pool:
+        environ = complete(merged(self._environ, self._sees, self.env))
+        start = self._nodes or starter(self.start, environ)
         config = {
             "backend": self.backend,
             "device": self.device,
@@ -250,12 +250,12 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "check": self.check,
-            "env": {**self._sees, **self.env},
+            "env": {**self._sees, **self.env} if self._nodes else start.started.overlay(environ),
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
-        return Pool(self.world_size, config, self.port, self._nodes or starter(self.start))
+        return Pool(self.world_size, config, self.port, start)
 
     def _replace(self) -> float:
         started = time.perf_counter()
@@ -266,6 +266,9 @@ class Ranks:
 
     def _start_again(self) -> str:
         """Replace every rank after a failure, and say so; the failure itself is to be told in any case."""
+        if self._closed:
+            self._pool.close()
+            return "The ranks are closed."
         try:
             seconds = self._replace()
         except StartError as error:
@@ -299,7 +302,7 @@ class Ranks:
         members = self._chosen(ranks)
         with self._exclusive():
             self._pool.serve(0)  # print what arrived, notice who died
-            gone = [f"rank {m.rank} ({how_it_ended(m.process.code)})" for m in self._pool.members if m.dead]
+            gone = [f"rank {m.rank} ({m.process.ending()})" for m in self._pool.members if m.dead]
             if gone:  # between calls there is nothing to lose: start afresh
                 self._replace()
                 print(f"{', '.join(gone)} had ended since the last call: ranks replaced", file=sys.stderr)
@@ -322,6 +325,8 @@ class Ranks:
                 with no_interrupt():
                     outcomes, seconds = call.outcomes(how), call.seconds
                     after = self._start_again()
+                if self._closed:
+                    raise RuntimeError("these ranks were closed while this call ran")
                 raise explain(how, outcomes, seconds, limit, patience, after)
             self._pool.finish_output()
             return call.values()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.ranks.errors import Outcome, from_report, how_it_ended
+from labkit.ranks.errors import Outcome, from_report
 from labkit.ranks.output import Printer
 from labkit.ranks.process import Process
 from labkit.ranks.standing import Glance, Standing
 from labkit.ranks.wire import Packed
+
+STOPPED = "stopped by a signal; SIGCONT lets it go on"
 
 
 class Member:
@@ -68,7 +70,7 @@ class Member:
     def unfinished(self) -> Outcome:
         """How the call stands on a rank that has not ended it."""
         if self.standing is None:
-            return Outcome(self.rank, "unfinished")
+            return Outcome(self.rank, "unfinished", message=STOPPED if self.process.stopped else "")
         silent = "in a built-in function called directly"
         return Outcome(
             self.rank, "unfinished", message=silent, frames=self.standing.frames, waits=self.standing.waits
@@ -78,7 +80,9 @@ class Member:
     def state(self) -> str:
         """What the rank is doing, as far as it last said."""
         if self.dead:
-            return f"gone: {how_it_ended(self.process.code)}"
+            return f"gone: {self.process.ending()}"
+        if self.process.stopped:
+            return STOPPED
         if self.number < 0:
             return "idle"
         if self.outcome is not None:

@@ -46,6 +46,7 @@ class Pool:
             listener.close()
         self.members = [Member(rank, process) for rank, process in enumerate(processes)]
         self._kinds: Any = None
+        spawner.users += 1
         # runs when the pool is dropped, too: ranks that nobody can reach any more must not stay
         self.end = weakref.finalize(self, _end, spawner, processes, os.getpid())
         try:
@@ -73,6 +74,10 @@ class Pool:
                     printer.drain()
                     printer.finish()
             self.end()
+
+    def kill(self) -> None:
+        """Kill every rank, from any thread; whoever serves the pool hears of it."""
+        self.spawner.signal([m.process.pid for m in self.members], signal.SIGKILL, group=True)
 
     def finish_output(self) -> None:
         """Print what the ranks have written, also what does not end in a newline."""
@@ -110,7 +115,7 @@ class Pool:
 
     def serve(self, wait: float | None) -> None:
         """One round: wait at most `wait` seconds for something to happen and handle it."""
-        kinds = tuple(
+        kinds = self.spawner.fileno(), *(
             (m.dead, m.process.calls.wants_write, *(printer.open for printer in m.printers))
             for m in self.members
         )
@@ -127,8 +132,10 @@ class Pool:
     def _watched(self) -> tuple[select.poll, dict[int, Callable[[], Any]]]:
         """Everything that something may happen on, and what to do then."""
         poller = select.poll()
-        handlers: dict[int, Callable[[], Any]] = {self.spawner.fileno(): self.spawner.hear}
-        poller.register(self.spawner.fileno(), select.POLLIN)
+        handlers: dict[int, Callable[[], Any]] = {}
+        if (fd := self.spawner.fileno()) >= 0:
+            handlers[fd] = self.spawner.hear
+            poller.register(fd, select.POLLIN)
         for member in self.members:
             if not member.dead:
                 calls, control = member.process.calls, member.process.control
@@ -148,10 +155,11 @@ class Pool:
         self.spawner.wait_ended([pid], 1.0)
         member.process.code, member.noted = self.spawner.ended.get(pid), True
         if member.outcome is None:
-            frames = crash_frames(member.process.last_words())
-            member.outcome = Outcome(member.rank, "dead", frames=frames, code=member.process.code)
+            frames, how = crash_frames(member.process.last_words()), member.process.ending()
+            member.outcome = Outcome(member.rank, "dead", message=how, frames=frames, code=member.process.code)
 
 
 def _end(spawner: Starter, processes: list[Process], owner: int) -> None:
     if os.getpid() == owner:  # a fork of the kernel must not end the kernel's ranks
         spawner.kill(processes)
+        spawner.release()

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.ranks import wire
+from labkit.ranks.errors import how_it_ended
 
 now = time.monotonic
+NOTE = "labkit: "  # begins what a rank leaves for the kernel as it ends itself
 LOCAL_PIDS = 1 << 32  # pids of this machine are below; on other machines a multiple of it is added
 
 
@@ -48,6 +50,20 @@ class Process:
         """The stacks that the rank wrote as a fatal signal (SIGSEGV, SIGABRT, ...) ended it; '' otherwise."""
         return os.pread(self.crash, 1 << 16, 0).decode(errors="replace")
 
+    def ending(self) -> str:
+        """How it ended, in words."""
+        words, _, _ = self.last_words().partition("\n")
+        return words.removeprefix(NOTE) if words.startswith(NOTE) else how_it_ended(self.code)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal such as SIGSTOP holds it; False where that cannot be told."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        except OSError:  # it has ended, is on another machine, or this is no Linux
+            return False
+
 
 class Starter:
     """What both ways of starting ranks on this machine share: `Spawner` forks them, `Interpreters` start anew."""
@@ -57,6 +73,7 @@ class Starter:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.ended: dict[int, int] = {}
+        self.users = 0  # how many groups of ranks it serves
 
     def place(self, rank: int) -> dict[str, Any]:
         """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
@@ -65,6 +82,10 @@ class Starter:
     def reaches(self) -> bool:
         """Whether ranks can still be told something."""
         return True
+
+    def release(self) -> None:
+        """One group that it served has ended."""
+        self.users -= 1
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         """Send a signal to ranks (with `group`, to everything they started too)."""

@@ -1,4 +1,8 @@
-"""The kernel's side of the zygote: start it in the background, have it fork ranks, hear how they ended."""
+"""The kernel's side of the zygote: start it in the background, have it fork ranks, hear how they ended.
+
+What torch reads of the environment as it is imported, it does not read again in a fork. Ranks whose environment differs
+in such a variable are forked by a zygote of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,69 +14,67 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit import torch_compat
 from labkit.ranks import wire
-from labkit.ranks.process import Process, Starter, StartError, now, plumbing
+from labkit.ranks.environment import Started, complete
+from labkit.ranks.process import Process, Starter, StartError, crash_file, now, plumbing
 
 # what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
 PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.ranks.shm", "labkit.graphs")
 START_LIMIT_S = 120.0
+KEPT = 2  # zygotes that serve no group and stay, the one used last first
+LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at
 
 
 class Spawner(Starter):
-    """One zygote and the ranks it forked. Use `shared()`; a second kernel has its own."""
+    """One zygote and the ranks it forked, started in `environ`. Use `shared()`; a second kernel has its own."""
 
     answer_s = 2.0  # how long a stuck rank has to say where it stands
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__()
+        self.started = Started(environ)
+        self._said = crash_file()  # a pipe that nobody reads would be full at some time
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         in_main = threading.current_thread() is threading.main_thread()
         # the parent-death signal fires when the *thread* that started the zygote ends: only the main one will do
         parent = os.getpid() if in_main else 0
-        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        env.setdefault(
-            "OPENBLAS_NUM_THREADS", "1"
-        )  # numpy would start threads at import, and a fork loses them
-        here = str(
-            Path(__file__).resolve().parents[2]
-        )  # labkit may be on sys.path only, as in a notebook's first cell
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [here, env.get("PYTHONPATH", "")]))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "labkit.ranks.zygote", str(theirs.fileno()), str(parent), *PRELOAD],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=env,
+            stderr=self._said,
+            env=self.started.environ,
             start_new_session=True,
         )
         theirs.close()
         self.sock = ours
-        self.ready = False
+        self.ready = self.gone = False
         self._pids: dict[int, int] = {}
         self._failed: dict[int, str] = {}
         self._ticket = 0
 
     def fileno(self) -> int:
-        return self.sock.fileno()
+        return -1 if self.gone else self.sock.fileno()
 
     def alive(self) -> bool:
-        return self.process.poll() is None
+        return not self.gone and self.process.poll() is None
 
     def hear(self) -> None:
-        """Read what the zygote has said, without waiting."""
-        while self.sock.fileno() >= 0 and select.select([self.sock], [], [], 0)[0]:
+        """Read what the zygote has said, without waiting; its end is its ranks' end, which they report themselves."""
+        while self.fileno() >= 0 and select.select([self.sock], [], [], 0)[0]:
             message = self.sock.recv(1 << 16)
             if not message:
-                raise StartError(f"the process that starts ranks ended: {self._last_words()}")
+                self.gone = True
+                return
             said = json.loads(message)
             if "ready" in said:
                 self.ready = True
+                self.started.read, self.started.made = frozenset(said["read"]), said["made"]
             elif "forked" in said:
                 self._pids[said["forked"]] = said["pid"]
             elif "failed" in said:
@@ -84,11 +86,27 @@ class Spawner(Starter):
         deadline = now() + limit
         self.hear()
         while not done():
+            if self.gone:
+                raise StartError(f"the process that starts ranks ended: {self._last_words()}")
             left = deadline - now()
             if left <= 0:
                 raise StartError(f"{what} took more than {limit:.0f} s")
             select.select([self.sock], [], [], min(left, 0.5))
             self.hear()
+
+    def wait_ready(self) -> None:
+        """Wait until the zygote has imported torch. Raises StartError when it does not come to that."""
+        self._wait(lambda: self.ready, START_LIMIT_S, "importing torch")
+
+    def fits(self, environ: Mapping[str, str]) -> bool:
+        """Whether its forks can be in `environ`; waits for its imports where that cannot be told before."""
+        if self.started.environ == environ:
+            return True
+        try:
+            self.wait_ready()
+        except StartError:
+            return False
+        return not self.started.late(environ)
 
     def wait_ended(self, pids: list[int], limit: float) -> bool:
         """Wait until ranks are reaped; False when that takes longer than `limit` seconds."""
@@ -103,7 +121,7 @@ class Spawner(Starter):
 
         Raises StartError when the zygote is gone or the machine refuses another process.
         """
-        self._wait(lambda: self.ready, START_LIMIT_S, "importing torch")
+        self.wait_ready()
         with pipes(listener) as (process, files):
             self._ticket += 1
             ticket = self._ticket
@@ -119,7 +137,7 @@ class Spawner(Starter):
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         """Send a signal to ranks (with `group`, to everything they started too)."""
-        if pids and self.alive():
+        if pids and self.alive() and not self.gone:
             try:
                 self.sock.send(json.dumps({"signal": int(number), "pids": pids, "group": group}).encode())
             except OSError:
@@ -139,26 +157,49 @@ class Spawner(Starter):
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if self.process.stderr:
-            self.process.stderr.close()
+        if self._said >= 0:
+            os.close(self._said)
+            self._said = -1
+        atexit.unregister(self.close)
+
+    def release(self) -> None:
+        """One group that it served has ended: it stays while it is among the last that were used."""
+        super().release()
+        _forget()
 
     def _last_words(self) -> str:
         try:
             code = self.process.wait(1)
         except subprocess.TimeoutExpired:
             return "it closed its socket"
-        text = self.process.stderr.read().decode(errors="replace").strip() if self.process.stderr else ""
+        size = os.fstat(self._said).st_size
+        text = os.pread(self._said, LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace").strip()
         last = text.splitlines()[-1] if text else "no message"
         return f"exit code {code}, {last}"
 
 
-_shared: Spawner | None = None
+_zygotes: list[Spawner] = []  # of this process, the one used last at the end
 
 
-def shared() -> Spawner:
-    """The zygote of this process, started on first use and again if it ended."""
-    global _shared
-    if _shared is None or _shared.owner != os.getpid() or not _shared.alive():
-        _shared = Spawner()
-        atexit.register(_shared.close)
-    return _shared
+def shared(environ: Mapping[str, str] | None = None) -> Spawner:
+    """The zygote of this process for ranks in `environ` (this process' own), started where there is none yet."""
+    wanted = complete(os.environ if environ is None else environ)
+    _end([spawner for spawner in _zygotes if spawner.owner != os.getpid() or not spawner.alive()])
+    found = next((spawner for spawner in reversed(_zygotes) if spawner.fits(wanted)), None)
+    if found is None:
+        found = Spawner(wanted)
+        atexit.register(found.close)
+    _zygotes[:] = [*(spawner for spawner in _zygotes if spawner is not found), found]
+    _forget()
+    return found
+
+
+def _forget() -> None:
+    """End the zygotes that no group needs, but for the last ones."""
+    _end([spawner for spawner in _zygotes if not spawner.users][:-KEPT])
+
+
+def _end(those: list[Spawner]) -> None:
+    _zygotes[:] = [spawner for spawner in _zygotes if spawner not in those]
+    for spawner in those:
+        spawner.close()

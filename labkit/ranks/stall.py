@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.ranks import wire
-from labkit.ranks.errors import Outcome, RankError
+from labkit.ranks.errors import Outcome, RankError, paragraphs
 from labkit.ranks.live import Live
 from labkit.ranks.member import Member
 from labkit.ranks.pool import Pool
@@ -80,7 +80,7 @@ def explain(
             except Exception:
                 pass
         return error
-    facts = [text for o in outcomes if (text := o.describe_collectives())] if how == "stalled" else []
+    facts = paragraphs(outcomes, Outcome.describe_collectives) if how == "stalled" else []
     if difference := differences(outcomes):
         facts.insert(0, difference)
     if how == "stalled":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 from labkit.ranks import fresh, spawn
 
@@ -22,9 +23,9 @@ def how_to_start(start: str) -> str:
     return ("zygote" if sys.platform == "linux" else "fresh") if start == "auto" else start
 
 
-def starter(how: str) -> spawn.Spawner | fresh.Interpreters:
-    """The starter of this process for 'zygote' or 'fresh'."""
-    return spawn.shared() if how == "zygote" else fresh.shared()
+def starter(how: str, environ: Mapping[str, str]) -> spawn.Spawner | fresh.Interpreters:
+    """What starts ranks in `environ`, by 'zygote' or 'fresh'."""
+    return spawn.shared(environ) if how == "zygote" else fresh.Interpreters(environ)
 
 
 def why_slow(how: str) -> str:

@@ -97,7 +97,7 @@ def status_of(ranks: Ranks, pool: Pool) -> Status:
 def _state(member: Member, busy: bool) -> str:
     if member.process.closed:
         return "closed"
-    return member.state if busy or member.dead else "idle"
+    return member.state if busy or member.dead or member.process.stopped else "idle"
 
 
 def own_memory(pid: int) -> float | None:

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from labkit.ranks import cells, home, standing, wire
+from labkit.ranks import cells, home, raised, standing, wire
+
+LOST = "labkit: labkit ended it, because its connection to the process that made the ranks was lost"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def here() -> Here:
 
 
 class _State:
+    crash = -1  # the file for last words
     busy = True  # while starting, too; a SIGINT between calls is not the reader's code to interrupt
 
 
@@ -61,8 +64,9 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-def main(calls_fd: int, control_fd: int, listener_fd: int | None) -> None:
+def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None) -> None:
     """Run a rank on the inherited sockets; never returns."""
+    _State.crash = crash_fd
     sys.stdin = open(os.devnull)
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
@@ -74,7 +78,7 @@ def main(calls_fd: int, control_fd: int, listener_fd: int | None) -> None:
         _join(config, listener_fd)
         wire.send(calls, ("up", os.getpid()))
     except BaseException as error:
-        wire.send(calls, ("failed", describe_error(error)))
+        wire.send(calls, ("failed", raised.describe(error)))
         _leave(1)
     try:
         _serve(calls)
@@ -83,6 +87,10 @@ def main(calls_fd: int, control_fd: int, listener_fd: int | None) -> None:
 
 
 def _end_group() -> None:
+    try:
+        os.write(_State.crash, f"{LOST}\n".encode())
+    except OSError:
+        pass
     os.killpg(0, signal.SIGKILL)  # this process and whatever it started
     os._exit(0)
 
@@ -206,7 +214,7 @@ def _serve(calls: socket.socket) -> None:
                 traceback.print_exc()
                 _leave(1)
             _flush()
-            wire.send(calls, ("error", number, describe_error(error)))
+            wire.send(calls, ("error", number, raised.describe(error)))
             continue
         if os.getpid() != me:  # a child that the reader's code forked: it must not answer in the rank's name
             _leave(0)
@@ -214,7 +222,7 @@ def _serve(calls: socket.socket) -> None:
         try:
             answer = ("ok", number, wire.pack(value))
         except Exception as error:
-            answer = ("unpicklable", number, f"{type(value).__name__}: {error}")
+            answer = ("unpicklable", number, f"{type(value).__name__}: {raised.message(error)}")
         del value
         _flush()
         wire.send(calls, answer)
@@ -236,35 +244,6 @@ def _call(functions: dict[bytes, home.Carried], function: bytes, arguments: wire
         functions[function] = home.Carried(function)
     args, kwargs = home.Carried(arguments.body, arguments.buffers).use()
     return functions[function].use()(*args, **kwargs)
-
-
-def describe_error(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: its type, message, the reader's own frames and the whole traceback."""
-    trace = traceback.TracebackException.from_exception(error, compact=True)
-    frames = [
-        (
-            standing.place(f.filename, f.lineno or 0, f.name),
-            (f.line or "").strip(),
-            standing.is_library(f.filename),
-        )
-        for f in trace.stack
-        if f.filename not in standing.HIDDEN and not f.filename.startswith("<frozen")
-    ]
-    try:
-        pickled = wire.dumps(error.with_traceback(None))
-    except Exception:
-        pickled = None
-    message = str(error)
-    if isinstance(error, SyntaxError):
-        message = "".join(trace.format_exception_only()).strip()
-    return {
-        "type": type(error).__name__,
-        "message": message,
-        "frames": frames,
-        "text": "".join(trace.format()),
-        "exception": pickled,
-        "notes": list(getattr(error, "__notes__", ())),
-    }
 
 
 def _answer(control: socket.socket) -> None:

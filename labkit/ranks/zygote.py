@@ -2,7 +2,12 @@
 
 It starts no thread and touches no GPU, so a fork of it is safe; every start of ranks after the first costs a
 fork instead of an import. It is told what to do over a socket and reports how each rank ended. When the
-kernel is gone, however it went, the zygote kills every rank's process group and ends.
+kernel is gone, however it went, the zygote ends every rank and then itself.
+
+What a rank has started ends with it, in a session of its own or not. Linux gives the orphans of a process to its
+nearest ancestor that is a "child subreaper". A rank is one, so nothing that descends from it leaves it while it
+lives. The zygote is one, too: when a rank has ended, what it left behind becomes a child of the zygote, whose other
+children are ranks.
 """
 
 from __future__ import annotations
@@ -17,8 +22,13 @@ import signal
 import socket
 import sys
 import time
+import traceback
+from collections.abc import ItemsView
+from typing import Any, ClassVar
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+SWEEP_S = 0.5  # a process that a driver holds takes longer to end, and nobody waits for it
 
 
 def die_with_parent(parent: int, sig: int) -> None:
@@ -26,6 +36,27 @@ def die_with_parent(parent: int, sig: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Ask Linux to make orphans among the descendants of this process its children."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+class Noting(type(os.environ)):  # type: ignore[misc]  # a class that os does not name
+    """`os.environ`, noting the names that are looked up in it; going through all of them is no look-up."""
+
+    read: ClassVar[set[str]] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def copy(self) -> dict[str, str]:
+        return {name: super(Noting, self).__getitem__(name) for name in self}
+
+    def items(self) -> ItemsView[str, str]:
+        return self.copy().items()
 
 
 def preload(modules: list[str]) -> None:
@@ -37,12 +68,23 @@ def preload(modules: list[str]) -> None:
             continue
 
 
+def noted(modules: list[str]) -> dict[str, Any]:
+    """Import what ranks need; the variables that were looked up meanwhile, and those that the imports set."""
+    before = dict(os.environ)
+    plain, os.environ.__class__ = os.environ.__class__, Noting
+    preload(modules)
+    os.environ.__class__ = plain
+    made = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    return {"read": sorted(Noting.read), "made": made}
+
+
 class Zygote:
     """Serve fork, signal and exit messages on one SOCK_SEQPACKET socket until its other end closes."""
 
-    def __init__(self, sock: socket.socket):
-        self.sock = sock
-        self.children: set[int] = set()
+    def __init__(self, sock: socket.socket, found: dict[str, Any]):
+        self.sock, self.found = sock, found
+        self.children: set[int] = set()  # the ranks
+        self.kept: set[int] = set()  # left behind by ranks, and not to be waited for again
         self.me = os.getpid()
         self.wake_read, self.wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
@@ -52,7 +94,8 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
-        self.reply({"ready": True, "threads": len(os.listdir("/proc/self/task"))})
+        adopt_orphans()
+        self.reply({"ready": True, **self.found})
         poller = select.poll()
         poller.register(self.sock, select.POLLIN)
         poller.register(self.wake_read, select.POLLIN)
@@ -97,6 +140,8 @@ class Zygote:
         if pid == 0:
             try:
                 self.become_rank(fds)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(70)
         for fd in fds:
@@ -111,6 +156,7 @@ class Zygote:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()  # a group of its own: Jupyter's interrupt signals the kernel's whole group
         die_with_parent(self.me, signal.SIGKILL)
+        adopt_orphans()
         self.sock.close()
         os.close(self.wake_read)
         os.close(self.wake_write)
@@ -122,9 +168,19 @@ class Zygote:
         faulthandler.enable(crash, all_threads=True)
         from labkit.ranks import worker
 
-        worker.main(calls, control, listener[0] if listener else None)
+        worker.main(calls, control, crash, listener[0] if listener else None)
 
     def reap(self) -> None:
+        """Report the ranks that have ended, each once nothing is left of what it had started."""
+        codes = self.ended()
+        if codes:
+            self.sweep(time.monotonic() + SWEEP_S)
+        for pid, code in codes.items():
+            self.reply({"ended": pid, "code": code})
+
+    def ended(self) -> dict[int, int]:
+        """The ranks that have ended, with their exit codes."""
+        codes = {}
         for pid in list(self.children):
             try:
                 done, status = os.waitpid(pid, os.WNOHANG)
@@ -132,7 +188,28 @@ class Zygote:
                 done, status = pid, 0
             if done:
                 self.children.discard(pid)
-                self.reply({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        return codes
+
+    def sweep(self, deadline: float) -> None:
+        """Kill every child that is no rank, and what becomes one as these end, until none is left."""
+        while True:
+            left = children() - self.children
+            self.kept &= left
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+                except PermissionError:  # it runs as another user now
+                    self.kept.add(pid)
+                except (ProcessLookupError, ChildProcessError):
+                    pass
+            if not left - self.kept:
+                return
+            if time.monotonic() > deadline:
+                self.kept |= left
+                return
+            time.sleep(0.001)
 
     def reply(self, message: dict) -> None:
         try:
@@ -143,16 +220,32 @@ class Zygote:
     def end(self) -> None:
         for pid in self.children:
             self.signal(pid, signal.SIGKILL, group=True)
-        deadline = time.monotonic() + 1
+        deadline = time.monotonic() + SWEEP_S
         while self.children and time.monotonic() < deadline:
-            for pid in list(self.children):
-                try:
-                    if os.waitpid(pid, os.WNOHANG)[0]:
-                        self.children.discard(pid)
-                except ChildProcessError:
-                    self.children.discard(pid)
-            time.sleep(0.002)
+            self.ended()
+            time.sleep(0.001)
+        self.sweep(deadline)
         os._exit(0)
+
+
+def children() -> set[int]:
+    """The children of this process, those that have ended and were not waited for included."""
+    me, found = os.getpid(), set()
+    try:
+        with open(f"/proc/self/task/{me}/children") as listed:
+            return set(map(int, listed.read().split()))
+    except FileNotFoundError:  # Linux can be built without it
+        pass
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError):  # it has just ended
+                continue
+            if parent == me:
+                found.add(int(name))
+    return found
 
 
 def main() -> None:
@@ -161,8 +254,7 @@ def main() -> None:
     if parent:
         die_with_parent(parent, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    preload(modules)
-    Zygote(socket.socket(fileno=fd)).serve()
+    Zygote(socket.socket(fileno=fd), noted(modules)).serve()
 
 
 if __name__ == "__main__":

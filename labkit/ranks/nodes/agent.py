@@ -153,5 +153,6 @@ def serve(launch: Launch) -> int:
 
     Raises RuntimeError when the driver cannot be reached, or when it vanishes.
     """
-    starter = spawn.shared() if sys.platform == "linux" else fresh.shared()
+    starter = spawn.shared() if sys.platform == "linux" else fresh.Interpreters(os.environ)
+    starter.users += 1
     return Agent(launch, starter).serve()

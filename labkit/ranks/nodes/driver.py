@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit import hardware
 from labkit.hardware import Choice
 from labkit.ranks import spawn, wire
+from labkit.ranks.environment import merged
 from labkit.ranks.nodes import launch as launching
 from labkit.ranks.nodes.launch import MEET_S, Launch
 from labkit.ranks.process import LOCAL_PIDS, Process, StartError, crash_file, now, plumbing
@@ -50,6 +51,8 @@ class Nodes:
         if not hasattr(select, "epoll"):
             raise RuntimeError(f"ranks on torchrun's machines need Linux, this is {sys.platform}")
         self.launch, self.local = launch, spawn.shared()
+        self.local.users += 1
+        self.users = 0
         self._token = launching.new_token()
         self._server = socket.create_server(("0.0.0.0", 0), backlog=256)
         self._poll = select.epoll()
@@ -133,6 +136,16 @@ class Nodes:
         machines = f"torchrun on {self.count} machine{'s' * (self.count != 1)}"
         return Choice(choice.device, choice.backend, f"{machines}; {choice.why}")
 
+    def refuse_late(self, env: Mapping[str, str | None]) -> None:
+        """Raise ValueError naming the variables that torch has read already in the processes that start the ranks."""
+        self.local.wait_ready()
+        started = self.local.started
+        if late := started.late(merged(started.environ, env)):
+            raise ValueError(
+                f"{', '.join(late)} in env: torch reads this as it is imported, and torchrun's processes have imported "
+                "it; set it where torchrun is started"
+            )
+
     # -- what a pool asks of a starter ---------------------------------------------------------------------
 
     @property
@@ -158,6 +171,8 @@ class Nodes:
     def hear(self) -> None:
         """Read what agents and the own zygote have said, without waiting."""
         self.local.hear()
+        if self.local.gone:
+            raise StartError("the process that starts ranks on this machine has ended")
         for rank, agent in self.agents.items():
             if agent.gone:
                 continue
@@ -246,6 +261,10 @@ class Nodes:
             self._crash.pop(process.pid, None)
             process.code = self._ended.pop(process.pid, None)
             process.close()
+
+    def release(self) -> None:
+        """One group that it served has ended."""
+        self.users -= 1
 
     def close(self, status: int = 0, why: str = "") -> None:
         """Tell every agent that the run is over, with the exit status to leave with and, for a failure, why."""

@@ -37,7 +37,7 @@ class Launch:
 def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
     """What torchrun said to this process in its environment, None where it was not started by torchrun.
 
-    Raises ValueError naming a variable that is missing or no number (torch/distributed/elastic/agent/server/
+    Raises ValueError naming a variable that is missing, no number or out of its range (torch/distributed/elastic/agent/server/
     local_elastic_agent.py sets them).
 
     >>> env = dict(RANK="1", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", GROUP_RANK="1")
@@ -60,6 +60,17 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
             numbers[name] = int(env[name])
         except ValueError:
             raise ValueError(f"{name} must be a whole number, got {env[name]!r}") from None
+    for name, least, below in (
+        ("WORLD_SIZE", 1, None),
+        ("LOCAL_WORLD_SIZE", 1, numbers["WORLD_SIZE"] + 1),
+        ("RANK", 0, numbers["WORLD_SIZE"]),
+        ("LOCAL_RANK", 0, numbers["LOCAL_WORLD_SIZE"]),
+        ("GROUP_RANK", 0, numbers["WORLD_SIZE"]),
+        ("MASTER_PORT", 1, 1 << 16),
+    ):
+        if numbers[name] < least or (below is not None and numbers[name] >= below):
+            most = "" if below is None else f" and at most {below - 1}"
+            raise ValueError(f"{name} must be at least {least}{most}, got {numbers[name]}")
     return Launch(
         rank=numbers["RANK"],
         world_size=numbers["WORLD_SIZE"],

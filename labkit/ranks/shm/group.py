@@ -90,7 +90,7 @@ class ShmProcessGroup(dist.ProcessGroup):
         reduction = SUM if opts is None else code(opts.reduceOp)
         for output, parts in zip(outputs, inputs, strict=True):
             self._expect("reduce_scatter", "input", parts)
-            same("input", parts, output)
+            same("reduce_scatter", "input", parts, output)
             out = Outputs([output])
             collectives.reduce_scatter(self._link, out.flat[0], [flat(t) for t in parts], reduction, opts)
             out.done()
@@ -140,7 +140,7 @@ class ShmProcessGroup(dist.ProcessGroup):
 
     def _all_gather_one(self, parts: Tensors, tensor: Tensor, opts: Any) -> None:
         self._expect("all_gather", "output", parts)
-        same("output", parts, tensor)
+        same("all_gather", "output", parts, tensor)
         out = Outputs(parts)
         collectives.gather(self._link, out.flat, flat(tensor), None, opts)
         out.done()
@@ -171,7 +171,7 @@ class ShmProcessGroup(dist.ProcessGroup):
             parts = outputs[i] if root else []
             if root:
                 self._expect("gather", "output", parts)
-                same("output", parts, tensor)
+                same("gather", "output", parts, tensor)
             out = Outputs(parts)
             collectives.gather(self._link, out.flat, flat(tensor), opts.rootRank, opts)
             out.done()
@@ -184,7 +184,7 @@ class ShmProcessGroup(dist.ProcessGroup):
             parts = inputs[i] if root else []
             if root:
                 self._expect("scatter", "input", parts)
-                same("input", parts, output)
+                same("scatter", "input", parts, output)
             out = Outputs([output])
             collectives.scatter(self._link, out.flat[0], [flat(t) for t in parts], opts.rootRank, opts)
             out.done()

@@ -28,7 +28,7 @@ def plain(tensor: Tensor) -> Tensor:
     if not data.is_cpu:
         raise ValueError(f"shm moves CPU tensors, got one on {tensor.device}: use nccl or gloo")
     if data.layout is not torch.strided or data.is_quantized:
-        raise ValueError(f"shm moves dense tensors, got {tensor.dtype} in layout {tensor.layout}")
+        raise ValueError(f"shm moves dense tensors, got {tensor.dtype} in layout {tensor.layout}: use gloo")
     return data
 
 
@@ -67,12 +67,12 @@ class Outputs:
                 data.copy_(temporary)
 
 
-def same(what: str, tensors: Sequence[Tensor], like: Tensor) -> None:
+def same(op: str, what: str, tensors: Sequence[Tensor], like: Tensor) -> None:
     """Raise ValueError, before any peer is involved, unless each of `tensors` has the size and dtype of `like`."""
     for i, tensor in enumerate(tensors):
         if tensor.numel() != like.numel() or tensor.dtype != like.dtype:
             raise ValueError(
-                f"{what} {i} holds {tensor.numel()} elements of {tensor.dtype}, "
+                f"{op} over shm moves parts of one size: {what} {i} holds {tensor.numel()} elements of {tensor.dtype}, "
                 f"it must hold {like.numel()} of {like.dtype}"
             )
 

@@ -1,0 +1,65 @@
+"""The environment of the ranks: what they are told, and which variables matter before a rank has begun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+# what C libraries and the interpreter read as they are loaded; what Python code looks up, the zygote notes by itself
+AT_LOAD = (
+    "TORCH_", "PYTORCH_", "C10_", "ATEN_", "KINETO_", "OMP_", "GOMP_", "KMP_", "MKL_", "MKLDNN_", "ONEDNN_", "DNNL_",
+    "OPENBLAS_", "GOTO_", "NPY_", "PYTHON", "MALLOC_", "GLIBC_", "LD_", "LC_", "LANG", "TQDM_",
+)  # fmt: skip
+_LABKIT = str(Path(__file__).resolve().parents[2])
+
+
+def merged(*parts: Mapping[str, str | None]) -> dict[str, str]:
+    """One environment out of several mappings, the last one first; None: not set.
+
+    >>> merged({"A": "1", "B": "2"}, {"A": None})
+    {'B': '2'}
+    """
+    whole: dict[str, str | None] = {}
+    for part in parts:
+        whole |= part
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def complete(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with what every rank needs in it; labkit may be on `sys.path` only, as in a first cell."""
+    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {
+        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads at import, and a fork loses them
+        **environ,
+        "PYTHONUNBUFFERED": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [_LABKIT, *(p for p in paths if p != _LABKIT)])),
+    }
+
+
+class Started:
+    """What a process was started with: `environ`, and what its imports `read` of it and `made` themselves."""
+
+    def __init__(self, environ: Mapping[str, str]):
+        self.environ = dict(environ)
+        self.read: frozenset[str] = frozenset()
+        self.made: dict[str, str] = {}
+
+    def late(self, environ: Mapping[str, str]) -> list[str]:
+        """The variables that would have been read otherwise, had the process been started in `environ`.
+
+        >>> started = Started({"A": "1", "OMP_NUM_THREADS": "1"})
+        >>> started.read = frozenset({"TORCH_LOGS"})
+        >>> started.late({"A": "2", "TORCH_LOGS": "dynamo"})
+        ['OMP_NUM_THREADS', 'TORCH_LOGS']
+        """
+        loaded = {name for name in (*environ, *self.environ) if name.startswith(AT_LOAD)}
+        return sorted(name for name in self.read | loaded if not self._same(name, environ.get(name)))
+
+    def _same(self, name: str, value: str | None) -> bool:
+        return value == self.environ.get(name) or (value is not None and value == self.made.get(name))
+
+    def overlay(self, environ: Mapping[str, str]) -> dict[str, str | None]:
+        """What a fork of the process has to set, or with None to unset, in order to be in `environ`."""
+        return {**dict.fromkeys(self.environ.keys() - environ.keys()), **environ}

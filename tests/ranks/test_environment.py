@@ -1,0 +1,96 @@
+"""The variables that ranks see, and what torch made of them as it was imported."""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import SimpleNamespace
+
+import pytest
+
+import labkit
+from labkit.ranks import spawn
+from labkit.ranks.nodes import Nodes
+
+
+def seen() -> tuple[str | None, int, bool]:
+    import torch._dynamo as dynamo
+
+    return os.environ.get("LABKIT_LATE"), logging.getLogger("torch._dynamo").level, dynamo.config.verbose
+
+
+def started(env: dict[str, str | None] | None = None) -> tuple[object, int]:
+    """What a rank sees, and the process that it was forked from."""
+    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True, env=env) as ranks:
+        return ranks.run(seen)[0], ranks.run(os.getppid)[0]
+
+
+def test_ranks_see_the_kernels_variables_of_now_and_env_on_top(monkeypatch):
+    monkeypatch.setenv("LABKIT_LATE", "first")
+    found, zygote = started()
+    assert found[0] == "first"
+    monkeypatch.setenv("LABKIT_LATE", "second")
+    assert started() == (("second", *found[1:]), zygote)
+    assert started({"LABKIT_LATE": "env"}) == (("env", *found[1:]), zygote)
+    assert started({"LABKIT_LATE": None})[0][0] is None
+    monkeypatch.delenv("LABKIT_LATE")
+    assert started()[0][0] is None
+
+
+def test_the_successors_of_ranks_see_what_these_saw(monkeypatch):
+    monkeypatch.setenv("LABKIT_LATE", "then")
+    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
+        monkeypatch.setenv("LABKIT_LATE", "now")
+        ranks.restart()
+        assert ranks.run(seen)[0][0] == "then"
+
+
+def test_what_torch_reads_as_it_is_imported_has_its_effect(monkeypatch):
+    (_, level, verbose), zygote = started()
+    assert (level, verbose) == (logging.NOTSET, False)
+    (_, level, _), other = started({"TORCH_LOGS": "+dynamo"})
+    assert level == logging.DEBUG and other != zygote
+    assert started({"TORCH_LOGS": "+dynamo"})[1] == other, "the second time torch is there"
+    monkeypatch.setenv("TORCHDYNAMO_VERBOSE", "1")
+    assert started()[0][1:] == (logging.NOTSET, True)
+    monkeypatch.delenv("TORCHDYNAMO_VERBOSE")
+    assert started()[0][1:] == (logging.NOTSET, False)
+
+
+def test_what_importing_torch_sets_in_the_kernel_is_no_other_environment(monkeypatch):
+    _, zygote = started()
+    made = spawn.shared().started.made
+    assert "TORCHINDUCTOR_CACHE_DIR" in made, "torch sets it as it is imported"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", made["TORCHINDUCTOR_CACHE_DIR"])
+    assert started()[1] == zygote
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    assert started()[1] != zygote
+
+
+@pytest.mark.slow
+def test_few_zygotes_are_kept_and_one_that_is_used_is_not_ended():
+    kept = labkit.Ranks(1, device="cpu", backend="fake", quiet=True)
+    zygotes = [started({"TORCH_LOGS_FORMAT": f"%(message)s {i}"})[1] for i in range(spawn.KEPT + 1)]
+    assert len(set(zygotes)) == spawn.KEPT + 1
+    assert not os.path.exists(f"/proc/{zygotes[0]}")
+    assert all(os.path.exists(f"/proc/{pid}") for pid in zygotes[1:])
+    assert kept.run(os.getppid)[0] == kept._pool.spawner.process.pid  # type: ignore[union-attr]
+    kept.close()
+    assert sum(not spawner.users for spawner in spawn._zygotes) <= spawn.KEPT
+
+
+@pytest.mark.slow
+def test_an_import_that_says_much_does_not_wait_for_a_reader(capfd):
+    assert started({"PYTHONVERBOSE": "1"})[0] is not None
+    assert os.fstat(spawn.shared(complete_with(PYTHONVERBOSE="1"))._said).st_size > 1 << 16
+
+
+def complete_with(**env: str) -> dict[str, str]:
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", **env}
+
+
+def test_under_torchrun_a_variable_that_comes_too_late_is_refused():
+    nodes = SimpleNamespace(local=spawn.shared())
+    Nodes.refuse_late(nodes, {"LABKIT_LATE": "1"})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"TORCH_LOGS in env: .* set it where torchrun is started"):
+        Nodes.refuse_late(nodes, {"LABKIT_LATE": "1", "TORCH_LOGS": "+dynamo"})  # type: ignore[arg-type]
