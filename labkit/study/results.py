@@ -60,7 +60,7 @@ def of(found: Ledger, origin: str = NOW) -> Report:
     >>> claims = load()
     >>> report = of(ledger.run(claims, claims.choose(only=["streams.result.small-percent"])))
     >>> list(report.frame["status"]), list(report.tables["probes"]["probe"])
-    (['holds'], ['reference.tables'])
+    (['cited'], ['reference.tables'])
     """
     made = _made(found.provenance)
     rows = [{**_row(line), "origin": origin, **made} for line in found.lines]
@@ -116,7 +116,7 @@ def usable(claims: Claims, kept: Report | None) -> dict[str, Line]:
         row = rows.get(line["id"])
         if row is None or any(line[key] != now[key] for key in SAME) or line["probe"] in failed:
             continue
-        if _is_of(line, row.claim, row.figure) and line["check"] == row.check:
+        if _is_of(line, _row(Line(row, NOT_RUN))):
             found[row.id] = Line(row, line["status"], line["measured"], line["missing"])
     return found
 
@@ -186,7 +186,7 @@ def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger
     cheap = {row.id for row in affordable(claims, seconds, costs, rows)[0]}
 
     def kept(row: Claim) -> bool:
-        same = _is_of(known.get(row.id, {}), row.claim, row.figure)
+        same = _is_of(known.get(row.id, {}), _row(Line(row, NOT_RUN)))
         return same and row.id not in cheap and not ledger.needs_no_run(row)
 
     found = ledger.run(claims, [row for row in rows if not kept(row)])
@@ -199,9 +199,10 @@ def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger
     return replace(found, lines=tuple(run[row.id] for row in rows))
 
 
-def _is_of(line: dict[str, Any], claim: str, claimed: str) -> bool:
-    """Whether a kept or recorded row is about the claim as it reads now."""
-    return (line.get("claim"), line.get("claimed")) == (claim, claimed)
+def _is_of(line: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether a kept or recorded row is about the claim as it reads now, in a word that its check gives today."""
+    same = all(line.get(key) == row[key] for key in ("claim", "claimed", "check"))
+    return same and line["status"] in ledger.possible(row["check"])
 
 
 def _recorded_on(line: dict[str, Any]) -> str:
@@ -235,7 +236,8 @@ def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = 
 def filled(here: Report, other: Report) -> Report:
     """`here` (see `standing`) with the rows that were not run taken from `other`, a kept or recorded run.
 
-    Such a row's `origin` says where and when it was made; one that `other` does not have stays "not run".
+    Such a row's `origin` says where and when it was made; one that `other` does not have stays "not run", and so does
+    one that another check judged, or in a word that its check does not give today: a note says how many these are.
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -245,13 +247,22 @@ def filled(here: Report, other: Report) -> Report:
     True
     """
     there = {line["id"]: line for line in other.tables["lines"].to_dict("records")}
-    rows = []
+    rows, outdated = [], 0
     for row in here.tables["lines"].to_dict("records"):
         line = there.get(row["id"], {})
-        if row["status"] == NOT_RUN and _is_of(line, row["claim"], row["claimed"]):
-            row = {**line, "origin": _recorded_on(line)}
+        if row["status"] == NOT_RUN and line:
+            if _is_of(line, row):
+                row = {**line, "origin": _recorded_on(line)}
+            else:
+                outdated += 1
         rows.append(row)
-    return _report(rows, here.tables["probes"].to_dict("records"), here.provenance)
+    report = _report(rows, here.tables["probes"].to_dict("records"), here.provenance)
+    if outdated:
+        report.notes.append(
+            f"{outdated} rows of the recording are left out, because their claim or check has changed since: "
+            "`labkit ledger --save` measures them"
+        )
+    return report
 
 
 def _row(line: Line) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.study.checks.cost import timed, timing_result
 
 BLOCKS = 2
@@ -69,7 +69,7 @@ def no_collective_fragments(seen: Seen) -> Result:
     return verdict(at == 0, f"{at} breaks at a collective, {others} others")
 
 
-@judging(forwards)
+@judging(forwards, word=ENFORCED)
 def baseline_is_eager(seen: Seen) -> Result:
     """The first variant is eager: its collectives run in place, and nothing of it is compiled."""
     rows, expected = seen["A"], 4 * seen["blocks"]

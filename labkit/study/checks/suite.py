@@ -7,7 +7,7 @@ from typing import Any
 from labkit import contract
 from labkit.experiments import break_it
 from labkit.ranks import RankError, Ranks
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, quietly, verdict
 
 PATIENCE_S = 1.0  # a timeout of bring-up
 TESTS = ("smoke", "first-break", "guards", "preflight")
@@ -30,19 +30,19 @@ def _told(seen: Seen, name: str) -> Result:
     return verdict(right, f"{on['observed']}; without: {off['observed']}")
 
 
-@judging(tests)
+@judging(tests, word=ENFORCED)
 def the_control_plane_runs(seen: Seen) -> Result:
     """Workers that follow announced plans end with their leader; workers that guess hang in a collective."""
     return _told(seen, "smoke")
 
 
-@judging(tests)
+@judging(tests, word=ENFORCED)
 def the_receiver_goes_on(seen: Seen) -> Result:
     """A message refused on the sender leaves the receiver free for the next one; without preflight it is stranded."""
     return _told(seen, "preflight")
 
 
-@judging(tests)
+@judging(tests, word=ENFORCED)
 def the_known_slice_breaks_first(seen: Seen) -> Result:
     """With fullgraph a stand-in for the KV cache's slice is the first break, and a log call before it shows."""
     on = seen["first-break"]["on"]["observed"]
@@ -201,7 +201,7 @@ def _planned() -> list[str]:
     return [type(end).__name__ for end in contract.rehearse(2, body, timeout=5.0)]
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def warmup_is_in_lockstep(seen: Seen) -> Result:
     """Where one rank still compiles, all ranks make another round, as many on each."""
     rounds = seen["lockstep"]
@@ -221,7 +221,7 @@ def warmup_evens_out(seen: Seen) -> Result:
     )
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def warmup_takes_the_path(seen: Seen) -> Result:
     """Workers follow a warmup that the leader announces, in its shapes, and then have nothing left to compile."""
     path = seen["path"]
@@ -229,14 +229,14 @@ def warmup_takes_the_path(seen: Seen) -> Result:
     return verdict(all(one == [True, 3, 0] for one in path) and len(path) == 2, said)
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def the_gate_is_a_quick_error(seen: Seen) -> Result:
     """A rank that breaks its graph is an error on every rank at the end of the warmup; without the gate it serves."""
     right = seen["gate"] == "HealthError on 2 ranks" and seen["no_gate"] == "served"
     return verdict(right, f"with the gate: {seen['gate']}; without: {seen['no_gate']}")
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def warmup_calls_are_planned(seen: Seen) -> Result:
     """Ranks that plan a warmup call differently raise as they do for any other."""
     return verdict(
