@@ -164,7 +164,8 @@ class Check:
 
         A claim can only have changed where PyTorch was run: a no of any other check is "cannot tell".
 
-        >>> check = Check("a.b", Probe("a.see", lambda bench: {}), lambda seen: verdict(seen["ok"], "so"), ".", ENFORCED)
+        >>> see = Probe("a.see", lambda bench: {})
+        >>> check = Check("a.b", see, lambda seen: verdict(seen["ok"], "so"), "It is so.", ENFORCED)
         >>> [check.result({"ok": ok}).status for ok in (True, False)]
         ['enforced', 'cannot tell']
         """
