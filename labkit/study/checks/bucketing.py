@@ -56,7 +56,9 @@ def a_break_on_one_rank_parts_collectives(seen: Seen) -> Result:
         return row["how"] == "finished" and row["values"] == [GATHERED] * 2
 
     def said(row: Seen) -> str:
-        return "right" if right(row) else "wrong numbers" if row["how"] == "finished" else row["how"]
+        if row["how"] == "finished":
+            return "right" if right(row) else "wrong numbers"
+        return str(row["how"])
 
     measured = f"two all-gathers, a break between them on rank 1: as compiled by default {said(seen['default'])}, with "
     measured += f"gathers put into buckets {said(seen['bucketed'])}"

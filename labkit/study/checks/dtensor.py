@@ -155,7 +155,7 @@ def _dispatching() -> Seen:
 
     class InPython(torch.Tensor):
         @classmethod
-        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def, override]
             return super().__torch_dispatch__(func, types, args, kwargs or {})
 
     def operations(x: torch.Tensor) -> None:
