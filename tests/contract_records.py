@@ -64,7 +64,7 @@ BASE = {
         "orphan": {"on": 17, "off": None},
     },
     "suite.tests": {
-        **dict.fromkeys(("smoke", "guards", "preflight"), TOLD),
+        **dict.fromkeys(("smoke", "env", "guards", "preflight"), TOLD),
         "first-break": {"on": {"result": "green", "observed": "first break: kv = cache[:, :4]"}, "off": RED},
     },
     "suite.warming": {
@@ -78,7 +78,7 @@ BASE = {
         "path": [[True, 3, 0], [True, 3, 0]],
         "planned": ["PlanError", "PlanError"],
     },
-    "suite.patience": {"short": "raised", "long": "stalled"},
+    "suite.patience": {"short_late": "timed out", "conservative_late": "right", "absent": "timed out"},
 }
 
 
@@ -123,6 +123,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"orphan": {"off": 17}},
     ],
     "suite.the_control_plane_runs": [{}, *({"smoke": patch} for patch in UNTOLD)],
+    "suite.a_variable_that_differs_fails_fast": [{}, *({"env": patch} for patch in UNTOLD)],
     "suite.the_receiver_goes_on": [{}, *({"preflight": patch} for patch in UNTOLD)],
     "suite.served_shapes_are_warmed": [{}, *({"guards": patch} for patch in UNTOLD)],
     "suite.the_known_slice_breaks_first": [
@@ -147,5 +148,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "suite.warmup_calls_are_planned": [{}, {"planned": ["PlanError", "Plan"]}, {"planned": ["Plan", "Plan"]}],
     "suite.regions_leave_less_room": [{}, {"whole": [1, 1]}, {"regions": [1, 2]}],
-    "suite.short_timeouts_raise": [{}, {"short": "stalled"}, {"long": "raised"}, {"short": "finished"}],
+    "suite.conservative_timeouts_pay": [
+        {},
+        {"short_late": "right"},
+        {"conservative_late": "timed out"},
+        {"absent": "right"},
+    ],
 }

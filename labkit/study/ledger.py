@@ -10,18 +10,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from labkit.study.checks import CHECKS, Bench, Check, Probe, Result
+from labkit.study.checks import CHECKS, Bench, Check, Probe, Result, base
 from labkit.study.claims import NEEDS, Claim, Claims
 
-__all__ = ["STATUSES", "Ledger", "Line", "needs_no_run", "run"]
+__all__ = ["MEANINGS", "STATUSES", "Ledger", "Line", "needs_no_run", "possible", "run"]
 
-HOLDS, CHANGED, CANNOT_TELL, UNTESTED = STATUSES = (
-    "holds",
-    "changed since",
-    "cannot tell here",
-    "not yet tested",
-)
-_STATUS = {"holds": HOLDS, "changed": CHANGED, "cannot tell": CANNOT_TELL}
+# what may stand about a row, and what each word means: the one place where it is defined
+MEANINGS = {
+    "holds": "run here on PyTorch itself; it could have failed, and did not",
+    "changed since": "run here, and not so on this torch",
+    "enforced": "advice that labkit follows: the check runs labkit's own code and shows nothing about PyTorch",
+    "cited": "a figure or a fact of the source that no run of ours can tell; at most our copy of it was compared",
+    "cannot tell here": "it takes hardware, quiet or a version that is not here, or no run can tell",
+    "not yet tested": "nobody has written a check",
+}
+HOLDS, CHANGED, ENFORCED, CITED, CANNOT_TELL, UNTESTED = STATUSES = tuple(MEANINGS)
+_STATUS = {
+    base.HOLDS: HOLDS,
+    base.CHANGED: CHANGED,
+    base.ENFORCED: ENFORCED,
+    base.CITED: CITED,
+    base.CANNOT_TELL: CANNOT_TELL,
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,9 @@ class Ledger:
             mine = [line for line in self.lines if line.claim.lesson == lesson]
             parts += [lesson, *_table(mine, width, claims), ""]
         where = self.provenance
-        parts.append("  ".join(f"{status}: {n}" for status, n in self.counts().items()))
+        counts = self.counts()
+        parts.append("  ".join(f"{status}: {n}" for status, n in counts.items()))
+        parts += [f"  {status:<16}  {MEANINGS[status]}" for status, n in counts.items() if n]
         parts.append(f"rows without a check: {self.untested} of {self.rows}")
         parts.append(
             f"torch {where.get('torch', '?')}, {where.get('hardware', '?')}, {where.get('date', '?')}"
@@ -132,7 +144,7 @@ def run(
 
     >>> from labkit.study.claims import load
     >>> claims = load()
-    >>> run(claims, claims.choose(only=["streams.result.small-percent"])).counts()["holds"]
+    >>> run(claims, claims.choose(only=["streams.result.small-percent"])).counts()["cited"]
     1
     """
     from labkit import hardware
@@ -160,6 +172,18 @@ def run(
             if each:
                 each(judged(mine, {name: seen[name]}))
     return judged(chosen, seen)
+
+
+def possible(check_name: str, checks: Mapping[str, Check] = CHECKS) -> set[str]:
+    """The words that a check can give; none where there is no such check.
+
+    >>> sorted(possible("reference.run_12b_fps"))
+    ['cannot tell here', 'cited']
+    """
+    check = checks.get(check_name)
+    if check is None:
+        return set()
+    return {_STATUS[check.word], CANNOT_TELL} | ({CHANGED} if check.word == base.HOLDS else set())
 
 
 def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
@@ -204,7 +228,9 @@ def _line(
 ) -> Line:
     missing = _missing(row, gpus)
     if row.beyond:
-        return Line(row, CANNOT_TELL, missing=f"no run can tell: {row.beyond}")
+        # what was once the case is cited; for advice there is nothing to cite
+        cited = row.kind == "history"
+        return Line(row, CITED if cited else CANNOT_TELL, missing=f"no run can tell: {row.beyond}")
     if row.check is None:
         return Line(row, CANNOT_TELL, missing=f"{missing}; no check yet") if missing else Line(row, UNTESTED)
     if missing:
@@ -216,7 +242,7 @@ def _line(
     if isinstance(record, str):
         return Line(row, CANNOT_TELL, missing=f"{check.probe.name} failed: {record}")
     try:
-        result: Result = check.judge({**record, "claimed": row.figure})
+        result: Result = check.result({**record, "claimed": row.figure})
     except Exception as error:  # a record that lacks what the judge reads says nothing about the claim
         return Line(row, CANNOT_TELL, missing=f"{check.name} could not judge: {_reason(error)}")
     return Line(row, _STATUS[result.status], result.measured, result.missing)

@@ -26,6 +26,7 @@ __all__ = [
     "STATUSES",
     "add",
     "affordable",
+    "current",
     "file",
     "filled",
     "load",
@@ -60,7 +61,7 @@ def of(found: Ledger, origin: str = NOW) -> Report:
     >>> claims = load()
     >>> report = of(ledger.run(claims, claims.choose(only=["streams.result.small-percent"])))
     >>> list(report.frame["status"]), list(report.tables["probes"]["probe"])
-    (['holds'], ['reference.tables'])
+    (['cited'], ['reference.tables'])
     """
     made = _made(found.provenance)
     rows = [{**_row(line), "origin": origin, **made} for line in found.lines]
@@ -116,7 +117,7 @@ def usable(claims: Claims, kept: Report | None) -> dict[str, Line]:
         row = rows.get(line["id"])
         if row is None or any(line[key] != now[key] for key in SAME) or line["probe"] in failed:
             continue
-        if _is_of(line, row.claim, row.figure) and line["check"] == row.check:
+        if _is_of(line, _row(Line(row, NOT_RUN))):
             found[row.id] = Line(row, line["status"], line["measured"], line["missing"])
     return found
 
@@ -191,14 +192,13 @@ def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger
     rows, path = tuple(rows), recorded.newest("ledger")
     if path is None:
         return ledger.run(claims, rows)
-    there = Report.load(path)
+    there = current(claims, Report.load(path))
     costs = there.tables["probes"].sort_values("date").drop_duplicates("probe", keep="last")
     known = {line["id"]: line for line in there.tables["lines"].to_dict("records")}
     cheap = {row.id for row in affordable(claims, seconds, costs, rows)[0]}
 
     def kept(row: Claim) -> bool:
-        same = _is_of(known.get(row.id, {}), row.claim, row.figure)
-        return same and row.id not in cheap and not ledger.needs_no_run(row)
+        return row.id in known and row.id not in cheap and not ledger.needs_no_run(row)
 
     found = ledger.run(claims, [row for row in rows if not kept(row)])
     run = {line.claim.id: line for line in found.lines}
@@ -210,9 +210,10 @@ def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger
     return replace(found, lines=tuple(run[row.id] for row in rows))
 
 
-def _is_of(line: dict[str, Any], claim: str, claimed: str) -> bool:
-    """Whether a kept or recorded row is about the claim as it reads now."""
-    return (line.get("claim"), line.get("claimed")) == (claim, claimed)
+def _is_of(line: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether a kept or recorded row is about the claim as it reads now, in a word that its check gives today."""
+    same = all(line.get(key) == row[key] for key in ("claim", "claimed", "check"))
+    return same and line["status"] in ledger.possible(row["check"])
 
 
 def _recorded_on(line: dict[str, Any]) -> str:
@@ -246,7 +247,8 @@ def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = 
 def filled(here: Report, other: Report) -> Report:
     """`here` (see `standing`) with the rows that were not run taken from `other`, a kept or recorded run.
 
-    Such a row's `origin` says where and when it was made; one that `other` does not have stays "not run".
+    Such a row's `origin` says where and when it was made; one that `other` does not have stays "not run", and so does
+    one that does not count any more (see `current`).
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -259,10 +261,35 @@ def filled(here: Report, other: Report) -> Report:
     rows = []
     for row in here.tables["lines"].to_dict("records"):
         line = there.get(row["id"], {})
-        if row["status"] == NOT_RUN and _is_of(line, row["claim"], row["claimed"]):
+        if row["status"] == NOT_RUN and _is_of(line, row):
             row = {**line, "origin": _recorded_on(line)}
         rows.append(row)
     return _report(rows, here.tables["probes"].to_dict("records"), here.provenance)
+
+
+def current(claims: Claims, other: Report) -> Report:
+    """A kept or recorded run without the rows that do not count any more; a note says how many these are.
+
+    A row counts as long as its claim reads the same, the same check judges it, and this check still gives the word that
+    stands there.
+
+    >>> from labkit.study.claims import load
+    >>> claims = load()
+    >>> before = of(ledger.run(claims, claims.choose(only=["streams.result.small-percent"])))
+    >>> before.frame["status"] = "holds"  # as a labkit from before the word "cited" would have kept it
+    >>> current(claims, before).notes
+    ['1 of 1 rows left out: their claim or check has changed since they were measured; `labkit ledger` measures them']
+    """
+    now = {row.id: _row(Line(row, NOT_RUN)) for row in claims.rows}
+    lines = other.tables["lines"]
+    counts = [row["id"] in now and _is_of(row, now[row["id"]]) for row in lines.to_dict("records")]
+    tables = {**other.tables, "lines": lines[counts].reset_index(drop=True)}
+    gone = len(counts) - sum(counts)
+    said = (
+        f"{gone} of {len(counts)} rows left out: their claim or check has changed since they were measured; "
+        "`labkit ledger` measures them"
+    )
+    return replace(other, tables=tables, notes=[*other.notes, *([said] if gone else [])])
 
 
 def _row(line: Line) -> dict[str, Any]:

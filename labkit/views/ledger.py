@@ -22,11 +22,12 @@ __all__ = ["Browser", "browser", "figure", "page"]
 LOOKS: dict[str, tuple[str, str]] = {
     "holds": ("#0072B2", ""),
     "changed since": ("#D55E00", ""),
+    "enforced": ("#009E73", ""),
+    "cited": ("#CC79A7", ""),
     "cannot tell here": ("#BBBBBB", ""),
     "not yet tested": ("#F0E442", "...."),
     "not run": ("#FFFFFF", "////"),
 }
-TOLD = ("holds", "changed since")
 ALL = "all"
 LEFT, BAR, ROW = 2.15, 0.3, 0.66  # inches
 ROWS = 8  # of a page
@@ -95,11 +96,15 @@ def _key(status: str) -> Any:
 
 def _finding(lines: pd.DataFrame) -> str:
     n = lines["status"].value_counts()
-    holds, changed = (int(n.get(status, 0)) for status in TOLD)
-    if not holds + changed:
+    holds, changed, enforced, cited = (
+        int(n.get(status, 0)) for status in ("holds", "changed since", "enforced", "cited")
+    )
+    untold = len(lines) - holds - changed - enforced - cited
+    parts = [f"{holds} claims hold and {changed} changed since" if holds + changed else ""]
+    parts += [f"{count} are {word}" for count, word in ((enforced, "enforced"), (cited, "cited")) if count]
+    if not any(parts):
         return "No claim was measured yet"
-    untold = len(lines) - holds - changed
-    return f"{holds} claims hold and {changed} changed since" + (f"; {untold} are not told" if untold else "")
+    return "; ".join(filter(None, [*parts, f"{untold} are not told" if untold else ""]))
 
 
 def _rest(lines: pd.DataFrame) -> str:

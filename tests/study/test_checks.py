@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from ledger_records import BASE, CASES, patched, reference_cases
+from ledger_records import BASE, CASES, DONE, GATHERED, HUNG, SLOWER, patched, reference_cases
 
 from labkit.study.checks import CHECKS, Bench
-from labkit.study.checks.base import judging, verdict
+from labkit.study.checks.base import CITED, ENFORCED, judging, verdict
 
 ALL = CASES | reference_cases()
+PARTED = "bucketing.a_break_on_one_rank_parts_collectives"
+KEPT_SPLIT = {"placement": "_S(0, 4)", "collectives": None}
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +30,13 @@ def test_a_check_holds_on_one_record_and_fails_on_others(name, tables):
     check, (satisfying, *violating) = CHECKS[name], ALL[name]
     base = tables if check.probe.name == "reference.tables" else BASE[check.probe.name]
     good = {"claimed": ""} | patched(base, satisfying)
-    result = check.judge(good)
-    assert result.status == "holds", result
+    result = check.result(good)
+    assert result.status == check.word, result
     assert result.measured
     for patch in violating:
-        result = check.judge(patched(good, patch))
-        assert result.status in ("changed", "cannot tell"), (patch, result)
+        result = check.result(patched(good, patch))
+        told = ("changed", "cannot tell") if check.word == "holds" else ("cannot tell",)
+        assert result.status in told, (patch, result)
         assert result.measured, patch
 
 
@@ -50,6 +53,52 @@ def test_a_timing_that_is_the_opposite_here_is_no_refutation():
     assert result.status == "cannot tell"
     assert "opposite" in result.missing and "2 GPUs" in result.missing
     assert "shm · cpu" in result.measured
+
+
+def test_what_was_copied_is_cited_and_what_labkit_does_itself_is_enforced():
+    parts = {name: check.word for name, check in CHECKS.items()}
+    assert {word for name, word in parts.items() if name.startswith("reference.")} == {CITED}
+    assert {
+        word for name, word in parts.items() if name.partition(".")[0] in ("contract", "endings", "trap")
+    } == {ENFORCED}
+    # these run torch.compile and a group beside parts of labkit: what they show is PyTorch's
+    for name in (
+        "suite.regions_leave_less_room",
+        "membership.a_stranger_deadlocks",
+        "symmetry.gathered_counts_differ",
+    ):
+        assert parts[name] == "holds", name
+
+
+# records as they come out on torch 2.13, and what has to be said of them
+@pytest.mark.parametrize(
+    ("name", "record", "status", "says"),
+    [
+        ("dtensor.operations_arrive_in_dispatch", {"dtensor": 0}, "changed", "3 operations: 0 calls"),
+        ("guards.static_unless_asked", {}, "changed", "[1, 2, 2, 2] without"),
+        ("cost.compiling_leaves_no_overhead", {"compiled": {**SLOWER, "ratio": 1.5}}, "changed", "1.50 times compiled"),
+        ("training.fsdp2_is_traced_whole", {}, "changed", "FSDP2 fails (Unsupported: hooks)"),
+        ("training.hooks_break_the_graph", {"ddp": {"breaks_inside": 0}}, "changed", "0 and 0; where DDP is compiled"),
+        ("redistribute.views_gather", {"view(-1,)": KEPT_SPLIT}, "changed", "view(-1) is _S(0, 4) with no collective"),
+        (PARTED, {}, "holds", "by default right, with gathers put into buckets failed"),
+        (PARTED, {"bucketed": GATHERED}, "changed", "by default right, with gathers put into buckets right"),
+        (PARTED, {"default": HUNG}, "holds", "by default hung"),
+        ("symmetry.diverging_programs_deadlock", {"flag_branch": DONE}, "changed", "for another flag: finished"),
+        ("suite.conservative_timeouts_pay", {"conservative_late": "timed out"}, "changed", "timed out with 20 s"),
+        ("cliff.recorded_functional_is_faster_than_eager", {"torch": "2.12.1"}, "cannot tell", "torch 2.12.1"),
+    ],
+)  # fmt: skip
+def test_a_record_gets_the_word_that_it_deserves(name, record, status, says):
+    check = CHECKS[name]
+    result = check.result({"claimed": "", **patched(BASE[check.probe.name], record)})
+    assert result.status == status and says in result.measured, result
+
+
+def test_a_word_that_there_is_not_is_refused():
+    with pytest.raises(
+        ValueError, match="a check cannot say 'maybe': its word is one of holds, enforced, cited"
+    ):
+        judging(CHECKS["trap.a_count_guards_the_gate"].probe, "trap.other", word="maybe")
 
 
 def test_a_name_is_given_once():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -67,11 +68,43 @@ def test_a_row_that_no_run_can_tell_says_why():
     assert (line.status, line.missing) == ("cannot tell here", "no run can tell: advice, nothing to run")
 
 
+def test_a_fact_of_the_past_that_no_run_can_tell_is_cited():
+    row = ROW.replace("structure", "history").format(name="none") + 'beyond = "somebody else\'s system"\n'
+    (line,) = ledger.run(parse(HEAD.replace("1", "0") + row), checks={}, gpus=0).lines
+    assert (line.status, line.missing) == ("cited", "no run can tell: somebody else's system")
+
+
+@pytest.mark.parametrize("word", ["enforced", "cited"])
+def test_the_word_of_a_check_is_its_yes_and_its_no_refutes_nothing(word):
+    for graphs, status in ((3, word), (5, "cannot tell here")):
+        check = replace(check_of("a", lambda bench, n=graphs: {"graphs": n}), word=word)
+        found = ledger.run(rows_of("a"), checks={"a": check}, gpus=0)
+        (line,) = found.lines
+        assert (line.status, line.measured, bool(line.missing)) == (status, f"{graphs} graphs", graphs == 5)
+        assert found.counts()["holds"] == 0 and found.to_dict()["counts"][status] == 1
+
+
+def test_every_word_is_defined_once_and_stands_in_the_readme():
+    from labkit.study.claims import FILE
+    from labkit.study.results import STATUSES
+    from labkit.views.ledger import LOOKS
+
+    assert tuple(LOOKS) == STATUSES == (*ledger.MEANINGS, "not run")
+    (paragraph,) = [
+        text
+        for text in (FILE.parent.parent / "README.md").read_text().split("\n\n")
+        if "**The claim ledger.**" in text
+    ]
+    assert all(f"*{word}*" in " ".join(paragraph.split()) for word in ledger.MEANINGS)
+
+
 def test_a_row_without_a_check_is_not_yet_tested():
     found = ledger.run(rows_of("none"), gpus=0)
     assert found.counts() == {
         "holds": 0,
         "changed since": 0,
+        "enforced": 0,
+        "cited": 0,
         "cannot tell here": 0,
         "not yet tested": 1,
     }
@@ -192,7 +225,8 @@ def test_the_command_prints_a_table_totals_and_the_version(capsys, monkeypatch):
     assert cli.main(["ledger", "--only", "streams.result.small-*"]) == 0
     out = capsys.readouterr().out
     assert "07_streams_in_compile" in out and "9,664 MB" in out and "9664 in data/reference" in out
-    assert "holds: 5  changed since: 0  cannot tell here: 0  not yet tested: 0" in out
+    assert "holds: 0  changed since: 0  enforced: 0  cited: 5  cannot tell here: 0  not yet tested: 0" in out
+    assert f"cited             {ledger.MEANINGS['cited']}" in out and ledger.MEANINGS["enforced"] not in out
     assert f"rows without a check: {REAL.untested} of {len(REAL.rows)}" in out
     assert f"torch {importlib.metadata.version('torch')}" in out
 
@@ -212,7 +246,7 @@ def test_the_command_prints_json_with_the_evidence(capsys):
     assert cli.main(["ledger", "--json", "--only", "t11.model.run-12b-fps", BARE.id]) == 0
     found = json.loads(capsys.readouterr().out)
     by_id = {line["id"]: line for line in found["lines"]}
-    assert by_id["t11.model.run-12b-fps"]["status"] == "holds"
+    assert by_id["t11.model.run-12b-fps"]["status"] == "cited"
     assert by_id["t11.model.run-12b-fps"]["figure"] == "~24.5 frames/s"
     assert (by_id[BARE.id]["status"] in ("not yet tested", "cannot tell here")) or not BARE.untested
     assert found["evidence"]["reference.tables"]["scope_runs"]["Run 12b"]["frames_per_s"] == 24.5
@@ -242,6 +276,12 @@ def test_cheap_probes_really_run(capsys):
         "soc.c9.no-autograd": "changed since",
         "soc.c3.then-dynamic": "holds",
         "t11.trap.one-escape": "holds",
+        "t11.exp.guardrail": "enforced",
+        "t12.parity.topology": "enforced",
+        "ntd.automates.dispatch": "changed since",
+        "ntd.linear.view-gathers": "changed since",
+        "t12.concept.dynamic-is-explicit": "changed since",
+        "t12.trap.divergent-recompile": "holds",
         "ntd.create.shard": "holds",
         "ntd.linear.sum-gathers": "changed since",
         "ntd.lookup.coordinate": "holds",

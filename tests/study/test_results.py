@@ -47,12 +47,12 @@ def measured(monkeypatch):
 def test_kept_results_come_back_with_where_and_when_they_were_made():
     results.add(ledger.run(REAL, ROWS))
     kept = results.load()
-    assert list(kept.frame["status"]) == ["holds"] * len(ROWS)
+    assert list(kept.frame["status"]) == ["cited"] * len(ROWS)
     assert set(kept.frame["commit"]) == {"0123456789ab"} and set(kept.frame["torch"]) == {FACTS["torch"]}
     assert kept.frame["date"].str.len().min() >= 19
     assert list(kept.tables["probes"]["probe"]) == ["reference.tables"]
     assert set(results.usable(REAL, kept)) == {row.id for row in ROWS}
-    assert kept.label.startswith("recorded on") and "hold" in kept.figure().summary
+    assert kept.label.startswith("recorded on") and " cited" in kept.figure().summary
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,7 @@ def test_results_of_another_torch_commit_or_machine_do_not_count(committed, key,
     assert results.usable(REAL, results.load()) == {}
     assert set(results.standing(REAL, kept=results.load()).frame["status"]) <= {
         "not run",
+        "cited",  # what needs no run
         "cannot tell here",
         "not yet tested",
     }
@@ -88,7 +89,7 @@ def test_a_claim_that_reads_otherwise_now_is_not_told_by_what_was_kept(change):
     results.add(ledger.run(REAL, ROWS[:2]))
     now = claims_of(dataclasses.replace(ROWS[0], **change), ROWS[1])
     assert set(results.usable(now, results.load())) == {ROWS[1].id}
-    assert list(results.standing(now, kept=results.load()).frame["status"]) == ["not run", "holds"]
+    assert list(results.standing(now, kept=results.load()).frame["status"]) == ["not run", "cited"]
 
 
 def test_what_failed_is_kept_as_failed_and_measured_again(monkeypatch):
@@ -109,7 +110,7 @@ def test_rows_that_nobody_measured_are_not_kept():
 
 def test_a_second_run_measures_only_what_is_missing(measured):
     found, there = results.resume(REAL, ROWS)
-    assert (measured, there, found.counts()["holds"]) == (["reference.tables"], 0, len(ROWS))
+    assert (measured, there, found.counts()["cited"]) == (["reference.tables"], 0, len(ROWS))
     beyond = next(row for row in REAL.rows if row.beyond)
     found, there = results.resume(REAL, (beyond, *ROWS))
     assert (measured, there) == (["reference.tables"], len(ROWS))
@@ -142,7 +143,8 @@ def test_every_row_stands_there_and_only_what_was_run_holds():
     results.add(ledger.run(REAL, ROWS[:1]))
     frame = results.standing(REAL, ledger.run(REAL, ROWS[1:2]), results.load()).frame.set_index("id")
     assert list(frame.index) == [row.id for row in REAL.rows]
-    assert list(frame.index[frame["status"] == "holds"]) == [row.id for row in ROWS[:2]]
+    measured = (frame["status"] == "cited") & frame["origin"].isin(["kept", "run now"])
+    assert list(frame.index[measured]) == [row.id for row in ROWS[:2]]
     assert list(frame.loc[[row.id for row in ROWS[:2]], "origin"]) == ["kept", "run now"]
     rest = frame[frame["origin"] == ""]
     assert set(rest["status"]) == {"not run"} and (rest["measured"] == "").all()
@@ -152,10 +154,27 @@ def test_every_row_stands_there_and_only_what_was_run_holds():
 def test_a_row_from_another_run_says_so():
     before = results.of(ledger.run(REAL, ROWS[:1]))
     filled = results.filled(results.standing(claims_of(*ROWS[:2])), before).frame
-    assert list(filled["status"]) == ["holds", "not run"]
+    assert list(filled["status"]) == ["cited", "not run"]
     torch = FACTS["torch"].partition("+")[0]
     where = f"recorded on {FACTS['hardware']}, torch {torch}, {before.frame['date'][0][:10]}"
     assert filled["origin"][0] == where
+
+
+def test_a_row_in_a_word_that_its_check_does_not_give_today_is_left_out(home, monkeypatch):
+    """A recording of before "cited" and "enforced" says that a copied figure holds: it is read, and not believed."""
+    old = results.of(ledger.run(REAL, ROWS[:2]))
+    old.frame["status"] = "holds"
+    old.frame.loc[1, ["status", "check"]] = ["cited", "reference.another"]
+    filled = results.filled(results.standing(claims_of(*ROWS[:3])), old)
+    assert set(filled.frame["status"]) == {"not run"}
+    left = results.current(REAL, old)
+    assert len(left.frame) == 0 and left.notes[0].startswith(
+        "2 of 2 rows left out: their claim or check has changed"
+    )
+    assert "hold" in old.figure().summary  # the file as it is can still be drawn
+    monkeypatch.setattr(results.recorded, "newest", lambda name: old.save(home))
+    found = results.quick(REAL, ROWS[:2], seconds=0)
+    assert [(line.status, "recorded on" in line.measured) for line in found.lines] == [("cited", False)] * 2
 
 
 def test_the_cheapest_probes_are_chosen_while_they_fit():
@@ -191,7 +210,7 @@ def test_the_command_saves_and_takes_up_again(capsys, tmp_path, measured):
     assert "kept from before: 0 rows" in capsys.readouterr().err
     assert cli.main(asked) == 0
     printed = capsys.readouterr()
-    assert "kept from before: 5 rows" in printed.err and "holds: 5 " in printed.out
+    assert "kept from before: 5 rows" in printed.err and "cited: 5 " in printed.out
     assert measured == ["reference.tables"]
     assert cli.main([*asked, "--again"]) == 0 and len(measured) == 2
     assert cli.main(["ledger", "--again"]) == 2 and "--again goes with --save" in capsys.readouterr().err

@@ -48,6 +48,14 @@ def test_the_bars_are_as_long_as_there_are_rows():
     assert "gloo · cpu" in fig.summary
 
 
+def test_what_is_enforced_or_cited_has_a_colour_of_its_own_and_is_not_counted_as_holding():
+    fig = figure(report(["holds", "enforced", "cited", "cited", "not run"], ["04_cliff"]))
+    assert texts(fig)[0] == "1 claims hold and 0 changed since; 1 are enforced; 2 are cited; 1 are not told"
+    assert "04_cliff: 1 holds, 1 enforced, 2 cited, 1 not run" in fig.summary
+    assert len({colour for colour, _ in LOOKS.values()}) == len(LOOKS)
+    assert texts(figure(report(["cited"], ["04_cliff"])))[0] == "1 are cited"
+
+
 def test_nothing_run_is_nothing_that_holds():
     fig = figure(report(["not run"]))
     assert texts(fig)[0] == "No claim was measured yet" and "holds" not in fig.summary

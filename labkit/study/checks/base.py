@@ -10,7 +10,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from labkit.ranks import Ranks
 
 __all__ = [
     "CHECKS",
+    "CITED",
+    "ENFORCED",
+    "HOLDS",
     "Bench",
     "Check",
     "Probe",
@@ -32,6 +35,13 @@ __all__ = [
 ]
 
 HOLDS, CHANGED, CANNOT_TELL = "holds", "changed", "cannot tell"
+ENFORCED, CITED = "enforced", "cited"
+# the words for the yes of a check, and why a no tells nothing about the claim where the word is another than HOLDS
+NO = {
+    HOLDS: "",
+    ENFORCED: "labkit's own code does not do so here, which says nothing about the claim",
+    CITED: "the copy in data/reference differs from the claim",
+}
 Seen = dict[str, Any]
 
 
@@ -139,13 +149,32 @@ class Probe:
 class Check:
     """A judge together with the probe whose record it reads; `says` is what it looks for, in a sentence.
 
-    The record it is given also holds `claimed`, the figure of the ledger's row.
+    The record it is given also holds `claimed`, the figure of the ledger's row. `word` is what a yes of the judge is
+    called: HOLDS where PyTorch was run, ENFORCED where labkit's own code was, CITED where a copied figure was compared.
     """
 
     name: str
     probe: Probe
     judge: Callable[[Seen], Result]
     says: str
+    word: str = HOLDS
+
+    def result(self, seen: Seen) -> Result:
+        """What the judge says, in the word of this check. Raises what the judge raises.
+
+        A claim can only have changed where PyTorch was run: a no of any other check is "cannot tell".
+
+        >>> see = Probe("a.see", lambda bench: {})
+        >>> check = Check("a.b", see, lambda seen: verdict(seen["ok"], "so"), "It is so.", ENFORCED)
+        >>> [check.result({"ok": ok}).status for ok in (True, False)]
+        ['enforced', 'cannot tell']
+        """
+        found = self.judge(seen)
+        if self.word == HOLDS or found.status not in (HOLDS, CHANGED):
+            return found
+        if found.status == CHANGED:
+            return cannot_tell(NO[self.word], found.measured)
+        return replace(found, status=self.word)
 
 
 CHECKS: dict[str, Check] = {}
@@ -160,14 +189,21 @@ def probe(function: Callable[[Bench], Seen]) -> Probe:
     return Probe(_name(function), function)
 
 
-def judging(what: Probe, name: str = "") -> Callable[[Callable[[Seen], Result]], Callable[[Seen], Result]]:
-    """Register a function as the judge of a check on this probe. Raises ValueError for a name that is taken."""
+def judging(
+    what: Probe, name: str = "", word: str = HOLDS
+) -> Callable[[Callable[[Seen], Result]], Callable[[Seen], Result]]:
+    """Register a function as the judge of a check on this probe, whose yes is called `word` (see `Check`).
+
+    Raises ValueError for a name that is taken, and for a word that there is not.
+    """
+    if word not in NO:
+        raise ValueError(f"a check cannot say {word!r}: its word is one of {', '.join(NO)}")
 
     def register(judge: Callable[[Seen], Result]) -> Callable[[Seen], Result]:
         full = name or _name(judge)
         if full in CHECKS:
             raise ValueError(f"there are two checks named {full!r}")
-        CHECKS[full] = Check(full, what, judge, " ".join((judge.__doc__ or "").split()))
+        CHECKS[full] = Check(full, what, judge, " ".join((judge.__doc__ or "").split()), word)
         return judge
 
     return register

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit import hardware
+from labkit.report import Report
+from labkit.study import recorded as recordings
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.study.checks.cost import timed, timing_result
 
 BLOCKS = 2
@@ -29,7 +32,7 @@ def forwards(bench: Bench) -> Seen:
         found[letter] = [
             {str(k): _plain(v) for k, v in row.items()} for row in rows.to_dict(orient="records")
         ]
-    for a, b in ("CB", "BA", "CA"):
+    for a, b in ("CB", "BA"):
         found[a + b] = timed(report.label, taken, a, b)
     return found
 
@@ -69,7 +72,7 @@ def no_collective_fragments(seen: Seen) -> Result:
     return verdict(at == 0, f"{at} breaks at a collective, {others} others")
 
 
-@judging(forwards)
+@judging(forwards, word=ENFORCED)
 def baseline_is_eager(seen: Seen) -> Result:
     """The first variant is eager: its collectives run in place, and nothing of it is compiled."""
     rows, expected = seen["A"], 4 * seen["blocks"]
@@ -99,7 +102,37 @@ def disabled_is_slower_than_eager(seen: Seen) -> Result:
     return timing_result(seen["BA"], "slower", GPUS)
 
 
-@judging(forwards)
-def functional_is_faster_than_eager(seen: Seen) -> Result:
-    """Compiled with functional collectives is faster than eager."""
-    return timing_result(seen["CA"], "faster", GPUS)
+@probe
+def recorded(bench: Bench) -> Seen:
+    """The recorded cliff, of this machine where there is one: functional and compiled against eager, and its torch.
+
+    At the two blocks of `forwards` a call's fixed cost decides between these two; the source has forty.
+    """
+    from importlib.metadata import version
+
+    path = recordings.newest("cliff", hardware.slug()) or recordings.newest("cliff")
+    if path is None:
+        raise FileNotFoundError("no cliff is recorded: `labkit record cliff`")
+    report = Report.load(path)
+    rows = report.tables["verdicts"].query("a == 'C' and b == 'A' and evidence != 'host only'")
+    row, made = rows.iloc[0], report.provenance
+    where = f"{row['evidence']}, recorded on {made['hardware']}, {made['date'][:10]}"
+    return {
+        "blocks": int(made["model"]["blocks"]),
+        "torch": made["torch"].partition("+")[0],
+        "here": version("torch").partition("+")[0],
+        "CA": {"outcome": str(row["outcome"]), "ratio": float(row["ratio"]), "label": where},
+    }
+
+
+@judging(recorded)
+def recorded_functional_is_faster_than_eager(seen: Seen) -> Result:
+    """In the recorded cliff of forty blocks, compiled with functional collectives is faster than eager."""
+    blocks, made, here = seen["blocks"], seen["torch"], seen["here"]
+    result = timing_result(seen["CA"], "faster", GPUS)
+    measured = f"{blocks} blocks, torch {made}: {result.measured}"
+    if blocks != SOURCE_BLOCKS or made != here:
+        return cannot_tell(
+            f"a recording of {SOURCE_BLOCKS} blocks with torch {here}: `labkit record cliff`", measured
+        )
+    return Result(result.status, measured, result.missing)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import contract
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 REQUESTS = 50
 
@@ -264,7 +264,7 @@ def a_warmup_takes_compiling_out_of_serving(seen: Seen) -> Result:
     )
 
 
-@judging(served)
+@judging(served, word=ENFORCED)
 def a_warmup_can_be_held_to_a_budget(seen: Seen) -> Result:
     """A warmup with a budget ends in an error that names the slowest rank, and passes where it is quick enough."""
     return verdict(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
 @probe
@@ -135,7 +135,7 @@ def waiting_leaves_the_original(seen: Seen) -> Result:
     return verdict(value != 3, f"the tensor that was given reads {value:g} of 1 + 2 after the wait")
 
 
-@judging(eager)
+@judging(eager, word=ENFORCED)
 def gate_is_inplace_in_eager(seen: Seen) -> Result:
     """In eager the gate works in place: it gives back the tensor it was given, and no wrapper."""
     return verdict(

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit import contract
 from labkit.contract import Exchange, Plan
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
 def _ends(body: Callable[[Exchange], Any]) -> list[str]:
@@ -131,28 +131,28 @@ def _line(row: dict[str, list[str]]) -> str:
     return row["odd"][0].splitlines()[-1].strip()
 
 
-@judging(settings)
+@judging(settings, word=ENFORCED)
 def topology_is_compared(seen: Seen) -> Result:
     """A degree of parallelism that differs raises on both ranks, naming each value."""
     row = seen["tensor_parallel"]
     return verdict(_caught(row, "ParityError"), _line(row))
 
 
-@judging(settings)
+@judging(settings, word=ENFORCED)
 def compile_settings_are_compared(seen: Seen) -> Result:
     """Whether to compile, and whether with fullgraph, is compared; a difference raises on both ranks."""
     rows = [seen["compile"], seen["fullgraph"]]
     return verdict(all(_caught(row, "ParityError") for row in rows), "; ".join(map(_line, rows)))
 
 
-@judging(settings)
+@judging(settings, word=ENFORCED)
 def backend_flags_are_compared(seen: Seen) -> Result:
     """An attention backend that was asked for on one rank only raises on both ranks."""
     row = seen["attention_backend"]
     return verdict(_caught(row, "ParityError"), _line(row))
 
 
-@judging(settings)
+@judging(settings, word=ENFORCED)
 def the_backend_in_effect_counts(seen: Seen) -> Result:
     """Where 'auto' resolves differently, comparing what was asked sees nothing; what is in effect shows it."""
     asked, effect = seen["requested"], seen["effective"]
@@ -162,44 +162,44 @@ def the_backend_in_effect_counts(seen: Seen) -> Result:
     )
 
 
-@judging(settings)
+@judging(settings, word=ENFORCED)
 def parity_can_be_checked_again(seen: Seen) -> Result:
     """A second comparison after start-up sees a backend that has changed since on one rank."""
     return verdict(_caught(seen["again"], "ParityError"), _line(seen["again"]))
 
 
-@judging(settings)
+@judging(settings, word=ENFORCED)
 def the_pipeline_is_pinned(seen: Seen) -> Result:
     """Another pipeline on one rank raises on both."""
     return verdict(_caught(seen["pipeline"], "ParityError"), _line(seen["pipeline"]))
 
 
-@judging(settings)
+@judging(settings, word=ENFORCED)
 def tripwires_are_compared(seen: Seen) -> Result:
     """Digests that are on for one rank only are a difference in settings."""
     return verdict(_caught(seen["tripwires"], "ParityError"), _line(seen["tripwires"]))
 
 
-@judging(calls)
+@judging(calls, word=ENFORCED)
 def the_action_travels(seen: Seen) -> Result:
     """Another action on one rank raises on both before the call."""
     return verdict(_caught(seen["action"], "PlanError"), _line(seen["action"]))
 
 
-@judging(calls)
+@judging(calls, word=ENFORCED)
 def epochs_travel(seen: Seen) -> Result:
     """Another cache epoch on one rank raises on both before the call."""
     return verdict(_caught(seen["epoch"], "PlanError"), _line(seen["epoch"]))
 
 
-@judging(calls)
+@judging(calls, word=ENFORCED)
 def phases_are_in_the_plan(seen: Seen) -> Result:
     """An optional phase, or a number of calls, that one rank has otherwise raises on both before the call."""
     rows = [seen["phase"], seen["number"]]
     return verdict(all(_caught(row, "PlanError") for row in rows), "; ".join(map(_line, rows)))
 
 
-@judging(calls)
+@judging(calls, word=ENFORCED)
 def the_plan_is_followed(seen: Seen) -> Result:
     """A plan that rank 0 announces fixes phases and number of calls on the other rank, which derives nothing."""
     row = seen["announced"]
@@ -207,7 +207,7 @@ def the_plan_is_followed(seen: Seen) -> Result:
     return verdict(right, f"rank 1 {row['odd'][1].partition(': ')[2] or row['odd'][1]}")
 
 
-@judging(calls)
+@judging(calls, word=ENFORCED)
 def calls_are_counted(seen: Seen) -> Result:
     """A rank that makes fewer or more calls than planned raises."""
     fewer, more = seen["fewer"], seen["more"]
@@ -215,14 +215,14 @@ def calls_are_counted(seen: Seen) -> Result:
     return verdict(right, f"{fewer['odd'][1]}; {more['odd'][1]}")
 
 
-@judging(drift)
+@judging(drift, word=ENFORCED)
 def digests_catch_inputs(seen: Seen) -> Result:
     """An input that differs in one element on one rank raises on both."""
     row = seen["input"]
     return verdict(_caught(row, "DigestError"), _line(row))
 
 
-@judging(drift)
+@judging(drift, word=ENFORCED)
 def warmup_has_no_digest(seen: Seen) -> Result:
     """In a call of index -1 the same difference passes, and in the next call it does not."""
     passes = seen["warmup"]["odd"] == ["ok", "ok"]
@@ -232,14 +232,14 @@ def warmup_has_no_digest(seen: Seen) -> Result:
     )
 
 
-@judging(drift)
+@judging(drift, word=ENFORCED)
 def fingerprints_catch_weights(seen: Seen) -> Result:
     """A shard that changed on one rank raises on both, naming the rank."""
     row = seen["weight"]
     return verdict(_caught(row, "FingerprintError"), _line(row))
 
 
-@judging(drift)
+@judging(drift, word=ENFORCED)
 def weights_change_only_by_agreement(seen: Seen) -> Result:
     """A change that nobody announced raises; one that every rank takes up does not."""
     agreed = seen["updated"]["odd"] == ["ok", "ok"]
@@ -247,7 +247,7 @@ def weights_change_only_by_agreement(seen: Seen) -> Result:
     return verdict(right, f"agreed: {seen['updated']['odd'][0]}; not agreed: {_line(seen['weight'])}")
 
 
-@judging(drift)
+@judging(drift, word=ENFORCED)
 def both_tripwires_catch(seen: Seen) -> Result:
     """Digests catch an input, fingerprints a weight, that drifts on one rank."""
     right = _caught(seen["input"], "DigestError") and _caught(seen["weight"], "FingerprintError")

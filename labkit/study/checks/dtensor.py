@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.study.checks.capture import first_line
 
 
@@ -137,6 +137,54 @@ def is_a_python_subclass(seen: Seen) -> Result:
     return verdict(
         seen["is_tensor_subclass"] and seen["intercepts_dispatch"],
         f"subclass of Tensor: {seen['is_tensor_subclass']}; own __torch_dispatch__: {seen['intercepts_dispatch']}",
+    )
+
+
+@probe
+def dispatching(bench: Bench) -> Seen:
+    """Calls of `__torch_dispatch__` in a profile of three operations: on DTensors, and on a subclass in Python."""
+    return bench.run(_dispatching)[0]
+
+
+def _dispatching() -> Seen:
+    import cProfile
+
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    class InPython(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def, override]
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+    def operations(x: torch.Tensor) -> None:
+        x + x, x * x, x.relu()
+
+    def calls(x: torch.Tensor) -> int:
+        operations(x)  # what only a first use costs is not counted
+        profile = cProfile.Profile()
+        profile.runcall(operations, x)
+        # with the class where the code says to which one it belongs
+        names = [getattr(e.code, "co_name", "") for e in profile.getstats() for _ in range(e.callcount)]
+        return names.count("__torch_dispatch__")
+
+    x = torch.ones(4)
+    with torch.no_grad():
+        wrapped = distribute_tensor(x, init_device_mesh("cpu", (2,)), [Replicate()])
+        return {"operations": 3, "dtensor": calls(wrapped), "in_python": calls(x.as_subclass(InPython))}
+
+
+@judging(dispatching)
+def operations_arrive_in_dispatch(seen: Seen) -> Result:
+    """Each operation on DTensors calls DTensor's __torch_dispatch__ in Python, as it does for any such subclass."""
+    count, control = seen["dtensor"], seen["in_python"]
+    said = f"{seen['operations']} operations: {count} calls of __torch_dispatch__ on DTensors"
+    if control < seen["operations"]:
+        return cannot_tell("a profile that sees these calls", f"{said}, {control} on a subclass in Python")
+    fast = "; torch dispatches DTensors in C++" if not count else ""
+    return verdict(
+        count >= seen["operations"], f"{said}, {control} on a subclass that is written in Python{fast}"
     )
 
 

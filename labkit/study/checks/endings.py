@@ -9,7 +9,7 @@ from typing import Any
 
 from labkit import contract
 from labkit.contract import Exchange
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.study.checks.contract import two
 
 WINDOW_S = 1.0
@@ -86,14 +86,14 @@ def _orphan(watched: bool) -> int | None:
             process.communicate()
 
 
-@judging(ending)
+@judging(ending, word=ENFORCED)
 def preflight_fails_on_the_sender(seen: Seen) -> Result:
     """Metadata that cannot be pickled raises before anything is sent."""
     said = seen["refused"]
     return verdict("cannot be pickled" in said, said or "it was sent")
 
 
-@judging(ending)
+@judging(ending, word=ENFORCED)
 def ranks_fail_together(seen: Seen) -> Result:
     """A rank that fails tells its peer, which raises too instead of waiting."""
     row = seen["together"]
@@ -101,7 +101,7 @@ def ranks_fail_together(seen: Seen) -> Result:
     return verdict(right, f"rank 0: {row['odd'][0]}")
 
 
-@judging(ending)
+@judging(ending, word=ENFORCED)
 def an_orphan_leaves(seen: Seen) -> Result:
     """A worker whose leader was stopped ends by its watchdog; without one it goes on waiting."""
     on, off = seen["orphan"]["on"], seen["orphan"]["off"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.study.checks.symmetry import drill
 
 
@@ -119,7 +119,7 @@ def rank_zero_may_stay_outside(seen: Seen) -> Result:
     return verdict(graphs == [0, 1, 1] and right, f"graphs by rank {graphs}" if values else row["how"])
 
 
-@judging(mesh_and_world)
+@judging(mesh_and_world, word=ENFORCED)
 def symmetry_is_of_a_group(seen: Seen) -> Result:
     """What was compiled is alike within the mesh, and refused where the same is asked of the world."""
     row = seen["outside"]
@@ -140,7 +140,7 @@ def the_mesh_is_alike(seen: Seen) -> Result:
     return verdict(right, said if values else row["how"])
 
 
-@judging(mesh_and_world)
+@judging(mesh_and_world, word=ENFORCED)
 def who_is_outside_is_refused(seen: Seen) -> Result:
     """A rank outside that enters the mesh's code, or its exchange, is refused before it can wait for anybody."""
     row = seen["refused"]

@@ -31,6 +31,10 @@ def _reduces(counts: dict[str, int]) -> int:
     return sum(n for name, n in counts.items() if name.startswith("all_reduce"))
 
 
+# of a 4 by 4 tensor that is split by columns: two that go across the columns, and one that keeps them apart
+VIEWS = ((-1,), (8, 2), (2, 2, 4))
+
+
 @probe
 def operations(bench: Bench) -> Seen:
     """Products and sums of DTensors on two ranks (and on four as a grid): resulting placements, collectives called."""
@@ -60,6 +64,8 @@ def _operations() -> Seen:
     x, columns = place(a, Replicate()), place(b, Shard(1))
     product = note("column", lambda: x @ columns, a @ b)
     note("sum", lambda: product.sum(), (a @ b).sum())
+    for shape in VIEWS:
+        note(f"view{shape}", lambda shape=shape: product.view(shape), (a @ b).view(shape))
     inner = place(a, Shard(1)), place(b, Shard(0))
     partial = note("inner", lambda: inner[0] @ inner[1], a @ b)
     note("partial_used", lambda: partial.relu(), (a @ b).relu())
@@ -113,6 +119,14 @@ def sum_gathers(seen: Seen) -> Result:
     return verdict(
         _gathers(row["collectives"]) > 0, f"the sum is {row['placement']} with {_said(row['collectives'])}"
     )
+
+
+@judging(operations)
+def views_gather(seen: Seen) -> Result:
+    """Taking a view of a tensor that is split by columns gathers it first, where the view goes across the columns."""
+    rows = [(f"view{shape}".replace(",)", ")"), seen[f"view{shape}"]) for shape in VIEWS]
+    said = "; ".join(f"{name} is {row['placement']} with {_said(row['collectives'])}" for name, row in rows)
+    return verdict(all(_gathers(row["collectives"]) == 1 and row["right"] for _, row in rows[:2]), said)
 
 
 @judging(operations)

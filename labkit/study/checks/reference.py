@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import CITED, Bench, Result, Seen, judging, probe, verdict
 
 
 @probe
@@ -45,7 +45,7 @@ def _stands(name: str, table: str, row: str, column: str, says: str) -> None:
         )
 
     judge.__doc__ = says
-    judging(tables, f"reference.{name}")(judge)
+    judging(tables, f"reference.{name}", CITED)(judge)
 
 
 for _name, _row, _column in (
@@ -87,14 +87,14 @@ def _percent(config: str) -> None:
         return verdict(round(share, 1) == number(str(seen["claimed"])), f"{said}; not run here")
 
     judge.__doc__ = f"The claimed percentage of {config} is its savings over its peak without offloading."
-    judging(tables, f"reference.offload_{config.lower()}_percent")(judge)
+    judging(tables, f"reference.offload_{config.lower()}_percent", CITED)(judge)
 
 
 for _config in ("Small", "Med", "XL"):
     _percent(_config)
 
 
-@judging(tables)
+@judging(tables, word=CITED)
 def issue_all_reduce_percent(seen: Seen) -> Result:
     """The issue's percentage is its functional all-reduce over its eager one."""
     row = seen["issue_138773"]["AllReduce"]

@@ -7,15 +7,15 @@ from typing import Any
 from labkit import contract
 from labkit.experiments import break_it
 from labkit.ranks import RankError, Ranks
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, quietly, verdict
 
-PATIENCE_S = 1.0  # a timeout of bring-up
-TESTS = ("smoke", "first-break", "guards", "preflight")
+SHORT_S, LATE_S, CONSERVATIVE_S = 1.0, 2.5, 20.0  # two timeouts, and how late a peer comes
+TESTS = ("smoke", "env", "first-break", "guards", "preflight")
 
 
 @probe
 def tests(bench: Bench) -> Seen:
-    """Four of the break-it tests, each with its defence and without."""
+    """Five of the break-it tests, each with its defence and without."""
     found: Seen = {}
     for on in ("on", "off"):
         report = break_it.run(bench.ranks(), TESTS, undefended=on == "off")
@@ -30,19 +30,25 @@ def _told(seen: Seen, name: str) -> Result:
     return verdict(right, f"{on['observed']}; without: {off['observed']}")
 
 
-@judging(tests)
+@judging(tests, word=ENFORCED)
 def the_control_plane_runs(seen: Seen) -> Result:
     """Workers that follow announced plans end with their leader; workers that guess hang in a collective."""
     return _told(seen, "smoke")
 
 
-@judging(tests)
+@judging(tests, word=ENFORCED)
+def a_variable_that_differs_fails_fast(seen: Seen) -> Result:
+    """An environment variable that differs on one rank raises on all before the work; unnoticed, numbers are wrong."""
+    return _told(seen, "env")
+
+
+@judging(tests, word=ENFORCED)
 def the_receiver_goes_on(seen: Seen) -> Result:
     """A message refused on the sender leaves the receiver free for the next one; without preflight it is stranded."""
     return _told(seen, "preflight")
 
 
-@judging(tests)
+@judging(tests, word=ENFORCED)
 def the_known_slice_breaks_first(seen: Seen) -> Result:
     """With fullgraph a stand-in for the KV cache's slice is the first break, and a log call before it shows."""
     on = seen["first-break"]["on"]["observed"]
@@ -201,7 +207,7 @@ def _planned() -> list[str]:
     return [type(end).__name__ for end in contract.rehearse(2, body, timeout=5.0)]
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def warmup_is_in_lockstep(seen: Seen) -> Result:
     """Where one rank still compiles, all ranks make another round, as many on each."""
     rounds = seen["lockstep"]
@@ -221,7 +227,7 @@ def warmup_evens_out(seen: Seen) -> Result:
     )
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def warmup_takes_the_path(seen: Seen) -> Result:
     """Workers follow a warmup that the leader announces, in its shapes, and then have nothing left to compile."""
     path = seen["path"]
@@ -229,14 +235,14 @@ def warmup_takes_the_path(seen: Seen) -> Result:
     return verdict(all(one == [True, 3, 0] for one in path) and len(path) == 2, said)
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def the_gate_is_a_quick_error(seen: Seen) -> Result:
     """A rank that breaks its graph is an error on every rank at the end of the warmup; without the gate it serves."""
     right = seen["gate"] == "HealthError on 2 ranks" and seen["no_gate"] == "served"
     return verdict(right, f"with the gate: {seen['gate']}; without: {seen['no_gate']}")
 
 
-@judging(warming)
+@judging(warming, word=ENFORCED)
 def warmup_calls_are_planned(seen: Seen) -> Result:
     """Ranks that plan a warmup call differently raise as they do for any other."""
     return verdict(
@@ -254,33 +260,50 @@ def regions_leave_less_room(seen: Seen) -> Result:
 
 @probe
 def patience(bench: Bench) -> Seen:
-    """A collective that one rank does not call, with a timeout of a second and with one of two minutes."""
-    ends = {}
-    for name, seconds, stall in (("short", PATIENCE_S, 20.0), ("long", 120.0, PATIENCE_S * 2)):
-        with Ranks(
-            2, "cpu", "gloo", collective_timeout=seconds, stall=stall, timeout=60, quiet=True
-        ) as ranks:
-            try:
-                ranks.run(quietly, _one_alone)
-                ends[name] = "finished"
-            except RankError as error:
-                raised = error.outcomes[0].kind == "error"
-                ends[name] = "raised" if raised else error.headline.partition(":")[0]
+    """An all-reduce to which a peer comes late, as it does when it still compiles, or not at all; by timeout."""
+    ends: Seen = {}
+    for name, seconds in (("short", SHORT_S), ("conservative", CONSERVATIVE_S)):
+        with Ranks(2, "cpu", "gloo", collective_timeout=seconds, timeout=90, quiet=True, stall=None) as ranks:
+            ends[f"{name}_late"] = _ends(ranks, _late, LATE_S)
+    with Ranks(2, "cpu", "gloo", collective_timeout=SHORT_S, timeout=90, quiet=True, stall=None) as ranks:
+        ends["absent"] = _ends(ranks, _late, None)
     return ends
 
 
-def _one_alone() -> None:
+def _ends(ranks: Ranks, program: Any, *arguments: Any) -> str:
+    """'right', or the error of the rank that waited."""
+    try:
+        return "right" if list(ranks.run(quietly, program, *arguments)) == [2.0, 2.0] else "wrong"
+    except RankError as error:
+        said = " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes)
+        return "timed out" if "timed out" in said.lower() else f"failed: {said[:80]}"
+
+
+def _late(seconds: float | None) -> float:
+    """An all-reduce that rank 1 enters so late; None: never, and it stays."""
+    import time
+
     import torch
     import torch.distributed as dist
 
-    if dist.get_rank() == 0:
-        dist.all_reduce(torch.ones(2))
+    if dist.get_rank():
+        time.sleep(LATE_S if seconds is None else seconds)
+    x = torch.ones(2)
+    if dist.get_rank() == 0 or seconds is not None:
+        dist.all_reduce(x)
+    return x[0].item()
 
 
 @judging(patience)
-def short_timeouts_raise(seen: Seen) -> Result:
-    """A rank alone in a collective raises after a short timeout, and is still waiting with a long one."""
-    right = seen["short"] == "raised" and seen["long"] == "stalled"
+def conservative_timeouts_pay(seen: Seen) -> Result:
+    """A timeout that a late peer misses kills a correct program, a longer one does not; an absent peer ends in it."""
+    right = (seen["short_late"], seen["conservative_late"], seen["absent"]) == (
+        "timed out",
+        "right",
+        "timed out",
+    )
     return verdict(
-        right, f"timeout {PATIENCE_S:g} s: {seen['short']}; 120 s: {seen['long']} {2 * PATIENCE_S:g} s later"
+        right,
+        f"a peer that sleeps {LATE_S:g} s before it comes: {seen['short_late']} with a timeout of {SHORT_S:g} s, "
+        f"{seen['conservative_late']} with {CONSERVATIVE_S:g} s; one that never comes: {seen['absent']}",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ from labkit.study.checks.base import Bench, Result, Seen, judging, probe, quietl
 from labkit.study.checks.capture import Capture, calls
 
 STALL_S = 1.0
-SLOW_S = 2.5  # a compile that takes longer than the collective's patience in `recompiling`
 
 
 def drill(ranks: Ranks, program: Callable[..., Any], *arguments: Any) -> Seen:
@@ -30,7 +28,7 @@ def drill(ranks: Ranks, program: Callable[..., Any], *arguments: Any) -> Seen:
 
 @probe
 def drills(bench: Bench) -> Seen:
-    """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by a recompile."""
+    """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by what they compile."""
     ranks = bench.ranks()
     return {
         name: drill(ranks, program)
@@ -40,6 +38,8 @@ def drills(bench: Bench) -> Seen:
             ("swapped", _swapped),
             ("other_dtype", _other_dtype),
             ("data_branch", _data_branch),
+            ("shape_branch", _shape_branch),
+            ("flag_branch", _flag_branch),
             ("own_break", _own_break),
             ("own_graphs", _own_graphs),
         )
@@ -104,6 +104,45 @@ def _data_branch() -> float:
     sign = 1 - 2 * dist.get_rank()
     with torch.no_grad():
         return (torch.compile(program, backend=Capture())(torch.ones(2) * sign) + 0)[0].item()
+
+
+def _shape_branch() -> list[float]:
+    """Alike in the first call; in the second, rank 1 has another shape, recompiles, and calls one collective more."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    def program(x):
+        y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if x.shape[0] > 4 else y
+
+    return _two_calls(program, torch.ones(4), torch.ones(4 + dist.get_rank()))
+
+
+def _flag_branch() -> list[float]:
+    """The same, where the second call of rank 1 has another flag."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    def program(x, twice=False):
+        y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if twice else y
+
+    return _two_calls(program, torch.ones(4), torch.ones(4), dist.get_rank() == 1)
+
+
+def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[float]:
+    import torch
+
+    from labkit.torch_compat import dynamo_reset
+
+    dynamo_reset()
+    run = torch.compile(program, backend=Capture(), fullgraph=True)
+    with torch.no_grad():
+        return [(run(first) + 0).item(), (run(*second) + 0).item()]
 
 
 def _own_break() -> Seen:
@@ -179,16 +218,13 @@ def data_branches_diverge(seen: Seen) -> Result:
 
 
 @judging(drills)
-def a_break_on_one_rank_hangs(seen: Seen) -> Result:
-    """A graph break on one rank only changes the order of collectives, and the ranks hang."""
-    row = seen["own_break"]
-    if row["how"] != "finished":
-        return verdict(row["how"] == "hung", row["how"])
-    values = [v["value"] for v in row["values"]]
+def diverging_programs_deadlock(seen: Seen) -> Result:
+    """Ranks that compile other programs for another shape or flag wait for each other without end in a collective."""
+    shape, flag = seen["shape_branch"], seen["flag_branch"]
     return verdict(
-        values != [8, 8],
-        f"graphs {row['values'][0]['graphs_of_all']}, both ranks end with {values[0]:g}, which is right: the "
-        "collectives still pair",
+        shape["how"] == flag["how"] == "hung",
+        f"rank 1 recompiles into a program with one collective more, for another shape: {shape['how']}; for another "
+        f"flag: {flag['how']}; with a branch on its data: {seen['data_branch']['how']}",
     )
 
 
@@ -213,32 +249,25 @@ def gathered_counts_differ(seen: Seen) -> Result:
 
 @probe
 def recompiling(bench: Bench) -> Seen:
-    """One rank recompiles, for a moment and for longer than a collective waits for its peers."""
-    with Ranks(2, "cpu", "gloo", collective_timeout=1.0, quiet=True) as ranks:
-        found = {"short": drill(ranks, _recompile, 0.0), "long": drill(ranks, _recompile, SLOW_S)}
-        return found | {"guarded": drill(ranks, _recompile, 0.0, True)}
+    """One rank compiles again for another shape, and its program calls the same collectives; with and without guards
+    that are agreed on."""
+    ranks = bench.ranks()
+    return {"alone": drill(ranks, _recompile), "guarded": drill(ranks, _recompile, True)}
 
 
-def _recompile(seconds: float, together: bool = False) -> Seen:
+def _recompile(together: bool = False) -> Seen:
     import torch
     import torch.distributed as dist
 
     from labkit.torch_compat import dynamo_reset, funcol
-
-    compiled: list[Any] = []
-
-    def backend(graph, inputs):
-        if compiled:
-            time.sleep(seconds)
-        compiled.append(graph)
-        return graph.forward
 
     def program(x):
         return funcol.all_reduce(x.sum(0), "sum", dist.group.WORLD)
 
     dynamo_reset()
     torch.compiler.set_enable_guard_collectives(together)
-    run = torch.compile(program, backend=backend)
+    graphs = Capture()
+    run = torch.compile(program, backend=graphs)
     try:
         with torch.no_grad():
             run(torch.ones(2, 3)) + 0
@@ -246,25 +275,13 @@ def _recompile(seconds: float, together: bool = False) -> Seen:
             y = run(torch.ones(2 + dist.get_rank(), 3)) + 0
     finally:
         torch.compiler.set_enable_guard_collectives(False)
-    return {"value": y[0].item(), "graphs": len(compiled)}
-
-
-@judging(recompiling)
-def diverging_compiles_time_out(seen: Seen) -> Result:
-    """A rank that compiles again while its peer is in a collective can time the peer out."""
-    long, short = seen["long"], seen["short"]
-    timed_out = long["how"] == "failed" and "timed out" in long["says"].lower()
-    said = "times out, a dead job" if timed_out else f"{long['how']} {long.get('says', '')}".strip()
-    return verdict(
-        timed_out,
-        f"compiles {SLOW_S:g} s, collectives wait 1 s: the peer {said}; a short recompile: {short['how']}",
-    )
+    return {"value": y[0].item(), "graphs": len(graphs.dynamo)}
 
 
 @judging(recompiling)
 def recompiles_can_differ(seen: Seen) -> Result:
     """One rank can compile again while its peer does not."""
-    row = seen["short"]
+    row = seen["alone"]
     graphs = [value["graphs"] for value in row.get("values", [])]
     return verdict(graphs == [1, 2], f"graphs by rank {graphs}" if graphs else row["how"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.study.checks.capture import Capture, calls, first_line
 
 
@@ -226,7 +226,7 @@ def no_streams_in_the_graph(seen: Seen) -> Result:
     )
 
 
-@judging(traced)
+@judging(traced, word=ENFORCED)
 def gate_is_functional_compiled(seen: Seen) -> Result:
     """The gate takes the functional form while compiling: one graph, and no copy back."""
     row = seen["gate"]

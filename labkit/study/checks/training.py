@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.study.checks.capture import Capture, calls
 
 
@@ -76,7 +76,9 @@ def _parallel() -> Seen:
     found["ddp"] = {
         "right": right,
         "breaks": len(rec.breaks),
-        "reasons": sorted({str(place).rpartition("/")[2] for place in rec.breaks["place"]})[:4],
+        "reasons": sorted(
+            {str(reason).rpartition("function marked as skipped: ")[2] for reason in rec.breaks["reason"]}
+        ),
         "graphs": len(graphs.dynamo),
         "collectives_in_backward": sum("c10d" in c for g in graphs.backward for c in calls(g)),
     }
@@ -94,8 +96,17 @@ def _parallel() -> Seen:
     fully_shard(model, mesh=mesh)
     for layer in model.layers:
         layer.compile(backend=graphs)
-    found["fsdp"]["compiled_right"] = step(model, model)
+    with record() as rec:
+        found["fsdp"]["compiled_right"] = step(model, model)
     found["fsdp"]["graphs"] = len(graphs.dynamo)
+    found["fsdp"]["breaks_inside"] = len(rec.breaks)
+    dynamo_reset()
+    inner = net()
+    inner.compile(backend=Capture(aot=True))
+    hooked = DistributedDataParallel(inner)
+    with record() as rec:
+        found["ddp"]["right_inside"] = step(hooked, hooked)
+    found["ddp"]["breaks_inside"] = len(rec.breaks)
     dynamo_reset()
     model, graphs = _gathered(net(), mesh), Capture(aot=True)
     run = torch.compile(model, backend=graphs, fullgraph=True)
@@ -186,6 +197,19 @@ def frameworks_are_not_traced_whole(seen: Seen) -> Result:
 
 
 @judging(limits)
+def fsdp2_is_traced_whole(seen: Seen) -> Result:
+    """A model that is traced whole on its own is traced whole under FSDP2 as well."""
+    whole = seen["whole"]
+    if whole["a plain module"]:
+        return cannot_tell("a plain module that compiles", f"a plain module: {whole['a plain module']}")
+    how = {name: "compiles" if not whole[name] else f"fails ({whole[name]})" for name in ("FSDP2", "DDP")}
+    return verdict(
+        not whole["FSDP2"],
+        f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}",
+    )
+
+
+@judging(limits)
 def training_needs_another_road(seen: Seen) -> Result:
     """A functional mean refuses its backward, and the same mean of gradients comes out right with DTensors."""
     refused = seen["functional mean"]
@@ -204,6 +228,19 @@ def ddp_communicates_in_hooks(seen: Seen) -> Result:
         f"gradients {'averaged' if row['right'] else 'not averaged'}, {row['collectives_in_backward']} collectives in "
         f"the backward of {row['graphs']} graph(s)",
     )
+
+
+@judging(parallel)
+def hooks_break_the_graph(seen: Seen) -> Result:
+    """DDP and FSDP2 around compiled code, whose gradients their hooks reduce, break its graphs."""
+    ddp, fsdp = seen["ddp"], seen["fsdp"]
+    said = (
+        f"breaks where DDP and FSDP2 wrap compiled code: {ddp['breaks_inside']} and {fsdp['breaks_inside']}; where DDP "
+        f"is compiled from outside: {ddp['breaks']} ({'; '.join(ddp['reasons'])})"
+    )
+    if not (ddp["right_inside"] and fsdp["compiled_right"]):
+        return cannot_tell("right gradients: without them the hooks did not do their work", said)
+    return verdict(ddp["breaks_inside"] + fsdp["breaks_inside"] > 0, said)
 
 
 @judging(parallel)

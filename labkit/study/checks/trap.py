@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.study.checks.base import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks.base import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
 @probe
@@ -39,7 +39,7 @@ def _guardrail() -> dict[str, Any]:
     return found
 
 
-@judging(guardrail)
+@judging(guardrail, word=ENFORCED)
 def a_count_guards_the_gate(seen: Seen) -> Result:
     """Counted, the comparison passes an eager path in place or gated, and fails one that went functional."""
     quiet = not seen["in_place"]["says"] and not seen["gated"]["says"]
