@@ -65,8 +65,9 @@ def _frame(known: Known, rank: int, names: Names) -> Frame:
             notes[name] = _why_missing(name, c, raw, known.during)
     return Frame(
         id=known.id, name=known.name, place=known.place, rank=rank, co_name=c.co_name, ops=c.ops,
-        collectives=c.collectives, calls=known.calls, during=known.during, has_code=c.has_code, cached=c.cached,
-        breaks=broke, raw=raw, missing=notes, resume_lines=_resume_lines(c.before, raw.get("decompiled", "")),
+        collectives=c.collectives, calls=known.calls, backend_graphs=c.backend_graphs, during=known.during,
+        has_code=c.has_code, cached=c.cached, breaks=broke, raw=raw, missing=notes,
+        resume_lines=_resume_lines(c.before, raw.get("decompiled", "")),
     )  # fmt: skip
 
 
