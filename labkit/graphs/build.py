@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from labkit import places, report
+from labkit import places, report, torch_compat
 from labkit.graphs import reasons
 from labkit.graphs.gather import frames_of
 from labkit.graphs.names import Names
@@ -15,6 +15,7 @@ from labkit.graphs.story import Story, tell
 from labkit.graphs.tables import table
 from labkit.graphs.watch import Watch
 from labkit.trace import Event, RawEvent, partition, tidy
+from labkit.trace.clock import shared_clock
 
 __all__ = ["build"]
 
@@ -25,7 +26,7 @@ _OP = re.compile(r"^\w+::?\w")  # aten::mm, c10d::allreduce_, shm:all_reduce
 def build(
     raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool, operators: bool = True
 ) -> Record:
-    """Make the Record of one rank. `began` is when it was opened, in seconds since the epoch."""
+    """Make the Record of one rank. `began` is when it was opened, in seconds of `time.monotonic()`."""
     events = tidy(raw)
     names = Names()
     story = tell(events, watch, began, names)
@@ -51,7 +52,12 @@ def build(
     notes = _notes(events, story, watch)
     if not operators:
         notes.append("only regions were kept: operators, collectives and lookups were not counted")
-    return Record(tables, origin, _label(), notes, frames)
+        if not torch_compat.sees_every_region():
+            notes.append(
+                "this torch shows only regions with a graph: those without one, and the breaks in which they end, were"
+                " not counted; `labkit.record()` counts them"
+            )
+    return Record(tables, origin, _label(), notes, frames, shared_clock())
 
 
 def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:
@@ -98,14 +104,15 @@ def _graphs(story: Story, stages: bool) -> list[dict[str, Any]]:
         if not c.has_code:
             continue
         row = {"compile_id": i, "name": k.name, "place": k.place, "ops": c.ops, "collectives": c.collectives}
-        row |= {"calls": k.calls, "code": places.rewrite(c.graph), "digest": c.digest}
+        row |= {"calls": k.calls, "backend_graphs": c.backend_graphs}
+        row |= {"code": places.rewrite(c.graph), "digest": c.digest}
         if stages:
             row["aot_code"] = places.rewrite(c.joined("aot_forward", "aot_backward"))
             row["inductor_code"] = places.rewrite(c.joined("inductor", "inductor_backward"))
         rows.append(row)
     for i, u in story.unknown.items():
         row = {"compile_id": i, "name": u.name, "place": u.place, "ops": u.ops, "collectives": 0}
-        row |= {"calls": u.calls, "code": "", "digest": ""}
+        row |= {"calls": u.calls, "backend_graphs": u.backend_graphs, "code": "", "digest": ""}
         rows.append(row | (dict.fromkeys(STAGES, "") if stages else {}))
     return rows
 
@@ -158,8 +165,8 @@ def _notes(events: Sequence[Event], story: Story, watch: Watch) -> list[str]:
         notes.append("the profiler saw nothing: another profiler inside the block takes its events away")
     if story.unknown:
         notes.append(
-            f"{len(story.unknown)} regions were compiled before labkit listened, so their breaks are unknown: "
-            "call labkit.graphs.install() before compiling"
+            f"{len(story.unknown)} regions were compiled before labkit listened, so their breaks are unknown, and "
+            "whether DDPOptimizer cut their graphs: call labkit.graphs.install() before compiling"
         )
     if watch.error:
         notes.append(f"a record of torch's structured trace could not be read ({watch.error})")

@@ -37,8 +37,9 @@ class Frame:
     """One compile of one function, or of the rest of one after a graph break. Text only: it can be pickled anywhere.
 
     `raw` holds each stage as it was recorded, `stage(name)` the form for reading; `missing` says why a stage is not
-    there. `calls` is how often it ran in the record, `during` whether it was compiled in it. `breaks` is the graph
-    break that ends it, or None.
+    there. `calls` is how often it ran in the record, `during` whether it was compiled in it. `backend_graphs` is how
+    many graphs the backend was given for it: more than one where DDPOptimizer cut it. `breaks` is the graph break that
+    ends it, or None.
     """
 
     id: str
@@ -49,13 +50,14 @@ class Frame:
     ops: int = 0
     collectives: int = 0
     calls: int = 0
+    backend_graphs: int = 0
     during: bool = True
     has_code: bool = True
     cached: bool | None = None
     breaks: Break | None = None
     raw: dict[str, str] = field(default_factory=dict, repr=False)
     missing: dict[str, str] = field(default_factory=dict, repr=False)
-    resume_lines: dict[str, int] = field(default_factory=dict, repr=False)
+    goes_on: dict[str, str] = field(default_factory=dict, repr=False)  # `__resume_at_...` -> a frame's id
 
     @property
     def resumed(self) -> bool:
@@ -108,6 +110,8 @@ class Frame:
             why = f": {self.breaks.reason}" if self.breaks else ""
             return f"given up, runs as plain Python{why}"
         parts = [f"{self.ops} operation{'' if self.ops == 1 else 's'}"]
+        if self.backend_graphs > 1:
+            parts.append(f"cut into {self.backend_graphs} graphs for the backend")
         if self.collectives:
             parts.append(f"{self.collectives} collective{'' if self.collectives == 1 else 's'}")
         parts.append(f"called {self.calls} time{'' if self.calls == 1 else 's'}")

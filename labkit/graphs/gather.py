@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import linecache
 import re
+from collections.abc import Iterable
 from types import CodeType
 
 from labkit.graphs import decompiled
@@ -27,7 +28,7 @@ _RESUMES_IN = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)
 def frames_of(story: Story, rank: int) -> Frames:
     """Every compile of a record, and what it gave up, as frames in the order they were made."""
     names = Names()
-    found = [_frame(known, rank, names) for known in story.known.values() if _matters(known.compile)]
+    found = [_frame(known, rank, names, story) for known in story.known.values() if _matters(known.compile)]
     notes = [
         f"region {i} ({u.name}) was compiled before labkit listened: nothing is known of its stages"
         for i, u in story.unknown.items()
@@ -39,7 +40,7 @@ def _matters(c: Compile) -> bool:
     return c.has_code or c.skipped
 
 
-def _frame(known: Known, rank: int, names: Names) -> Frame:
+def _frame(known: Known, rank: int, names: Names, story: Story) -> Frame:
     c = known.compile
     broke = None
     if known.why:
@@ -65,8 +66,9 @@ def _frame(known: Known, rank: int, names: Names) -> Frame:
             notes[name] = _why_missing(name, c, raw, known.during)
     return Frame(
         id=known.id, name=known.name, place=known.place, rank=rank, co_name=c.co_name, ops=c.ops,
-        collectives=c.collectives, calls=known.calls, during=known.during, has_code=c.has_code, cached=c.cached,
-        breaks=broke, raw=raw, missing=notes, resume_lines=_resume_lines(c.before, raw.get("decompiled", "")),
+        collectives=c.collectives, calls=known.calls, backend_graphs=c.backend_graphs, during=known.during,
+        has_code=c.has_code, cached=c.cached, breaks=broke, raw=raw, missing=notes,
+        goes_on=_goes_on(c, raw.get("decompiled", ""), story.known.values()),
     )  # fmt: skip
 
 
@@ -123,14 +125,30 @@ def _own_line(c: Compile) -> int:
     return found[-1] if found else 0
 
 
-def _resume_lines(before: CodeType | None, text: str) -> dict[str, int]:
-    """For each `__resume_at_<offset>_<n>` that the new code calls, the line of the function it goes on at."""
-    if before is None:
+def _goes_on(c: Compile, text: str, known: Iterable[Known]) -> dict[str, str]:
+    """For each `__resume_at_<offset>_<n>` that the new code calls, the frame that goes on there.
+
+    The two ways out of a branch resume in functions of the same name. So they are told apart by where they take over:
+    a resumed function jumps there, and from there on its bytecode is as long as the original's.
+    """
+    if c.before is None:
         return {}
-    starts = [(offset, line) for offset, line in dis.findlinestarts(before) if line]
-    found = {}
-    for match in _RESUME.finditer(text):
-        here = [line for offset, line in starts if offset <= int(match["offset"])]
-        if here:
-            found[match[0]] = here[-1]
-    return found
+    resumed = _RESUMES_IN.match(c.co_name)
+    own = resumed["name"] if resumed else c.co_name
+    there: dict[int, str] = {}
+    for k in known:
+        other = _RESUMES_IN.match(k.compile.co_name)
+        if k.compile.before and other and other["name"] == own and k.compile.filename == c.filename:
+            there.setdefault(_left(k.compile.before), k.id)
+    size = len(c.before.co_code)
+    return {
+        match[0]: there[size - int(match["offset"])]
+        for match in _RESUME.finditer(text)
+        if size - int(match["offset"]) in there
+    }
+
+
+def _left(resumed: CodeType) -> int:
+    """The bytes of bytecode from where a resumed function takes over to its end."""
+    jump = next((i for i in dis.get_instructions(resumed) if i.opname == "JUMP_FORWARD"), None)
+    return len(resumed.co_code) - jump.argval if jump else -1

@@ -13,6 +13,7 @@ __all__ = ["Outline", "Piece", "outline"]
 _GRAPH = re.compile(r"^__compiled_fn_\d+$")
 _OWN = ("slice", "list", "tuple", "dict")  # with these the new code moves values around
 _RESUME = re.compile(r"^__resume_at_\d+_\d+$")
+_LOADED = re.compile(r"\((?:NULL \+ )?(__compiled_fn_\d+|__resume_at_\d+_\d+)(?: \+ NULL)?\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Outline:
 def outline(frames: Frames) -> Outline:
     """Read the decompiled form of each frame: which compiled graph it calls, what it leaves to Python, what follows.
 
-    Frames without that stage are left out. Raises ValueError for frames of several ranks.
+    Where depyf cannot decompile a frame (one that ends in a branch on data, for instance), its bytecode is read: it
+    tells the graphs and where it goes on, and of plain Python only the line that broke the graph is listed. Frames
+    without these stages are left out. Raises ValueError for frames of several ranks.
     """
     if len(frames.ranks) > 1:
         raise ValueError(f"outline takes the frames of one rank: frames.of_rank({frames.ranks[0]})")
@@ -58,11 +61,13 @@ def outline(frames: Frames) -> Outline:
             body = ast.parse(frame.raw["decompiled"]).body
         except SyntaxError:
             body = []
-        found[frame.id] = tuple(_pieces(body, frame, known))
+        # where there is no Python form, this stage is the bytecode with a comment above
+        pieces = _pieces(body, frame) if body else _loaded(frame)
+        found[frame.id] = tuple(pieces)
     return Outline(tuple(known), found)
 
 
-def _pieces(body: list[ast.stmt], frame: Frame, known: list[Frame]) -> list[Piece]:
+def _pieces(body: list[ast.stmt], frame: Frame) -> list[Piece]:
     pieces: list[Piece] = []
     seen: set[int] = set()
     for node in _in_order(body):
@@ -73,16 +78,26 @@ def _pieces(body: list[ast.stmt], frame: Frame, known: list[Frame]) -> list[Piec
         if _GRAPH.match(name):
             pieces.append(Piece("graph", _cut(text)))
         elif _RESUME.match(name):
-            line = frame.resume_lines.get(name, 0)
-            base = frame.co_name
-            if match := re.match(r"^torch_dynamo_resume_in_(.+)_at_\d+$", base):
-                base = match[1]
-            ends = f"torch_dynamo_resume_in_{base}_at_{line}"
-            there = [f.id for f in known if f.co_name == ends]
-            pieces.append(Piece("resume", name, there[0] if there else ""))
+            pieces.append(Piece("resume", name, frame.goes_on.get(name, "")))
         elif not (name in _OWN or isinstance(node.func, ast.Attribute) and node.func.attr == "extend"):
             pieces.append(Piece("python", _cut(text)))
         seen |= {id(inner) for inner in ast.walk(node)}
+    return pieces
+
+
+def _loaded(frame: Frame) -> list[Piece]:
+    """What can be told from the names that bytecode loads."""
+    pieces: list[Piece] = []
+    broke = frame.breaks
+    for name in _LOADED.findall(frame.raw["decompiled"]):
+        if _GRAPH.match(name):
+            pieces.append(Piece("graph", f"{name}(...)"))
+            continue
+        if broke:
+            line = re.search(rf"^ *{broke.line} ✗ (.+)$", frame.raw.get("source", ""), re.MULTILINE)
+            pieces.append(Piece("python", _cut(line[1].strip() if line else broke.reason)))
+            broke = None
+        pieces.append(Piece("resume", name, frame.goes_on.get(name, "")))
     return pieces
 
 

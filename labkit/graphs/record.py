@@ -20,14 +20,15 @@ from labkit.trace.events import point_to_point
 __all__ = ["Record", "merge"]
 
 COUNTS = ["rank", "forwards", "regions", "breaks", "at_collective", "collectives", "lookups"]
-COUNTS += ["graphs", "static_breaks", "skips", "recompiles"]
+COUNTS += ["graph_runs", "graphs", "backend_graphs", "static_breaks", "skips", "recompiles"]
 
 
 class Record:
     """What ran and what was compiled, as `labkit.record()` leaves it; from one rank, or of several after `merge`.
 
-    Every table has a `rank` column. Times (`start_us`, `end_us`) are microseconds from an origin that all ranks of a
-    machine share. Reading a table inside the `with` block raises ValueError: it is filled when the block ends.
+    Every table has a `rank` column. Times (`start_us`, `end_us`) are microseconds from `origin_ns`, which is a time of
+    `time.monotonic_ns()`: no setting of the system's clock moves them, and the ranks of one machine share it (`clock`
+    is a name of that). Reading a table inside the `with` block raises ValueError: it is filled when the block ends.
 
     The profiler makes everything slower, small operators most of all: read proportions and counts here, and take
     times from `labkit.timing`.
@@ -40,10 +41,12 @@ class Record:
         label: str = "",
         notes: list[str] | None = None,
         frames: Frames | None = None,
+        clock: str = "",
     ) -> None:
         self._tables = found
         self._mark: Callable[[], contextlib.AbstractContextManager[None]] | None = None
         self.origin_ns = origin_ns
+        self.clock = clock
         self.label = label
         self.notes = list(notes or [])
         self._frames = frames
@@ -84,7 +87,12 @@ class Record:
 
     @property
     def graphs(self) -> pd.DataFrame:
-        """Every graph that ran or was compiled here; `calls` is how often its region ran in the marked forwards."""
+        """Every graph of Dynamo's that ran or was compiled here, one row a compiled function or rest of one.
+
+        `calls` is how often its region ran in the marked forwards. `backend_graphs` is how many graphs the backend was
+        given for it: 0 where there is nothing to compute (`ops` is 0 as well), 1 as a rule, and more where
+        DDPOptimizer cut it at the borders of DDP's buckets. Each call runs all of them.
+        """
         return self.tables["graphs"]
 
     @property
@@ -129,17 +137,21 @@ class Record:
     # --- what they add up to ---
 
     def counts(self) -> pd.DataFrame:
-        """One row a rank, counted by execution: regions, breaks, at_collective, collectives and lookups per forward.
+        """One row a rank, counted by execution: regions, breaks, at_collective, collectives, lookups, graph_runs.
 
-        Several forwards that differ give their mean, and a message between two ranks is no collective. `breaks` counts
-        every run of a region whose compile ended in a break. One break in a function that was inlined breaks its caller
-        as well: of four disabled collectives in a block, let two be in a norm's `forward` and two in the block's own.
-        The block's frame breaks at the call of a norm, then the norm's frame at its collective. So a block has 9
-        regions and 6 breaks, and 4 of these stand directly at a collective (`at_collective`): 360, 240 and 160 in 40
-        blocks. With all four collectives in modules of their own it is 11, 8 and 4: 440, 320 and 160. The other columns
-        are static, they do not grow with the number of calls: `graphs`, `static_breaks` (compiles that ended in a
-        break; Dynamo's own counters agree, but for branches on data, which they leave out), `skips` (frames given up)
-        and `recompiles`.
+        These are per forward. Several forwards that differ give their mean, and a message between two ranks is no
+        collective. `breaks` counts every run of a region whose compile ended in a break. One break in a function that
+        was inlined breaks its caller as well: of four disabled collectives in a block, let two be in a norm's `forward`
+        and two in the block's own. The block's frame breaks at the call of a norm, then the norm's frame at its
+        collective. So a block has 9 regions and 6 breaks, and 4 of these stand directly at a collective
+        (`at_collective`): 360, 240 and 160 in 40 blocks. With all four collectives in modules of their own it is 11, 8
+        and 4: 440, 320 and 160. `graph_runs` are the forward graphs that ran, as the backend was given them: none in a
+        region without operations, and several in one whose graph DDPOptimizer cut.
+
+        The other columns are static, they do not grow with the number of calls: `graphs` (Dynamo's, as `explain` and
+        Dynamo's counters have them), `backend_graphs` (the same as the backend was given them, so that a graph that
+        DDPOptimizer cut into five counts five times), `static_breaks` (compiles that ended in a break; Dynamo's own
+        counters agree, but for branches on data, which they leave out), `skips` (frames given up) and `recompiles`.
         """
         rows = []
         for rank in self.ranks:
@@ -158,7 +170,9 @@ class Record:
                     "at_collective": ended["at_collective"].sum() / max(forwards, 1),
                     "collectives": kinds.get("collective", 0) / max(forwards, 1),
                     "lookups": kinds.get("lookup", 0) / max(forwards, 1),
+                    "graph_runs": (graphs["calls"] * graphs["backend_graphs"]).sum() / max(forwards, 1),
                     "graphs": int((graphs["ops"] > 0).sum()),
+                    "backend_graphs": int(graphs["backend_graphs"].sum()),
                     "static_breaks": len(ended),
                     "skips": int((breaks["kind"] == "skip").sum()),
                     "recompiles": len(mine["recompiles"]),
@@ -190,6 +204,9 @@ class Record:
     def merge(cls, records: Iterable[Record]) -> Record:
         """Lay the records of several ranks side by side on one clock. Takes a list or a PerRank.
 
+        Ranks of several machines have no clock in common: the times of each machine then begin at its own first event,
+        and a note says so.
+
         Raises ValueError when there is none, or when two of them are of the same rank.
         """
         records = list(records)
@@ -204,23 +221,28 @@ class Record:
             if twice:
                 raise ValueError(f"merge takes one record a rank, and rank {min(twice)} comes twice")
             seen |= set(record.ranks)
-        origin = min(record.origin_ns for record in records)
+        clocks = {record.clock for record in records}
+        origins = {c: min(r.origin_ns for r in records if r.clock == c) for c in clocks}
         together = {}
         for name in tables.TABLES:
             parts = []
             for record in records:
                 part = record.tables[name]
                 if "start_us" in part.columns:
-                    later = (record.origin_ns - origin) / 1e3
+                    later = (record.origin_ns - origins[record.clock]) / 1e3
                     part = part.assign(start_us=part["start_us"] + later, end_us=part["end_us"] + later)
                 parts.append(part)
             full = [part for part in parts if len(part)] or parts[:1]
             together[name] = pd.concat(full, ignore_index=True)
         labels = {record.label for record in records}
         notes = [f"rank {', '.join(map(str, r.ranks))}: {note}" for r in records for note in r.notes]
+        if len(clocks) > 1:
+            notes.append("these ranks share no clock: the times of each machine begin at its own first event")
         kept = [record._frames for record in records if record._frames is not None]
         frames = all_together(kept) if len(kept) == len(records) else None
-        return cls(together, origin, labels.pop() if len(labels) == 1 else "", notes, frames)
+        shared = records[0].clock if len(clocks) == 1 else ""
+        label = labels.pop() if len(labels) == 1 else ""
+        return cls(together, origins[records[0].clock], label, notes, frames, shared)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the record as one JSON file (gzipped when the name ends in .gz) and return its path.
@@ -228,14 +250,14 @@ class Record:
         It is written beside its place and then renamed, so that a crash leaves what was there before. Raises
         ValueError naming the file when it cannot be written.
         """
-        body = {"origin_ns": self.origin_ns, "label": self.label, "notes": self.notes}
+        body = {"origin_ns": self.origin_ns, "clock": self.clock, "label": self.label, "notes": self.notes}
         return tables.write(path, body, self.tables)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
         """Read what `save` wrote. Raises ValueError naming the file when it is missing or not a record."""
         body, found = tables.read(path)
-        return cls(found, body["origin_ns"], body["label"], body["notes"])
+        return cls(found, body["origin_ns"], body["label"], body["notes"], clock=body["clock"])
 
     # --- shown ---
 
@@ -245,10 +267,13 @@ class Record:
         said: dict[str, list[int]] = {}
         for row in self.counts().to_dict("records"):
             forwards = f"{row['forwards']} forward" + ("s" if row["forwards"] != 1 else "")
+            cut = (
+                f" ({row['backend_graphs']} for the backend)" if row["backend_graphs"] > row["graphs"] else ""
+            )
             text = (
                 f"{forwards}, each with {_n(row['regions'], 'region')}, {_n(row['breaks'], 'break')}"
                 f" ({_n(row['at_collective'])} at a collective), {_n(row['collectives'], 'collective')};"
-                f" {_n(row['graphs'], 'graph')}, {_n(row['recompiles'], 'recompile')}"
+                f" {_n(row['graphs'], 'graph')}{cut}, {_n(row['recompiles'], 'recompile')}"
             )
             said.setdefault(text, []).append(int(row["rank"]))
         parts = [f"rank {' and '.join(map(str, ranks))}: {text}" for text, ranks in said.items()]

@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from labkit import torch_compat
 from labkit.graphs.build import build
 from labkit.graphs.record import Record
 from labkit.graphs.watch import install
 from labkit.trace.profiler import BODY, FORWARD, Profile
-from labkit.trace.regions import Regions
+from labkit.trace.regions import Regions, beside
 
 __all__ = ["record"]
 
@@ -29,9 +28,9 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
     by shape; it slows every operator a little more. Raises ValueError inside another record, and while another torch
     profiler runs. An exception in the block passes through; `rec` then holds what ran until it was raised.
 
-    `operators=False` runs no profiler: regions and breaks are counted, at next to no cost, and nothing is known of
-    operators, collectives, lookups, or of where time goes. Regions are those that have a graph to run; of a function
-    that was compiled several times, the newest version counts.
+    `operators=False` runs no profiler: regions and breaks are counted as they are with one, at next to no cost, and
+    nothing is known of operators, collectives, lookups, or of where time goes. On torch 2.11 regions without a graph
+    cannot be seen this way, nor the breaks in which they end; the record then has a note of it.
 
     A block ends when the collectives that it began over gloo have; wait for an `irecv` inside it, since gloo writes
     the end of one into the profile (see `labkit.trace.collectives_end`).
@@ -59,26 +58,27 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
         )
     try:
         watch = install()
-        profile = Profile(shapes=shapes) if operators else Regions(watch.id_of)
+        regions = Regions(watch.id_of)
+        profile = Profile(shapes=shapes) if operators else regions
         rec = Record()
         kept, watch.keep_stages = watch.keep_stages, stages
-        unhook = torch_compat.bytecode_hook(watch.bytecode) if stages else None
-        began = time.time()
+        began = time.monotonic()
         try:
             profile.start()
+            if operators:
+                regions.start()  # beside the profiler, which does not follow every thread
             rec._mark = _marks(profile)
             try:
                 with profile.mark(BODY):
                     yield rec
             finally:
                 rec._mark = None
-                raw = profile.stop()
+                entered = regions.stop()
+                raw = beside(profile.stop(), entered) if isinstance(profile, Profile) else entered
                 # also after an exception in the block: what ran until then is worth reading
                 _fill(rec, build(raw, watch, began, stages, operators))
         finally:
             watch.keep_stages = kept
-            if unhook:
-                unhook()
     finally:
         _busy.release()
 

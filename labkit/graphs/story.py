@@ -14,7 +14,7 @@ from labkit.trace import Event
 
 __all__ = ["Known", "Story", "Unknown", "tell"]
 
-_CLOCK_SLACK_S = 0.002  # between time.time() and the profiler's clock
+_CLOCK_SLACK_S = 0.002  # between what Python reads and what the profiler writes
 
 
 @dataclass
@@ -39,6 +39,11 @@ class Unknown:
     place: str = ""
     ops: int = 0
     calls: int = 0
+
+    @property
+    def backend_graphs(self) -> int:
+        """How many graphs the backend was given for it, as far as one can tell: DDPOptimizer may have cut it."""
+        return int(self.ops > 0)
 
 
 @dataclass
@@ -113,7 +118,7 @@ class Story:
 def tell(events: Sequence[Event], watch: Watch, began: float, names: Names) -> Story:
     """The compiles that ran here, those made here, and frames given up earlier that are still given up.
 
-    `began` is when the record was opened, in seconds since the epoch.
+    `began` is when the record was opened, in seconds of `time.monotonic()`.
     """
     everything = watch.known()
     by_raw_id: dict[str, list[Compile]] = defaultdict(list)
@@ -150,9 +155,9 @@ def _there(c: Compile, event: Event) -> bool:
     """Whether this compile can be the event's own: it had begun when a compile ended, or when code was entered."""
     if event.kind == "compile":
         return c.started <= event.end / 1e9 + _CLOCK_SLACK_S
-    # Ids begin anew when Dynamo is reset, and the next 0/0 can begin within the slack behind the last call of this one:
-    # so half of its time has to have passed as well (all of it would be too much, it counts from before the start).
-    return c.started + (c.seconds or 0.0) / 2 <= event.start / 1e9 + _CLOCK_SLACK_S
+    # Ids begin anew when Dynamo is reset, and the next 0/0 can begin within the slack behind the last call of this one
+    began = c.started if c.ready is None else c.ready
+    return began <= event.start / 1e9 + _CLOCK_SLACK_S
 
 
 def _known(here: str, c: Compile, everything: Sequence[Compile], during: bool, names: Names) -> Known:

@@ -28,7 +28,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "graphs": {
         "rank": "int64", "compile_id": "str", "name": "str", "place": "str", "ops": "int64",
-        "collectives": "int64", "calls": "int64", "code": "str", "digest": "str",
+        "collectives": "int64", "calls": "int64", "backend_graphs": "int64", "code": "str", "digest": "str",
     },
     "breaks": {
         "rank": "int64", "compile_id": "str", "kind": "str", "name": "str", "reason": "str", "place": "str",
@@ -42,7 +42,7 @@ TABLES: dict[str, dict[str, str]] = {
         "dynamo_s": "float64", "backend_s": "float64", "cached": "object", "during": "bool",
     },
 }  # fmt: skip
-FORMAT = "labkit record 1"
+FORMAT = "labkit record 2"
 
 
 def table(name: str, rows: Iterable[dict[str, Any]], extra: Iterable[str] = ()) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, pd.Dat
         body = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
         if body.get("format") != FORMAT:
             raise ValueError(f"its format is {body.get('format')!r}, not {FORMAT!r}")
-        missing = [key for key in ("origin_ns", "label", "notes") if key not in body]
+        missing = [key for key in ("origin_ns", "clock", "label", "notes") if key not in body]
         missing += [name for name in TABLES if name not in body["tables"]]
         if missing:
             raise ValueError(f"it has no {missing[0]!r}")

@@ -11,7 +11,10 @@ import json
 import logging
 import re
 import threading
+import time
+import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -41,11 +44,15 @@ _BACKWARD_CODE = re.compile(r"^# AOT ID: \['\d+_backward'\]", re.MULTILINE)
 
 @dataclass
 class Compile:
-    """What the trace said about one attempt to compile one frame. `epoch` counts Dynamo resets, which reuse ids."""
+    """What the trace said about one attempt to compile one frame. `epoch` counts Dynamo resets, which reuse ids.
+
+    Times are seconds of `time.monotonic()`.
+    """
 
     epoch: int
     id: str
-    started: float  # seconds since the epoch
+    started: float
+    ready: float | None = None  # when its code was there, before the first call of it
     begun: bool = False  # tracing started; a failed guard is reported before that
     finished: bool = False
     co_name: str = ""
@@ -56,6 +63,7 @@ class Compile:
     digest: str = ""  # of the graph, the same on every rank that has the same one
     ops: int = 0
     collectives: int = 0
+    pieces: int = 0  # what DDPOptimizer cut the graph into for the backend; 0: it did not
     break_text: str = ""
     failure: str = ""
     reasons: list[str] = field(default_factory=list)  # failed guards, newest cached code first
@@ -72,6 +80,11 @@ class Compile:
     def broke(self) -> bool:
         """Whether running this code ends in a graph break."""
         return self.has_code and bool(self.break_text)
+
+    @property
+    def backend_graphs(self) -> int:
+        """How many graphs the backend was given for this one."""
+        return self.pieces or int(self.ops > 0)
 
     @property
     def skipped(self) -> bool:
@@ -95,10 +108,15 @@ class Watch(logging.Handler):
         self.error = ""  # the last thing this could not read, for a record's notes
         self._text = 0
         self._last_frame = -1
+        self._made: dict[
+            int, tuple[weakref.ref[CodeType], str]
+        ] = {}  # code that Dynamo made, and its compile's id
+        self.sees_code = False  # for the one that is installed
+        self._unhook: Callable[[], None] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._read(record.metadata, record.payload, record.created)  # type: ignore[attr-defined]
+            self._read(record.metadata, record.payload, time.monotonic())  # type: ignore[attr-defined]
         except Exception as error:  # a reader of traces must not break what it reads
             self.error = f"{type(error).__name__}: {error}"
 
@@ -113,6 +131,10 @@ class Watch(logging.Handler):
         if compile_ is None:
             return
         if "dynamo_start" in said:
+            if (
+                self.sees_code and self._unhook is None
+            ):  # not before: it needs Dynamo, which takes seconds to import
+                self._unhook = torch_compat.bytecode_hook(self._bytecode)
             compile_.begun = True
             frame = (said["dynamo_start"].get("stack") or [{}])[-1]
             compile_.co_name, compile_.line = frame.get("name", ""), frame.get("line", 0)
@@ -129,6 +151,8 @@ class Watch(logging.Handler):
                 compile_.cached = True
             elif artifact.endswith(("_miss", "_bypass")) and compile_.cached is None:
                 compile_.cached = False
+        elif "optimize_ddp_split_child" in said:
+            compile_.pieces += said["optimize_ddp_split_child"]["name"].startswith("submod_")
         elif "compilation_metrics" in said:
             self._finish(compile_, said["compilation_metrics"])
         elif "bwd_compilation_metrics" in said:
@@ -155,7 +179,7 @@ class Watch(logging.Handler):
 
     def _graph(self, compile_: Compile, code: str) -> None:
         self._text -= len(compile_.graph)
-        compile_.graph = code
+        compile_.graph, compile_.pieces = code, 0
         alike = _GROUP.sub(r"\1)", _RANK_DEVICE.sub("cuda", _COMMENT.sub("", code)))
         compile_.digest = hashlib.md5(alike.encode(), usedforsecurity=False).hexdigest()[:12]
         compile_.collectives = len(_COLLECTIVE_CALL.findall(alike))
@@ -172,12 +196,20 @@ class Watch(logging.Handler):
         compile_.stages[stage] = "\n\n".join(filter(None, [compile_.stages.get(stage), text]))
         self._kept(len(text))
 
-    def bytecode(self, before: CodeType, after: CodeType) -> None:
-        """What Dynamo calls with the bytecode it read and the one it made, while stages are kept."""
-        name = torch_compat.current_compile_id()
-        compile_ = self.compiles.get((self.epoch, name)) if self.keep_stages and name else None
-        if compile_ is not None:
-            compile_.before, compile_.after = before, after
+    def _bytecode(self, before: CodeType, after: CodeType) -> None:
+        """What Dynamo calls with the bytecode it read and the one it made of it."""
+        try:
+            name = torch_compat.current_compile_id()
+            compile_ = self.compiles.get((self.epoch, name))
+            if compile_ is None:
+                return
+            compile_.ready = time.monotonic()
+            made, key = self._made, id(after)
+            made[key] = (weakref.ref(after, lambda _: made.pop(key, None)), name)
+            if self.keep_stages:
+                compile_.before, compile_.after = before, after
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
 
     def _finish(self, compile_: Compile, metrics: dict[str, Any]) -> None:
         compile_.finished = True
@@ -211,10 +243,9 @@ class Watch(logging.Handler):
             self.release()
 
     def id_of(self, code: CodeType) -> str:
-        """The id of the newest compile of a function, by its name and place; '' where none is known."""
-        this = (code.co_name, code.co_filename, code.co_firstlineno)
-        alike = (c for c in reversed(self.known()) if (c.co_name, c.filename, c.line) == this and c.has_code)
-        return next((c.id for c in alike), "")
+        """The id of the compile that made some code; '' where it was made before anyone listened."""
+        made, name = self._made.get(id(code), (None, ""))
+        return name if made is not None and made() is code else torch_compat.compile_id_of(code)
 
     def alive(self) -> int:
         """The epoch that holds now; one more than the last one seen when Dynamo was reset since."""
@@ -267,6 +298,7 @@ def install() -> Watch:
     with _lock:
         if _watch is None:
             _watch = Watch()
+            _watch.sees_code = True
         logger = torch_compat.trace_logger()
         if _watch not in logger.handlers:
             # first in line: torch's own handler removes itself from the list on its first record, which would make
@@ -289,4 +321,6 @@ def uninstall() -> None:
     with _lock:
         if _watch is not None:
             torch_compat.trace_logger().removeHandler(_watch)
+            if _watch._unhook:
+                _watch._unhook()
         _watch = None

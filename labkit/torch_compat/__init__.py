@@ -66,6 +66,7 @@ from labkit.torch_compat.pretend import pretend_h100, pretend_streams, pretend_v
 from labkit.torch_compat.recording import (
     bytecode_hook,
     compilation_metrics,
+    compile_id_of,
     current_compile_id,
     dynamo_frames_seen,
     event_shapes,
@@ -76,6 +77,7 @@ from labkit.torch_compat.recording import (
     profiler_running,
     profiling_flag,
     quiet_profiler,
+    sees_every_region,
     trace_logger,
 )
 from labkit.torch_compat.streams import (
@@ -113,7 +115,8 @@ __all__ = [
     "replace_backend", "on_eager_collective", "local_gloo", "not_in_flight_record",
     "trace_logger", "profiler_running", "quiet_profiler", "profiler_events", "event_shapes", "profiler_mark",
     "profiling_flag", "fast_range", "dynamo_frames_seen", "compilation_metrics", "current_compile_id",
-    "on_region_entry", "bytecode_hook",
+    "compile_id_of",
+    "on_region_entry", "sees_every_region", "bytecode_hook",
     "COMPILER", "PRELOAD", "dynamo_reset", "uncompiled", "hide_from_dynamo", "is_fake", "fake_tensors",
     "renamed", "setting", "patched", "no_default_overlap", "overlap_scheduling", "ddp_mode", "mark", "quiet_dynamo",
     "symbolic",

@@ -14,11 +14,8 @@ from typing import Any
 from labkit.torch_compat.compiler import hide_from_dynamo
 from labkit.torch_compat.versions import Feature, UnsupportedTorch, require, there
 
-_MARK, _FLAG = "record_pregraph_bytecode_enter", "_is_profiler_enabled"
-_ASKS_FIRST = (
-    "torch._dynamo.codegen._pregraph_marker_enter_template"  # calls _MARK only while a profiler is on
-)
-_PROFILER = "__import_torch_dot_autograd_dot_profiler"  # as compiled code calls the module
+_MARK = "record_pregraph_bytecode_enter"
+_CALLBACK = "torch._C._dynamo.eval_frame.set_bytecode_debugger_callback"  # from torch 2.12 on
 
 FEATURES = (
     Feature(
@@ -41,6 +38,8 @@ FEATURES = (
             "torch._dynamo.utils.get_compilation_metrics",
             "torch._dynamo.convert_frame.FRAME_COUNTER",
             "torch._guards.CompileContext.current_compile_id",
+            "torch._dynamo.convert_frame.orig_code_map",
+            "torch._C._dynamo.eval_frame._debug_get_cache_entry_list",
         ),
         "`record` cannot say which compile a graph came from, nor tell the story of compiles before it",
     ),
@@ -49,10 +48,16 @@ FEATURES = (
         "2.11",
         "2.15",
         (
-            "torch._dynamo.utils.record_pregraph_bytecode_enter",
-            "torch.autograd.profiler._is_profiler_enabled",  # that, from 2.15 on
+            f"{_CALLBACK} torch._dynamo.utils.{_MARK}",  # torch 2.11 has only the second
         ),
         "the counts of executed regions in `record`, and `contract`'s compile health",
+    ),
+    Feature(
+        "entry into compiled code without a graph",
+        "2.12",
+        "2.15",
+        (_CALLBACK,),
+        "regions and breaks of functions without a graph, in `record(operators=False)` and `contract`'s compile health",
     ),
     Feature(
         "Dynamo's bytecode",
@@ -150,16 +155,15 @@ _entry_lock = threading.Lock()
 
 
 def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None]:
-    """Call `seen(code)` where compiled code begins, before its graph runs; returns what ends that again.
+    """Call `seen(code)` where code that Dynamo made begins to run, on any thread; returns what ends that again.
 
-    Several may listen, and end in any order: threads that rehearse ranks do.
+    Several may listen, and end in any order: threads that rehearse ranks do. torch 2.11 shows only code that has a
+    graph: see `sees_every_region`.
     """
     hide_from_dynamo(seen.__code__)
     with _entry_lock:
-        if there(_ASKS_FIRST):
-            _listen_to_the_flag()
-        elif not _entry_seen:
-            _listen_to_the_mark()
+        if not _entry_seen:
+            _entry_undo.append(_listen_to_every_entry() if sees_every_region() else _listen_to_the_mark())
         _entry_seen.append(seen)
 
     def stop() -> None:
@@ -173,8 +177,34 @@ def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None
     return stop
 
 
-def _listen_to_the_mark() -> None:
-    """What compiled code calls first, profiler or not, up to the torch that asks for one before."""
+def sees_every_region() -> bool:
+    """Whether `on_region_entry` shows code without a graph, too: from torch 2.12 on."""
+    return there(_CALLBACK)
+
+
+def _listen_to_every_entry() -> Callable[[], None]:
+    """Through the callback of Dynamo's own debugger of bytecode, called right before any code that Dynamo made."""
+    frames = require("torch._C._dynamo.eval_frame")
+    before = frames.get_bytecode_debugger_callback()
+
+    def enter(code: types.CodeType) -> None:
+        for listener in tuple(_entry_seen):
+            listener(code)
+        if before is not None:
+            before(code)
+
+    hide_from_dynamo(enter.__code__)
+    frames.set_bytecode_debugger_callback(enter)
+
+    def undo() -> None:
+        if frames.get_bytecode_debugger_callback() is enter:
+            frames.set_bytecode_debugger_callback(before)
+
+    return undo
+
+
+def _listen_to_the_mark() -> Callable[[], None]:
+    """Through what compiled code calls before its graph, profiler or not."""
     utils = require("torch._dynamo.utils")
     original = require("torch._dynamo.utils.record_pregraph_bytecode_enter")
 
@@ -186,31 +216,17 @@ def _listen_to_the_mark() -> None:
 
     hide_from_dynamo(enter.__code__)
     setattr(utils, _MARK, enter)
-    _entry_undo.append(lambda: setattr(utils, _MARK, original))
+    return lambda: setattr(utils, _MARK, original)
 
 
-def _listen_to_the_flag() -> None:
-    """What compiled code of torch 2.15 reads first: whether a profiler is on. It gets the true answer.
-
-    It stays once there: a module that changes its type again could fail guards that were made meanwhile.
-    """
-    profiler = require("torch.autograd.profiler")
-    if hasattr(type(profiler), _FLAG):
-        return
-
-    def read(module: types.ModuleType) -> bool:
-        if _entry_seen:
-            code = sys._getframe(1).f_code
-            if _PROFILER in code.co_names:  # no other code has it by this name
-                for listener in tuple(_entry_seen):
-                    listener(code)
-        return bool(vars(module)[_FLAG])
-
-    def write(module: types.ModuleType, value: bool) -> None:
-        vars(module)[_FLAG] = value
-
-    hide_from_dynamo(read.__code__)
-    profiler.__class__ = type("ProfilerModule", (type(profiler),), {_FLAG: property(read, write)})
+def compile_id_of(code: types.CodeType) -> str:
+    """The id of the compile that made some code, while Dynamo holds that code for use; '' for any other code."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    original = getattr(module, "orig_code_map", {}).get(code)
+    if original is None:
+        return ""
+    held = require("torch._C._dynamo.eval_frame._debug_get_cache_entry_list")(original)
+    return next((str(entry.compile_id) for entry in held if entry.code is code), "")
 
 
 def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Callable[[], None]:

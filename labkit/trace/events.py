@@ -46,7 +46,7 @@ _OPAQUE = {
 
 @dataclass(slots=True)
 class Event:
-    """One tidy event. Times are nanoseconds since the epoch; `parent` is the index of the event it lies in, or -1."""
+    """One tidy event. Times are those of `RawEvent`; `parent` is the index of the event it lies in, or -1."""
 
     kind: str
     name: str

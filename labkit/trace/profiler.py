@@ -1,7 +1,8 @@
 """torch.profiler started and stopped by hand, and its raw events: names and integer times, nothing derived.
 
 `prof.events()` builds a tree of Python objects that takes seconds for thousands of events; the raw ones are read in
-milliseconds. Their times are nanoseconds since the epoch, so all processes of a machine share the clock.
+milliseconds. Kineto gives times since the epoch, and a system may set that clock while a program runs (NTP, or WSL2
+after a sleep). They are brought to `time.monotonic_ns()`, which nobody sets and which a machine's processes share.
 """
 
 from __future__ import annotations
@@ -9,20 +10,24 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from labkit import torch_compat
+from labkit.trace.clock import to_monotonic
 
 __all__ = ["BODY", "FORWARD", "Profile", "RawEvent", "collectives_end"]
 
 BODY = "labkit.record"  # the mark around everything that was recorded
+CLOCK = "labkit.clock"  # short marks at both ends, whose times are known on both clocks
 FORWARD = "labkit.forward"  # the mark around one forward
+_TICKS = 3  # at each end; the system may run something else in the middle of one
 
 
 @dataclass(frozen=True, slots=True)
 class RawEvent:
-    """One range as the profiler gives it: nanoseconds since the epoch, the thread or stream it ran on."""
+    """One range of the profiler: nanoseconds of `time.monotonic_ns()`, and the thread or stream it ran on."""
 
     name: str
     start: int
@@ -51,6 +56,7 @@ class Profile:
     def __init__(self, shapes: bool = False) -> None:
         self._shapes = shapes
         self._profiler: Any = None
+        self._ticks: dict[str, tuple[int, int]] = {}  # a mark's name: the monotonic clock before and after it
 
     def start(self) -> None:
         from torch.profiler import ProfilerActivity, profile
@@ -66,6 +72,7 @@ class Profile:
             activities.append(ProfilerActivity.CUDA)
         self._profiler = profile(activities=activities, record_shapes=self._shapes)
         self._profiler.start()
+        self._tick()
 
     def mark(self, name: str) -> Any:
         """A range with a name, as a context manager."""
@@ -73,6 +80,7 @@ class Profile:
 
     def stop(self) -> list[RawEvent]:
         """End the profiler and return what it saw, unordered."""
+        self._tick()
         if _on_gpu():
             import torch
 
@@ -87,7 +95,20 @@ class Profile:
                 raise
         finally:
             self._profiler = None
-        return [raw for event in found if (raw := _raw(event, self._shapes))]
+        marks = {
+            event.name(): event.start_ns() + event.duration_ns() // 2
+            for event in found
+            if event.name() in self._ticks
+        }
+        at = to_monotonic(marks, self._ticks)
+        return [raw for event in found if (raw := _raw(event, self._shapes, at)) and raw.name not in marks]
+
+    def _tick(self) -> None:
+        for _ in range(_TICKS):
+            name, before = f"{CLOCK} {len(self._ticks)}", time.monotonic_ns()
+            with self.mark(name):
+                pass
+            self._ticks[name] = (before, time.monotonic_ns())
 
 
 def collectives_end(limit: float = 5.0) -> bool:
@@ -125,9 +146,9 @@ def _on_gpu() -> bool:
 _CUDA_CALL = re.compile(r"cu(?:da)?[A-Z]\w*$")  # cudaLaunchKernel, cuLaunchKernelEx, cudaMemcpyAsync
 
 
-def _raw(event: Any, shapes: bool) -> RawEvent | None:
+def _raw(event: Any, shapes: bool, at: Callable[[int], int]) -> RawEvent | None:
     name, start = event.name(), event.start_ns()
-    end = start + event.duration_ns()
+    start, end = at(start), at(start + event.duration_ns())
     if "CPU" in str(event.device_type()):
         floating = bool(event.is_async())
         given = _shapes(event) if shapes else ""

@@ -28,7 +28,7 @@ _WORK = ("compiled", "op", "collective", "wait", "transfer", "region", "compile"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One piece of one forward: nanoseconds since the epoch, and the region and range it lies in."""
+    """One piece of one forward: nanoseconds as in `RawEvent`, and the region and range it lies in."""
 
     forward: int
     kind: str
