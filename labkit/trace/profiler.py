@@ -14,10 +14,11 @@ from typing import Any
 
 from labkit import torch_compat
 
-__all__ = ["BODY", "FORWARD", "Profile", "RawEvent", "collectives_end"]
+__all__ = ["BODY", "FORWARD", "STEP", "Profile", "RawEvent", "collectives_end"]
 
 BODY = "labkit.record"  # the mark around everything that was recorded
 FORWARD = "labkit.forward"  # the mark around one forward
+STEP = "labkit.step"  # the mark around more than a forward, such as a training step
 
 
 @dataclass(frozen=True, slots=True)
