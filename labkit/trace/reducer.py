@@ -43,9 +43,7 @@ def waits(main: Sequence[RawEvent], loose: Sequence[RawEvent]) -> tuple[list[Raw
     transfers = list(loose)
     for like, begin, gaps, told in _backwards(main):
         last = gaps[-1][1]
-        mine = [
-            i for i, t in enumerate(transfers) if t.name.startswith("gloo:") and begin <= t.start < last
-        ]
+        mine = [i for i, t in enumerate(transfers) if t.name.startswith("gloo:") and begin <= t.start < last]
         waited = []
         for start, end in gaps:
             under_way = [t.end for t in (transfers[i] for i in mine) if t.start < end and t.end > start]

@@ -190,9 +190,7 @@ def forward(
     groups = [ranks] if alike is None else [[rank for rank in ranks if rank in group] for group in alike]
     apart = (_difference(record, int(number), segments, group, origin) for group in groups if len(group) > 1)
     difference = next((found for found in apart if found is not None), None)
-    return Forward(
-        ranks, duration, segments, transfers, marks, counts, reasons, difference, on_gpu, unit
-    )
+    return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference, on_gpu, unit)
 
 
 def _in_ms(frame: pd.DataFrame, origin: float) -> pd.DataFrame:

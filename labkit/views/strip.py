@@ -21,6 +21,7 @@ GPU = (
 )
 IDS = " 1/0 in a bar: the region that Dynamo numbered so."
 MANY = 160  # segments a lane beyond which the whole forward alone cannot be read
+FEW = 30  # breaks a rank that are numbered in a lane however dense it is
 REASONS = 8
 PLACE = 4.4  # inches that a place in the code may take
 AXIS = 0.46  # inches that a time axis takes
@@ -41,7 +42,7 @@ def strip(
     Where `rec.step()` marked steps, it is one step, and the figure says so. `record` is what `labkit.record()` gives, of one rank, merged, or one a rank (its `segments`, `events` and `breaks`
     are read). `forward` is a number, or 'typical' for the one of median duration. `window` magnifies a piece under the
     whole forward: (start, end) in ms, 'block' for a typical block, 'difference' for the first place where ranks
-    differ, 'whole' for none; by default a block when the whole is too dense to read and the block at most two thirds of it. Transfers that run on other
+    differ, 'whole' for none; by default a block when the whole is too dense to read and a block at most half of it. Transfers that run on other
     threads stand as a thin lane below a rank's own, cut where that rank's forward begins and ends; a bar's height says its kind, as its colour does; breaks are
     numbered above it and listed with reason and place. `alike` are the groups within which ranks have to do the same,
     such as [[1, 2]] where rank 0 stays outside; by default all of them.
@@ -250,7 +251,7 @@ def _panel(
     left, width = LABEL + 0.15, sheet.width - LABEL - 0.45
     unit = "ms" if total >= 2 else "µs"
     lane = 0.32 if alone and piece is None else 0.2
-    detail = piece is None and (alone or run.densest <= MANY)
+    detail = piece is None and (run.densest <= MANY or len(run.breaks) <= FEW * len(run.ranks))
     whole = Lanes(run, 0.0, total, total, width, lane, detail, unit=unit)
     top = sheet.top
     ax = sheet.axes(left, width, whole.height)

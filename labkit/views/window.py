@@ -15,7 +15,7 @@ __all__ = ["Window", "block", "choose", "same_piece"]
 Window = tuple[float, float] | str | None
 Span = tuple[float, float]
 
-LEAST = 1.5  # a piece that would be magnified less is not worth a panel of its own
+LEAST = 2.0  # a piece that would be magnified less is not worth a panel of its own
 PIECE = 4  # collectives in a piece where no repeating pattern of regions says how long a block is
 WORDS = ("block", "difference", "whole")
 
