@@ -1,10 +1,10 @@
 """Where DDP waits for its gradients: its reducer does so in C++ at the end of a backward, and no range shows it.
 
-Each bucket's all-reduce is started by a hook inside the backward. When the last gradient is there, the reducer waits for
-the buckets one after another and copies each into the gradients (`Reducer::finalize_backward` in
+A hook inside the backward starts each bucket's all-reduce. When the last gradient is there, the reducer waits for the
+buckets one after another and copies each into the gradients (`Reducer::finalize_backward` in
 torch/csrc/distributed/c10d/reducer.cpp). It waits for a future, and gloo's thread completes that future before it ends
-its own range (`AsyncWork::finishWorkGloo` in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp). So on a busy machine the
-range of a transfer can end milliseconds after the program has gone on.
+its own range (`AsyncWork::finishWorkGloo` in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp). So on a busy machine
+the range of a transfer can end milliseconds after the program has gone on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FORWARD = "DistributedDataParallel.forward"
 def waits(main: Sequence[RawEvent], loose: Sequence[RawEvent]) -> tuple[list[RawEvent], list[RawEvent]]:
     """DDP's waits on the main thread as ranges of their own, and gloo's transfers, none ending after its wait did.
 
-    The reducer waits once for each bucket, between the last range of the backward and what it does with the last bucket.
-    So of the gaps there in which a transfer is under way, as many are waits as there are transfers: the longest. A
-    transfer of that backward that ends after the last gap is cut there. Where the reducer does nothing with a bucket,
-    the wait reaches to the end of the last transfer, or to what the program does next. Without DDP in the profile
-    nothing is known: then there is no wait, and `loose` comes back as it was.
+    The reducer waits once for each bucket, between the last range of the backward and what it does with the last
+    bucket. So of the gaps there in which a transfer is under way, as many are waits as there are transfers: the
+    longest ones. A transfer of that backward that ends after the last gap is cut there. Where the reducer does
+    nothing with a bucket, the wait reaches to the end of the last transfer, or to what the program does next.
+    Without DDP in the profile nothing is known: then there is no wait, and `loose` comes back as it was.
 
     >>> main = [RawEvent(FORWARD, 0, 5, 1), RawEvent(AUTOGRAD, 5, 10, 1), RawEvent("c10d::allreduce_", 6, 8, 1)]
     >>> found, cut = waits([*main, RawEvent(COPY, 30, 31, 1)], [RawEvent("gloo:all_reduce", 7, 40, 2, floating=True)])

@@ -39,13 +39,14 @@ def strip(
 ) -> Figure:
     """Draw one forward, a lane per rank on one shared time axis: compute, collectives, lookups, entries, gaps, breaks.
 
-    Where `rec.step()` marked steps, it is one step, and the figure says so. `record` is what `labkit.record()` gives, of one rank, merged, or one a rank (its `segments`, `events` and `breaks`
-    are read). `forward` is a number, or 'typical' for the one of median duration. `window` magnifies a piece under the
-    whole forward: (start, end) in ms, 'block' for a typical block, 'difference' for the first place where ranks
-    differ, 'whole' for none; by default a block when the whole is too dense to read and a block at most half of it. Transfers that run on other
-    threads stand as a thin lane below a rank's own, cut where that rank's forward begins and ends; a bar's height says its kind, as its colour does; breaks are
-    numbered above it and listed with reason and place. `alike` are the groups within which ranks have to do the same,
-    such as [[1, 2]] where rank 0 stays outside; by default all of them.
+    `record` is what `labkit.record()` gives, of one rank, merged, or one a rank (its `segments`, `events` and `breaks`
+    are read). Where `rec.step()` marked steps, it is one step, and the figure says so. `forward` is a number, or
+    'typical' for the one of median duration. `window` magnifies a piece under the whole forward: (start, end) in ms,
+    'block' for a typical block, 'difference' for the first place where ranks differ, 'whole' for none; by default a
+    block when the whole is too dense to read and a block at most half of it. Transfers that run on other threads stand
+    as a thin lane below a rank's own, cut where that rank's forward begins and ends; a bar's height says its kind, as
+    its colour does; breaks are numbered above it and listed with reason and place. `alike` are the groups within which
+    ranks have to do the same, such as [[1, 2]] where rank 0 stays outside; by default all of them.
 
     Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
 
