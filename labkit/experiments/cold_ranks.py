@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.experiments import cold_program
+from labkit.torch_compat import CPU_CHECK
 
 MACHINE, EAGER, COLD, DISK, ARTIFACTS = "this machine", "eager", "cold", "second process", "cache artifacts"
 BUILD, AOT, AOTI = "built ahead", "AOT-precompiled", "AOTInductor"
@@ -29,18 +30,20 @@ FORMS = {
     BLOCKS: "empty caches, each block compiled on its own",
     NESTED: "empty caches, the blocks marked as nested regions",
 }
-LOAD, DYNAMO, AUTOGRAD, INDUCTOR, CPP = (
+LOAD, DYNAMO, AUTOGRAD, INDUCTOR, CHECK, CPP = (
     "find and load",
     "Dynamo",
     "AOTAutograd",
     "Inductor",
+    "CPU instruction check",
     "build and load C++",
 )
 RUN, SHIP = "run, or wait for a peer", "ship"
-PHASES = (LOAD, DYNAMO, AUTOGRAD, INDUCTOR, CPP, SHIP, RUN)
+PHASES = (LOAD, DYNAMO, AUTOGRAD, INDUCTOR, CHECK, CPP, SHIP, RUN)
 # the beginning of an event's name, and the phase that it is time of; another name is time of what it lies in
 NAMES = (
     (LOAD, "inductor_codecache_torch_key CacheBase AOTAutogradCache FxGraphCache TritonBundler PyCodeCache"),
+    (CHECK, CPU_CHECK),
     (CPP, "compile_file async_compile.wait CppCodeCache CppWrapperCodeCache"),
     (DYNAMO, "dynamo entire_frame_compile compile_attempt bytecode_tracing build_guards"),
     (AUTOGRAD, "backend_compile create_aot_dispatcher_function aot_collect_metadata"),

@@ -75,6 +75,7 @@ def run(
     if unknown:
         raise ValueError(f"reduces names form {min(unknown)!r}: there is {', '.join(forms)}")
     forms |= reduces or {}
+    forms[trap_ranks.WAITED] = trap_ranks.waited(forms[FUNCTIONAL])
     arguments = (config, chosen, nbytes, rounds, forms, patience)
     runs = {ranks.label: ranks.run(trap_ranks.measure, *arguments, True, talk, timeout=timeout)}
     more = _others(ranks) if also is None else tuple(also)
@@ -92,7 +93,7 @@ def run(
         "patience_s": patience,
         "model": {"blocks": blocks, "dim": config.dim, "heads": config.heads, "tokens": config.tokens},
     }
-    return _report(runs, ranks.label, provenance(**settings))
+    return _report(runs, ranks.label, provenance(**settings), config.collectives)
 
 
 def parse_sizes(sizes: str | Sequence[int]) -> tuple[int, ...]:
@@ -137,8 +138,10 @@ def _others(ranks: Ranks) -> tuple[str, ...]:
     return tuple(name for name in ("shm", "gloo") if name != ranks.backend)
 
 
-def _report(runs: dict[str, PerRank[dict[str, Any]]], label: str, settings: dict[str, Any]) -> Report:
-    made = trap_tables.tables(runs)
+def _report(
+    runs: dict[str, PerRank[dict[str, Any]]], label: str, settings: dict[str, Any], collectives: int
+) -> Report:
+    made = trap_tables.tables(runs, collectives)
     made["source"], made["issue"] = reference.load("scope_runs"), reference.load("issue_138773")
     verdicts = trap_tables.model_verdicts(runs)
     return Report(

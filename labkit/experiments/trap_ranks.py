@@ -15,11 +15,13 @@ SMALL = 64 * 1024  # bytes up to which one call is too short to be timed alone
 REPEATS = 5  # calls a sample of a small one
 LARGE = 1 << 20  # bytes above which rounds are fewer, and waiting for async_op=True is left out
 FEW = 8  # rounds of a large one: fewer give an interval without ends
+WAITED = "functional, waited for"
 STEPS = {
     "in place": "dist.all_reduce",
     "bare operator": "+ allocation, copy, wait",
     "wrapper": "+ Python wrapper, AsyncCollectiveTensor",
     "registered": "+ autograd registration",
+    "used": "+ AsyncCollectiveTensor's first use",
     "recorded": "+ a gradient recorded",
 }
 _OPERATION = re.compile(r"(?!profiler::|autograd::|torch::)\w+::[\w.]+")
@@ -203,13 +205,27 @@ def _model(
 # --- where the time of one call goes ---
 
 
-def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
-    """A small all-reduce in five forms, each with one cost more than the one before; seconds a call."""
+def waited(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """A functional all-reduce that waits for its result at once, so that no asynchronous tensor is left to be used."""
+
+    def reduce_and_wait(x: Any) -> Any:
+        y = reduce(x)
+        return y.wait() if hasattr(y, "wait") else y
+
+    return reduce_and_wait
+
+
+def layers(where: Any) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """A small all-reduce and an addition to its result, each form with one cost more than the one before.
+
+    By step: the mode to call it in, and the call. The addition is the same in all of them. In `used` and `recorded` it
+    gets the asynchronous tensor itself, as a program's next operation does: its `__torch_dispatch__` is called, in
+    Python, which waits, unwraps and calls the addition again.
+    """
     import torch
     import torch.distributed as dist
 
     from labkit import torch_compat
-    from labkit.timing import interleave
 
     x = torch.zeros(16, 128, device=where)
     tracked = torch.zeros(16, 128, device=where, requires_grad=True)
@@ -218,14 +234,27 @@ def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
     reduce, wait = torch_compat.functional_op("all_reduce"), torch_compat.functional_op("wait_tensor")
     funcol = torch_compat.funcol
 
+    def in_place() -> Any:
+        dist.all_reduce(x)
+        return x + 1
+
     # inference mode takes the autograd keys off the dispatcher's way, and what is registered there with them
-    pieces: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "in place": (torch.inference_mode, lambda: dist.all_reduce(x)),
-        "bare operator": (torch.inference_mode, lambda: wait(reduce(x, "sum", name))),
-        "wrapper": (torch.inference_mode, lambda: funcol.all_reduce(x, "sum", world).wait()),
-        "registered": (torch.no_grad, lambda: funcol.all_reduce(x, "sum", world).wait()),
-        "recorded": (torch.enable_grad, lambda: funcol.all_reduce(tracked, "sum", world).wait()),
+    return {
+        "in place": (torch.inference_mode, in_place),
+        "bare operator": (torch.inference_mode, lambda: wait(reduce(x, "sum", name)) + 1),
+        "wrapper": (torch.inference_mode, lambda: funcol.all_reduce(x, "sum", world).wait() + 1),
+        "registered": (torch.no_grad, lambda: funcol.all_reduce(x, "sum", world).wait() + 1),
+        "used": (torch.no_grad, lambda: funcol.all_reduce(x, "sum", world) + 1),
+        "recorded": (torch.enable_grad, lambda: funcol.all_reduce(tracked, "sum", world) + 1),
     }
+
+
+def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
+    """Seconds a call of each layer of a small all-reduce, in interleaved rounds."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.timing import interleave
 
     def repeated(mode: Callable[[], Any], piece: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> None:
@@ -237,7 +266,7 @@ def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
 
         return run
 
-    runs = {step: repeated(*how) for step, how in pieces.items()}
+    runs = {step: repeated(*how) for step, how in layers(where).items()}
     runs[AGAIN] = runs["in place"]
     taken = interleave(runs, max(rounds, 20), 3, dist.barrier)
     return {step: tuple(s / REPEATS for s in found.samples) for step, found in taken.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.calls import AGAIN, ASYNC, FUNCTIONAL, IN_PLACE
-from labkit.experiments.trap_ranks import STEPS
+from labkit.experiments.trap_ranks import STEPS, WAITED
 from labkit.report import PerRank
 from labkit.timing import Measurement, Verdict, compare, noise_floor, slowest
 
@@ -31,8 +31,8 @@ def size_label(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def tables(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Every table of the report, the summary of the model first."""
+def tables(runs: Runs, collectives: int) -> dict[str, pd.DataFrame]:
+    """Every table of the report, the summary of the model first. collectives: of a forward of the model."""
     import pandas as pd
 
     found = {
@@ -51,6 +51,7 @@ def tables(runs: Runs) -> dict[str, pd.DataFrame]:
         ]
     )
     found["ladder"] = _ladder(runs)
+    found["extra"] = _extra(runs, found["ladder"], collectives)
     found["breakdown"] = _flat(runs, "breakdown")
     found["device"] = _flat(runs, "device")
     return found
@@ -218,3 +219,39 @@ def _ladder(runs: Runs) -> pd.DataFrame:
             )
             before = now
     return pd.DataFrame(rows)
+
+
+def _extra(runs: Runs, ladder: pd.DataFrame, collectives: int) -> pd.DataFrame:
+    """What a functional forward of the model takes more than one in place, in ms, and how much of it is explained.
+
+    `calls` is what the ladder's layers add to one call, up to its first use, times the calls of a forward. `first
+    use` is measured in the model: the results used as they come, against results waited for at once. `rest` is
+    `extra` less `calls`: what the calls of a model cost more than the same small call in a loop.
+    """
+    import pandas as pd
+
+    rows = []
+    for evidence, per_rank in runs.items():
+        taken = _model(per_rank, evidence)
+        steps = ladder[ladder["evidence"] == evidence].set_index("step")["us"]
+        calls = collectives * (steps[STEPS["used"]] - steps[STEPS["in place"]]) / 1e3
+        extra = _differences(taken[FUNCTIONAL], taken[IN_PLACE])
+        parts = {
+            "extra": extra,
+            "calls": {"ms": calls},
+            "rest": {"ms": extra["ms"] - calls},
+            "first use": _differences(taken[FUNCTIONAL], taken[WAITED]),
+        }
+        rows += [
+            {"evidence": evidence, "part": part, "collectives": collectives, **row}
+            for part, row in parts.items()
+        ]
+    return pd.DataFrame(rows)
+
+
+def _differences(a: Measurement, b: Measurement) -> dict[str, float]:
+    """How much longer a took than b, round by round, in ms: median, p10 and p90."""
+    import pandas as pd
+
+    more = pd.Series([(one - other) * 1e3 for one, other in zip(a.samples, b.samples, strict=True)])
+    return {"ms": more.median(), "p10_ms": more.quantile(0.1), "p90_ms": more.quantile(0.9)}

@@ -15,7 +15,7 @@ from labkit.graphs import tables
 from labkit.graphs.differences import Difference, first_difference
 from labkit.graphs.frame import Frames
 from labkit.graphs.frame import together as all_together
-from labkit.trace.events import point_to_point
+from labkit.trace.events import marked, point_to_point
 
 __all__ = ["Record", "merge"]
 
@@ -44,7 +44,7 @@ class Record:
         clock: str = "",
     ) -> None:
         self._tables = found
-        self._mark: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+        self._mark: Callable[[str], contextlib.AbstractContextManager[None]] | None = None
         self.origin_ns = origin_ns
         self.clock = clock
         self.label = label
@@ -56,11 +56,23 @@ class Record:
     def forward(self) -> contextlib.AbstractContextManager[None]:
         """Mark one forward: `with rec.forward(): model(x)`. Without marks the whole block counts as one.
 
-        Raises ValueError outside the record's block, and inside another mark.
+        Raises ValueError outside the record's block, inside another mark, and where steps are marked.
         """
+        return self._marked("forward")
+
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """Mark one step that is more than a forward, such as forward, backward and optimizer of a training step.
+
+        It is counted and numbered as a forward is (tables call it `forward`); figures and texts call it a step.
+
+        Raises ValueError outside the record's block, inside another mark, and where forwards are marked.
+        """
+        return self._marked("step")
+
+    def _marked(self, kind: str) -> contextlib.AbstractContextManager[None]:
         if self._mark is None:
-            raise ValueError("rec.forward() marks a forward inside the `with labkit.record() as rec:` block")
-        return self._mark()
+            raise ValueError(f"rec.{kind}() marks a {kind} inside the `with labkit.record() as rec:` block")
+        return self._mark(kind)
 
     # --- its tables ---
 
@@ -265,13 +277,13 @@ class Record:
         if self._tables is None:
             return "Record(open)"
         said: dict[str, list[int]] = {}
+        unit = marked(self.events["name"])
         for row in self.counts().to_dict("records"):
-            forwards = f"{row['forwards']} forward" + ("s" if row["forwards"] != 1 else "")
             cut = (
                 f" ({row['backend_graphs']} for the backend)" if row["backend_graphs"] > row["graphs"] else ""
             )
             text = (
-                f"{forwards}, each with {_n(row['regions'], 'region')}, {_n(row['breaks'], 'break')}"
+                f"{_n(row['forwards'], unit)}, each with {_n(row['regions'], 'region')}, {_n(row['breaks'], 'break')}"
                 f" ({_n(row['at_collective'])} at a collective), {_n(row['collectives'], 'collective')};"
                 f" {_n(row['graphs'], 'graph')}{cut}, {_n(row['recompiles'], 'recompile')}"
             )

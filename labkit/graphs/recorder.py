@@ -11,7 +11,7 @@ from typing import Any
 from labkit.graphs.build import build
 from labkit.graphs.record import Record
 from labkit.graphs.watch import install
-from labkit.trace.profiler import BODY, FORWARD, Profile
+from labkit.trace.profiler import BODY, FORWARD, STEP, Profile
 from labkit.trace.regions import Regions, beside
 
 __all__ = ["record"]
@@ -88,15 +88,20 @@ def _fill(rec: Record, done: Record) -> None:
 
 
 def _marks(profile: Profile | Regions) -> Any:
-    """`rec.forward()` of one record: marks that do not nest."""
+    """`rec.forward()` and `rec.step()` of one record: marks of one kind, which do not nest."""
     inside = threading.Lock()
+    kinds: list[str] = []
 
     @contextlib.contextmanager
-    def mark() -> Iterator[None]:
+    def mark(kind: str) -> Iterator[None]:
         if not inside.acquire(blocking=False):
-            raise ValueError("rec.forward() is already open: forwards do not nest")
+            raise ValueError("a mark is already open: rec.forward() and rec.step() do not nest")
         try:
-            with profile.mark(FORWARD):
+            name = {"forward": FORWARD, "step": STEP}[kind]
+            kinds.append(kind)
+            if kinds[0] != kind:
+                raise ValueError(f"this record marks {kinds[0]}s: rec.forward() and rec.step() do not mix")
+            with profile.mark(name):
                 yield
         finally:
             inside.release()

@@ -16,6 +16,7 @@ from labkit.torch_compat.backends import (
     only_written,
 )
 from labkit.torch_compat.cold import (
+    CPU_CHECK,
     cache_counters,
     compile_events,
     has_cpp_compiler,
@@ -128,7 +129,7 @@ __all__ = [
     "cuda_sleep",
     "pretend_streams", "pretend_h100", "stated_hardware", "pretend_version",
     "compiling_together", "compiler_collectives_on_cpu",
-    "no_compile_caches", "cache_counters", "has_cpp_compiler", "compile_events", "probe_cpu",
+    "no_compile_caches", "cache_counters", "has_cpp_compiler", "compile_events", "CPU_CHECK", "probe_cpu",
     "save_artifacts", "load_artifacts", "precompile", "load_precompiled", "package", "load_package",
     "remote_caches",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,7 +33,11 @@ FEATURES = (
         "Inductor's C++ compiler",
         "2.11",
         "2.15",
-        ("torch._inductor.cpp_builder.get_cpp_compiler", "torch._inductor.cpu_vec_isa.valid_vec_isa_list"),
+        (
+            "torch._inductor.cpp_builder.get_cpp_compiler",
+            "torch._inductor.cpu_vec_isa.valid_vec_isa_list",
+            "torch._inductor.cpu_vec_isa.VecISA.check_build",
+        ),
         "Inductor in `labkit run cold`",
     ),
     Feature(
@@ -98,14 +103,21 @@ def has_cpp_compiler() -> bool:
         return False
 
 
+CPU_CHECK = "VecISA.check_build"  # the name of labkit's own event, see compile_events
+
+
 @contextlib.contextmanager
 def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
     """A context whose list gets (seconds since the epoch, 'B' or 'E', name, thread) of torch's own compile phases.
 
-    They are what `dynamo_timed` writes into the structured trace as 'chromium_event'
-    (torch/_dynamo/utils.py, ChromiumEventLogger); the thread is the one that reports it.
+    They are what `dynamo_timed` writes into the structured trace as 'chromium_event' (torch/_dynamo/utils.py,
+    ChromiumEventLogger); the thread is the one that reports it. One event is added, `CPU_CHECK`: Inductor's check
+    whether a vector instruction set works here, which loads a small library in a child process
+    (`VecISA.check_build` in torch/_inductor/cpu_vec_isa.py). torch counts it as code generation.
     """
     import threading
+
+    import torch
 
     logger, seen = trace_logger(), []  # type: tuple[logging.Logger, list[tuple[float, str, str, int]]]
 
@@ -119,13 +131,29 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
                 seen.append((said["ts"] / 1e6, said["ph"], said["name"], threading.get_ident()))
 
     require("torch._dynamo.utils.ChromiumEventLogger")
+    isa = require("torch._inductor.cpu_vec_isa.VecISA")
+    check = getattr(isa, "check_build", None)
+    if check is None:
+        raise UnsupportedTorch(
+            f"torch {torch.__version__} has no torch._inductor.cpu_vec_isa.VecISA.check_build"
+        )
+
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        seen.append((time.time(), "B", CPU_CHECK, threading.get_ident()))
+        try:
+            return check(*arguments, **keywords)
+        finally:
+            seen.append((time.time(), "E", CPU_CHECK, threading.get_ident()))
+
     listener, level, passed_on = Listener(logging.DEBUG), logger.level, logger.propagate
     logger.addHandler(listener)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
+    isa.check_build = checked
     try:
         yield seen
     finally:
+        isa.check_build = check
         logger.removeHandler(listener)
         logger.setLevel(level)
         logger.propagate = passed_on

@@ -14,15 +14,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from labkit.trace.profiler import BODY, FORWARD, RawEvent
+from labkit.trace import reducer
+from labkit.trace.profiler import BODY, FORWARD, STEP, RawEvent
 
-__all__ = ["Event", "collective_op", "point_to_point", "tidy"]
+__all__ = ["Event", "collective_op", "marked", "point_to_point", "tidy"]
 
 REGION = "Torch-Compiled Region: "
 LOOKUP = "TorchDynamo Cache Lookup"
 ENTRY = ("Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
 COMPILED = "## Call CompiledFxGraph"
 COMPILING = ("dynamo", " (dynamo_timed)")
+MARKS = (FORWARD, STEP)
 
 _COLLECTIVE = re.compile(r"^(c10d|_?c10d_functional|_c10d_functional_autograd|shm)::?(\w+)$")
 _BACKEND = re.compile(r"^(gloo|nccl|mpi|ucc|xccl):(\w+)$")
@@ -79,6 +81,15 @@ def point_to_point(name: str) -> bool:
     return collective_op(name) in ("send", "recv", "recv_any_source")
 
 
+def marked(names: Iterable[str]) -> str:
+    """What the marks among these events' names are about: 'step', or 'forward', also where nothing was marked.
+
+    >>> marked(["aten::mm", "labkit.step"]), marked(["aten::mm"])
+    ('step', 'forward')
+    """
+    return "step" if STEP in set(names) else "forward"
+
+
 _SPELLING = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
@@ -107,8 +118,10 @@ def classify(name: str, on_main: bool = True, floating: bool = False) -> str:
         return "compiled"
     if name == COMPILING[0] or name.endswith(COMPILING[1]):
         return "compile"
-    if name in (BODY, FORWARD):
+    if name in (BODY, *MARKS):
         return "forward"
+    if name == reducer.WAIT:
+        return "wait"
     if _GPU_WAIT.match(name):  # the device is at work meanwhile
         return "op"
     if _BACKEND.match(name):
@@ -130,7 +143,7 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     nested ranges of one call the outermost stays. Whatever runs inside a compiled graph is part of it, except for
     collectives and waits. What a GPU does belongs to the forward that launched it, however late it starts. A blocking
     collective reaches to the end of its transfer: the range that torch gives it ends when the transfer is queued, and
-    the waiting that follows has none.
+    the waiting that follows has none. DDP's waiting for its gradients gets a range, see `labkit.trace.reducer`.
     """
     host: dict[int, list[RawEvent]] = {}
     device: list[RawEvent] = []
@@ -148,6 +161,8 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     # torch puts a call to CUDA that no operator made on the thread that ends the profile: gloo's waits, too
     system = next(e.system for e in host[main] if e.name == BODY)
     host[main] = [e for e in host[main] if e.system == system or not _GPU_WAIT.match(e.name)]
+    waits, loose = reducer.waits(host[main], loose)
+    host[main] = [*host[main], *waits]
     names = _thread_names(host, loose, main)
     marks = _marks(host[main])
     found: list[Event] = []
@@ -174,7 +189,7 @@ def _body(events: Sequence[RawEvent]) -> tuple[int, int]:
 
 
 def _marks(events: Sequence[RawEvent]) -> list[tuple[int, int]]:
-    return sorted((e.start, e.end) for e in events if e.name == FORWARD)
+    return sorted((e.start, e.end) for e in events if e.name in MARKS)
 
 
 def _thread_names(host: dict[int, list[RawEvent]], loose: list[RawEvent], main: int) -> dict[int, str]:

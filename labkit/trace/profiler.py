@@ -17,11 +17,12 @@ from typing import Any
 from labkit import torch_compat
 from labkit.trace.clock import to_monotonic
 
-__all__ = ["BODY", "FORWARD", "Profile", "RawEvent", "collectives_end"]
+__all__ = ["BODY", "FORWARD", "STEP", "Profile", "RawEvent", "collectives_end"]
 
 BODY = "labkit.record"  # the mark around everything that was recorded
 CLOCK = "labkit.clock"  # short marks at both ends, whose times are known on both clocks
 FORWARD = "labkit.forward"  # the mark around one forward
+STEP = "labkit.step"  # the mark around more than a forward, such as a training step
 _TICKS = 3  # at each end; the system may run something else in the middle of one
 
 

@@ -23,6 +23,7 @@ LOOKS = {
     "Dynamo": ("#0072B2", None),
     "AOTAutograd": ("#CC79A7", None),
     "Inductor": ("#009E73", None),
+    "CPU instruction check": ("#E69F00", "xxx"),
     "build and load C++": ("#D55E00", "///"),
     "ship": ("#000000", None),
     "run, or wait for a peer": ("#E3E3E3", "..."),

@@ -195,10 +195,26 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
         ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
         ax.set_xlabel("us a call, median, slowest rank", labelpad=1)
         sheet.top += 0.42
+        if total := _added_up(report, name):
+            sheet.text(total, left=0.2, color=style.QUIET)
+            sheet.top += 0.05
         said = ", ".join(f"{row['step']} {row['us']:.0f}" for row in rows)
-        sheet.say(f"{name}, us a call: {said}")
+        sheet.say(f"{name}, us a call: {said}", total)
     sheet.legend([(f"than the step before: {w}", _patch(c)) for w, c in OUTCOMES.items()])
     return sheet.finish(label)
+
+
+def _added_up(report: Any, evidence: str) -> str:
+    """What the layers of one call come to in the model's forward, against what its functional forward takes more."""
+    if "extra" not in report.tables:
+        return ""
+    extra = table(report, "extra", ["evidence", "part", "ms", "collectives"])
+    extra = extra[extra["evidence"] == evidence].set_index("part")
+    ms = extra["ms"]
+    return (
+        f"{extra['collectives'].iloc[0]} such calls, up to the first use: {ms['calls']:+.1f} ms. The model's forward: "
+        f"{ms['extra']:+.1f} ms, {ms['first use']:+.1f} of them at first uses. Not explained: {ms['rest']:+.1f} ms."
+    )
 
 
 def _patch(colour: str) -> Callable[[Axes, float, float], Any]:

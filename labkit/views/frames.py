@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.trace.events import marked
 from labkit.views import steps
 from labkit.views.steps import Difference, Reason
 
@@ -22,10 +23,11 @@ OVERHEAD = ("lookup", "entry", "python")  # neither compute nor communication
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward of a record, ready to draw. Times are ms from its start on the earliest rank.
+    """One forward (or step) of a record, ready to draw. Times are ms from its start on the earliest rank.
 
     `segments` and `transfers` have rank, kind, start, end (ms), compile_id and name; `breaks` has rank, at (ms) and
-    number; `counts` has regions, breaks and collectives by rank, and at_collective where that is known.
+    number; `counts` has regions, breaks and collectives by rank, and at_collective where that is known. A transfer is
+    cut where its own rank's forward begins and ends.
     """
 
     ranks: list[int]
@@ -38,6 +40,8 @@ class Forward:
     difference: Difference | None = None
     # kernels and copies were recorded, so the host's lanes are not all there is
     on_gpu: bool = False
+    # what was marked: 'forward' or 'step'
+    unit: str = "forward"
 
     @property
     def empty(self) -> bool:
@@ -149,33 +153,34 @@ def forward(
         )
         return Forward([], 0.0, nothing, nothing, nothing, nothing)
     recorded = sorted(int(n) for n in set(segments["forward"]))
+    events = table_of(record, "events")
+    if events is not None and len(events):
+        events = need(events, EVENTS, "events")
+    else:
+        events = None
+    unit = "forward" if events is None else marked(events["name"])
     if number == "typical":
         number = _typical(segments)
     if number not in recorded:
-        raise ValueError(f"forward {number} was not recorded: there are {', '.join(map(str, recorded))}")
+        raise ValueError(f"{unit} {number} was not recorded: there are {', '.join(map(str, recorded))}")
     segments = segments[segments["forward"] == number]
     there_are = sorted(int(rank) for rank in set(segments["rank"]))
     ranks = there_are if ranks is None else list(ranks)
     unknown = [rank for rank in ranks if rank not in there_are]
     if unknown or not ranks:
         said = f"rank {unknown[0]} was not recorded" if unknown else "no rank to draw"
-        raise ValueError(f"{said}: forward {number} has ranks {', '.join(map(str, there_are))}")
+        raise ValueError(f"{said}: {unit} {number} has ranks {', '.join(map(str, there_are))}")
 
     segments = segments[segments["rank"].isin(ranks)]
     origin = float(segments["start_us"].min())
     segments = _in_ms(segments, origin)
     duration = float(segments["end"].max())
-    transfers, events, on_gpu = segments.iloc[:0], table_of(record, "events"), False
-    if events is not None and len(events):
-        events = need(events, EVENTS, "events")
+    transfers, on_gpu = segments.iloc[:0], False
+    if events is not None:
         events = _in_ms(events[events["rank"].isin(ranks)], origin)
-        # a transfer may start in one forward and end after it: take what lies in this one's time
-        moved = events[(events["kind"] == "transfer") & (events["thread"] != "main")]
-        transfers = moved[(moved["end"] > 0) & (moved["start"] < duration)]
+        transfers = _during(segments, events[(events["kind"] == "transfer") & (events["thread"] != "main")])
         on_gpu = bool(events["thread"].str.startswith("stream ").any())
         events = events[events["forward"] == number]
-    else:
-        events = None
     breaks = table_of(record, "breaks")
     if breaks is not None and len(breaks):
         breaks = need(breaks, BREAKS, "breaks")
@@ -185,12 +190,20 @@ def forward(
     groups = [ranks] if alike is None else [[rank for rank in ranks if rank in group] for group in alike]
     apart = (_difference(record, int(number), segments, group, origin) for group in groups if len(group) > 1)
     difference = next((found for found in apart if found is not None), None)
-    return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference, on_gpu)
+    return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference, on_gpu, unit)
 
 
 def _in_ms(frame: pd.DataFrame, origin: float) -> pd.DataFrame:
     out = frame.assign(start=(frame["start_us"] - origin) / 1e3, end=(frame["end_us"] - origin) / 1e3)
     return out.sort_values(["rank", "start"], kind="stable").reset_index(drop=True)
+
+
+def _during(segments: pd.DataFrame, transfers: pd.DataFrame) -> pd.DataFrame:
+    """The parts of transfers that lie in their own rank's forward: it may begin before one ends, or end before it."""
+    ranks = segments.groupby("rank")
+    begin, end = (transfers["rank"].map(edge) for edge in (ranks["start"].min(), ranks["end"].max()))
+    cut = transfers.assign(start=transfers["start"].clip(lower=begin), end=transfers["end"].clip(upper=end))
+    return cut[cut["start"] < cut["end"]]
 
 
 def _typical(segments: pd.DataFrame) -> int:

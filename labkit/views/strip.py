@@ -9,7 +9,7 @@ from typing import Any
 from labkit.views import frames, style
 from labkit.views.frames import Forward
 from labkit.views.lanes import LABEL, Lanes, draw_number, key_entries
-from labkit.views.steps import Reason
+from labkit.views.steps import Reason, collectives
 from labkit.views.style import Figure, Sheet, styled
 from labkit.views.window import Span, Window, choose, same_piece
 
@@ -21,6 +21,7 @@ GPU = (
 )
 IDS = " 1/0 in a bar: the region that Dynamo numbered so."
 MANY = 160  # segments a lane beyond which the whole forward alone cannot be read
+FEW = 30  # breaks a rank that are numbered in a lane however dense it is
 REASONS = 8
 PLACE = 4.4  # inches that a place in the code may take
 AXIS = 0.46  # inches that a time axis takes
@@ -39,12 +40,13 @@ def strip(
     """Draw one forward, a lane per rank on one shared time axis: compute, collectives, lookups, entries, gaps, breaks.
 
     `record` is what `labkit.record()` gives, of one rank, merged, or one a rank (its `segments`, `events` and `breaks`
-    are read). `forward` is a number, or 'typical' for the one of median duration. `window` magnifies a piece under the
-    whole forward: (start, end) in ms, 'block' for a typical block, 'difference' for the first place where ranks
-    differ, 'whole' for none; by default a block when the whole is too dense to read. Transfers that run on other
-    threads stand as a thin lane below a rank's own; a bar's height says its kind, as its colour does; breaks are
-    numbered above it and listed with reason and place. `alike` are the groups within which ranks have to do the same,
-    such as [[1, 2]] where rank 0 stays outside; by default all of them.
+    are read). Where `rec.step()` marked steps, it is one step, and the figure says so. `forward` is a number, or
+    'typical' for the one of median duration. `window` magnifies a piece under the whole forward: (start, end) in ms,
+    'block' for a typical block, 'difference' for the first place where ranks differ, 'whole' for none; by default a
+    block when the whole is too dense to read and a block at most half of it. Transfers that run on other threads stand
+    as a thin lane below a rank's own, cut where that rank's forward begins and ends; a bar's height says its kind, as
+    its colour does; breaks are numbered above it and listed with reason and place. `alike` are the groups within which
+    ranks have to do the same, such as [[1, 2]] where rank 0 stays outside; by default all of them.
 
     Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
 
@@ -134,7 +136,7 @@ def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None 
         return NOTHING
     lines = [f"rank {rank}: {_line(run, rank)}" for rank in run.ranks]
     if run.difference:
-        lines.append(f"first difference between ranks, step {run.difference.index}: {run.difference.text}")
+        lines.append(f"first difference between ranks, {_place(run)}: {run.difference.text}")
     return "\n".join(lines)
 
 
@@ -189,14 +191,24 @@ def finding(run: Forward) -> str:
     n = run.counts.max()
     if run.difference is not None:
         ranks = " and ".join(map(str, run.ranks)) if len(run.ranks) == 2 else f"{len(run.ranks)} ranks"
-        return f"Ranks {ranks} part ways at step {run.difference.index} of this forward"
+        return f"Ranks {ranks} part ways at {_place(run)} of this {run.unit}"
     if not n.regions:
-        return f"Eager: {plural(n.collectives, 'collective')} and no compiled region in one forward"
+        return f"Eager: {plural(n.collectives, 'collective')} and no compiled region in one {run.unit}"
     regions = plural(n.regions, "compiled region")
     if not n.breaks:
-        return f"{regions} with {plural(n.collectives, 'collective')} inside one forward, and no graph break"
+        calls = collectives(run.segments)
+        said = plural(n.collectives, "collective")
+        if (calls["compile_id"] != "").all():
+            return f"{regions} with {said} inside one {run.unit}, and no graph break"
+        return f"One {run.unit} has {regions}, {said} and no graph break"
     at = f", {n.at_collective} of them at a collective" if n.get("at_collective", 0) else ""
-    return f"One forward fell into {regions} at {plural(n.breaks, 'graph break')}{at}"
+    return f"One {run.unit} fell into {regions} at {plural(n.breaks, 'graph break')}{at}"
+
+
+def _place(run: Forward) -> str:
+    """Where ranks part: a number in the list of what they did, which is no step of a training loop."""
+    assert run.difference is not None
+    return f"{'step' if run.unit == 'forward' else 'event'} {run.difference.index}"
 
 
 def comparison(runs: Mapping[str, Forward]) -> str:
@@ -207,7 +219,8 @@ def comparison(runs: Mapping[str, Forward]) -> str:
         parts.append(
             f"{plural(n, 'compiled region') if not parts else n or 'none'} in {style.short_name(name)}"
         )
-    return f"The same forward: {', '.join(parts)}"
+    units = {run.unit for run in runs.values() if not run.empty}
+    return f"The same {units.pop() if len(units) == 1 else 'program'}: {', '.join(parts)}"
 
 
 def _footnote(runs: Sequence[Forward]) -> str:
@@ -239,7 +252,7 @@ def _panel(
     left, width = LABEL + 0.15, sheet.width - LABEL - 0.45
     unit = "ms" if total >= 2 else "µs"
     lane = 0.32 if alone and piece is None else 0.2
-    detail = piece is None and run.densest <= MANY
+    detail = piece is None and (run.densest <= MANY or len(run.breaks) <= FEW * len(run.ranks))
     whole = Lanes(run, 0.0, total, total, width, lane, detail, unit=unit)
     top = sheet.top
     ax = sheet.axes(left, width, whole.height)
@@ -247,7 +260,7 @@ def _panel(
     ax.set_label("whole")
     if piece is None or widest is None:
         if alone:
-            ax.set_xlabel(f"{unit} since the forward began", labelpad=1)
+            ax.set_xlabel(f"{unit} since the {run.unit} began", labelpad=1)
         else:
             ax.xaxis.set_major_formatter(f"{{x:g}} {unit}")
         sheet.top += AXIS if alone else AXIS - 0.16
@@ -265,15 +278,16 @@ def _panel(
     near = sheet.axes(left, width, lanes.height)
     lanes.draw(near)
     near.set_label("magnified")
-    since = "this piece began" if aligned else "the forward began"
-    near.set_xlabel(f"{unit} since {since} (magnified {total / widest:.0f}×)", labelpad=1)
+    since = "this piece began" if aligned else f"the {run.unit} began"
+    times = total / widest
+    near.set_xlabel(f"{unit} since {since} (magnified {times:.{1 if times < 3 else 0}f}×)", labelpad=1)
     sheet.top += AXIS
 
 
 def _difference(sheet: Sheet, run: Forward) -> None:
     if run.difference is None:
         return
-    said = f"First difference, outlined: at step {run.difference.index}, {run.difference.text}"
+    said = f"First difference, outlined: at {_place(run)}, {run.difference.text}"
     lines = style.wrap(said, sheet.width - 0.4)
     for line in lines:
         sheet.text(line, left=0.2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,15 @@ __all__ = ["Window", "block", "choose", "same_piece"]
 Window = tuple[float, float] | str | None
 Span = tuple[float, float]
 
+LEAST = 2.0  # a piece that would be magnified less is not worth a panel of its own
 PIECE = 4  # collectives in a piece where no repeating pattern of regions says how long a block is
 WORDS = ("block", "difference", "whole")
 
 
 def choose(run: Forward, window: Window, many: int) -> Span | None:
     """The (start, end) in ms to magnify, or None to draw only the whole.
+
+    A piece chosen by a word is magnified `LEAST` times or not at all; a pair that takes in the whole is no piece.
 
     Raises ValueError for a word or a pair that is no window, naming what is allowed.
     """
@@ -34,7 +37,8 @@ def choose(run: Forward, window: Window, many: int) -> Span | None:
             )
         if window == "whole":
             return None
-        return _difference(run) if window == "difference" else _span(run, *block([run]))
+        piece = _difference(run) if window == "difference" else _span(run, *block([run]))
+        return piece if _magnified(run.duration, [piece]) else None
     try:
         start, end = (float(edge) for edge in window)
     except (TypeError, ValueError):
@@ -43,15 +47,16 @@ def choose(run: Forward, window: Window, many: int) -> Span | None:
         raise ValueError(f"window must end after it starts, got {window!r}")
     if end <= 0 or start >= run.duration:
         raise ValueError(
-            f"window {window!r} lies outside this forward, which takes 0 to {run.duration:.3g} ms"
+            f"window {window!r} lies outside this {run.unit}, which takes 0 to {run.duration:.3g} ms"
         )
-    return max(start, 0.0), min(end, run.duration)
+    piece = max(start, 0.0), min(end, run.duration)
+    return piece if piece != (0.0, run.duration) else None
 
 
 def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[str, Span]:
     """The same piece of every variant's forward: between the same collectives, however long each one takes.
 
-    Empty where nothing is to be magnified.
+    Empty where nothing is to be magnified, or the piece would be magnified less than `LEAST` times.
     """
     full = {name: run for name, run in runs.items() if not run.empty}
     if window is None:
@@ -61,9 +66,17 @@ def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[s
         found = {name: choose(run, window, many) for name, run in full.items()}
         return {name: span for name, span in found.items() if span}
     if any(_calls(run).empty for run in full.values()):  # nothing that all of them could be counted by
-        return {name: _middle(run) for name, run in full.items()}
-    first, last = block(list(full.values()))
-    return {name: _span(run, first, last) for name, run in full.items()}
+        pieces = {name: _middle(run) for name, run in full.items()}
+    else:
+        first, last = block(list(full.values()))
+        pieces = {name: _span(run, first, last) for name, run in full.items()}
+    longest = max(run.duration for run in full.values())
+    return pieces if _magnified(longest, pieces.values()) else {}
+
+
+def _magnified(total: float, pieces: Iterable[Span]) -> bool:
+    """Whether the longest of these pieces, drawn as wide as `total` ms, is magnified enough to be worth it."""
+    return total >= LEAST * max(end - start for start, end in pieces)
 
 
 def block(runs: Sequence[Forward]) -> tuple[int, int]:
@@ -128,7 +141,7 @@ def _middle(run: Forward) -> Span:
 
 def _difference(run: Forward) -> Span:
     if run.difference is None:
-        raise ValueError("window 'difference': the ranks of this forward do not differ")
+        raise ValueError(f"window 'difference': the ranks of this {run.unit} do not differ")
     start = min(start for start, _ in run.difference.spans.values())
     end = max(end for _, end in run.difference.spans.values())
     margin = max(0.02 * run.duration, 2 * (end - start))

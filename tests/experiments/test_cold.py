@@ -7,7 +7,7 @@ import pytest
 
 from labkit import Ranks, contract
 from labkit.experiments import cold, cold_program, cold_ranks, survival
-from labkit.experiments.cold_ranks import COLD, CPP, DISK, DYNAMO, LOAD, RUN, SKEW, segments
+from labkit.experiments.cold_ranks import CHECK, COLD, CPP, DISK, DYNAMO, INDUCTOR, LOAD, RUN, SKEW, segments
 from labkit.report import Report
 from labkit.views import cold as drawn
 from labkit.views import survival as drawn_matrix
@@ -23,6 +23,44 @@ def test_nested_phases_are_cut_without_a_gap_and_other_threads_left_out():
     assert found == [
         (LOAD, 0.0, 0.5), (RUN, 0.5, 1.0), (DYNAMO, 1.0, 2.0), (CPP, 2.0, 4.0), (DYNAMO, 4.0, 5.0), (RUN, 5.0, 6.0),
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_check_of_cpu_instructions_is_a_phase_of_its_own_and_not_inductors(shm_ranks, tmp_path):
+    report = cold.run(shm_ranks, [COLD, DISK], requests=4, folder=tmp_path)
+    phases = report.tables["phases"].set_index(["form", "rank"])
+    # paid in every process, also in one that finds its caches
+    assert (phases[CHECK] > 0).all() and len(phases) == 4
+    assert "CPU instruction check" in report.figure("waterfall").summary
+    assert phases.loc[COLD, INDUCTOR].gt(0).all() and "C++ build" in report.figure().summary
+
+
+def test_the_check_of_cpu_instructions_is_seen_where_torch_counts_code_generation():
+    import time
+
+    from labkit import torch_compat
+    from labkit.torch_compat import require
+
+    isa = require("torch._inductor.cpu_vec_isa")
+
+    class Works(isa.VecAVX2):
+        def __bool__(self):
+            return self.check_build("int one() { return 1; }")
+
+    kept = isa.VecISA.check_build
+    isa.VecISA.check_build = lambda self, code: bool(code)
+    try:
+        with torch_compat.compile_events() as events:
+            began = time.time()
+            with require("torch._dynamo.utils").dynamo_timed("Scheduler.codegen"):
+                assert Works()
+            ended = time.time()
+        assert Works()
+    finally:
+        isa.VecISA.check_build = kept
+    assert [name for _, _, name, _ in events].count(torch_compat.CPU_CHECK) == 2
+    found = segments(events, [(began, RUN)], ended, events[0][3])
+    assert [phase for phase, _, _ in found if phase != RUN] == [INDUCTOR, CHECK, INDUCTOR]
 
 
 def row(form: str, rank: int, ready: float, compiled: float, builds: int = 1, round_: int = 0) -> dict:

@@ -87,6 +87,59 @@ def test_the_ladder_has_autograd_registration_as_its_own_row(report):
     assert "+ autograd registration" in set(ladder["step"])
 
 
+def dispatched_in_python():
+    """By step of the ladder: how often an asynchronous tensor was dispatched in Python, and what the addition gave."""
+    import torch
+
+    from labkit.torch_compat import funcol
+
+    kind, seen = funcol.AsyncCollectiveTensor, []
+    kept = kind.__dict__["__torch_dispatch__"]
+
+    def counted(cls, func, types, args=(), kwargs=None):
+        seen.append(str(func))
+        return kept.__func__(cls, func, types, args, kwargs)
+
+    kind.__torch_dispatch__ = classmethod(counted)
+    try:
+        found = {}
+        for step, (mode, call) in trap_ranks.layers(torch.device("cpu")).items():
+            seen.clear()
+            with mode():
+                y = call()
+            found[step] = (seen.count("aten.add.Tensor"), bool((y == 1).all()), y.requires_grad)
+        return found
+    finally:
+        kind.__torch_dispatch__ = kept
+
+
+def test_each_step_of_the_ladder_adds_what_its_name_says(shm_ranks):
+    found = shm_ranks.run(dispatched_in_python).same()
+    assert list(found) == list(trap_ranks.STEPS)
+    assert {step: first_uses for step, (first_uses, _, _) in found.items()} == {
+        **dict.fromkeys(["in place", "bare operator", "wrapper", "registered"], 0), "used": 1, "recorded": 1,
+    }  # fmt: skip
+    assert all(right for _, right, _ in found.values())
+    assert [step for step, (_, _, tracked) in found.items() if tracked] == ["recorded"]
+
+
+def test_the_sum_of_the_layers_is_held_against_what_the_model_takes_more(report):
+    extra, ladder = report.tables["extra"], report.tables["ladder"].set_index(["evidence", "step"])["us"]
+    assert set(extra["evidence"]) == {"shm · cpu", "host only"} and set(extra["collectives"]) == {FORWARD}
+    for evidence, part in extra.groupby("evidence"):
+        ms = part.set_index("part")["ms"]
+        first = ladder[evidence, trap_ranks.STEPS["used"]] - ladder[evidence, trap_ranks.STEPS["in place"]]
+        assert ms["calls"] == pytest.approx(FORWARD * first / 1e3)
+        assert ms["extra"] == pytest.approx(ms["calls"] + ms["rest"])
+        said = report.figure("ladder").summary
+        assert f"4 such calls, up to the first use: {ms['calls']:+.1f} ms" in said
+        assert f"Not explained: {ms['rest']:+.1f} ms" in said
+    # waiting at once leaves no asynchronous tensor, and is no other sum
+    work = report.tables["model_work"].set_index("form")
+    assert set(work.loc[trap_ranks.WAITED, "functional"]) == {EACH * FORWARD}
+    assert any(v.a.startswith(f"{trap_ranks.WAITED} [") for v in report.verdicts)
+
+
 def test_the_profile_says_what_each_operation_is_for(report):
     table = report.tables["breakdown"]
     mine = table.query("evidence == 'host only' and collective == 'all_reduce' and rank == 0")

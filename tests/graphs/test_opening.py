@@ -13,6 +13,7 @@ import torch
 import labkit
 from labkit import torch_compat
 from labkit.graphs.tables import TABLES
+from labkit.views import strip
 
 
 def test_an_exception_passes_through_and_leaves_nothing_open():
@@ -36,7 +37,7 @@ def test_records_and_forwards_do_not_nest():
             with labkit.record():
                 pass
         with rec.forward():
-            with pytest.raises(ValueError, match="forwards do not nest"):
+            with pytest.raises(ValueError, match=r"rec.forward\(\) and rec.step\(\) do not nest"):
                 with rec.forward():
                     pass
             torch.ones(2).sin()
@@ -97,3 +98,17 @@ def test_a_record_works_without_torch_distributed_and_says_so_in_its_label(fake_
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.strip() == "'' [0]"
+
+
+def test_steps_are_counted_as_forwards_and_called_steps():
+    with labkit.record() as rec:
+        for _ in range(2):
+            with rec.step():
+                torch.ones(4).sin()
+        with pytest.raises(ValueError, match="this record marks steps"), rec.forward():
+            pass
+    assert repr(rec).startswith("Record(rank 0: 2 steps, each with 0 regions")
+    assert rec.counts()["forwards"].tolist() == [2]
+    assert strip(rec, forward=1).summary.startswith("Eager: no collective and no compiled region in one step")
+    with pytest.raises(ValueError, match=r"rec.step\(\) marks a step inside"):
+        rec.step()

@@ -112,6 +112,24 @@ def with_events(broken):
 
 
 @pytest.fixture
+def step():
+    """A dense training step: 400 operators and 4 all-reduces, of which a typical block is the whole."""
+    operators = [("compute", 10, "", "aten::mm"), ("python", 2, "", "")] * 200
+    record = make([*operators, *[("collective", 50, "", "c10d::allreduce_")] * 4, *operators])
+    rows = []
+    for row in record.segments[record.segments["kind"] == "collective"].itertuples():
+        rows.append((row.rank, 0, "collective", row.name, row.start_us, row.end_us, "main", 1, "", ""))
+    begin, end = (record.segments.groupby("rank")[edge] for edge in ("start_us", "end_us"))
+    begin, end = begin.min(), end.max()
+    rows += [(r, 0, "forward", "labkit.step", begin[r], end[r], "main", 0, "", "") for r in (0, 1)]
+    # rank 0's transfers: of the step before, of this one, and beyond its end, which is before that of rank 1
+    for at in ((begin[0] - 500, begin[0] + 100), (begin[0] + 200, begin[0] + 300), (end[0] - 100, end[1])):
+        rows.append((0, 0, "transfer", "gloo:all_reduce", *at, "gloo", 0, "", ""))
+    record.events = pd.DataFrame(rows, columns=EVENTS)
+    return record
+
+
+@pytest.fixture
 def report(broken, whole):
     """A cliff report with variants B and C, every table that its figures read."""
     from labkit.report import Report

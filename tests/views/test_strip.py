@@ -149,6 +149,36 @@ def test_dense_forwards_get_a_magnified_piece(dense):
     assert not axes(strip(dense, window="whole"), "magnified")
 
 
+def test_a_block_that_is_nearly_the_whole_is_not_drawn_again(step, dense):
+    for window in (None, "block", (0.0, 99.0)):
+        figure = strip(step, window=window)
+        assert not axes(figure, "magnified") and not any("magnified" in said for said in words(figure))
+    assert not axes(strips({"one": step, "two": step}), "magnified")
+    assert axes(strips({"one": dense, "two": dense}), "magnified")
+
+
+def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
+    (ax,) = axes(strip(step), "whole")
+    assert ax.get_xlabel() == "ms since the step began"
+    assert words(strip(step))[0] == "Eager: 4 collectives and no compiled region in one step"
+    assert words(strips({"one": step, "two": step}))[0].startswith("The same step: no compiled region")
+    for ask, said in (({"forward": 9}, "^step 9 was not"), ({"window": (70, 80)}, "lies outside this step")):
+        with pytest.raises(ValueError, match=said):
+            strip(step, **ask)
+    assert "forward" not in strip(step).summary
+    step.segments = step.segments[(step.segments["rank"] == 0) | (step.segments["kind"] != "collective")]
+    assert words(strip(step))[0] == "Ranks 0 and 1 part ways at event 0 of this step"
+    assert "one forward" not in strip(broken).summary and "One forward fell into" in strip(broken).summary
+
+
+def test_transfers_are_cut_where_their_own_ranks_step_begins_and_ends(step):
+    run = frames.forward(step)
+    assert run.took(0) < run.duration
+    spans = run.transfers[["start", "end"]].to_numpy().tolist()
+    took = run.took(0)
+    assert sum(spans, []) == pytest.approx([0, 0.1, 0.2, 0.3, took - 0.1, took])
+
+
 def test_a_window_is_in_ms(broken):
     (near,) = axes(strip(broken, window=(0.1, 0.2)), "magnified")
     assert near.get_xlim() == pytest.approx((100, 200))
