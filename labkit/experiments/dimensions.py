@@ -159,7 +159,7 @@ STRIDES = (
 )
 FLAGS = (False, False, True, False, True)
 MODES = ("no_grad", "no_grad", "enable_grad", "inference_mode", "no_grad", "enable_grad")
-COUNT = "a loop count is part of the code, an argument as well: few values, or torch.where in a fixed loop"
+COUNT = "few values, or torch.where in a fixed loop; to pass it as an argument does not help"
 DIMENSIONS: dict[str, Dimension] = {
     d.name: d
     for d in (

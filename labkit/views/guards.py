@@ -142,7 +142,7 @@ def _compared(names: pd.DataFrame, order: pd.Series) -> str:
         for compiler in ("for Dynamo alone", "with Inductor")
         if reused and (name := f"goes dynamic, {compiler.removeprefix('for ')}") in order
     ]
-    return f"One more compile takes as long as so many reused calls: {', '.join(said)}" if said else "What a call costs"
+    return f"One more compile, in reused calls: {', '.join(said)}" if said else "What a call costs"
 
 
 def _cost(report: Any, title: str | None) -> Figure:
