@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.drills import DRILLS, Drill, Site
+from labkit.experiments.drills import DRILLS, Drill, Recompile, Site, what
 from labkit.experiments.harness import quiet_stderr
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
@@ -65,8 +65,9 @@ def run(
     'right', 'wrong' (finished, silently), 'hung', 'crash' (a process died), 'error' (one that names no divergence),
     'caught' (an error that names it) and 'repaired' (right, where it is not without the defence). `whole` has the same
     programs without an odd rank under all parts at once: nothing may be caught there. `collectives` has what every
-    rank called where no defence was on. A part that a drill of ours never deals with is not run: its row is that of
-    'none', without seconds, and says so.
+    rank called where no defence was on. `arranged` has a row for each drill that rests on a sleep and a short timeout:
+    both numbers, how it ended with them, and how its control ended, at torch's default timeout. A part that a drill
+    of ours never deals with is not run: its row is that of 'none', without seconds, and says so.
 
     Raises ValueError for a drill or defence that does not exist, before anything runs, and RuntimeError where a drill
     without an odd rank fails, which says nothing about divergence.
@@ -91,6 +92,7 @@ def run(
     whole: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
+    arranged: list[dict[str, Any]] = []
     ordered = ["none", *(name for name in defences if name != "none")]
     with (
         Ranks(ranks.world_size, ranks.device, ranks.backend, **settings) as plain,
@@ -117,11 +119,22 @@ def run(
                 elif row["outcome"] == "right" and bad:
                     row["outcome"] = "repaired"
                 rows.append(row)
+            if isinstance(made := known[name], Recompile):
+                arranged.append(_arranged(plain, name, made, rows[first]["outcome"], whole[name]["values"]))
             if talk:
                 print(
                     f"{name}: " + ", ".join(f"{r['defence']} {r['outcome']}" for r in rows[-len(ordered) :])
                 )
-    return _report(rows, whole, calls, known, names, ranks, stall)
+    return _report(rows, whole, calls, arranged, known, names, ranks, stall)
+
+
+def _arranged(ranks: Ranks, name: str, drill: Recompile, outcome: str, right: Any) -> dict[str, Any]:
+    """What is arranged in a drill, how it ended, and how it ends without the short timeout; no defence is on."""
+    control, _ = attempt(ranks, name, drill.control, DEFENCES["none"], right)
+    return {
+        "drill": name, "sleep_s": drill.sleep_s, "timeout_s": drill.timeout_s, "outcome": outcome,
+        "at torch's default timeout": control["outcome"],
+    }  # fmt: skip
 
 
 def attempt(
@@ -225,7 +238,8 @@ def _whole(ranks: Ranks, name: str, drill: Drill) -> dict[str, Any]:
 
 def _cannot_act(defence: Defence, met: Sequence[str], drill: Drill) -> bool:
     """Whether a part that is on changes nothing: the drill, one of ours, has no place at which it would act."""
-    return bool(defence.parts) and not set(defence.parts) & set(met) and drill in DRILLS.values()
+    ours = drill in DRILLS.values() or isinstance(drill, Recompile)
+    return bool(defence.parts) and not set(defence.parts) & set(met) and ours
 
 
 def _row(drill: str, defence: Defence, outcome: str, said: str, seconds: float | None) -> dict[str, Any]:
@@ -257,6 +271,7 @@ def _report(
     rows: list[dict[str, Any]],
     whole: dict[str, Any],
     calls: list[dict[str, Any]],
+    arranged: list[dict[str, Any]],
     known: Mapping[str, Callable[..., Any]],
     names: Sequence[str],
     ranks: Ranks,
@@ -268,12 +283,13 @@ def _report(
     columns = ["drill", "rank", "group", "number", "op", "what", "place", "ended"]
     tables = {
         "outcomes": outcomes,
-        "drills": pd.DataFrame(
-            [{"drill": name, "what": " ".join((known[name].__doc__ or "").split())} for name in names]
-        ),
+        "drills": pd.DataFrame([{"drill": name, "what": what(known[name])} for name in names]),
         "whole": pd.DataFrame([{"drill": n, "rank": r, "value": _short(v)} for n in names
                                for r, v in enumerate(whole[n]["values"])]),
         "collectives": pd.DataFrame(calls, columns=columns),
+        "arranged": pd.DataFrame(
+            arranged, columns=["drill", "sleep_s", "timeout_s", "outcome", "at torch's default timeout"]
+        ),
     }  # fmt: skip
     settings = provenance(
         backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, stall_s=stall

@@ -1,21 +1,21 @@
 """Programs in which one rank goes its own way, each in another manner; whole, they are ordinary small programs.
 
 A drill is a function of a `Site`: its contract, with every place at which a real program would deal with it. Rank 1
-(the last one) misbehaves where `site.odd` says so; without, all ranks do the same. Sources: topic 12, experiment 2,
-and its gotchas; what gloo makes of each was found by running them.
+(the last one) misbehaves where `site.odd` says so; without, all ranks do the same. A drill that rests on a sleep or a
+short timeout has them as fields, and a `control` without the short timeout. Sources: topic 12, experiment 2, and its
+gotchas; what gloo makes of each was found by running them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.contract import Contract, Exchange, Plan
 
-__all__ = ["DRILLS", "Site"]
-
-SLOW_S, PATIENCE_S = 2.2, 1.0  # a compile that takes longer than a collective waits, in `recompile`
+__all__ = ["DRILLS", "Recompile", "Site", "what"]
 
 Drill = Callable[["Site"], Any]
 
@@ -208,39 +208,60 @@ def break_(site: Site) -> Any:
         return (torch.compile(program, backend="eager")(x, site.odd) + 0).tolist()
 
 
-def recompile(site: Site) -> Any:
-    """Rank 1's second call is longer: it compiles again, for longer than its peer's collective waits."""
-    from datetime import timedelta
+@dataclass(frozen=True)
+class Recompile:
+    """Rank 1's second call is longer: it compiles again, for longer than its peer's collective waits.
 
-    import torch
-    import torch.distributed as dist
+    Two numbers are arranged: every compile after the first sleeps for `sleep_s`, as a large model's takes long, and
+    collectives give up after `timeout_s`; None is torch's default.
+    """
 
-    from labkit.torch_compat import funcol
+    sleep_s: float = 2.2
+    timeout_s: float | None = 1.0
 
-    group = dist.new_group(timeout=timedelta(seconds=PATIENCE_S))
-    made: list[Any] = []
+    @property
+    def control(self) -> Recompile:
+        """The same drill at torch's default timeout."""
+        return replace(self, timeout_s=None)
 
-    def backend(graph, examples):
-        if made:
-            time.sleep(SLOW_S)
-        made.append(graph)
-        return graph.forward
+    def __call__(self, site: Site) -> Any:
+        """Run it on a rank."""
+        from datetime import timedelta
 
-    def program(x):
-        return funcol.all_reduce(x.mean(0), "sum", group)  # ones, however long
+        import torch
+        import torch.distributed as dist
 
-    compiled = torch.compile(program, backend=backend)
-    with site.compiling(), torch.no_grad():
-        for index, rows in enumerate((2, 3 if site.odd else 2)):
-            x = torch.ones(rows, 4)  # a shard: as long as this rank's part of the sequence
-            dist.barrier()
-            with site.call(Plan.of("infer", {"shard": x}, calls=1, index=index)) as run:
-                run.step()
-                y = (compiled(x) + 0).tolist()
-    return y
+        from labkit.torch_compat import funcol
+
+        group = dist.new_group(timeout=timedelta(seconds=self.timeout_s) if self.timeout_s else None)
+        made: list[Any] = []
+
+        def backend(graph, examples):
+            if made:
+                time.sleep(self.sleep_s)
+            made.append(graph)
+            return graph.forward
+
+        def program(x):
+            return funcol.all_reduce(x.mean(0), "sum", group)  # ones, however long
+
+        compiled = torch.compile(program, backend=backend)
+        with site.compiling(), torch.no_grad():
+            for index, rows in enumerate((2, 3 if site.odd else 2)):
+                x = torch.ones(rows, 4)  # a shard: as long as this rank's part of the sequence
+                dist.barrier()
+                with site.call(Plan.of("infer", {"shard": x}, calls=1, index=index)) as run:
+                    run.step()
+                    y = (compiled(x) + 0).tolist()
+        return y
 
 
 DRILLS: dict[str, Drill] = {
     function.__name__.strip("_"): function
-    for function in (shape, size, dtype, flag, backend, branch, count, order, inputs, break_, recompile)
-}
+    for function in (shape, size, dtype, flag, backend, branch, count, order, inputs, break_)
+} | {"recompile": Recompile()}
+
+
+def what(drill: Drill) -> str:
+    """What the odd rank does, in the first sentence of the drill's docstring."""
+    return " ".join((drill.__doc__ or "").partition("\n\n")[0].split())

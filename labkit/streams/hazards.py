@@ -3,7 +3,7 @@
 The accesses are compared by vector clocks, as torch's CUDA sanitizer (CSAN, torch/cuda/_sanitizer.py) does it: a read
 against the last write; a write against the reads since then, or where there are none against the last write. Memory
 is known by its block and not by its tensor, so that a block that the allocator has given out again is compared with
-its former user; CSAN forgets a block's history when it is freed.
+its former user. CSAN differs there: it forgets a block's history at the free, and so misses a cross-stream free.
 """
 
 from __future__ import annotations

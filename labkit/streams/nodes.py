@@ -81,6 +81,7 @@ class Memory:
         default_factory=dict
     )  # block -> (buffer, op) that last freed it
     again: dict[int, int] = field(default_factory=dict)  # alloc -> the free whose block it was given
+    given_out: dict[int, str] = field(default_factory=dict)  # alloc -> the block that it was given
     given: list[tuple[float, float]] = field(default_factory=list)  # (host time, size in use after it)
     reserved: float = 0.0
     used: float = 0.0
@@ -94,11 +95,12 @@ class Memory:
         for i, (block, guards) in enumerate(free):
             if all(guard.done and guard.end <= now for guard in guards):
                 del free[i]
-                self.block[buffer] = block
+                self.block[buffer] = self.given_out[index] = block
                 self.again[index] = self.freed[block][1]
                 return guards
         block = f"memory {len(self.size) + 1}"
         self.size[block], self.owner[block], self.block[buffer] = size, stream, block
+        self.given_out[index] = block
         self.reserved += size
         return []
 

@@ -33,6 +33,7 @@ MEANS = (
     "not say why; –: no compiled code to act on."
 )
 BOX, LANE = 1.5, 0.5
+CONTROL = "at torch's default timeout"
 
 
 @styled
@@ -62,7 +63,7 @@ def figure(
     if found.empty:
         return empty(sheet, title, "No drill was run", report.label)
     drills, defences = list(pd.unique(found["drill"])), list(pd.unique(found["defence"]))
-    sheet.title(title or _finding(found), MEANS)
+    sheet.title(title or _finding(found), MEANS + _arranged(table_of(report, "arranged")))
     left = max(LEFT, 0.45 + max(style.text_width(name, style.SMALL + 0.5) for name in drills))
     wide = (sheet.width - left - 0.2) / len(defences)
     ax = sheet.axes(left, wide * len(defences), ROW * len(drills), top=sheet.top + 0.26)
@@ -175,6 +176,17 @@ def _cell(ax: Axes, column: int, line: int, outcome: str, wide: float) -> None:
 
 def _head(name: str) -> str:
     return {"none": "no defence"}.get(name, name.replace(" ", "\n"))
+
+
+def _arranged(rows: pd.DataFrame | None) -> str:
+    """What stands behind drills that rest on a sleep and a short timeout, a sentence each."""
+    if rows is None:
+        return ""
+    return "".join(
+        f" {row['drill']} is arranged: a compile sleeps {row['sleep_s']:g} s, collectives time out after "
+        f"{row['timeout_s']:g} s; at torch's default timeout it ends {row[CONTROL]}."
+        for row in rows.dropna(subset=["timeout_s"]).to_dict("records")
+    )
 
 
 def _finding(found: pd.DataFrame) -> str:

@@ -134,6 +134,17 @@ def _best(mine: pd.DataFrame) -> str:
     return f"Fewest compiles: {fewest}, {compiles.min()}; most: {most}, {compiles.max()}"
 
 
+def _compared(names: pd.DataFrame, order: pd.Series) -> str:
+    """One more compile in reused calls, for each compiler, with the number of compiles behind each figure."""
+    reused = order.get("reused, 1 version")
+    said = [
+        f"{order[name] / reused:,.0f} {compiler} (n={(names['name'] == name).sum()})"
+        for compiler in ("for Dynamo alone", "with Inductor")
+        if reused and (name := f"goes dynamic, {compiler.removeprefix('for ')}") in order
+    ]
+    return f"One more compile, in reused calls: {', '.join(said)}" if said else "What a call costs"
+
+
 def _cost(report: Any, title: str | None) -> Figure:
     cost = _table(report, "cost", ["compiler", "part", "what", "rank", "round", "seconds"])
     sheet = Sheet()
@@ -144,11 +155,8 @@ def _cost(report: Any, title: str | None) -> Figure:
     whole = rounds["what"] + ", " + compilers
     names = rounds.assign(name=rounds["what"].where(rounds["part"] == "calls", whole))
     order = names.groupby("name")["seconds"].median().sort_values()
-    reused, dynamic = (
-        order[[n for n in order.index if n.startswith(p)]].median() for p in ("reused", "goes dynamic")
-    )
     sheet.title(
-        title or f"A compile takes as long as {dynamic / reused:,.0f} reused calls, and more with Inductor",
+        title or _compared(names, order),
         "Seconds of one call, on a logarithmic axis; every dot a round, the slowest rank's; the bar is the median. "
         "Without communication.",
     )

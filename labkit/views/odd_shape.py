@@ -31,20 +31,22 @@ def figure(report: Any, which: str = "outcomes", title: str | None = None) -> Fi
     found = table_of(report, "outcomes")
     if found is None:
         raise ValueError(f"this report has no table 'outcomes': it has {', '.join(report.tables)}")
-    found = need(found, ["differs", "help", "outcome", "graphs by rank", "dynamic by rank"], "outcomes")
+    columns = ["differs", "help", "outcome", "graphs by rank", "dynamic by rank", "sleep_s", "timeout_s"]
+    found = need(found, columns, "outcomes")
     sheet = Sheet()
     if found.empty:
         return empty(sheet, title, "Nothing was run", report.label)
     rows, columns = list(pd.unique(found["differs"])), list(pd.unique(found["help"]))
     sheet.title(
         title or _finding(found),
-        "Each cell: how it ended, and graphs compiled by rank. Rows: when the last rank's input is longer.",
+        "Each cell: how it ended, and graphs compiled by rank. Rows: when the last rank's input is longer. Arranged: "
+        f"{_arranged(found)}.",
     )
     wide = (sheet.width - LEFT - 0.2) / len(columns)
     ax = sheet.axes(LEFT, wide * len(columns), ROW * len(rows), top=sheet.top + 0.42)
     ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
     ax.spines[:].set_visible(False)
-    ax.set_yticks([i + 0.5 for i in range(len(rows))], rows)
+    ax.set_yticks([i + 0.5 for i in range(len(rows))], [name.replace(", ", ",\n") for name in rows])
     heads = ["no help" if name == "none" else name.replace(", ", ",\n") for name in columns]
     ax.set_xticks([i + 0.5 for i in range(len(columns))], heads)
     ax.xaxis.tick_top()
@@ -83,9 +85,19 @@ def _graphs(row: dict[str, Any]) -> str:
     return f"graphs {row['graphs by rank']}{dynamic}"
 
 
+def _arranged(found: pd.DataFrame) -> str:
+    """The sleep and the timeout that stand behind these outcomes, in words."""
+    waits = [f"after {seconds:g} s" for seconds in found["timeout_s"].dropna().unique()]
+    waits += ["at torch's default where a row says so"] if found["timeout_s"].isna().any() else []
+    slept = ", ".join(f"{seconds:g} s" for seconds in found["sleep_s"].unique())
+    return f"a compile after the first sleeps {slept}; collectives time out {', '.join(waits)}"
+
+
 def _finding(found: pd.DataFrame) -> str:
-    plain = found[(found["help"] == "none") & (found["differs"] != "no rank")]
+    alone = found[(found["help"] == "none") & (found["differs"] != "no rank")]
+    plain, control = alone[alone["timeout_s"].notna()], alone[alone["timeout_s"].isna()]
     said = ", ".join(f"{row['differs']} {row['outcome']}" for row in plain.to_dict("records"))
+    said += "".join(f" ({row['outcome']} at the default timeout)" for row in control.to_dict("records"))
     helped = found[(found["outcome"] == "right") & (found["help"] != "none")]
     bad = set(plain[plain["outcome"] != "right"]["differs"])
     mends = list(dict.fromkeys(helped[helped["differs"].isin(bad)]["help"]))

@@ -7,7 +7,7 @@ import pytest
 
 from labkit.contract import Plan
 from labkit.experiments import divergence
-from labkit.experiments.drills import DRILLS
+from labkit.experiments.drills import DRILLS, Recompile, what
 from labkit.ranks.errors import Outcome, RankError
 from labkit.report import Report
 
@@ -96,6 +96,19 @@ def test_ranks_that_compile_together_are_repaired(ranks):
     assert found["recompile", "guard collectives"] in ("repaired", "error")
 
 
+@pytest.mark.slow
+def test_the_sleep_and_the_short_timeout_are_named_and_the_control_ends_right(ranks):
+    drill = Recompile(sleep_s=2.5, timeout_s=0.8)
+    report = divergence.run(ranks, ["recompile", "order"], drills={"recompile": drill}, defences=["none"])
+    (row,) = report.tables["arranged"].to_dict("records")
+    assert row == {
+        "drill": "recompile", "sleep_s": 2.5, "timeout_s": 0.8, "outcome": "error",
+        "at torch's default timeout": "right",
+    }  # fmt: skip
+    named = "a compile sleeps 2.5 s, collectives time out after 0.8 s; at torch's default timeout it ends right"
+    assert named in report.figure().summary
+
+
 def test_bytes_that_do_not_fit_end_a_process(ranks):
     found = divergence.run(ranks, ["size"], defences=["none", "plan"])
     assert list(found.frame["outcome"]) == ["crash", "caught"]
@@ -147,7 +160,7 @@ def test_how_an_end_is_judged(outcome, headline, judged):
 
 
 def test_every_drill_says_what_it_does_and_the_report_is_drawn_after_saving(some, tmp_path):
-    assert all(function.__doc__ for function in DRILLS.values())
+    assert all(what(drill).endswith(".") for drill in DRILLS.values())
     loaded = Report.load(some.save(tmp_path))
     pd.testing.assert_frame_equal(loaded.frame, some.frame, check_dtype=False)
     assert "order: none wrong, parity wrong, plan caught" in loaded.figure().summary

@@ -133,6 +133,7 @@ def test_depth_drift_and_the_odd_shape_refuse_as_well(ranks, tmp_path):
         (lambda: drift.run(ranks, ["int8"], folder=tmp_path), "unknown dtype 'int8'"),
         (lambda: drift.run(ranks, seeds=1, folder=tmp_path), "a number of inputs from 2 to 1000, got 1"),
         (lambda: odd_shape.run(ranks, ("prayer",)), "unknown help 'prayer'"),
+        (lambda: odd_shape.run(ranks, timeout_s=0), "timeout_s must be a number of seconds above 0, got 0"),
     ):
         with pytest.raises(ValueError) as caught:
             ask()
@@ -270,11 +271,12 @@ def test_the_map_says_where_ranks_differ_and_freezes_what_gives_up(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_shape_that_changes_late_on_one_rank_needs_guard_collectives():
+def test_a_compile_longer_than_the_timeout_kills_the_job_and_guard_collectives_mend_it():
+    """The sleep and the timeout are named in the rows and the figure, and the control at torch's default ends right."""
     with Ranks(2, device="cpu", backend="gloo", quiet=True) as two:
-        report = odd_shape.run(two, ("none", "guard collectives"))
+        report = odd_shape.run(two, ("none", "guard collectives"), sleep_s=2.5, timeout_s=0.8)
     said = report.figure().summary
-    assert "from the second call error; mended by guard collectives" in said
+    assert "from the second call error (right at the default timeout); mended by guard collectives" in said
     assert "from the second call, guard collectives: right, graphs 2 / 2, dynamic" in said
     with pytest.raises(ValueError, match="no figure 'pie'"):
         report.figure("pie")
@@ -285,6 +287,12 @@ def test_a_shape_that_changes_late_on_one_rank_needs_guard_collectives():
         ended[odd_shape.LATER, "none"] == "error" and ended[odd_shape.LATER, "guard collectives"] == "right"
     )
     assert found.loc[(odd_shape.LATER, "guard collectives"), "graphs by rank"] == "2 / 2"
+    assert ended[odd_shape.CONTROL, "none"] == "right"
+    assert found.loc[(odd_shape.CONTROL, "none"), "graphs by rank"] == "1 / 2"
+    assert set(report.frame["sleep_s"]) == {2.5}
+    rests = report.frame.groupby("differs")["timeout_s"].agg(lambda column: column.dropna().tolist())
+    assert rests[odd_shape.LATER] == [0.8, 0.8] and rests[odd_shape.CONTROL] == []
+    assert "a compile after the first sleeps 2.5 s; collectives time out after 0.8 s" in said
 
 
 def test_every_dimension_repeats_its_first_value_before_it_varies():
