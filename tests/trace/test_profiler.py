@@ -10,6 +10,8 @@ import time
 import pytest
 import torch
 
+import labkit
+from labkit import torch_compat
 from labkit.trace import Profile, collectives_end
 from labkit.trace.profiler import _CUDA_CALL
 
@@ -23,6 +25,38 @@ def test_raw_events_are_on_the_monotonic_clock():
     found = [e for e in profile.stop() if e.name == "aten::sum"]
     # 5 ms is far above the error of the conversion and far below the distance of two clocks
     assert before - 5_000_000 < found[0].start <= found[0].end < after + 5_000_000
+
+
+class _Turned:
+    """A raw event as kineto gives it where the clock was set back: lengths would be negative, so there are none."""
+
+    def __init__(self, event):
+        self._event = event
+
+    def __getattr__(self, name):
+        return getattr(self._event, name)
+
+    def start_ns(self):
+        return -self._event.start_ns()
+
+    def duration_ns(self):
+        return 0
+
+
+def test_a_clock_set_back_by_more_than_the_record_is_said(monkeypatch):
+    plain = torch_compat.profiler_events
+    monkeypatch.setattr(torch_compat, "profiler_events", lambda profiler: [_Turned(e) for e in plain(profiler)])
+    with labkit.record() as rec:
+        before = time.monotonic_ns()
+        torch.ones(8).sum()
+        after = time.monotonic_ns()
+    assert "was set back" in rec.notes[-1]
+    began = rec.origin_ns + 1e3 * rec.events.set_index("name").loc["aten::sum", "start_us"]
+    assert before - 5_000_000 < began < after + 5_000_000
+    monkeypatch.undo()
+    with labkit.record() as rec:
+        torch.ones(8).sum()
+    assert rec.notes == []
 
 
 def test_shapes_are_kept_when_asked_for():
@@ -63,7 +97,9 @@ def test_only_calls_to_cuda_have_the_number_of_a_launch():
 @pytest.mark.slow
 def test_the_profiler_writes_nothing_to_stderr():
     code = (
-        "import torch\nfrom labkit.trace import Profile\np = Profile(); p.start(); torch.ones(2) + 1\n"
+        "import torch\nimport labkit
+from labkit import torch_compat
+from labkit.trace import Profile\np = Profile(); p.start(); torch.ones(2) + 1\n"
         "print(len(p.stop()) > 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
