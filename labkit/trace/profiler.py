@@ -23,8 +23,8 @@ BODY = "labkit.record"  # the mark around everything that was recorded
 CLOCK = "labkit.clock"  # short marks at both ends, whose times are known on both clocks
 FORWARD = "labkit.forward"  # the mark around one forward
 SET_BACK = (
-    "the system's clock was set back by more than this record's length while it was open, and the profiler then keeps no"
-    " lengths: nothing here is in its forward, so record again"
+    "the system's clock was set back by more than this record's length while it was open, and then the profiler keeps"
+    " no lengths: what is said here of forwards is wrong, so record again"
 )
 _TICKS = 3  # at each end; the system may run something else in the middle of one
 

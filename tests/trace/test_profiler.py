@@ -45,7 +45,9 @@ class _Turned:
 
 def test_a_clock_set_back_by_more_than_the_record_is_said(monkeypatch):
     plain = torch_compat.profiler_events
-    monkeypatch.setattr(torch_compat, "profiler_events", lambda profiler: [_Turned(e) for e in plain(profiler)])
+    monkeypatch.setattr(
+        torch_compat, "profiler_events", lambda profiler: [_Turned(e) for e in plain(profiler)]
+    )
     with labkit.record() as rec:
         before = time.monotonic_ns()
         torch.ones(8).sum()
@@ -97,9 +99,7 @@ def test_only_calls_to_cuda_have_the_number_of_a_launch():
 @pytest.mark.slow
 def test_the_profiler_writes_nothing_to_stderr():
     code = (
-        "import torch\nimport labkit
-from labkit import torch_compat
-from labkit.trace import Profile\np = Profile(); p.start(); torch.ones(2) + 1\n"
+        "import torch\nfrom labkit.trace import Profile\np = Profile(); p.start(); torch.ones(2) + 1\n"
         "print(len(p.stop()) > 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
