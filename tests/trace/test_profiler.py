@@ -53,7 +53,8 @@ def test_a_clock_set_back_by_more_than_the_record_is_said(monkeypatch):
         torch.ones(8).sum()
         after = time.monotonic_ns()
     assert "was set back" in rec.notes[-1]
-    began = rec.origin_ns + 1e3 * rec.events.set_index("name").loc["aten::sum", "start_us"]
+    sums = rec.events[rec.events["name"] == "aten::sum"]
+    began = rec.origin_ns + 1e3 * sums["start_us"].min()
     assert before - 5_000_000 < began < after + 5_000_000
     monkeypatch.undo()
     with labkit.record() as rec:
