@@ -37,8 +37,9 @@ class HealthError(ContractError):
 class Health:
     """What was compiled and run in a block: `graphs`, executed `breaks`, `recompiles`, and in words what broke and why.
 
-    sites: every break that was compiled, in order, as 'reason at file:line'. guards: for each recompile the guard that
-    failed. A break after which nothing is left to compile is in `sites` and does not count as executed.
+    graphs are Dynamo's: one that DDPOptimizer cuts for the backend counts once. sites: every break that was compiled,
+    in order, as 'reason at file:line'. guards: for each recompile the guard that failed. A break after which nothing is
+    left to compile is in `sites` and does not count as executed.
     """
 
     graphs: int = 0

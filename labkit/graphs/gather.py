@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import linecache
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import CodeType
 
 from labkit.graphs import decompiled
@@ -28,7 +28,8 @@ _RESUMES_IN = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)
 def frames_of(story: Story, rank: int) -> Frames:
     """Every compile of a record, and what it gave up, as frames in the order they were made."""
     names = Names()
-    found = [_frame(known, rank, names, story) for known in story.known.values() if _matters(known.compile)]
+    known = list(story.known.values())
+    found = [_frame(k, rank, names, known) for k in known if _matters(k.compile)]
     notes = [
         f"region {i} ({u.name}) was compiled before labkit listened: nothing is known of its stages"
         for i, u in story.unknown.items()
@@ -40,7 +41,7 @@ def _matters(c: Compile) -> bool:
     return c.has_code or c.skipped
 
 
-def _frame(known: Known, rank: int, names: Names, story: Story) -> Frame:
+def _frame(known: Known, rank: int, names: Names, all_known: Sequence[Known]) -> Frame:
     c = known.compile
     broke = None
     if known.why:
@@ -68,7 +69,7 @@ def _frame(known: Known, rank: int, names: Names, story: Story) -> Frame:
         id=known.id, name=known.name, place=known.place, rank=rank, co_name=c.co_name, ops=c.ops,
         collectives=c.collectives, calls=known.calls, backend_graphs=c.backend_graphs, during=known.during,
         has_code=c.has_code, cached=c.cached, breaks=broke, raw=raw, missing=notes,
-        goes_on=_goes_on(c, raw.get("decompiled", ""), story.known.values()),
+        goes_on=_goes_on(c, raw.get("decompiled", ""), all_known),
     )  # fmt: skip
 
 

@@ -77,6 +77,8 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
                 raw = beside(profile.stop(), entered) if isinstance(profile, Profile) else entered
                 # also after an exception in the block: what ran until then is worth reading
                 _fill(rec, build(raw, watch, began, stages, operators))
+                if isinstance(profile, Profile) and profile.note:
+                    rec.notes.append(profile.note)
         finally:
             watch.keep_stages = kept
     finally:

@@ -31,7 +31,8 @@ def to_monotonic(marks: dict[str, int], ticks: dict[str, tuple[int, int]]) -> Ca
 
     Kineto compares its counter with the system's clock when a profile begins and when it ends, and takes it as even in
     between (`ApproximateClockToUnixTimeConverter` in c10/util/ApproximateClock.cpp). So a clock that was set within a
-    profile stretches all of its times or turns them round, which is undone here.
+    profile stretches all of its times, which is undone here; where it was set back by more than the profile's length,
+    times run backwards, and only where things began can be told.
 
     >>> second = 1_000_000_000
     >>> at = to_monotonic({"begin": 7, "end": 7 + 8 * second}, {"begin": (90, 90), "end": (90 + 4 * second,) * 2})

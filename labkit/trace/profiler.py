@@ -23,6 +23,10 @@ BODY = "labkit.record"  # the mark around everything that was recorded
 CLOCK = "labkit.clock"  # short marks at both ends, whose times are known on both clocks
 FORWARD = "labkit.forward"  # the mark around one forward
 STEP = "labkit.step"  # the mark around more than a forward, such as a training step
+SET_BACK = (
+    "the system's clock was set back by more than this record's length while it was open, and then the profiler keeps"
+    " no lengths: what is said here of forwards is wrong, so record again"
+)
 _TICKS = 3  # at each end; the system may run something else in the middle of one
 
 
@@ -57,6 +61,7 @@ class Profile:
     def __init__(self, shapes: bool = False) -> None:
         self._shapes = shapes
         self._profiler: Any = None
+        self.note = ""  # what is wrong with what it saw, after `stop`
         self._ticks: dict[str, tuple[int, int]] = {}  # a mark's name: the monotonic clock before and after it
 
     def start(self) -> None:
@@ -101,6 +106,9 @@ class Profile:
             for event in found
             if event.name() in self._ticks
         }
+        names = [name for name in self._ticks if name in marks]
+        if names and marks[names[-1]] <= marks[names[0]]:
+            self.note = SET_BACK
         at = to_monotonic(marks, self._ticks)
         return [raw for event in found if (raw := _raw(event, self._shapes, at)) and raw.name not in marks]
 

@@ -109,28 +109,20 @@ def test_a_reused_compile_id_names_the_code_that_ran():
 
 
 @pytest.mark.parametrize(
-    ("begins_ms", "takes_ms", "owner"),
+    ("begins_ms", "ready_ms", "owner"),
     [
-        (
-            1.4,
-            30,
-            "first",
-        ),  # Dynamo was reset behind the call: the other one's compile begins within the clocks' slack
-        (-40, 30, "second"),
-        (
-            -20,
-            24,
-            "second",
-        ),  # a compile's time counts from before its start, so that it seems to end later than here
+        (1.4, 31, "first"),  # Dynamo was reset behind the call, and the other one's compile began at once
+        (-1, 5, "first"),  # the clocks differ by a little
+        (-40, -0.1, "second"),
+        (-40, 1, "second"),
     ],
 )
-def test_a_call_belongs_to_the_compile_that_was_done_when_it_began(begins_ms, takes_ms, owner):
-    at = 1_795_000_000.0
-    other = at + begins_ms / 1e3
+def test_a_call_belongs_to_the_compile_that_was_done_when_it_began(begins_ms, ready_ms, owner):
+    at = 5000.0
     watched = watching.Watch()
-    for epoch, name, started, seconds in ((0, "first", at - 5, 0.03), (1, "second", other, takes_ms / 1e3)):
+    for epoch, name, began, ready in ((0, "first", -5000, -4970), (1, "second", begins_ms, ready_ms)):
         watched.compiles[epoch, "0/0"] = watching.Compile(
-            epoch, "0/0", started, finished=True, co_name=name, has_code=True, seconds=seconds
+            epoch, "0/0", at + began / 1e3, at + ready / 1e3, finished=True, co_name=name, has_code=True
         )
     call = Event("region", "", int(at * 1e9), int(at * 1e9) + 50_000, "main", 0, 0, "0/0")
     assert tell([call], watched, at, Names()).of(call).name == owner

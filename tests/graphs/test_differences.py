@@ -24,7 +24,7 @@ def made(rank: int, steps: list[dict], origin: int = 0, digest: str = "aa", reas
     rows["events"] = [event(rank, "forward", "labkit.forward", 0.0, end_us=100.0), *steps]
     rows["segments"] = [{"rank": rank, "forward": 0, "kind": "python", "start_us": 0.0, "end_us": 100.0}]
     rows["segments"][0] |= {"compile_id": "", "name": ""}
-    rows["graphs"] = [{"rank": rank, **graph, "code": "", "digest": digest}]
+    rows["graphs"] = [{"rank": rank, **graph, "backend_graphs": 1, "code": "", "digest": digest}]
     rows["breaks"] = [{"rank": rank, **stopped}] if reason else []
     return Record({name: table(name, found) for name, found in rows.items()}, origin, "gloo · cpu")
 
@@ -85,6 +85,18 @@ def test_merging_puts_ranks_on_one_clock():
     assert both.counts()["rank"].tolist() == [0, 1] and both.label == "gloo · cpu"
 
 
+def test_ranks_of_two_machines_share_no_clock():
+    records = [made(rank, [call(rank, 5)], origin=(rank + 1) * 10**15) for rank in (0, 1, 2)]
+    records[0].clock = records[1].clock = "one"
+    records[2].clock = "two"
+    both = merge(records)
+    starts = both.events[both.events["kind"] == "collective"].set_index("rank")["start_us"]
+    assert starts.to_dict() == {0: 5.0, 1: 1e12 + 5.0, 2: 5.0}
+    assert both.notes == [
+        "these ranks share no clock: the times of each machine begin at its own first event"
+    ]
+
+
 def test_merging_refuses_what_is_not_one_record_a_rank():
     with pytest.raises(ValueError, match="at least one"):
         merge([])
@@ -106,7 +118,8 @@ def test_a_saved_record_comes_back_as_it_was(tmp_path, name):
     again = Record.load(both.save(tmp_path / name))
     for table_name in TABLES:
         pd.testing.assert_frame_equal(getattr(again, table_name), getattr(both, table_name))
-    assert (again.origin_ns, again.label, again.notes) == (both.origin_ns, both.label, both.notes)
+    assert (again.origin_ns, again.clock) == (both.origin_ns, both.clock)
+    assert (again.label, again.notes) == (both.label, both.notes)
     assert list((tmp_path / name).parent.iterdir()) == [tmp_path / name]
 
 

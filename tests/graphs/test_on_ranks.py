@@ -131,6 +131,40 @@ def test_a_break_on_one_rank_is_where_they_part(ranks):
     assert "graph_break()" in both.breaks.iloc[0]["reason"] and "(step)" in both.breaks.iloc[0]["place"]
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_on_one_rank_is_no_difference(ranks, hours):
+    def jumping(hours):
+        import time
+
+        import torch
+        import torch.distributed as dist
+
+        import labkit
+
+        def step(x):
+            return x.sin().cos()
+
+        torch._dynamo.reset()
+        run = torch.compile(step, backend="eager")
+        clocks = time.time, time.time_ns
+        try:
+            if dist.get_rank() == 1:  # as logging and Dynamo see it, while they compile
+                time.time = lambda: clocks[0]() + hours * 3600
+                time.time_ns = lambda: clocks[1]() + hours * 3_600_000_000_000
+            run(torch.ones(3))
+        finally:
+            time.time, time.time_ns = clocks
+        with labkit.record() as rec:
+            run(torch.ones(3))
+        return rec
+
+    both = merge(ranks.run(jumping, hours))
+    assert both.first_difference() is None and both.notes == []
+    assert both.graphs[["name", "compile_id", "calls"]].values.tolist() == [["step", "0/0", 1]] * 2
+    assert (both.compiles["during"] == [False, False]).all()
+    assert both.events["start_us"].between(0, 60e6).all()
+
+
 def test_collectives_of_another_shape_are_where_they_part(ranks):
     def different():
         import torch

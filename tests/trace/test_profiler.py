@@ -1,4 +1,4 @@
-"""The real profiler: raw events on the epoch's clock, one at a time, silent."""
+"""The real profiler: raw events on the monotonic clock, one at a time, silent."""
 
 from __future__ import annotations
 
@@ -10,19 +10,56 @@ import time
 import pytest
 import torch
 
+import labkit
+from labkit import torch_compat
 from labkit.trace import Profile, collectives_end
 from labkit.trace.profiler import _CUDA_CALL
 
 
-def test_raw_events_are_on_the_epochs_clock():
+def test_raw_events_are_on_the_monotonic_clock():
     profile = Profile()
     profile.start()
-    before = time.time_ns()
+    before = time.monotonic_ns()
     torch.ones(8).sum()
-    after = time.time_ns()
+    after = time.monotonic_ns()
     found = [e for e in profile.stop() if e.name == "aten::sum"]
-    # other machines' tests share this clock: 50 ms is far above its error and far below a wrong epoch
-    assert before - 50_000_000 < found[0].start <= found[0].end < after + 50_000_000
+    # 5 ms is far above the error of the conversion and far below the distance of two clocks
+    assert before - 5_000_000 < found[0].start <= found[0].end < after + 5_000_000
+
+
+class _Turned:
+    """A raw event as kineto gives it where the clock was set back: lengths would be negative, so there are none."""
+
+    def __init__(self, event):
+        self._event = event
+
+    def __getattr__(self, name):
+        return getattr(self._event, name)
+
+    def start_ns(self):
+        return -self._event.start_ns()
+
+    def duration_ns(self):
+        return 0
+
+
+def test_a_clock_set_back_by_more_than_the_record_is_said(monkeypatch):
+    plain = torch_compat.profiler_events
+    monkeypatch.setattr(
+        torch_compat, "profiler_events", lambda profiler: [_Turned(e) for e in plain(profiler)]
+    )
+    with labkit.record() as rec:
+        before = time.monotonic_ns()
+        torch.ones(8).sum()
+        after = time.monotonic_ns()
+    assert "was set back" in rec.notes[-1]
+    sums = rec.events[rec.events["name"] == "aten::sum"]
+    began = rec.origin_ns + 1e3 * sums["start_us"].min()
+    assert before - 5_000_000 < began < after + 5_000_000
+    monkeypatch.undo()
+    with labkit.record() as rec:
+        torch.ones(8).sum()
+    assert rec.notes == []
 
 
 def test_shapes_are_kept_when_asked_for():
