@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
+import locale
+import os
 import shutil
 import sys
 from dataclasses import asdict
@@ -34,6 +37,8 @@ HERE = True  # `--save` without a folder
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status (2 for a request that cannot be met, with one sentence why)."""
+    if codecs.lookup(locale.getencoding()).name == "ascii":
+        os.environ["PYTHONUTF8"] = "1"  # for the ranks: torch reads files of its own that are not ASCII
     with screen.Screen() as shown:
         status = _status(arguments)
     return shown.outcome(status)
@@ -48,6 +53,10 @@ def _status(arguments: list[str] | None) -> int:
     except files.Unsaved as error:
         print(f"labkit: {error}", file=sys.stderr)
         return screen.UNWRITTEN
+    except UnicodeDecodeError as error:
+        where = f"a file cannot be read as {error.encoding}, which this locale asks for"
+        print(f"labkit: {where}: {error.reason}; PYTHONUTF8=1 or LC_ALL=C.UTF-8 helps", file=sys.stderr)
+        return 2
     except (ValueError, RuntimeError) as error:
         print(f"labkit: {error}", file=sys.stderr)
         return 2

@@ -26,9 +26,9 @@ def together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
     """`act`, which under torchrun rank 0 does, with the ranks that torchrun started; every other process serves it."""
 
     def begin(given: argparse.Namespace) -> int:
+        every = given.experiment == "all" and act is record
         given.chosen = [
-            experiments.get(name)
-            for name in (experiments.NAMES if given.experiment == "all" else [given.experiment])
+            experiments.get(name) for name in (experiments.NAMES if every else [given.experiment])
         ]
         given.arguments = {one.name: _arguments(one, given) for one in given.chosen}
 

@@ -25,6 +25,7 @@ TYPED_WRONGLY = [
     (["list", "--name", "x"], "unrecognized arguments: x"),
     (["run"], "the following arguments are required: experiment"),
     (["run", ""], "unknown experiment ''"),
+    (["run", "all"], "unknown experiment 'all'"),
     (["run", "klippe"], "unknown experiment 'klippe'"),
     (["run", "cliff/"], "cliff is one experiment and has no ''"),
     (["run", "break-it/nothing"], "unknown break-it test 'nothing'"),
@@ -207,6 +208,20 @@ def test_a_stream_in_ascii_gets_what_it_can_take(
     found = json.loads(shown.buffer.getvalue().decode("ascii").partition("\n")[2])
     assert found["label"] == "gloo · cpu" and found["notes"] == ["é"]
     assert shown.errors == "strict"  # as it was
+
+
+@pytest.mark.slow
+def test_an_experiment_runs_in_a_locale_of_ascii_only() -> None:
+    """Without UTF-8 in the ranks, torch cannot read files of its own."""
+    words = ["run", "collectives", "--only", "all_reduce sum", "--compiler", "inductor"]
+    done = subprocess.run(
+        [sys.executable, "-m", "labkit", *words],
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert "[gloo - cpu]" in done.stdout.decode("ascii")
 
 
 # --- what is saved, wherever it should go ---

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.drills import DRILLS, Drill, Recompile, Site, what
 from labkit.experiments.harness import quiet_stderr
-from labkit.experiments.options import on_cpu
+from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
@@ -88,6 +88,7 @@ def run(
     if "none" not in defences:
         raise ValueError("a defence is judged against 'none': it has to be among them")
     on_cpu(ranks)
+    two_or_more(ranks)
     settings: dict[str, Any] = {"timeout": TIMEOUT_S, "quiet": True, "live": False, "stall": stall}
     whole: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []

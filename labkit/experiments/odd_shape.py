@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit.experiments.options import on_cpu
+from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
@@ -66,6 +66,7 @@ def run(
         if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
             raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     on_cpu(ranks)
+    two_or_more(ranks)
     rows = []
     with Ranks(
         ranks.world_size, ranks.device, ranks.backend, timeout=timeout, stall=stall, quiet=True, live=False

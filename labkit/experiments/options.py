@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Option", "add", "chosen", "on_cpu"]
+__all__ = ["Option", "add", "chosen", "on_cpu", "two_or_more"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Option:
         except ValueError:
             value = math.nan
         if not self.least <= value <= self.most:
-            rule = f"{'whole ' * (self.kind is int)}number from {self.least} to {self.most}"
+            bounds = [str(bound).removesuffix(".0") for bound in (self.least, self.most)]
+            rule = f"{'whole ' * (self.kind is int)}number from {bounds[0]} to {bounds[1]}"
             shown = text if len(text) <= 40 else f"{text[:37]}..."
             raise argparse.ArgumentTypeError(f"must be a {rule}, got {shown!r}")
         return value
@@ -129,4 +130,18 @@ def on_cpu(ranks: Any) -> None:
         raise ValueError(
             f"this experiment's programs are written for the CPU, and these ranks are on {ranks.device}:"
             f" give it Ranks({ranks.world_size}, device='cpu')"
+        )
+
+
+def two_or_more(ranks: Any) -> None:
+    """Raise ValueError for a single rank: for experiments in which one rank differs from the others.
+
+    >>> from types import SimpleNamespace
+    >>> two_or_more(SimpleNamespace(world_size=1))
+    Traceback (most recent call last):
+    ValueError: one rank differs from the others here: give at least 2 ranks, got 1
+    """
+    if ranks.world_size < 2:
+        raise ValueError(
+            f"one rank differs from the others here: give at least 2 ranks, got {ranks.world_size}"
         )

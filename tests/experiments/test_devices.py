@@ -28,6 +28,14 @@ def test_an_experiment_for_the_cpu_refuses_other_ranks(name):
         experiments.get(name).run(ON_GPU)
 
 
+@pytest.mark.parametrize("name", ["divergence", "odd_shape"])
+def test_where_one_rank_differs_there_have_to_be_others(name):
+    with pytest.raises(
+        ValueError, match="one rank differs from the others here: give at least 2 ranks, got 1"
+    ):
+        experiments.get(name).run(SimpleNamespace(device="cpu", world_size=1))
+
+
 def test_messages_between_stages_take_nccl_on_a_gpu():
     pair = SimpleNamespace(**{**vars(ON_GPU), "world_size": 2})
     with pytest.raises(ValueError, match="gloo sends and receives tensors of the CPU only.*cuda"):
