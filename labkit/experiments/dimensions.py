@@ -159,7 +159,10 @@ STRIDES = (
 )
 FLAGS = (False, False, True, False, True)
 MODES = ("no_grad", "no_grad", "enable_grad", "inference_mode", "no_grad", "enable_grad")
-COUNT = "few values, or torch.where in a fixed loop; to pass it as an argument does not help"
+COUNT, TWO = (
+    "few values, or torch.where in a fixed loop (an argument compiles as often)",
+    "warm up two values",
+)
 DIMENSIONS: dict[str, Dimension] = {
     d.name: d
     for d in (
@@ -168,12 +171,12 @@ DIMENSIONS: dict[str, Dimension] = {
         Dimension("dtype", DTYPES, _typed, None, "one dtype for each compiled function"),
         Dimension("strides", STRIDES, _strided, None, ".contiguous() before the compiled part"),
         Dimension("requires_grad", FLAGS, _needs_gradient, None, "warm up both, or fix it"),
-        Dimension("int argument", (2, 2, 3, 4, 5, 1, 0, 6), _argument("times"), None, "warm up two values"),
-        Dimension("float argument", (1.0, 1.0, 0.5, 0.25, 2.0, 0.0), _argument("gain"), None, "warm up two values"),
+        Dimension("int argument", (2, 2, 3, 4, 5, 1, 0, 6), _argument("times"), None, TWO),
+        Dimension("float argument", (1.0, 1.0, 0.5, 0.25, 2.0, 0.0), _argument("gain"), None, TWO),
         Dimension("bool argument", FLAGS, _argument("centre"), None, "warm up both"),
         Dimension("str argument", ("gelu", "gelu", "tanh", "gelu", "tanh"), _argument("kind"), None, "warm up each"),
         Dimension("int attribute", (1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1), _attribute("repeats"), None, COUNT),
-        Dimension("float attribute", (0.5, 0.5, 0.6, 0.7, 0.8, 0.9, 1.5, 0.5), _attribute("scale"), None, "warm up two values"),
+        Dimension("float attribute", (0.5, 0.5, 0.6, 0.7, 0.8, 0.9, 1.5, 0.5), _attribute("scale"), None, TWO),
         Dimension("grad mode", MODES, _mode, None, "one mode for each compiled function; warm up each"),
         Dimension("thread count", (1, 1, 2, 3, 4, 1, 3), _with_threads, None, "set it once, before the first compile"),
     )

@@ -257,9 +257,12 @@ class Recompile:
 
 
 DRILLS: dict[str, Drill] = {
-    function.__name__.strip("_"): function
-    for function in (shape, size, dtype, flag, backend, branch, count, order, inputs, break_)
-} | {"recompile": Recompile()}
+    **{
+        function.__name__.strip("_"): function
+        for function in (shape, size, dtype, flag, backend, branch, count, order, inputs, break_)
+    },
+    "recompile": Recompile(),
+}
 
 
 def what(drill: Drill) -> str:

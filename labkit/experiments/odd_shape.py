@@ -15,7 +15,12 @@ ABOUT = EXPERIMENTS["odd_shape"]
 SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
 CONTROL = "from the second call, default timeout"
 HELP = ("none", "guard collectives", "compiler collectives", "compiler collectives, repaired")
-LENGTHS = {SAME: (4, 4, 4), FIRST: (6, 6, 6), LATER: (4, 6, 8), CONTROL: (4, 6, 8)}  # of the last rank; others: 4
+LENGTHS = {
+    SAME: (4, 4, 4),
+    FIRST: (6, 6, 6),
+    LATER: (4, 6, 8),
+    CONTROL: (4, 6, 8),
+}  # of the last rank; others: 4
 
 
 def run(
@@ -74,11 +79,17 @@ def run(
         for when in LENGTHS:
             for name in help if when != SAME else help[:1]:
                 arranged = {"sleep_s": sleep_s, "timeout_s": None if when == CONTROL else timeout_s}
-                rows.append({"differs": when, "help": name, **_attempt(own, when, name, arranged), **arranged})
+                rows.append(
+                    {"differs": when, "help": name, **_attempt(own, when, name, arranged), **arranged}
+                )
                 if talk:
                     print(f"{when}, {name}: {rows[-1]['outcome']}", flush=True)
     settings = provenance(
-        backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, sleep_s=sleep_s, timeout_s=timeout_s
+        backend=ranks.backend,
+        device=ranks.device,
+        world_size=ranks.world_size,
+        sleep_s=sleep_s,
+        timeout_s=timeout_s,
     )
     notes = [f"{r['differs']}, {r['help']}: {r['outcome']}" for r in rows]
     view = "labkit.views.odd_shape:figure"
@@ -123,7 +134,9 @@ def _play(when: str, name: str, sleep_s: float, timeout_s: float | None) -> dict
     )
 
     dynamo_reset()
-    group = dist.new_group(timeout=timedelta(seconds=timeout_s) if timeout_s else None)  # None: torch's default
+    group = dist.new_group(
+        timeout=timedelta(seconds=timeout_s) if timeout_s else None
+    )  # None: torch's default
     made: list[bool] = []
     odd = dist.get_rank() == dist.get_world_size() - 1
 

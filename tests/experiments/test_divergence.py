@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import lesson_cells
 import pandas as pd
 import pytest
 
+import labkit
 from labkit.contract import Plan
 from labkit.experiments import divergence
 from labkit.experiments.drills import DRILLS, Recompile, what
@@ -105,8 +107,41 @@ def test_the_sleep_and_the_short_timeout_are_named_and_the_control_ends_right(ra
         "drill": "recompile", "sleep_s": 2.5, "timeout_s": 0.8, "outcome": "error",
         "at torch's default timeout": "right",
     }  # fmt: skip
-    named = "a compile sleeps 2.5 s, collectives time out after 0.8 s; at torch's default timeout it ends right"
+    named = (
+        "a compile sleeps 2.5 s, collectives time out after 0.8 s; at torch's default timeout it ends right"
+    )
     assert named in report.figure().summary
+
+
+@pytest.mark.slow
+def test_a_break_on_one_rank_aborts_where_a_pass_merges_all_gathers():
+    """Lesson 08: harmless without the pass, right without the break, SIGABRT with both; fullgraph refuses the break."""
+    import torch
+    import torch.distributed as dist
+
+    names = {"torch": torch, "dist": dist, "pd": pd, "labkit": labkit, "divergence": divergence}
+    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as two:
+        space = lesson_cells.run(
+            "08_rank_symmetry", "s022-buckets", "s022-who", ranks=two, RankError=RankError, **names
+        )
+    runs = space["runs"].set_index(["pass", "break on rank 1"])
+    assert runs["outcome"].to_dict() == {
+        (False, False): "finished", (False, True): "finished", (True, False): "finished", (True, True): "crash",
+    }  # fmt: skip
+    assert runs.loc[(False, True), ["value", "graphs", "all-gathers"]].tolist() == [
+        [432, 432],
+        [1, 2],
+        [2, 2],
+    ]
+    assert runs.loc[(True, False), ["value", "graphs", "all-gathers"]].tolist() == [
+        [432, 432],
+        [1, 1],
+        [1, 1],
+    ]
+    assert "SIGABRT" in runs.loc[(True, True), "said"]
+    assert not set(space["late"]["outcome"]) & {"right", "caught", "repaired"}
+    (refused,) = space["early"]["said"]
+    assert refused.startswith("Unsupported") and "graph_break" in refused
 
 
 def test_bytes_that_do_not_fit_end_a_process(ranks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lesson_cells
 import pandas as pd
 import pytest
 
@@ -214,6 +215,44 @@ def test_what_is_said_of_a_drift_follows_the_numbers():
     assert "aot_eager: 0.0% differ (in 3 of 16 inputs some)" in report.figure().summary
     nowhere = drift._report([{**row, "differ": 0.0} for row in rows], {}, "", "gloo · cpu")
     assert nowhere.notes[0].endswith("bfloat16: none") and "bfloat16 nowhere" in nowhere.figure().summary
+
+
+def test_what_a_number_that_varies_costs(ranks):
+    """Lesson 09: a loop count compiles for each value, as an argument too; the switch mends only what multiplies."""
+    import torch
+
+    counted = lesson_cells.run(
+        "09_guards_and_shapes", "guards-17-counted", ranks=ranks, torch=torch, nn=torch.nn, pd=pd
+    )["counted"]
+    assert counted == {
+        "for _ in range(self.k)": (8, 4),
+        "for _ in range(self.k), with the switch": (8, 4),
+        "for _ in range(k), k an argument": (8, 4),
+        "x * self.k, an int": (8, 4),
+        "x * self.k, an int, with the switch": (2, 0),
+        "x * self.k, a float": (2, 0),
+        "x * k, k an argument": (2, 0),
+        "x * self.k, a tensor": (1, 0),
+        "torch.where in a fixed loop, k a tensor": (1, 0),
+    }
+    for name in ("int attribute", "float attribute"):
+        assert "pass it as" not in DIMENSIONS[name].instead
+
+
+def test_the_price_of_a_compile_is_told_for_each_compiler():
+    """Not one figure for both, and each with the number of compiles behind it."""
+    rows = [("eager", "calls", "reused, 1 version", 12, 1e-4), ("eager", "calls", "reused, 8 versions", 12, 9e-4),
+            ("eager", "compiles", "goes dynamic", 4, 0.1),
+            ("inductor", "compiles", "goes dynamic", 1, 1.0)]  # fmt: skip
+    taken = [
+        {"compiler": c, "part": p, "what": w, "rank": 0, "round": i, "seconds": s}
+        for c, p, w, n, s in rows
+        for i in range(n)
+    ]
+    report = Report("guards", "t", "host only", {"cost": pd.DataFrame(taken)})
+    title = drawn.figure(report, "cost").summary.partition(". ")[0]
+    said = "One more compile, in reused calls: 1,000 for Dynamo alone (n=4), 10,000 with Inductor (n=1)"
+    assert title == said
 
 
 @pytest.mark.slow

@@ -243,6 +243,8 @@ def test_every_drill_comes_to_an_end_and_its_remedy_makes_it_right():
     assert ended["unused", "-"] == ended["hook", "-"] == "raises"
     assert ended["smaller batch", "-"] == "silent and wrong"
     assert ended["fewer batches", "-"] == "waits, and is ended"
+    limits = found.frame.set_index(["drill", "remedy"])["stall_s"]
+    assert limits["fewer batches", "-"] == drills.STALL_S and limits["hook", "-"] == drills.PATIENT_S
     said = found.frame.set_index(["drill", "remedy"])["said"]
     assert "rank 1: FloatingPointError: the gradient of blocks.0.up is not finite" in said["hook", "-"]
     assert "Expected to have finished reduction" in said["unused", "-"]

@@ -27,7 +27,8 @@ SMALLER = {
         '"07_streams_in_compile"]': '"07_streams_in_compile"][:1]',
     },
     "08_rank_symmetry": {
-        'divergence.run(ranks, drills={"recompile"': 'divergence.run(ranks, "shape flag branch order break inputs recompile".split(), drills={"recompile"',
+        "divergence.run(ranks, drills=": "divergence.run(ranks, 'shape flag branch order break inputs recompile'"
+        ".split(), drills=",
         '"contract.")]': '"contract.")][:1]',
     },
     "09_guards_and_shapes": {

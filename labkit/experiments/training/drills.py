@@ -50,7 +50,8 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, talk: bool = False) -> Report
     """Every drill as it is, and with its remedy; each ends by itself, or is ended and its ranks replaced.
 
     Table `drills`: drill, remedy ('-' without it), ended ('right': gradients are those of one process; 'silent and
-    wrong'; 'raises'; 'waits, and is ended'), said (the error's first line, or how far gradients are apart), seconds.
+    wrong'; 'raises'; 'waits, and is ended'), said (the error's first line, or how far gradients are apart), stall_s
+    (seconds after which ranks that all wait for each other are ended), seconds.
     Raises ValueError for a drill that does not exist, before anything runs.
 
     >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
@@ -93,7 +94,7 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
         ended, detail = (RIGHT if apart <= TOLERANCE else SILENT), ""
         text = f"gradients apart by {apart:.2g} of the largest"
     row = {"drill": name, "remedy": DRILLS[name].remedy if remedy else "-", "ended": ended, "said": text}
-    return {**row, "seconds": time.perf_counter() - began, "all": detail}
+    return {**row, "stall_s": stall, "seconds": time.perf_counter() - began, "all": detail}
 
 
 # --- on a rank ---
