@@ -59,6 +59,7 @@ TYPED_WRONGLY = [
     (["review"], "the following arguments are required: file"),
     (["review", "missing.py"], "cannot read missing.py: No such file or directory"),
     (["review", ""], "a folder, not a file"),
+    (["review", "/dev"], "cannot read /dev: it is a folder, not a file"),
     (["review", "/dev/zero"], "cannot read /dev/zero: it is a device, not a file"),
 ]
 

@@ -12,7 +12,7 @@ from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-from labkit.timing import compare, interleave, slowest
+from labkit.timing import check_rounds, compare, interleave, slowest
 
 ABOUT = EXPERIMENTS["comm_passes"]
 DEFAULT, SWITCH, PASSES, SCHEDULING = (
@@ -49,7 +49,8 @@ def run(
         ...
     ValueError: layers must be a whole number above 0, got 0
     """
-    for name, value in {"width": width, "layers": layers, "rounds": rounds}.items():
+    check_rounds(rounds)
+    for name, value in {"width": width, "layers": layers}.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
     if width % ranks.world_size:

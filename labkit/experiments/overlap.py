@@ -22,7 +22,7 @@ from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.streams import Timeline, overlap
 from labkit.streams.timeline import ARROWS, SPANS
-from labkit.timing import Measurement, compare, quantile
+from labkit.timing import Measurement, check_rounds, compare, quantile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,8 @@ def run(
         ...
     ValueError: mib must be a number above 0, got 0
     """
-    for name, value in {"mib": mib, "late": late, "rounds": rounds}.items():
+    check_rounds(rounds)
+    for name, value in {"mib": mib, "late": late}.items():
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise ValueError(f"{name} must be a number above 0, got {value!r}")
     cases = {
@@ -69,7 +70,7 @@ def run(
     if brief:
         cases = {f"{mib:g} MiB, nobody late": (mib, 0.0)}
     ways = [way for way in WAYS if not (brief and way == COMPILED)]
-    found = ranks.run(measure, cases, ways, int(rounds), talk, timeout=timeout)
+    found = ranks.run(measure, cases, ways, rounds, talk, timeout=timeout)
     settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "mib": mib}
     return _report(found, ranks.label, provenance(**settings, late=late))
 

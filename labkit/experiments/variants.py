@@ -41,7 +41,7 @@ VARIANTS = {
 def choose(letters: str | list[str]) -> list[Variant]:
     """The variants with these letters, in the order given.
 
-    Raises ValueError for an unknown letter or none at all.
+    Raises ValueError for an unknown letter, one that is given twice, or none at all.
 
     >>> [v.name for v in choose("BC")]
     ['compiled, disabled', 'compiled, functional']
@@ -50,6 +50,8 @@ def choose(letters: str | list[str]) -> list[Variant]:
     for letter in letters:
         if letter not in VARIANTS:
             raise ValueError(f"unknown variant {letter!r}: there are {', '.join(VARIANTS)}")
+        if VARIANTS[letter] in chosen:
+            raise ValueError(f"variant {letter!r} is given twice")
         chosen.append(VARIANTS[letter])
     if not chosen:
         raise ValueError(f"no variant was chosen: give at least one of {', '.join(VARIANTS)}")

@@ -127,6 +127,8 @@ def test_bad_requests_are_refused_before_anything_runs(shm_ranks):
     for kwargs, rule in (
         ({"blocks": 0}, "blocks must be a whole number"),
         ({"variants": "Z"}, "unknown variant 'Z'"),
+        ({"variants": "ABA"}, "variant 'A' is given twice"),
+        ({"variants": "ABA"}, "variant 'A' is given twice"),
         ({"variants": ""}, "no variant was chosen"),
         ({"rounds": 0}, "rounds must be"),
         ({"heads": 3, "dim": 63}, "heads=3 cannot be split evenly over world_size=2"),

@@ -15,9 +15,11 @@ def report(ranks):
 
 
 def test_a_size_that_is_none_is_refused():
-    for name in ("mib", "late", "rounds"):
+    for name in ("mib", "late"):
         with pytest.raises(ValueError, match=f"{name} must be a number above 0, got -1"):
             overlap.run(None, **{name: -1})
+    with pytest.raises(ValueError, match="rounds must be a whole number of at least 2, got 1"):
+        overlap.run(None, rounds=1)
 
 
 def test_brief_leaves_out_what_takes_long(report):
