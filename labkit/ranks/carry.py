@@ -52,7 +52,7 @@ def packed(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tuple[b
     if not callable(fn):
         raise ValueError(f"run() needs a function, got {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
-    if any(map(_waits, (fn, getattr(type(fn), "__call__", None)))):
+    if any(map(_waits, (fn, type(fn).__call__))):
         raise ValueError(
             f"run() needs a function that runs when it is called, and {name!r} is an async def: "
             "give one that calls asyncio.run(...)"
@@ -107,7 +107,7 @@ def _variables(fn: FunctionType) -> dict[str, Any]:
         names |= set(code.co_names)
         codes += [part for part in code.co_consts if isinstance(part, CodeType)]
     found = {name: fn.__globals__[name] for name in sorted(names & fn.__globals__.keys())}
-    return found | inspect.getclosurevars(fn).nonlocals
+    return {**found, **inspect.getclosurevars(fn).nonlocals}
 
 
 def _compiled(value: Any) -> bool:

@@ -117,7 +117,7 @@ def name_all(ranks: Sequence[int]) -> str:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    words = []
+    words: list[str] = []
     for run in runs:
         words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
     listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -15,7 +15,6 @@ from labkit import hardware
 from labkit.ranks import cells
 from labkit.ranks.call import GRACE_S, Call
 from labkit.ranks.carry import checkable, no_interrupt, packed, positive
-from labkit.ranks.environment import complete, merged
 from labkit.ranks.live import Live
 from labkit.ranks.member import Member
 from labkit.ranks.nodes.driver import Nodes
@@ -241,8 +240,7 @@ class Ranks:
     # -- starting and ending -------------------------------------------------------------------------------
 
     def _start(self) -> Pool:
-        environ = complete(merged(self._environ, self._sees, self.env))
-        start = self._nodes or starter(self.start, environ)
+        start, env = starter(self._nodes or self.start, self._environ, {**self._sees, **self.env})
         config = {
             "backend": self.backend,
             "device": self.device,
@@ -250,7 +248,7 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "check": self.check,
-            "env": {**self._sees, **self.env} if self._nodes else start.started.overlay(environ),
+            "env": env,
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,

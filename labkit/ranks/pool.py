@@ -115,9 +115,12 @@ class Pool:
 
     def serve(self, wait: float | None) -> None:
         """One round: wait at most `wait` seconds for something to happen and handle it."""
-        kinds = self.spawner.fileno(), *(
-            (m.dead, m.process.calls.wants_write, *(printer.open for printer in m.printers))
-            for m in self.members
+        kinds = (
+            self.spawner.fileno(),
+            *(
+                (m.dead, m.process.calls.wants_write, *(printer.open for printer in m.printers))
+                for m in self.members
+            ),
         )
         if kinds != self._kinds:  # mostly not: registering everything anew took a tenth of a call
             self._kinds = kinds
@@ -156,7 +159,9 @@ class Pool:
         member.process.code, member.noted = self.spawner.ended.get(pid), True
         if member.outcome is None:
             frames, how = crash_frames(member.process.last_words()), member.process.ending()
-            member.outcome = Outcome(member.rank, "dead", message=how, frames=frames, code=member.process.code)
+            member.outcome = Outcome(
+                member.rank, "dead", message=how, frames=frames, code=member.process.code
+            )
 
 
 def _end(spawner: Starter, processes: list[Process], owner: int) -> None:

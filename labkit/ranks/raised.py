@@ -1,4 +1,4 @@
-"""An exception that the reader's code raised on a rank, as plain data: it may be anything, and must not end the rank."""
+"""An exception of the reader's code as plain data: whatever it is like, describing it must not end the rank."""
 
 from __future__ import annotations
 

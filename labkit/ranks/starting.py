@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping
 
 from labkit.ranks import fresh, spawn
+from labkit.ranks.environment import complete, merged
+from labkit.ranks.nodes.driver import Nodes
+from labkit.ranks.pool import Starter
 
 
 def how_to_start(start: str) -> str:
@@ -23,9 +26,15 @@ def how_to_start(start: str) -> str:
     return ("zygote" if sys.platform == "linux" else "fresh") if start == "auto" else start
 
 
-def starter(how: str, environ: Mapping[str, str]) -> spawn.Spawner | fresh.Interpreters:
-    """What starts ranks in `environ`, by 'zygote' or 'fresh'."""
-    return spawn.shared(environ) if how == "zygote" else fresh.Interpreters(environ)
+def starter(
+    how: str | Nodes, environ: Mapping[str, str], env: Mapping[str, str | None]
+) -> tuple[Starter, dict[str, str | None]]:
+    """What starts ranks in `environ` with `env` on top, and the variables that each of them has to set or unset."""
+    if isinstance(how, Nodes):
+        return how, dict(env)  # each machine has its own environment
+    wanted = complete(merged(environ, env))
+    local = spawn.shared(wanted) if how == "zygote" else fresh.Interpreters(wanted)
+    return local, local.started.overlay(wanted)
 
 
 def why_slow(how: str) -> str:

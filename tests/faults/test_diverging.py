@@ -38,9 +38,9 @@ def test_one_call_more(lesson, n):
     assert re.search(
         r"First difference, at collective 2:\n +rank 0  all_reduce \(2, 3\) float32 at In \[\d+\]:4", text
     )
-    assert re.search(rf"rank {n - 1}  never called it", text) and f"rank {n - 1} finished its part" in for_each_rank(
-        text
-    )
+    assert re.search(
+        rf"rank {n - 1}  never called it", text
+    ) and f"rank {n - 1} finished its part" in for_each_rank(text)
     assert re.search(
         r"last collectives of rank 0:\n +1  all_reduce \(4,\) float32 at In \[\d+\]:2 \(diverge\)\n +2 .*not finished",
         text,

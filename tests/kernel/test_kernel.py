@@ -96,7 +96,9 @@ def test_the_stop_button(kernel, stuck, presses):
     assert time.monotonic() - pressed < AT_ONCE_S
     assert found["error"] and found["error"][0] == "KeyboardInterrupt", found
     shown = found["error"][1]
-    assert "rank 0 was" in for_each_rank(shown) and "All ranks were replaced" in shown and "labkit/" not in shown
+    assert (
+        "rank 0 was" in for_each_rank(shown) and "All ranks were replaced" in shown and "labkit/" not in shown
+    )
     answer = kernel.run(
         "def add():\n    import torch, torch.distributed as d\n    x = torch.ones(1)\n"
         "    d.all_reduce(x)\n    return x.item()\nranks.run(add).same()"

@@ -15,9 +15,9 @@ import labkit
 from labkit.ranks import Outcome, RankError
 
 
-def error_of(ranks, fn, *args, **options) -> str:
+def error_of(group, fn, *args, **options) -> str:
     with pytest.raises(RankError) as caught:
-        ranks.run(fn, *args, **options)
+        group.run(fn, *args, **options)
     return str(caught.value)
 
 
@@ -31,7 +31,8 @@ class Odd(Exception):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [(Mute, r"raised Mute: \(no text: its __str__ raised RuntimeError\)"), (Odd, "raised Odd")]
+    ("kind", "words"),
+    [(Mute, r"raised Mute: \(no text: its __str__ raised RuntimeError\)"), (Odd, "raised Odd")],
 )
 def test_an_exception_of_which_nothing_can_be_asked_shows_its_line(ranks, kind, words):
     def fail(kind):
@@ -51,7 +52,9 @@ def up(n):
 
 def test_a_recursion_is_shown_once(ranks):
     text = error_of(ranks, lambda: down(0))
-    assert re.search(r"\(down\) +return up\(n \+ 1\)\n.*\(up\).*\n +\.\.\. the same 2 lines \d{3} times more", text)
+    assert re.search(
+        r"\(down\) +return up\(n \+ 1\)\n.*\(up\).*\n +\.\.\. the same 2 lines \d{3} times more", text
+    )
     assert len(text.splitlines()) < 12
 
 
@@ -68,7 +71,9 @@ def test_a_group_shows_its_members_and_their_lines(ranks):
     text = error_of(ranks, several)
     assert re.search(r"rank 0 \(and rank 1\) raised ExceptionGroup: all \(2 sub-exceptions\)\n", text)
     assert re.search(r"\n    1\. ExceptionGroup: first \(10 sub-exceptions\)\n", text)
-    assert re.search(r"\n        1\. ValueError: number 0\n +test_error_texts.py:\d+ \(several\) +raise Val", text)
+    assert re.search(
+        r"\n        1\. ValueError: number 0\n +test_error_texts.py:\d+ \(several\) +raise Val", text
+    )
     assert "number 7" in text and "number 8" not in text and "\n        ... 2 more exceptions\n" in text
     assert "\n    2. KeyError: 'last'\n" in text
 
@@ -106,7 +111,10 @@ def test_a_stopped_rank_is_called_that():
         deadline = time.monotonic() + 10
         while ranks.status()[1]["state"] == "idle" and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert [row["state"] for row in ranks.status()] == ["idle", "stopped by a signal; SIGCONT lets it go on"]
+        assert [row["state"] for row in ranks.status()] == [
+            "idle",
+            "stopped by a signal; SIGCONT lets it go on",
+        ]
         assert "rank 1 was stopped by a signal" in error_of(ranks, os.getpid, timeout=0.3)
         os.kill(ranks.status()[1]["pid"], signal.SIGSTOP)
         assert ranks.status()[0]["state"] == "idle"
@@ -140,7 +148,10 @@ def test_a_rank_that_lost_its_kernel_and_ended_itself_is_not_out_of_memory(ranks
         time.sleep(60)
 
     text = error_of(ranks, cut, ranks=[1])
-    assert "rank 1 died: labkit ended it, because its connection to the process that made the ranks was lost" in text
+    assert (
+        "rank 1 died: labkit ended it, because its connection to the process that made the ranks was lost"
+        in text
+    )
     assert "memory" not in text
 
 

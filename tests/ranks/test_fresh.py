@@ -58,7 +58,9 @@ def test_a_death_is_named_and_the_next_call_works(started):
 
 
 def test_a_timeout_says_where(started):
-    with pytest.raises(RankError, match=r"(?s)no end within 0.3 s \(timeout\).*rank 0 \(and rank 1\) was here:.*time.sleep"):
+    with pytest.raises(
+        RankError, match=r"(?s)no end within 0.3 s \(timeout\).*rank 0 \(and rank 1\) was here:.*time.sleep"
+    ):
         started.run(lambda: time.sleep(60), timeout=0.3)
 
 
@@ -111,3 +113,15 @@ def test_elsewhere_it_is_what_auto_takes(monkeypatch):
     assert starting.how_to_start("auto") == ("zygote" if sys.platform == "linux" else "fresh")
     monkeypatch.setattr(sys, "platform", "darwin")
     assert starting.how_to_start("auto") == "fresh"
+
+
+def test_a_variable_that_torch_reads_as_it_is_imported_has_its_effect():
+    def verbose():
+        import torch._dynamo as dynamo
+
+        return dynamo.config.verbose
+
+    with labkit.Ranks(
+        1, device="cpu", backend="fake", start="fresh", env={"TORCHDYNAMO_VERBOSE": "1"}, quiet=True
+    ) as ranks:
+        assert ranks.run(verbose)[0] is True

@@ -14,7 +14,9 @@ import two_machines
 from two_machines import LEFT, Machines
 
 from labkit import Report, attach, experiments, hardware
+from labkit.cli import main
 from labkit.experiments import cliff, guards
+from labkit.ranks import spawn
 from labkit.ranks.nodes import launched
 from labkit.ranks.nodes.launch import greet, greeted, interface, lively, new_token
 from labkit.ranks.nodes.written import line
@@ -59,11 +61,24 @@ def test_what_torchrun_said_is_read() -> None:
     [
         ({"RANK": "one"}, "RANK must be a whole number, got 'one'"),
         ({"GROUP_RANK": ""}, "GROUP_RANK is not set"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT must be at least 1 and at most 65535, got 99999"),
+        ({"RANK": "7"}, "RANK must be at least 0 and at most 1, got 7"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK must be at least 0 and at most 0, got -1"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be at least 1, got 0"),
+        ({"LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE must be at least 1 and at most 2, got 3"),
     ],
 )
 def test_an_environment_that_was_tampered_with_is_named(change: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         launched({**ENV, **change})
+
+
+def test_such_an_environment_ends_the_command_line_with_one_sentence(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(spawn, "shared", lambda: pytest.fail("a process was about to be started"))
+    for name, value in {**ENV, "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "99999"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(WORDS) == 2
+    assert capsys.readouterr().err == "labkit: MASTER_PORT must be at least 1 and at most 65535, got 99999\n"
 
 
 @pytest.mark.parametrize(

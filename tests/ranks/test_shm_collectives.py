@@ -289,6 +289,10 @@ def refused():
         "meta": lambda: dist.all_reduce(torch.ones(2, device="meta")),
         "sizes": lambda: dist.all_gather([torch.ones(2)] * n, torch.ones(3)),
         "too few": lambda: dist.all_gather([torch.ones(2)], torch.ones(2)),
+        "uneven parts": lambda: dist.reduce_scatter(
+            torch.zeros(2), [torch.ones(1 + (i > 0)) for i in range(n)]
+        ),
+        "monitored": dist.monitored_barrier,
         "splits": lambda: dist.all_to_all_single(torch.ones(8), torch.ones(8), [8] * n, [8] * n),
         "uneven": lambda: dist.all_to_all_single(torch.ones(n + 1), torch.ones(n + 1)),
     }
@@ -309,5 +313,101 @@ def test_a_bad_argument_is_refused_on_its_rank_and_spoils_nothing(world):
     assert "elements share memory" in found["expanded"] and "sparse_coo" in found["sparse"]
     assert "CPU tensors, got one on meta" in found["meta"]
     assert "output 0 holds 2 elements of torch.float32, it must hold 3" in found["sizes"]
+    assert (
+        "reduce_scatter over shm moves parts of one size: input 0 holds 1 elements" in found["uneven parts"]
+    )
+    assert "only implemented for GLOO" in found["monitored"]
     assert "one output for each" in found["too few"]
     assert "split sizes" in found["splits"] and "cannot share equally" in found["uneven"]
+
+
+def against_gloo() -> dict[str, object]:
+    """What docs/ranks.md says of the differences between shm and gloo, on this backend."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    rank, nan = dist.get_rank(), float("nan")
+
+    def smallest(where):
+        x = torch.tensor([nan if rank == where else 1.0])
+        dist.all_reduce(x, op=dist.ReduceOp.MIN)
+        return str(x.item())
+
+    def summed(dtype):
+        x = torch.ones(2).to(dtype)
+        dist.all_reduce(x)
+        return x.tolist()
+
+    def sent(dtype):
+        x = torch.full((1,), float(rank)).to(dtype)
+        dist.broadcast(x, 1)
+        return x.float().tolist()
+
+    def gathered(dtype):
+        parts = [torch.zeros(1, dtype=dtype) for _ in range(2)]
+        dist.gather(torch.ones(1, dtype=dtype), parts if rank == 0 else None)
+        return len(parts)
+
+    def uneven():
+        out = torch.zeros(1 + rank)
+        dist.reduce_scatter(out, [torch.ones(1), torch.ones(2)])
+        return out.sum().item() / (1 + rank)
+
+    def sparse():
+        x = torch.sparse_coo_tensor([[0]], [1.0], (2,))
+        dist.all_reduce(x)
+        return x.to_dense().tolist()
+
+    found: dict[str, object] = {}
+    for name, call in {
+        "nan on rank 0": lambda: smallest(0),
+        "nan on rank 1": lambda: smallest(1),
+        "bool": lambda: summed(torch.bool),
+        "complex": lambda: summed(torch.complex64),
+        "int16": lambda: summed(torch.int16),
+        "int16 sent": lambda: sent(torch.int16),
+        "float8 sent": lambda: sent(torch.float8_e4m3fn),
+        "float8 summed": lambda: summed(torch.float8_e4m3fn),
+        "complex gathered": lambda: gathered(torch.complex64),
+        "uneven": uneven,
+        "sparse": sparse,
+        "monitored": lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=30)),
+    }.items():
+        try:
+            found[name] = call()
+        except (RuntimeError, ValueError):
+            found[name] = "refused"
+    return found
+
+
+def test_the_differences_from_gloo_that_the_documentation_lists(ranks, shm_ranks):
+    both = {
+        "bool": [True, True],
+        "complex": [2, 2],
+        "nan on rank 0": "nan",
+        "float8 summed": "refused",
+    }
+    assert shm_ranks.run(against_gloo).same() == {
+        **both,
+        "nan on rank 1": "nan",
+        "int16": [2, 2],
+        "int16 sent": [1.0],
+        "float8 sent": [1.0],
+        "complex gathered": 2,
+        "uneven": "refused",
+        "sparse": "refused",
+        "monitored": "refused",
+    }
+    assert ranks.run(against_gloo).same() == {
+        **both,
+        "nan on rank 1": "1.0",
+        "int16": "refused",
+        "int16 sent": "refused",
+        "float8 sent": "refused",
+        "complex gathered": "refused",
+        "uneven": 2.0,
+        "sparse": [2.0, 0.0],
+        "monitored": None,
+    }

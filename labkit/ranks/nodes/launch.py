@@ -37,8 +37,8 @@ class Launch:
 def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
     """What torchrun said to this process in its environment, None where it was not started by torchrun.
 
-    Raises ValueError naming a variable that is missing, no number or out of its range (torch/distributed/elastic/agent/server/
-    local_elastic_agent.py sets them).
+    Raises ValueError naming a variable that is missing, no number or out of its range
+    (torch/distributed/elastic/agent/server/local_elastic_agent.py sets them).
 
     >>> env = dict(RANK="1", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", GROUP_RANK="1")
     >>> launched({**env, "MASTER_ADDR": "a", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "x"}).node
