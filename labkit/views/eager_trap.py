@@ -177,7 +177,8 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
     name, part = next((p for p in panels(shown) if p[0] == "host only"), panels(shown)[0])
     most = part.iloc[1:].loc[part.iloc[1:]["added_us"].idxmax()] if len(part) > 1 else part.iloc[0]
     words = str(most["step"]).removeprefix("+ ")
-    sheet.title(title or f"The dearest layer ({name}): {words}, {most['added_us']:.0f} us a call")
+    dearest = f"The dearest layer ({name}): {words}, {most['added_us']:.0f} us a call"
+    sheet.title(title or _first_uses(report, name) or dearest)
     for name, part in panels(shown):
         heading(sheet, name)
         rows = part.to_dict("records")
@@ -204,12 +205,27 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
     return sheet.finish(label)
 
 
+def _extra(report: Any, evidence: str) -> pd.DataFrame | None:
+    """What the model's functional forward takes more, by part; None where it was not measured."""
+    if "extra" not in report.tables:
+        return None
+    extra = table(report, "extra", ["evidence", "part", "ms", "collectives"])
+    return extra[extra["evidence"] == evidence].set_index("part")
+
+
+def _first_uses(report: Any, evidence: str) -> str:
+    extra = _extra(report, evidence)
+    if extra is None or extra.loc["extra", "ms"] <= 0:
+        return ""
+    share = extra.loc["first use", "ms"] / extra.loc["extra", "ms"]
+    return f"In the model ({evidence}), first uses of asynchronous tensors are {share:.0%} of the extra time"
+
+
 def _added_up(report: Any, evidence: str) -> str:
     """What the layers of one call come to in the model's forward, against what its functional forward takes more."""
-    if "extra" not in report.tables:
+    extra = _extra(report, evidence)
+    if extra is None:
         return ""
-    extra = table(report, "extra", ["evidence", "part", "ms", "collectives"])
-    extra = extra[extra["evidence"] == evidence].set_index("part")
     ms = extra["ms"]
     return (
         f"{extra['collectives'].iloc[0]} such calls, up to the first use: {ms['calls']:+.1f} ms. The model's forward: "
