@@ -197,7 +197,8 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
         ax.set_xlabel("us a call, median, slowest rank", labelpad=1)
         sheet.top += 0.42
         if total := _added_up(report, name):
-            sheet.text(total, left=0.2, color=style.QUIET)
+            for line in style.wrap(total, sheet.width - 0.4):
+                sheet.text(line, left=0.2, color=style.QUIET)
             sheet.top += 0.05
         said = ", ".join(f"{row['step']} {row['us']:.0f}" for row in rows)
         sheet.say(f"{name}, us a call: {said}", total)
@@ -209,7 +210,7 @@ def _extra(report: Any, evidence: str) -> pd.DataFrame | None:
     """What the model's functional forward takes more, by part; None where it was not measured."""
     if "extra" not in report.tables:
         return None
-    extra = table(report, "extra", ["evidence", "part", "ms", "collectives"])
+    extra = table(report, "extra", ["evidence", "part", "ms", "p10_ms", "p90_ms", "collectives"])
     return extra[extra["evidence"] == evidence].set_index("part")
 
 
@@ -226,10 +227,12 @@ def _added_up(report: Any, evidence: str) -> str:
     extra = _extra(report, evidence)
     if extra is None:
         return ""
-    ms = extra["ms"]
+    ms, low, high = extra["ms"], extra["p10_ms"], extra["p90_ms"]
     return (
-        f"{extra['collectives'].iloc[0]} such calls, up to the first use: {ms['calls']:+.1f} ms. The model's forward: "
-        f"{ms['extra']:+.1f} ms, {ms['first use']:+.1f} of them at first uses. Not explained: {ms['rest']:+.1f} ms."
+        f"{extra['collectives'].iloc[0]} such calls, up to the first use, against as many in place: {ms['calls']:+.1f} ms. "
+        f"The model's forward: {ms['extra']:+.1f} ms (p10-p90 {low['extra']:+.1f} to {high['extra']:+.1f}), of which its first "
+        f"uses {ms['first use']:+.1f} ({low['first use']:+.1f} to {high['first use']:+.1f}). "
+        f"Not explained by such calls: {ms['rest']:+.1f} ms."
     )
 
 
