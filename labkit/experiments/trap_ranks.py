@@ -13,6 +13,7 @@ from labkit.experiments.calls import AGAIN, ASYNC, FORMS, FUNCTIONAL, IN_PLACE
 
 SMALL = 64 * 1024  # bytes up to which one call is too short to be timed alone
 REPEATS = 5  # calls a sample of a small one
+LOOP = 40  # calls a sample of a layer: long enough to be interrupted as a model's forward is
 LARGE = 1 << 20  # bytes above which rounds are fewer, and waiting for async_op=True is left out
 FEW = 8  # rounds of a large one: fewer give an interval without ends
 WAITED = "functional, waited for"
@@ -21,7 +22,7 @@ STEPS = {
     "bare operator": "+ allocation, copy, wait",
     "wrapper": "+ Python wrapper, AsyncCollectiveTensor",
     "registered": "+ autograd registration",
-    "used": "+ AsyncCollectiveTensor's first use",
+    "used": "+ first use of the result, dispatched in Python",
     "recorded": "+ a gradient recorded",
 }
 _OPERATION = re.compile(r"(?!profiler::|autograd::|torch::)\w+::[\w.]+")
@@ -259,7 +260,7 @@ def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
     def repeated(mode: Callable[[], Any], piece: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> None:
             with mode():
-                for _ in range(REPEATS):
+                for _ in range(LOOP):
                     piece()
                 if where.type == "cuda":
                     torch.cuda.synchronize()
@@ -269,7 +270,7 @@ def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
     runs = {step: repeated(*how) for step, how in layers(where).items()}
     runs[AGAIN] = runs["in place"]
     taken = interleave(runs, max(rounds, 20), 3, dist.barrier)
-    return {step: tuple(s / REPEATS for s in found.samples) for step, found in taken.items()}
+    return {step: tuple(s / LOOP for s in found.samples) for step, found in taken.items()}
 
 
 def _profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:

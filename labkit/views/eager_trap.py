@@ -177,7 +177,8 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
     name, part = next((p for p in panels(shown) if p[0] == "host only"), panels(shown)[0])
     most = part.iloc[1:].loc[part.iloc[1:]["added_us"].idxmax()] if len(part) > 1 else part.iloc[0]
     words = str(most["step"]).removeprefix("+ ")
-    sheet.title(title or f"The dearest layer ({name}): {words}, {most['added_us']:.0f} us a call")
+    dearest = f"The dearest layer ({name}): {words}, {most['added_us']:.0f} us a call"
+    sheet.title(title or _first_uses(report, name) or dearest)
     for name, part in panels(shown):
         heading(sheet, name)
         rows = part.to_dict("records")
@@ -196,7 +197,8 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
         ax.set_xlabel("us a call, median, slowest rank", labelpad=1)
         sheet.top += 0.42
         if total := _added_up(report, name):
-            sheet.text(total, left=0.2, color=style.QUIET)
+            for line in style.wrap(total, sheet.width - 0.4):
+                sheet.text(line, left=0.2, color=style.QUIET)
             sheet.top += 0.05
         said = ", ".join(f"{row['step']} {row['us']:.0f}" for row in rows)
         sheet.say(f"{name}, us a call: {said}", total)
@@ -204,16 +206,33 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
     return sheet.finish(label)
 
 
+def _extra(report: Any, evidence: str) -> pd.DataFrame | None:
+    """What the model's functional forward takes more, by part; None where it was not measured."""
+    if "extra" not in report.tables:
+        return None
+    extra = table(report, "extra", ["evidence", "part", "ms", "p10_ms", "p90_ms", "collectives"])
+    return extra[extra["evidence"] == evidence].set_index("part")
+
+
+def _first_uses(report: Any, evidence: str) -> str:
+    extra = _extra(report, evidence)
+    if extra is None or extra.loc["extra", "ms"] <= 0:
+        return ""
+    share = extra.loc["first use", "ms"] / extra.loc["extra", "ms"]
+    return f"In the model ({evidence}), first uses of asynchronous tensors are {share:.0%} of the extra time"
+
+
 def _added_up(report: Any, evidence: str) -> str:
     """What the layers of one call come to in the model's forward, against what its functional forward takes more."""
-    if "extra" not in report.tables:
+    extra = _extra(report, evidence)
+    if extra is None:
         return ""
-    extra = table(report, "extra", ["evidence", "part", "ms", "collectives"])
-    extra = extra[extra["evidence"] == evidence].set_index("part")
-    ms = extra["ms"]
+    ms, low, high = extra["ms"], extra["p10_ms"], extra["p90_ms"]
     return (
-        f"{extra['collectives'].iloc[0]} such calls, up to the first use: {ms['calls']:+.1f} ms. The model's forward: "
-        f"{ms['extra']:+.1f} ms, {ms['first use']:+.1f} of them at first uses. Not explained: {ms['rest']:+.1f} ms."
+        f"{extra['collectives'].iloc[0]} such calls, up to the first use, against as many in place: {ms['calls']:+.1f} ms. "
+        f"The model's forward: {ms['extra']:+.1f} ms (p10-p90 {low['extra']:+.1f} to {high['extra']:+.1f}), of which its first "
+        f"uses {ms['first use']:+.1f} ({low['first use']:+.1f} to {high['first use']:+.1f}). "
+        f"Not explained by such calls: {ms['rest']:+.1f} ms."
     )
 
 

@@ -132,8 +132,8 @@ def test_the_sum_of_the_layers_is_held_against_what_the_model_takes_more(report)
         assert ms["calls"] == pytest.approx(FORWARD * first / 1e3)
         assert ms["extra"] == pytest.approx(ms["calls"] + ms["rest"])
         said = report.figure("ladder").summary
-        assert f"4 such calls, up to the first use: {ms['calls']:+.1f} ms" in said
-        assert f"Not explained: {ms['rest']:+.1f} ms" in said
+        assert f"4 such calls, up to the first use, against as many in place: {ms['calls']:+.1f} ms" in said
+        assert f"Not explained by such calls: {ms['rest']:+.1f} ms" in said
     # waiting at once leaves no asynchronous tensor, and is no other sum
     work = report.tables["model_work"].set_index("form")
     assert set(work.loc[trap_ranks.WAITED, "functional"]) == {EACH * FORWARD}

@@ -86,8 +86,20 @@ def test_the_crossover_is_ringed_only_where_there_is_one():
     assert "all_gather: 4 B 0.70, 16 KB 12.00; slower at the largest size" in figure.summary
 
 
-def test_the_dearest_layer_is_named():
+def test_the_dearest_layer_is_named_where_the_model_was_not_measured():
     assert "autograd registration, 62 us a call" in eager_trap.figure(made(), "ladder").summary
+
+
+def test_the_ladder_says_what_first_uses_are_in_the_model_and_what_is_not_explained():
+    parts = {"extra": 20.0, "calls": 12.0, "rest": 8.0, "first use": 11.0}
+    rows = [("host only", part, 160, ms, ms - 1, ms + 1) for part, ms in parts.items()]
+    extra = pd.DataFrame(rows, columns=["evidence", "part", "collectives", "ms", "p10_ms", "p90_ms"])
+    said = eager_trap.figure(made(extra=extra), "ladder").summary
+    assert said.startswith(
+        "In the model (host only), first uses of asynchronous tensors are 55% of the extra time"
+    )
+    assert "160 such calls, up to the first use, against as many in place: +12.0 ms" in said
+    assert "first uses +11.0 (+10.0 to +12.0). Not explained by such calls: +8.0 ms" in said
 
 
 def test_the_source_stands_beside_what_was_measured():
