@@ -229,9 +229,9 @@ def _added_up(report: Any, evidence: str) -> str:
         return ""
     ms, low, high = extra["ms"], extra["p10_ms"], extra["p90_ms"]
     return (
-        f"{extra['collectives'].iloc[0]} such calls, up to the first use, against as many in place: {ms['calls']:+.1f} ms. "
-        f"The model's forward: {ms['extra']:+.1f} ms (p10-p90 {low['extra']:+.1f} to {high['extra']:+.1f}), of which its first "
-        f"uses {ms['first use']:+.1f} ({low['first use']:+.1f} to {high['first use']:+.1f}). "
+        f"{extra['collectives'].iloc[0]} such calls, up to the first use, against as many in place: "
+        f"{ms['calls']:+.1f} ms. The model's forward: {ms['extra']:+.1f} ms (p10-p90 {low['extra']:+.1f} to "
+        f"{high['extra']:+.1f}), of which its first uses {ms['first use']:+.1f} ({low['first use']:+.1f} to {high['first use']:+.1f}). "
         f"Not explained by such calls: {ms['rest']:+.1f} ms."
     )
 

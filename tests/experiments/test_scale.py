@@ -231,7 +231,7 @@ def test_nothing_of_a_fake_group_is_left_behind():
         ({"worlds": [2.0]}, "a world size is a whole number from 1 to"),
         ({"worlds": [2**21]}, "a world size is a whole number from 1 to"),
         ({"worlds": [2], "heads": 3}, "heads must divide dim"),
-        ({"tokens": 0}, "tokens must be a whole number of at least 1"),
+        ({"tokens": 0}, "tokens must be a whole number from 1 to 65536"),
         ({"alpha": 1.0}, "alpha was given without bandwidth: they belong together"),
         ({"rate": 1.0}, "rate was given without overhead"),
         ({"alpha": -1.0, "bandwidth": 1.0}, "alpha must be a finite number of 0 or more"),

@@ -228,7 +228,7 @@ def test_results_that_cannot_be_kept_are_printed(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "replace", full)
     assert cli.main(["ledger", "--only", ROWS[0].id, "--save", str(tmp_path)]) == 3
     found = capsys.readouterr()
-    assert ROWS[0].id in found.out and "holds: 1" in found.out
+    assert ROWS[0].id in found.out and "cited: 1" in found.out
     assert found.err.endswith(f"cannot save report 'ledger' in {tmp_path}: No space left on device\n")
 
 
