@@ -228,10 +228,11 @@ def _added_up(report: Any, evidence: str) -> str:
     if extra is None:
         return ""
     ms, low, high = extra["ms"], extra["p10_ms"], extra["p90_ms"]
+    calls, spread = extra["collectives"].iloc[0], "{:+.1f} to {:+.1f}".format
     return (
-        f"{extra['collectives'].iloc[0]} such calls, up to the first use, against as many in place: "
-        f"{ms['calls']:+.1f} ms. The model's forward: {ms['extra']:+.1f} ms (p10-p90 {low['extra']:+.1f} to "
-        f"{high['extra']:+.1f}), of which its first uses {ms['first use']:+.1f} ({low['first use']:+.1f} to {high['first use']:+.1f}). "
+        f"{calls} such calls, up to the first use, against as many in place: {ms['calls']:+.1f} ms. "
+        f"The model's forward: {ms['extra']:+.1f} ms (p10-p90 {spread(low['extra'], high['extra'])}), "
+        f"of which its first uses {ms['first use']:+.1f} ({spread(low['first use'], high['first use'])}). "
         f"Not explained by such calls: {ms['rest']:+.1f} ms."
     )
 
