@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import codecs
 import json
 import locale
 import os
 import shutil
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -68,6 +70,8 @@ def _status(arguments: list[str] | None) -> int:
         print("labkit: there is not enough memory for this", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        # registered last, called first: a second Ctrl-C must not break off the ending of the ranks
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         print("labkit: interrupted", file=sys.stderr)
         return 130
 

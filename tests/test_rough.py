@@ -6,8 +6,10 @@ import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -332,3 +334,22 @@ def test_lessons_are_copied_whole_or_not_at_all(
     first.write_text("mine")
     assert cli.main(["lessons", str(tmp_path)]) == 0 and first.read_text() == "mine"
     assert f"left alone, it is there already: {first}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_a_second_interrupt_while_ranks_are_ended_is_no_traceback() -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-u", "-m", "labkit", "run", "divergence"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None and "2 ranks" in running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    for _ in range(20):
+        if running.poll() is None:
+            running.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and "Traceback" not in said
