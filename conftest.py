@@ -23,9 +23,9 @@ def pytest_unconfigure(config):
 
 # examples that need a torch with graphs of streams
 STREAM_GRAPHS = (
-    "labkit.streams.captured.capture",
-    "labkit.streams.inside.look",
-    "labkit.streams.offload.offloaded",
+    "labkit.lessons.compiled_streams.captured.capture",
+    "labkit.lessons.compiled_streams.inside.look",
+    "labkit.lessons.compiled_streams.offload.offloaded",
 )
 
 

@@ -26,7 +26,7 @@ LIMIT = 0.05
 def model(width: int):
     import torch
 
-    from labkit import tensor_parallel
+    from labkit.lessons.shared import tensor_parallel
 
     torch.manual_seed(0)
     config = tensor_parallel.Config(dim=width, heads=4, blocks=4, tokens=64)

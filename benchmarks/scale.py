@@ -14,9 +14,9 @@ from statistics import median
 
 import pandas as pd
 
-from labkit.experiments.worlds import parse_worlds, trace_all
+from labkit.lessons.scale.worlds import parse_worlds, trace_all
 from labkit.ranks import Ranks
-from labkit.tensor_parallel import Config
+from labkit.lessons.shared.tensor_parallel import Config
 
 
 def main() -> None:

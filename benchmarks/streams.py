@@ -11,9 +11,9 @@ import random
 import statistics
 import time
 
-from labkit.streams import Program, simulate
+from labkit.lessons.shared.streams import Program, simulate
 from labkit.timing import quantile
-from labkit.views import timeline
+from labkit.lessons.shared.streams_figures import timeline
 
 ROUNDS = 15
 

@@ -77,7 +77,7 @@ def test_a_recording_of_the_cliff_is_from_an_empty_cache(
         return Report("cliff", "", "shm", {"main": pd.DataFrame({"n": [1]})}, provenance=provenance())
 
     monkeypatch.setattr("labkit.ranks.Ranks", NoRanks)
-    monkeypatch.setattr("labkit.experiments.cliff.run", run)
+    monkeypatch.setattr("labkit.lessons.cliff.experiment.run", run)
     cli.main(["record", "cliff", "--into", str(tmp_path)])
     cli.main(["record", "cliff", "--into", str(tmp_path), "--again", "--blocks", "8"])
     cli.main(["run", "cliff"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.study.checks.base import cannot_tell, verdict
+from labkit.study.checks import cannot_tell, verdict
 
 
 def counts(seen):

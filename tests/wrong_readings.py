@@ -70,7 +70,7 @@ def still_prints(x):
 def still_hidden(x):
     import torch
 
-    from labkit.study.exercises.unfamiliar import hidden_sum
+    from labkit.lessons.reading.exercises.unfamiliar import hidden_sum
 
     y = hidden_sum(x * 2 + 1)
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())

@@ -214,7 +214,7 @@ class Ranks:
         `experiment` is a module of labkit.experiments; `save`: the folder for its report. It is to be started on every
         machine (docs/clusters.md). Raises ValueError for an option that the command line does not have.
 
-        >>> from labkit.experiments import cliff
+        >>> from labkit.lessons.cliff import experiment as cliff
         >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         ...     print(ranks.command(cliff, blocks=4, save="runs"))
         torchrun --nproc-per-node 2 -m labkit run cliff --backend gloo --device cpu --blocks 4 --save runs

@@ -44,7 +44,7 @@ MADE = ("hardware", "torch", "commit", "date")
 SAME = MADE[:3]
 TITLE = "What of the sources' claims still holds"
 LABEL = "gloo, shm, host only · cpu"  # what the checks run on
-VIEW = "labkit.views.ledger:figure"
+VIEW = "labkit.lessons.ledger.figures:figure"
 
 
 def file(folder: str | Path | None = None) -> Path:

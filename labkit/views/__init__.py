@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from labkit.views.collectives import gradients
+from labkit.lessons.functional.figures import gradients
 from labkit.views.compare import ratios, timings
-from labkit.views.condition import calculator
-from labkit.views.divergence import first_difference
+from labkit.lessons.streams.condition_figures import calculator
+from labkit.lessons.symmetry.figures import first_difference
 from labkit.views.explorer import explorer, explorer_static
 from labkit.views.graph import graph, graph_text
 from labkit.views.machines import machines
-from labkit.views.mesh import mesh_explorer, mesh_grid
-from labkit.views.offload import offload, offload_table
-from labkit.views.redraw import redraw
-from labkit.views.scale_explorer import scale_explorer
+from labkit.lessons.shared.grid_figures import mesh_explorer, mesh_grid
+from labkit.lessons.compiled_streams.offload_figures import offload, offload_table
+from labkit.lessons.shared.redraw import redraw
+from labkit.lessons.scale.explorer import scale_explorer
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
 from labkit.views.stages import stages, stages_static
-from labkit.views.streams import timeline, timeline_text
+from labkit.lessons.shared.streams_figures import timeline, timeline_text
 from labkit.views.strip import strip, strip_text, strips
 from labkit.views.style import label_figure
 from labkit.views.triage import triage

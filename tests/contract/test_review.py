@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from labkit import cli, contract, tensor_parallel
+from labkit import cli, contract
+from labkit.lessons.shared import tensor_parallel
 from labkit.contract.review import FOUND, MISSING, NOTHING, RULES, USED
 
 HEAD = """

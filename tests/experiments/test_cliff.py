@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.experiments import cliff
-from labkit.experiments.variants import choose, own, with_own_code
+from labkit.lessons.cliff import experiment as cliff
+from labkit.lessons.shared.variants import choose, own, with_own_code
 from labkit.report import Report
 
 BLOCKS = 2

@@ -8,8 +8,8 @@ import pytest
 
 import labkit
 from labkit.contract import Plan
-from labkit.experiments import divergence
-from labkit.experiments.drills import DRILLS, Recompile, what
+from labkit.lessons.symmetry import experiment as divergence
+from labkit.lessons.symmetry.drills import DRILLS, Recompile, what
 from labkit.ranks.errors import Outcome, RankError
 from labkit.report import Report
 

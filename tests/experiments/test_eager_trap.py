@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from labkit.experiments import calls, eager_trap, trap_ranks, trap_tables
+from labkit.lessons.trap import calls, experiment as eager_trap, on_ranks as trap_ranks, tables as trap_tables
 from labkit.report import PerRank, Report
 
 FORWARD = 4  # collectives of one block
@@ -53,7 +53,7 @@ def counted_twice():
     import torch
 
     from labkit.contract import dispatched
-    from labkit.tensor_parallel import Config, full, functional, inplace
+    from labkit.lessons.shared.tensor_parallel import Config, full, functional, inplace
 
     x = torch.ones(16)
     model, tokens = full(Config(dim=16, heads=2, blocks=1, tokens=2)), torch.ones(1, 2, 16)
@@ -170,7 +170,7 @@ def test_it_survives_saving(report, tmp_path):
 
 
 def test_a_readers_own_gate_takes_its_place(shm_ranks):
-    from labkit.tensor_parallel import functional
+    from labkit.lessons.shared.tensor_parallel import functional
 
     small = {"collectives": "all_reduce", "sizes": [4], "rounds": 2, "also": (), "host_only": False}
     found = eager_trap.run(shm_ranks, 1, reduces={"gated": functional}, **small)
@@ -273,7 +273,7 @@ def test_device_time_stands_apart_and_a_replay_is_the_floor():
 def device_rows():
     import torch
 
-    from labkit.experiments import calls, device
+    from labkit.lessons.trap import calls, device
     from labkit.ranks import here
 
     made = calls.forms("all_reduce", 1 << 16, torch.device(here().device))

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from labkit import Ranks
-from labkit.experiments import depth, drift, guards, odd_shape
-from labkit.experiments.dimensions import DIMENSIONS
+from labkit.lessons.guards import depth, drift, experiment as guards, odd_shape
+from labkit.lessons.shared.dimensions import DIMENSIONS
 from labkit.report import Report
-from labkit.views import guards as drawn
+from labkit.lessons.guards import figures as drawn
 
 DEFAULT = {
     "sequence length": "1.D.........",

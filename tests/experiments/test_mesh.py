@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from labkit.experiments import mesh
+from labkit.lessons.shared import grid as mesh
 
 
 @pytest.fixture(scope="module")

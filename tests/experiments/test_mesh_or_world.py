@@ -7,7 +7,7 @@ import pytest
 
 import labkit
 from labkit import cli
-from labkit.experiments import mesh_or_world, wrong_group
+from labkit.lessons.mesh import experiment as mesh_or_world, wrong_group
 from labkit.report import Report
 
 BLOCKS = 1
@@ -149,6 +149,6 @@ def test_a_report_without_rows_is_drawn():
     empty = Report(
         "wrong_group", "", "gloo · cpu", {"outcomes": pd.DataFrame(columns=["drill", "defence", "outcome"])}
     )
-    from labkit.views.mesh_or_world import mistakes
+    from labkit.lessons.mesh.figures import mistakes
 
     assert "No drill was run" in mistakes(empty).summary

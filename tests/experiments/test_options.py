@@ -8,19 +8,15 @@ import inspect
 import pytest
 
 from labkit import experiments, hardware
-from labkit.experiments import (
-    break_it,
-    cold,
-    collectives,
-    divergence,
-    drift,
-    guards,
-    routes,
-    scale,
-    survival,
-    variants,
-    wrong_group,
-)
+from labkit.lessons.break_it import experiment as break_it
+from labkit.lessons.cold import experiment as cold, survival
+from labkit.lessons.functional import experiment as collectives
+from labkit.lessons.symmetry import experiment as divergence
+from labkit.lessons.guards import drift, experiment as guards
+from labkit.lessons.dtensor import experiment as routes
+from labkit.lessons.scale import experiment as scale
+from labkit.lessons.shared import variants
+from labkit.lessons.mesh import wrong_group
 from labkit.experiments.options import Option, add, chosen
 
 BLOCKS, COLD = Option("blocks", int, "blocks", least=1, most=99), Option("cold", bool, "")

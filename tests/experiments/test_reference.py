@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from labkit.experiments import reference
+from labkit.lessons.shared import reference
 
 
 @pytest.mark.parametrize("name", reference.names())

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from labkit.experiments.rendezvous import HIDDEN, Arrival, meet
+from labkit.lessons.groups.experiment import HIDDEN, Arrival, meet
 
 
 def join():

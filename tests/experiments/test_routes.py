@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import labkit
-from labkit.experiments import placements, routes, routes_ranks
-from labkit.tensor_parallel import Config, full
-from labkit.tensor_parallel.routes import KINDS, ROUTES, build, weights, whole
+from labkit.lessons.dtensor import placements, experiment as routes, on_ranks as routes_ranks
+from labkit.lessons.shared.tensor_parallel import Config, full
+from labkit.lessons.dtensor.routes import KINDS, ROUTES, build, weights, whole
 
 
 @pytest.fixture(scope="module")

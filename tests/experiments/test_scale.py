@@ -8,8 +8,8 @@ import pytest
 
 import labkit
 from labkit import cli
-from labkit.experiments import scale, worlds
-from labkit.tensor_parallel import Config
+from labkit.lessons.scale import experiment as scale, worlds
+from labkit.lessons.shared.tensor_parallel import Config
 from labkit.timing.costs import terms
 
 TRACED = (1, 2, 4, 1024)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from labkit import files
-from labkit.experiments.sweep import Sweep, parse_range
+from labkit.lessons.shared.sweep import Sweep, parse_range
 
 POINTS = {"a b": 1, "a-b": 2, "c": 3}
 

@@ -30,7 +30,8 @@ def add_up():
 def compiled_forward():
     import torch
 
-    from labkit import record, tensor_parallel
+    from labkit import record
+    from labkit.lessons.shared import tensor_parallel
     from labkit.ranks import here
 
     me = here()

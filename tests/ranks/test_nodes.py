@@ -15,7 +15,8 @@ from two_machines import LEFT, Machines
 
 from labkit import Report, attach, experiments, hardware
 from labkit.cli import main
-from labkit.experiments import cliff, guards
+from labkit.lessons.cliff import experiment as cliff
+from labkit.lessons.guards import experiment as guards
 from labkit.ranks import spawn
 from labkit.ranks.nodes import launched
 from labkit.ranks.nodes.launch import greet, greeted, interface, lively, new_token

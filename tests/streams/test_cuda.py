@@ -7,8 +7,8 @@ import torch
 
 from labkit import hardware
 from labkit.report import Report
-from labkit.streams import Program, StreamError, Timeline, simulate
-from labkit.streams.cuda import observe, run_on_cuda
+from labkit.lessons.shared.streams import Program, StreamError, Timeline, simulate
+from labkit.lessons.shared.streams.cuda import observe, run_on_cuda
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

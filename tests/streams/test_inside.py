@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from labkit.streams import StreamError, inside, simulate
+from labkit.lessons.shared.streams import StreamError, simulate
+from labkit.lessons.compiled_streams import inside
 
 torch = pytest.importorskip("torch")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.streams import CAUSES, Program, StreamError, simulate
-from labkit.streams.sanitizer import sanitizer_races
+from labkit.lessons.shared.streams import CAUSES, Program, StreamError, simulate
+from labkit.lessons.streams.sanitizer import sanitizer_races
 
 
 def produce(p):

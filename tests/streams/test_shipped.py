@@ -10,7 +10,8 @@ import pytest
 
 from labkit import hardware, torch_compat
 from labkit.ranks import RankError, Ranks
-from labkit.streams import StreamError, captured, offload, recapture, shipped
+from labkit.lessons.shared.streams import StreamError
+from labkit.lessons.compiled_streams import captured, offload, recapture, shipped
 
 torch = pytest.importorskip("torch")
 
@@ -132,7 +133,7 @@ def test_cells_are_taken_with_what_they_use():
 
 def test_the_command_line_refuses_other_words(capsys):
     assert recapture.main(["everything"]) == 2
-    assert "python -m labkit.streams.recapture" in capsys.readouterr().err
+    assert "python -m labkit.lessons.compiled_streams.recapture" in capsys.readouterr().err
 
 
 def test_code_for_cuda_takes_triton(monkeypatch, capsys):
@@ -179,8 +180,8 @@ def _runs(pid):
 
 
 def test_every_child_has_a_limit_of_a_minute_at_most():
-    from labkit.streams import threads
-    from labkit.study.exercises import compiled_streams
+    from labkit.lessons.compiled_streams import threads
+    from labkit.lessons.compiled_streams import exercises as compiled_streams
 
     for seconds in (captured.TIMEOUT_S, compiled_streams.TIMEOUT_S):
         assert 15 <= seconds <= 60
@@ -189,7 +190,7 @@ def test_every_child_has_a_limit_of_a_minute_at_most():
 
 @pytest.mark.slow
 def test_an_attempt_that_does_not_end_is_told_so(monkeypatch):
-    from labkit.study.exercises import compiled_streams
+    from labkit.lessons.compiled_streams import exercises as compiled_streams
 
     monkeypatch.setattr(compiled_streams, "TIMEOUT_S", 2.0)
 

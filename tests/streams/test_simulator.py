@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from labkit.streams import Deadlock, Program, StreamError, simulate
+from labkit.lessons.shared.streams import Deadlock, Program, StreamError, simulate
 
 
 def program(*streams: str) -> Program:

@@ -6,7 +6,7 @@ import pytest
 from ledger_records import BASE, CASES, DONE, GATHERED, HUNG, SLOWER, patched, reference_cases
 
 from labkit.study.checks import CHECKS, Bench
-from labkit.study.checks.base import CITED, ENFORCED, judging, verdict
+from labkit.study.checks import CITED, ENFORCED, judging, verdict
 
 ALL = CASES | reference_cases()
 PARTED = "bucketing.a_break_on_one_rank_parts_collectives"

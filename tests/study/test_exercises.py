@@ -25,11 +25,13 @@ import wrong_symmetry
 import wrong_training
 
 import labkit
-from labkit import check, tensor_parallel
+from labkit import check
+from labkit.lessons.shared import tensor_parallel
 from labkit.ranks.errors import Outcome, RankError
 from labkit.study import notebooks
-from labkit.study.exercises import EXERCISES, Answer, Exercise, audit
-from labkit.study.exercises.base import DIFFICULTIES, OURS, Mistake, _mistake, on_ranks
+from labkit.study.exercises import EXERCISES, Answer, Exercise
+from labkit.lessons.cliff.exercises import audit
+from labkit.study.exercises import DIFFICULTIES, OURS, Mistake, _mistake, on_ranks
 
 
 class Found:

@@ -11,7 +11,7 @@ import pytest
 from labkit import hardware, torch_compat
 from labkit.study import ledger
 from labkit.study.checks import CHECKS, Bench
-from labkit.study.checks.nccl import identity
+from labkit.lessons.groups.claims.nccl import identity
 from labkit.study.claims import load
 
 CLAIMS = load()

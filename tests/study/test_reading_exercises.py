@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from labkit.study.exercises import reading
+from labkit.lessons.reading.exercises import reading
 
 
 def test_the_names_of_the_snippets_agree():
-    from labkit.study.exercises.unfamiliar import SNIPPETS
+    from labkit.lessons.reading.exercises.unfamiliar import SNIPPETS
 
     assert tuple(SNIPPETS) == reading.COUNTED

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import tensor_parallel as tp
+from labkit.lessons.shared import tensor_parallel as tp
 
 SMALL = tp.Config(dim=64, heads=4, tokens=4, blocks=2)
 

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from labkit.report import Report
-from labkit.views import collectives, gradients
+from labkit.lessons.functional import figures as collectives
+from labkit.lessons.functional.figures import gradients
 
 ROWS = [
     ("all_reduce sum", "in place", "yes", 1, "same"),

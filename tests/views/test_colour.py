@@ -125,7 +125,7 @@ def test_bars_and_keys_have_the_shape_of_their_kind(broken):
 
 
 def test_variants_stand_under_their_names_and_ranks_have_markers(report):
-    from labkit.views import cliff
+    from labkit.lessons.cliff import figures as cliff
 
     named = {"B  compiled, disabled", "C  compiled, functional"}
     for which in ("timings", "counts", "source"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from labkit.report import Report
-from labkit.views import depth
+from labkit.lessons.guards import depth_figures as depth
 
 
 def grown(per_block_s: float) -> Report:

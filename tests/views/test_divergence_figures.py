@@ -10,7 +10,7 @@ import pytest
 from labkit.contract import Evidence, Health, evidence_of, triage
 from labkit.ranks.errors import Outcome, RankError
 from labkit.report import Report
-from labkit.views.divergence import figure, first_difference
+from labkit.lessons.symmetry.figures import figure, first_difference
 from labkit.views.triage import Triage, triage_static
 
 

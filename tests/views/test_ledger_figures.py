@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from labkit.report import Report
-from labkit.views.ledger import LOOKS, ROWS, browser, figure, page
+from labkit.lessons.ledger.figures import LOOKS, ROWS, browser, figure, page
 
 STATUSES = ("holds", "holds", "changed since", "cannot tell here", "not run")
 

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from labkit.report import Report
-from labkit.views import mesh, mesh_explorer, mesh_grid
+from labkit.lessons.shared import grid_figures as mesh
+from labkit.lessons.shared.grid_figures import mesh_explorer, mesh_grid
 
 GROUPS = {"dp": [[0, 2], [1, 3]], "tp": [[0, 1], [2, 3]], "world": [[0, 1, 2, 3]]}
 PLACES = {"dp": [0, 0, 1, 1], "tp": [0, 1, 0, 1], "world": [0, 1, 2, 3]}
@@ -28,7 +29,7 @@ def report(sent: dict | None = None) -> Report:
         "bytes": pd.DataFrame(links, columns=["operation", "axis", "source", "target", "bytes"]),
         "grid": pd.DataFrame(grid, columns=["rank", "axis", "place", "group", "group_name"]),
     }
-    return Report("mesh", "t", "gloo · cpu", tables, view="labkit.views.mesh:figure")
+    return Report("mesh", "t", "gloo · cpu", tables, view="labkit.lessons.shared.grid_figures:figure")
 
 
 def parts(figure, begins: str) -> list[str]:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from labkit.report import Report
-from labkit.views import rendezvous
+from labkit.lessons.groups import figures as rendezvous
 
 LONG = "Timed out waiting 2000ms for recv operation to complete, " * 4
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from labkit.experiments import scale_tables
+from labkit.lessons.scale import tables as scale_tables
 from labkit.report import Report
-from labkit.tensor_parallel import Config
+from labkit.lessons.shared.tensor_parallel import Config
 from labkit.timing.costs import Compute, Link, terms
-from labkit.views import scale, scale_explorer
+from labkit.lessons.scale import figures as scale, explorer as scale_explorer
 
 BLOCK = (128, 128, 131072, 131072)
 PLANTED, WORK = Link(2e-5, 1e-9), Compute(1e-3, 2e10)
@@ -53,7 +53,7 @@ def made(measured: bool = True, worlds=(1, 2, 4, 1024), slow: float = 1.25, work
     found = {"traces": traces, "links": links, "work": work}
     tables, notes = scale_tables.tables(Config(), found, *stated, "ring", 2, unit)
     label = "simulated, model, gloo · cpu" if measured else "simulated, model"
-    return Report("scale", "t", label, tables, [], {}, notes, "labkit.views.scale:figure")
+    return Report("scale", "t", label, tables, [], {}, notes, "labkit.lessons.scale.figures:figure")
 
 
 def lines(figure, gid=None):

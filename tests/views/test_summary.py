@@ -9,7 +9,8 @@ import nbformat
 import pytest
 
 from labkit.study import fit
-from labkit.views import breakdown, cliff, explorer, ratios, strip, timings
+from labkit.views import breakdown, explorer, ratios, strip, timings
+from labkit.lessons.cliff import figures as cliff
 
 
 def drawn(report):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from labkit.report import Report
-from labkit.views import training
+from labkit.lessons.ddp import figures as training
 
 
 def report(**tables: pd.DataFrame) -> Report:

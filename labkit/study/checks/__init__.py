@@ -7,47 +7,22 @@ which the claim holds and one in which it does not.
 
 from __future__ import annotations
 
-from labkit.study.checks import (
-    autograd,
-    backend,
-    barriers,
-    breaks,
-    bucketing,
-    cliff,
-    cold,
-    collectives,
-    contract,
-    cost,
-    cuda_handover,
-    cuda_streams,
-    dtensor,
-    endings,
-    functional,
-    groups,
-    growth,
-    guards,
-    logs,
-    membership,
-    nccl,
-    nccl_streams,
-    redistribute,
-    reference,
-    rendezvous,
-    routes,
-    stream_code,
-    stream_graphs,
-    stream_inside,
-    stream_offload,
-    stream_programs,
-    streams,
-    suite,
-    symmetry,
-    tracing,
-    training,
-    trap,
-    whole,
-)
-from labkit.study.checks.base import CHECKS, Bench, Check, Probe, Result
+from labkit.lessons.functional.claims import autograd, collectives, functional, tracing
+from labkit.lessons.ddp.claims import backend, training
+from labkit.lessons.groups.claims import barriers, groups, nccl, nccl_streams, rendezvous
+from labkit.lessons.reading.claims import breaks, logs, whole
+from labkit.lessons.symmetry.claims import bucketing, contract, endings, symmetry
+from labkit.lessons.cliff.claims import cliff
+from labkit.lessons.cold.claims import cold
+from labkit.lessons.trap.claims import cost, trap
+from labkit.lessons.streams.claims import cuda_handover, cuda_streams, stream_programs
+from labkit.lessons.dtensor.claims import dtensor, redistribute, routes
+from labkit.lessons.guards.claims import growth, guards
+from labkit.lessons.mesh.claims import membership
+from labkit.lessons.ledger.claims import reference
+from labkit.lessons.compiled_streams.claims import stream_code, stream_graphs, stream_inside, stream_offload, streams
+from labkit.lessons.break_it.claims import suite
+from labkit.study.checks import CHECKS, Bench, Check, Probe, Result
 
 PARTS = (
     *(

@@ -6,29 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import (
-    audit,
-    break_it,
-    broadcast,
-    cold,
-    compiled_streams,
-    gate,
-    groups,
-    guards,
-    judge,
-    loop,
-    mean,
-    mesh,
-    reading,
-    routes,
-    scale,
-    start,
-    streams,
-    symmetry,
-    training,
-    trap,
-)
-from labkit.study.exercises.base import Answer, Exercise
+from labkit.lessons.cliff.exercises import audit, gate, loop
+from labkit.lessons.break_it import exercises as break_it
+from labkit.lessons.functional.exercises import broadcast, mean
+from labkit.lessons.cold import exercises as cold
+from labkit.lessons.compiled_streams import exercises as compiled_streams
+from labkit.lessons.groups import exercises as groups
+from labkit.lessons.guards import exercises as guards
+from labkit.lessons.ledger import exercises as judge
+from labkit.lessons.mesh import exercises as mesh
+from labkit.lessons.reading.exercises import reading
+from labkit.lessons.dtensor import exercises as routes
+from labkit.lessons.scale import exercises as scale
+from labkit.lessons.start import exercises as start
+from labkit.lessons.streams import exercises as streams
+from labkit.lessons.symmetry import exercises as symmetry
+from labkit.lessons.ddp import exercises as training
+from labkit.lessons.trap import exercises as trap
+from labkit.study.exercises import Answer, Exercise
 
 __all__ = ["EXERCISES", "Answer", "Exercise", "check"]
 
@@ -60,7 +55,7 @@ def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
 
     Raises ValueError for an exercise that does not exist or an attempt that is not a function.
 
-    >>> from labkit import tensor_parallel
+    >>> from labkit.lessons.shared import tensor_parallel
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
     ...     bool(check("cliff.gate", tensor_parallel.functional, ranks))
     False

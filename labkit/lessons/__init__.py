@@ -1,0 +1,1 @@
+"""What belongs to the lessons: a package for each topic, and `shared` for what several topics use."""

@@ -1,0 +1,309 @@
+"""The break-it tests as evidence for claims: what a test saw with its defence, and what it saw without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit import contract
+from labkit.lessons.break_it import experiment as break_it
+from labkit.ranks import RankError, Ranks
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, quietly, verdict
+
+SHORT_S, LATE_S, CONSERVATIVE_S = 1.0, 2.5, 20.0  # two timeouts, and how late a peer comes
+TESTS = ("smoke", "env", "first-break", "guards", "preflight")
+
+
+@probe
+def tests(bench: Bench) -> Seen:
+    """Five of the break-it tests, each with its defence and without."""
+    found: Seen = {}
+    for on in ("on", "off"):
+        report = break_it.run(bench.ranks(), TESTS, undefended=on == "off")
+        for row in report.frame.to_dict("records"):
+            found.setdefault(row["test"], {})[on] = {"result": row["result"], "observed": row["observed"]}
+    return found
+
+
+def _told(seen: Seen, name: str) -> Result:
+    on, off = seen[name]["on"], seen[name]["off"]
+    right = on["result"] == "green" and off["result"] == "red"
+    return verdict(right, f"{on['observed']}; without: {off['observed']}")
+
+
+@judging(tests, word=ENFORCED)
+def the_control_plane_runs(seen: Seen) -> Result:
+    """Workers that follow announced plans end with their leader; workers that guess hang in a collective."""
+    return _told(seen, "smoke")
+
+
+@judging(tests, word=ENFORCED)
+def a_variable_that_differs_fails_fast(seen: Seen) -> Result:
+    """An environment variable that differs on one rank raises on all before the work; unnoticed, numbers are wrong."""
+    return _told(seen, "env")
+
+
+@judging(tests, word=ENFORCED)
+def the_receiver_goes_on(seen: Seen) -> Result:
+    """A message refused on the sender leaves the receiver free for the next one; without preflight it is stranded."""
+    return _told(seen, "preflight")
+
+
+@judging(tests, word=ENFORCED)
+def the_known_slice_breaks_first(seen: Seen) -> Result:
+    """With fullgraph a stand-in for the KV cache's slice is the first break, and a log call before it shows."""
+    on = seen["first-break"]["on"]["observed"]
+    result = _told(seen, "first-break")
+    return verdict(
+        result.status == "holds" and "cache[" in on, f"a stand-in for Scope's slice: {result.measured}"
+    )
+
+
+@judging(tests)
+def served_shapes_are_warmed(seen: Seen) -> Result:
+    """A warmup with the shapes that are served leaves nothing to compile; one with another shape does."""
+    return _told(seen, "guards")
+
+
+@probe
+def warming(bench: Bench) -> Seen:
+    """Warmups in which one rank has more to compile, breaks its graph, or none took place; and a program in regions."""
+    return {
+        "lockstep": list(bench.run(_rounds)),
+        "warmed": list(bench.run(_serving, True)),
+        "cold": list(bench.run(_serving, False)),
+        "gate": _gated(bench, True),
+        "no_gate": _gated(bench, False),
+        "whole": list(bench.run(_regional, False)),
+        "regions": list(bench.run(_regional, True)),
+        "path": list(bench.run(_path)),
+        "planned": _planned(),
+    }
+
+
+def _compiled(program: Any) -> Any:
+    import torch
+
+    from labkit.torch_compat import dynamo_reset
+
+    dynamo_reset()
+    return torch.compile(program, backend="eager", dynamic=False)
+
+
+def _sum(x: Any) -> Any:
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
+
+
+def _rounds() -> list[Any]:
+    """Rounds of a warmup, and what compiled in them, where rank 1 compiles once more in the second round."""
+    import torch
+
+    exchange, run, made = contract.Exchange.connect("check-rounds"), _compiled(_sum), []
+
+    def call() -> None:
+        made.append(1)
+        run(torch.ones(2, 4)) + 0
+        if exchange.rank and len(made) == 2:
+            _compiled(lambda x: x + 1)(torch.ones(2))
+
+    with torch.no_grad():
+        warm = contract.warm_up(exchange, call, gate=False)
+    return [warm.rounds, len(made)]
+
+
+def _serving(warmed: bool) -> int:
+    """Graphs that this rank compiles while it serves; rank 0 has compiled the program before, rank 1 has not."""
+    import torch
+
+    exchange, run = contract.Exchange.connect("check-serving"), _compiled(_local)
+    with torch.no_grad():
+        if exchange.rank == 0:
+            run(torch.ones(2, 4))
+        if warmed:
+            contract.warm_up(exchange, lambda: run(torch.ones(2, 4)), gate=False)
+        with contract.compile_health() as health:
+            run(torch.ones(2, 4))
+    exchange.gather("served", health.graphs)
+    return health.graphs
+
+
+def _local(x: Any) -> Any:
+    return x * 2
+
+
+def _gated(bench: Bench, gate: bool) -> str:
+    """How a warmup ends in which rank 1 breaks its graph."""
+    try:
+        bench.run(_breaking, gate)
+        return "served"
+    except RankError as error:
+        return f"{error.outcomes[0].type} on {len(error.outcomes)} ranks"
+
+
+def _breaking(gate: bool) -> None:
+    import torch
+
+    exchange = contract.Exchange.connect("check-gate")
+
+    def program(x, talk):
+        if talk:
+            print("", end="")
+        return _sum(x)
+
+    run = _compiled(program)
+    with torch.no_grad():
+        contract.warm_up(exchange, lambda: run(torch.ones(2, 4), exchange.rank == 1) + 0, gate=gate)
+
+
+def _regional(regions: bool) -> int:
+    """Graphs of a stack of two layers whose glue prints on rank 1, compiled whole or layer by layer."""
+    import torch
+    import torch.distributed as dist
+
+    def layer(x):
+        return _sum(x)
+
+    def stack(x, layers):
+        y = layers(x)
+        if dist.get_rank() == 1:
+            print("", end="")
+        return layers(y)
+
+    run = _compiled(layer if regions else stack)
+    with torch.no_grad(), contract.compile_health() as health:
+        (stack(torch.ones(4), run) if regions else run(torch.ones(4), layer)) + 0
+    return health.graphs
+
+
+def _path() -> list[Any]:
+    """A warmup whose calls the leader announces: its rows, and what was left to compile."""
+    import torch
+
+    exchange, run, warm = contract.Exchange.connect("check-path"), _compiled(_local), []
+
+    def call(index: int) -> contract.Plan:
+        mine = contract.Plan.of("infer", phases={"rows": 3}, calls=1, index=index)
+        plan = contract.announce(exchange, None if exchange.rank else mine)
+        with contract.executing(plan, exchange) as made, torch.no_grad():
+            made.step()
+            run(torch.ones(plan.phases["rows"], 4))
+        return plan
+
+    contract.warm_up(exchange, lambda: warm.append(call(-1).warmup))
+    with contract.compile_health() as health:
+        rows = call(0).phases["rows"]
+    return [all(warm), rows, health.graphs]
+
+
+def _planned() -> list[str]:
+    """How two ranks end that plan a warmup call differently."""
+
+    def body(ex: contract.Exchange) -> Any:
+        return contract.agree(ex, contract.Plan.of("infer", calls=1 + ex.rank, index=-1))
+
+    return [type(end).__name__ for end in contract.rehearse(2, body, timeout=5.0)]
+
+
+@judging(warming, word=ENFORCED)
+def warmup_is_in_lockstep(seen: Seen) -> Result:
+    """Where one rank still compiles, all ranks make another round, as many on each."""
+    rounds = seen["lockstep"]
+    alike = len({tuple(one) for one in rounds}) == 1
+    return verdict(
+        alike and rounds[0][0] >= 3, f"rounds by rank {[one[0] for one in rounds]}, rank 1 compiled late"
+    )
+
+
+@judging(warming)
+def warmup_evens_out(seen: Seen) -> Result:
+    """A rank that has still to compile does so while it serves, unless a warmup came before."""
+    cold, warmed = seen["cold"], seen["warmed"]
+    right = cold == [0, 1] and warmed == [0, 0]
+    return verdict(
+        right, f"graphs compiled while serving, by rank: {cold} without a warmup, {warmed} after one"
+    )
+
+
+@judging(warming, word=ENFORCED)
+def warmup_takes_the_path(seen: Seen) -> Result:
+    """Workers follow a warmup that the leader announces, in its shapes, and then have nothing left to compile."""
+    path = seen["path"]
+    said = f"announced warmup followed, rows, graphs in the next call, by rank: {path}"
+    return verdict(all(one == [True, 3, 0] for one in path) and len(path) == 2, said)
+
+
+@judging(warming, word=ENFORCED)
+def the_gate_is_a_quick_error(seen: Seen) -> Result:
+    """A rank that breaks its graph is an error on every rank at the end of the warmup; without the gate it serves."""
+    right = seen["gate"] == "HealthError on 2 ranks" and seen["no_gate"] == "served"
+    return verdict(right, f"with the gate: {seen['gate']}; without: {seen['no_gate']}")
+
+
+@judging(warming, word=ENFORCED)
+def warmup_calls_are_planned(seen: Seen) -> Result:
+    """Ranks that plan a warmup call differently raise as they do for any other."""
+    return verdict(
+        seen["planned"] == ["PlanError", "PlanError"], f"index -1, other calls: {', '.join(seen['planned'])}"
+    )
+
+
+@judging(warming)
+def regions_leave_less_room(seen: Seen) -> Result:
+    """A print between layers on one rank makes its graphs other ones, unless only the layers are compiled."""
+    whole, regions = seen["whole"], seen["regions"]
+    right = len(set(whole)) > 1 and len(set(regions)) == 1
+    return verdict(right, f"graphs by rank: {whole} compiled whole, {regions} layer by layer")
+
+
+@probe
+def patience(bench: Bench) -> Seen:
+    """An all-reduce to which a peer comes late, as it does when it still compiles, or not at all; by timeout."""
+    ends: Seen = {}
+    for name, seconds in (("short", SHORT_S), ("conservative", CONSERVATIVE_S)):
+        with Ranks(2, "cpu", "gloo", collective_timeout=seconds, timeout=90, quiet=True, stall=None) as ranks:
+            ends[f"{name}_late"] = _ends(ranks, _late, LATE_S)
+    with Ranks(2, "cpu", "gloo", collective_timeout=SHORT_S, timeout=90, quiet=True, stall=None) as ranks:
+        ends["absent"] = _ends(ranks, _late, None)
+    return ends
+
+
+def _ends(ranks: Ranks, program: Any, *arguments: Any) -> str:
+    """'right', or the error of the rank that waited."""
+    try:
+        return "right" if list(ranks.run(quietly, program, *arguments)) == [2.0, 2.0] else "wrong"
+    except RankError as error:
+        said = " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes)
+        return "timed out" if "timed out" in said.lower() else f"failed: {said[:80]}"
+
+
+def _late(seconds: float | None) -> float:
+    """An all-reduce that rank 1 enters so late; None: never, and it stays."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    if dist.get_rank():
+        time.sleep(LATE_S if seconds is None else seconds)
+    x = torch.ones(2)
+    if dist.get_rank() == 0 or seconds is not None:
+        dist.all_reduce(x)
+    return x[0].item()
+
+
+@judging(patience)
+def conservative_timeouts_pay(seen: Seen) -> Result:
+    """A timeout that a late peer misses kills a correct program, a longer one does not; an absent peer ends in it."""
+    right = (seen["short_late"], seen["conservative_late"], seen["absent"]) == (
+        "timed out",
+        "right",
+        "timed out",
+    )
+    return verdict(
+        right,
+        f"a peer that sleeps {LATE_S:g} s before it comes: {seen['short_late']} with a timeout of {SHORT_S:g} s, "
+        f"{seen['conservative_late']} with {CONSERVATIVE_S:g} s; one that never comes: {seen['absent']}",
+    )

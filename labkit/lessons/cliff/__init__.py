@@ -1,0 +1,1 @@
+"""The lesson on the graph-break cliff: its experiments, figures, exercises and claims."""

@@ -1,0 +1,1 @@
+"""The lesson on cold and warm: its experiments, figures, exercises and claims."""

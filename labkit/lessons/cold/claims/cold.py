@@ -1,0 +1,273 @@
+"""Cold and warm: who compiles, who waits for it, what can be made ahead, and what a warmup changes for requests."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from labkit import contract
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+
+REQUESTS = 50
+
+
+@probe
+def ahead(bench: Bench) -> Seen:
+    """Two products compiled ahead on rank 0, loaded and run on rank 1, with what the two files hold; remote caches."""
+    from labkit import torch_compat
+
+    with tempfile.TemporaryDirectory() as folder:
+        return bench.run(_ahead, folder)[1] | {"remote": torch_compat.remote_caches()}
+
+
+def _ahead(folder: str) -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit import torch_compat
+    from labkit.lessons.cold import program as cold_program
+
+    place = Path(folder)
+    if dist.get_rank() == 0:
+        cold_program.write(place)
+    dist.barrier()
+    with cold_program.imported(place) as program:
+        torch.manual_seed(0)
+        model = program.Products()
+    x, found = cold_program.batch(), Seen()
+    with torch.no_grad():
+        expected = model(x)
+        if dist.get_rank() == 0:
+            torch_compat.precompile(model, (x,), str(place / "model.aot"))
+            torch_compat.package(model, (x,), str(place / "model.pt2"))
+        dist.barrier()
+        if dist.get_rank() == 1:
+            loaded = torch_compat.load_precompiled(str(place / "model.aot"))(model, x)
+            found["precompiled"] = bool(torch.allclose(loaded, expected, atol=1e-5))
+            packaged = torch_compat.load_package(str(place / "model.pt2"))(x)
+            found["packaged"] = bool(torch.allclose(packaged, expected, atol=1e-5))
+    found["binary_in_precompiled"] = b"\x7fELF" in (place / "model.aot").read_bytes()
+    found["calls"], found["foreign"] = (
+        _calls(place / "model.pt2", place) if dist.get_rank() == 1 else ([], [])
+    )
+    return found
+
+
+def _calls(package: Path, folder: Path) -> tuple[list[str], list[str]]:
+    """What a package's library calls of AOTInductor's C interface, and the names of torch's C++ that it needs."""
+    with zipfile.ZipFile(package) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".so"))
+        library = archive.extract(name, folder)
+    asked = subprocess.run(
+        ["nm", "-D", "--undefined-only", library], capture_output=True, text=True, timeout=60
+    )
+    needed = [line.split()[-1] for line in asked.stdout.splitlines() if line.split()]
+    stable = sorted({name for name in needed if name.startswith("aoti_torch")})
+    return stable, sorted(name for name in needed if re.match(r"_ZN?K?\d*(2at|3c10|5torch)", name))
+
+
+@probe
+def together(bench: Bench) -> Seen:
+    """One program on two ranks whose backend takes half a second on rank 1 alone, with an all-reduce in it."""
+    rows = bench.run(_together)
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _together() -> Seen:
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, funcol
+
+    dynamo_reset()
+    made: list[float] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        began = time.perf_counter()
+        if dist.get_rank() == 1:
+            time.sleep(0.5)
+        made.append(time.perf_counter() - began)
+        return graph.forward
+
+    run = torch.compile(lambda x: funcol.all_reduce(x, "sum", dist.group.WORLD), backend=backend)
+    x = torch.ones(4)
+    with torch.no_grad():
+        dist.barrier()
+        began = time.perf_counter()
+        run(x) + 0
+        first = time.perf_counter() - began
+    return {"graphs": len(made), "process": os.getpid(), "backend_s": sum(made), "first_s": first}
+
+
+@probe
+def served(bench: Bench) -> Seen:
+    """The first requests of a compiled function, cold and after a warmup; and a warmup held to two budgets."""
+    return bench.run(_served)[0]
+
+
+def _served() -> Seen:
+    import torch
+
+    from labkit.torch_compat import dynamo_reset
+
+    exchange, found = contract.Exchange.connect("check-cold"), Seen()
+    for way in ("cold", "warmed"):
+        dynamo_reset()
+        run, x, compiling, taken = (
+            torch.compile(lambda x: (x * 2).sin(), backend="aot_eager"),
+            torch.ones(8),
+            0,
+            [],
+        )
+        with torch.no_grad():
+            if way == "warmed":
+                contract.warm_up(exchange, functools.partial(run, x))
+            for _ in range(REQUESTS):
+                with contract.compile_health() as health:
+                    began = time.perf_counter()
+                    run(x)
+                    taken.append(time.perf_counter() - began)
+                compiling += bool(health.graphs)
+        found[way] = {"compiling": compiling, "first_s": taken[0], "median_s": sorted(taken)[REQUESTS // 2]}
+    for name, budget in (("generous", 600.0), ("tight", 0.1)):
+        try:
+            warm = contract.warm_up(
+                exchange, lambda: None, prepare=lambda: time.sleep(0.3 * exchange.rank), budget=budget
+            )
+            found[name] = f"warm, skew {warm.skew:.1f} s"
+        except contract.OverBudget as error:
+            found[name] = str(error)
+    return found
+
+
+@judging(ahead)
+def there_are_remote_caches(seen: Seen) -> Result:
+    """Inductor has settings for caches that machines share, and a client that talks to one."""
+    remote = dict(seen["remote"])
+    client = remote.pop("redis")
+    on = [name for name, value in remote.items() if value]
+    return verdict(
+        "fx_graph_remote_cache" in remote and client,
+        f"settings {', '.join(remote)}; on by default: {', '.join(on) or 'none'}; a client for Redis: "
+        f"{'yes' if client else 'no'}; none was asked here",
+    )
+
+
+@judging(ahead)
+def packages_run_elsewhere(seen: Seen) -> Result:
+    """A package of AOTInductor's that one process made is loaded in another and gives eager's numbers."""
+    return verdict(
+        seen["packaged"], f"made on rank 0, loaded on rank 1: {'right' if seen['packaged'] else 'wrong'}"
+    )
+
+
+@judging(ahead)
+def precompiled_functions_run_elsewhere(seen: Seen) -> Result:
+    """What aot_compile saved in one process is loaded in another and gives eager's numbers."""
+    ok = seen["precompiled"]
+    return verdict(ok, f"aot_compile on rank 0, loaded on rank 1: {'right' if ok else 'wrong'}")
+
+
+@judging(ahead)
+def precompiled_binaries_use_the_stable_interface(seen: Seen) -> Result:
+    """What aot_compile saves is a binary that calls torch by AOTInductor's C functions alone."""
+    stable = bool(seen["calls"]) and not seen["foreign"]
+    return verdict(
+        stable and seen["binary_in_precompiled"],
+        f"AOTInductor's library calls {len(seen['calls'])} functions aoti_torch_*, and {len(seen['foreign'])} of "
+        f"torch's C++; the file of aot_compile has {'a' if seen['binary_in_precompiled'] else 'no'} binary in it",
+    )
+
+
+@judging(together)
+def every_rank_compiles(seen: Seen) -> Result:
+    """Each rank compiles the same program in its own process."""
+    return verdict(
+        all(n == 1 for n in seen["graphs"]) and len(set(seen["process"])) == len(seen["process"]),
+        f"graphs compiled by rank: {seen['graphs']}, each in the rank's own process",
+    )
+
+
+@judging(together)
+def peers_wait_for_a_compile(seen: Seen) -> Result:
+    """While one rank compiles its peers wait in the first collective: all of them pay."""
+    slowest = max(seen["backend_s"])
+    quick = seen["backend_s"].index(min(seen["backend_s"]))
+    return verdict(
+        seen["first_s"][quick] >= slowest > 2 * min(seen["backend_s"]),
+        f"rank {quick} took {min(seen['backend_s']):.2f} s in its backend and {seen['first_s'][quick]:.2f} s for its "
+        f"first call, while its peer took {slowest:.2f} s",
+    )
+
+
+@probe
+def once(bench: Bench) -> Seen:
+    """Who compiles without being told otherwise, and whether a file that rank 0 compiled runs where it was sent."""
+    return {"graphs": together.run(bench)["graphs"], "shipped": _shipped(bench)}
+
+
+def _shipped(bench: Bench) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        return bool(bench.run(_send_one, folder)[1])
+
+
+def _send_one(folder: str) -> bool:
+    import torch
+    import torch.distributed as dist
+
+    from labkit import torch_compat
+    from labkit.lessons.cold import program as cold_program, on_ranks as cold_ranks
+
+    place, rank = Path(folder), dist.get_rank()
+    if rank == 0:
+        cold_program.write(place)
+    dist.barrier()
+    with cold_program.imported(place) as program:
+        torch.manual_seed(0)
+        model = program.Products()
+    x, mine = cold_program.batch(), place / f"model-{rank}.aot"
+    with torch.no_grad():
+        if rank == 0:
+            torch_compat.precompile(model, (x,), str(mine))
+        data = cold_ranks.ship(mine.read_bytes() if rank == 0 else b"")
+        if rank:
+            mine.write_bytes(data)
+        return bool(torch.allclose(torch_compat.load_precompiled(str(mine))(model, x), model(x), atol=1e-5))
+
+
+@judging(once)
+def compiling_once_is_up_to_you(seen: Seen) -> Result:
+    """By default every rank compiles; sending one rank's result works, and is left to the program."""
+    return verdict(
+        all(n == 1 for n in seen["graphs"]) and seen["shipped"],
+        f"graphs compiled by rank: {seen['graphs']}; a file of aot_compile sent by hand "
+        f"{'runs' if seen['shipped'] else 'does not run'} on rank 1",
+    )
+
+
+@judging(served)
+def a_warmup_takes_compiling_out_of_serving(seen: Seen) -> Result:
+    """Of the first requests one compiles where nothing was warmed up, and none after a warmup."""
+    cold, warm = seen["cold"], seen["warmed"]
+    return verdict(
+        cold["compiling"] == 1 and warm["compiling"] == 0,
+        f"requests that compile, of {REQUESTS}: {cold['compiling']} cold, {warm['compiling']} after a warmup; "
+        f"the first took {cold['first_s'] * 1e3:.1f} ms and {warm['first_s'] * 1e3:.2f} ms",
+    )
+
+
+@judging(served, word=ENFORCED)
+def a_warmup_can_be_held_to_a_budget(seen: Seen) -> Result:
+    """A warmup with a budget ends in an error that names the slowest rank, and passes where it is quick enough."""
+    return verdict(
+        seen["generous"].startswith("warm") and "rank 1 took longest" in seen["tight"],
+        f"600 s: {seen['generous']}; 0.1 s: {seen['tight']}",
+    )

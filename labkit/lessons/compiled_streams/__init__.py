@@ -1,0 +1,1 @@
+"""The lesson on streams under torch.compile: its experiments, figures, exercises and claims."""

@@ -1,0 +1,282 @@
+"""The real stream graphs of Dynamo and AOTAutograd, made on any machine, and run with one thread for each stream.
+
+Everything here happens in a child process that is thrown away: it has to pretend that there is an accelerator with
+streams (`torch_compat.pretend_streams`), and autograd on such tensors can take a process down.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit import torch_compat
+from labkit.ranks import Ranks
+from labkit.lessons.compiled_streams import shipped
+from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
+from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
+
+__all__ = ["Replay", "capture", "in_a_child", "replay"]
+
+TIMEOUT_S = 60.0  # most take one second; a child that has not answered by then is ended, by its id
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came out of a graph that ran with one thread a stream: `values` beside what eager gives, all as lists.
+
+    `ran` is the order in which kernels finished, as (stream, node). `nan` counts elements that nothing had written yet
+    when they were read, or that came of such. `inputs`: what the caller's tensors hold afterwards.
+    """
+
+    values: list[Any]
+    expected: list[Any]
+    ran: list[tuple[str, str]]
+    nan: int
+    right: bool
+    inputs: list[Any] = field(default_factory=list)
+
+
+def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: bool = False) -> StreamGraphs:
+    """The graphs that Dynamo and AOTAutograd make of `fn(*tensors, *streams)`; needs no GPU.
+
+    streams: how many side streams `fn` takes after its tensors; in the graphs they are 's1', 's2', ... gradients:
+    run the backward pass of the sum of what it returns as well. Where `fn` does not compile, `error` of the result
+    says why. Where this torch compiles no streams (beta since torch 2.12), the graphs of the lessons' own functions
+    come out of what is shipped, labelled; for others UnsupportedTorch is raised. Raises RankError where the child
+    process fails, or has not answered within a minute: it is ended then.
+
+    >>> import torch
+    >>> def fn(x, side):
+    ...     with side:
+    ...         return x.sin()
+    >>> capture(fn, torch.ones(4)).forward[0].nodes[-1].stream
+    's1'
+    """
+    _streams(streams)
+    return in_a_child(_capture, fn, tensors, streams, gradients)
+
+
+def replay(
+    fn: Callable[..., Any],
+    *tensors: Any,
+    streams: int = 1,
+    slow: Mapping[str, float] | None = None,
+) -> Replay:
+    """Run the forward graph of `fn` with one thread for each stream, every output filled with NaN until it is written.
+
+    slow: seconds by which a node, by its name in the graph, is late. A wait that is missing then shows as NaN in the
+    values; without it they would often be right by luck. Raises StreamError for a node that is not there.
+    """
+    _streams(streams)
+    return in_a_child(_replay, fn, tensors, streams, dict(slow or {}))
+
+
+def _streams(count: int) -> None:
+    if not isinstance(count, int) or not 1 <= count <= 16:
+        raise StreamError(f"streams must be a number from 1 to 16, got {count!r}")
+
+
+def in_a_child(
+    look: Callable[..., Any], *arguments: Any, timeout: float = TIMEOUT_S, ship: bool = True
+) -> Any:
+    """What `look(*arguments)` returns in a child process of its own, which is ended whatever happens.
+
+    Where this torch compiles no streams: what is shipped of that call, unless not `ship`. Raises a StreamError that
+    `look` returned, RankError where the child failed or took more than `timeout` seconds, UnsupportedTorch.
+    """
+    if not torch_compat.has_stream_graphs():
+        if ship:
+            return shipped.fetch(look, arguments)
+        raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
+    with Ranks(1, "cpu", "gloo", timeout=timeout, quiet=True) as child:
+        found = child.run(look, *arguments)[0]
+    if isinstance(found, StreamError):
+        raise found
+    shipped.seen(look, arguments, found)
+    return found
+
+
+# --- in the child ---
+
+
+def _compiled(
+    fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool
+) -> tuple[list[Any], list[Any], list[Any], str]:
+    import torch
+
+    stream = torch_compat.pretend_streams()
+    torch_compat.dynamo_reset()
+    dynamo: list[Any] = []
+    forward: list[Any] = []
+    backward: list[Any] = []
+    aot = torch_compat.aot_backend(forward, backward)
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        dynamo.append(graph)
+        return aot(graph, inputs)
+
+    given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
+    sides = [stream(i + 1) for i in range(streams)]
+    try:
+        found = torch.compile(fn, backend=keep, fullgraph=True)(*given, *sides)
+        if gradients:
+            outputs = found if isinstance(found, (tuple, list)) else (found,)
+            sum(y.sum() for y in outputs if y.requires_grad).backward()  # type: ignore[union-attr]
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return dynamo, forward, backward, f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return dynamo, forward, backward, ""
+
+
+def _capture(fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool) -> StreamGraphs:
+    return _as_data(*_compiled(fn, tensors, streams, gradients))
+
+
+def _as_data(dynamo: list[Any], forward: list[Any], backward: list[Any], error: str) -> StreamGraphs:
+    called = _called()
+    return StreamGraphs(
+        tuple(_plain("Dynamo's graph", g, called) for g in dynamo),
+        tuple(_plain("forward graph", g, called) for g in forward),
+        tuple(_plain("backward graph", g, called) for g in backward),
+        error,
+    )
+
+
+def _called() -> Callable[[Any], str]:
+    """From the index of a stream in a graph to its name."""
+    ids = torch_compat.stream_names()
+
+    def name(index: Any) -> str:
+        number = ids.get(index, 0) if index is not None else 0
+        return f"s{number}" if number else DEFAULT
+
+    return name
+
+
+def _plain(name: str, module: Any, called: Callable[[Any], str]) -> StreamGraph:
+    """A GraphModule as data."""
+    memory: dict[Any, str] = {}  # node -> the node whose memory it is
+    nodes: list[GraphNode] = []
+    for node in module.graph.nodes:
+        nodes += _read(node, module, memory, called)
+    return StreamGraph(name, tuple(nodes), module.print_readable(print_output=False))
+
+
+def _read(node: Any, module: Any, memory: dict[Any, str], called: Callable[[Any], str]) -> list[GraphNode]:
+    """One node of the graph, or what a control_deps stands for."""
+    stream = called((node.meta.get("custom") or {}).get("stream"))
+    needs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes))
+    memory[node] = node.name
+    if node.op != "call_function":
+        return [GraphNode(node.name, "input", str(node.target), needs=needs)] if node.op != "output" else []
+    target = _short(node.target)
+    if node.target is torch_compat.control_deps():
+        held = [n for n in getattr(module, node.args[1].target).graph.nodes if n.op == "call_function"]
+        words = [_operator(inner) for inner in held]
+        sync = next((i for i, word in enumerate(words) if word), None)
+        if sync is None:
+            return [GraphNode(node.name, "view", target, stream, needs)]
+        arguments = _arguments(words[sync], held[sync].args, called)
+        return [GraphNode(node.name, words[sync], target, stream, needs, arguments=arguments)]
+    if word := _operator(node):
+        arguments = _arguments(word, node.args, called)
+        return [GraphNode(node.name, word, target, stream, needs, arguments=arguments)]
+    if node.target is operator.getitem:
+        of, index = node.args
+        if getattr(of, "target", None) is torch_compat.control_deps() and index > 0:
+            memory[node] = memory[of.args[1 + index]]
+        else:
+            memory[node] = memory[of]
+        return [GraphNode(node.name, "view", target, stream, needs)]
+    written, view = _writes(node)
+    if view is not None:
+        memory[node] = memory[view]
+        return [GraphNode(node.name, "view", target, stream, needs)]
+    if written:
+        memory[node] = memory[written[0]]
+    writes = tuple(dict.fromkeys(memory[n] for n in written)) or (node.name,)
+    reads = tuple(dict.fromkeys(memory[n] for n in node.all_input_nodes))
+    return [GraphNode(node.name, "kernel", target, stream, needs, reads, writes, size=_size(node))]
+
+
+def _short(target: Any) -> str:
+    return str(getattr(target, "__name__", target)).removesuffix(".default")
+
+
+def _operator(node: Any) -> str:
+    """The name of a stream operator; '' for any other node."""
+    text = str(node.target)
+    return text.split(".")[1] if text.startswith("streams.") else ""
+
+
+def _arguments(word: str, args: Any, called: Callable[[Any], str]) -> tuple[str, ...]:
+    """Events as 'e3', streams by name: which argument is which is the operator's own order."""
+    if word in ("record_event", "wait_event", "sync_dealloc"):
+        return (f"e{args[0]}", called(args[1]))
+    if word == "wait_stream":
+        return (called(args[0]), called(args[1]))
+    if word == "synchronize_event":
+        return (f"e{args[0]}",)
+    return (called(args[0]),) if word == "synchronize_stream" else ()
+
+
+def _writes(node: Any) -> tuple[list[Any], Any]:
+    """The arguments that an operator writes into, and the argument that its result is a view of."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return [], None
+    pairs = [(a, node.args[i]) for i, a in enumerate(schema.arguments[: len(node.args)])]
+    nodes = [(a.alias_info, given) for a, given in pairs if hasattr(given, "op") and a.alias_info is not None]
+    written = [given for alias, given in nodes if alias.is_write]
+    viewed = [given for alias, given in nodes if not alias.is_write]
+    returns = [r.alias_info for r in schema.returns]
+    is_view = any(alias is not None and not alias.is_write for alias in returns)
+    return written, viewed[0] if viewed and is_view and not written else None
+
+
+def _size(node: Any) -> int:
+    value = node.meta.get("val")
+    return int(value.numel() * value.element_size()) if hasattr(value, "numel") else 0
+
+
+def _replay(fn: Callable[..., Any], tensors: tuple, streams: int, slow: dict[str, float]) -> Any:
+    _, forward, _, error = _compiled(fn, tensors, streams, False)
+    if error:
+        return StreamError(f"it does not compile: {error}")
+    module = forward[0]
+    kernels = [n.name for n in module.graph.nodes if n.op == "call_function"]
+    if unknown := [name for name in slow if name not in kernels]:
+        return StreamError(f"no node is named {unknown[0]!r}; there is {', '.join(kernels)}")
+    return _on_threads(module, tensors, slow)
+
+
+def _tried(
+    fn: Callable[..., Any], tensors: tuple, streams: int, late: float
+) -> tuple[StreamGraphs, list[Replay]]:
+    """The graphs of `fn`, and runs of its forward graph on threads: as it is, and with each kernel in turn late."""
+    found = _compiled(fn, tensors, streams, False)
+    graphs = _as_data(*found)
+    if graphs.error or not graphs.forward:
+        return graphs, []
+    kernels = [n.name for n in graphs.forward[0].nodes if n.word == "kernel"]
+    slow: list[dict[str, float]] = [{}, *({name: late} for name in kernels)]
+    return graphs, [_on_threads(found[1][0], tensors, one) for one in slow]
+
+
+def _on_threads(module: Any, tensors: tuple, slow: dict[str, float]) -> Replay:
+    import torch
+
+    from labkit.lessons.compiled_streams.threads import Device
+
+    given = [t.detach().clone() for t in tensors]
+    with torch.no_grad():
+        device = Device(_called())
+        found = device.run(module, given, slow)
+        # in order, one after another: what the program means where nothing runs beside it
+        expected = module(*[t.detach().clone() for t in tensors])
+    nan = sum(int(torch.isnan(y).sum()) for y in found if isinstance(y, torch.Tensor))
+    right = all(torch.allclose(y, e) for y, e in zip(found, expected, strict=True))
+    values = [[y.tolist() for y in some] for some in (found, expected, given)]
+    return Replay(values[0], values[1], device.ran, nan, right, values[2])

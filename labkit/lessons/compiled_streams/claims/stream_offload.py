@@ -1,0 +1,80 @@
+"""Activation offloading, by the graphs of AOTAutograd's own passes: which copies stand where, and what stays behind.
+
+Read off the graphs: no copy is made and no memory is taken, so times and peaks are not told here.
+"""
+
+from __future__ import annotations
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+
+LAYERS = 4
+
+
+@probe
+def passes(bench: Bench) -> Seen:
+    """The order of products, copies and waits without offloading and with it, and the bytes that stay on the device."""
+    from labkit.lessons.compiled_streams.offload import VARIANTS, offloaded
+
+    none, *_, ahead = VARIANTS
+    graphs = quietly(lambda: offloaded([none, ahead], layers=LAYERS, width=64, tokens=128))
+    found: Seen = {}
+    for name, key in ((none, "without"), (ahead, "with")):
+        one = graphs[name]
+        sizes = {node.name: node.size for node in one.forward}
+        found[key] = {
+            "forward": [[n.name, n.word, list(n.needs), bool(n.flops)] for n in one.forward],
+            "backward": [[n.name, n.word, list(n.needs), bool(n.flops)] for n in one.backward],
+            "kept": [[name, sizes.get(name, 0)] for name in one.kept],
+            "carried": sum(n.moved for n in (*one.forward, *one.backward) if n.word in ("offload", "reload")),
+        }
+    return found
+
+
+def _kept(seen: Seen, key: str) -> int:
+    return sum(size for _, size in seen[key]["kept"])
+
+
+@judging(passes)
+def copies_follow_their_layers(seen: Seen) -> Result:
+    """Each offload, a copy on a stream of its own, stands behind its layer and before the last one; less stays."""
+    rows = seen["with"]["forward"]
+    names = [name for name, *_ in rows]
+    copies = [(i, needs) for i, (_, word, needs, _) in enumerate(rows) if word == "offload"]
+    products = [i for i, row in enumerate(rows) if row[3]]
+    behind = all(names.index(needs[0]) < i for i, needs in copies)
+    # a copy behind every layer whose output is kept, not all of them at the end
+    spread = [sum(p < i for p in products) for i, _ in copies]
+    less = _kept(seen, "with") < _kept(seen, "without")
+    ok = bool(copies) and behind and len(set(spread)) == len(spread) and less
+    return verdict(
+        ok,
+        f"{len(copies)} copies, behind {', '.join(map(str, spread)) or 'no'} products; kept on the device "
+        f"{_kept(seen, 'with')} bytes of {_kept(seen, 'without')}",
+    )
+
+
+def _ahead(seen: Seen) -> list[int]:
+    """For each reload, in the order of their waits: how many products stand between it and its wait."""
+    rows = seen["with"]["backward"]
+    at = {name: i for i, (name, word, *_) in enumerate(rows) if word == "reload"}
+    return [
+        sum(bool(row[3]) for row in rows[at[needs[0]] : i])
+        for i, (_, word, needs, _) in enumerate(rows)
+        if word == "wait" and needs and needs[0] in at
+    ]
+
+
+@judging(passes)
+def reloads_come_a_layer_early(seen: Seen) -> Result:
+    """Between each reload and its wait stands a product, but for the reload that is needed first."""
+    ahead = _ahead(seen)
+    said = f"products between a reload and its wait: {', '.join(map(str, ahead)) or 'no reload'}"
+    return verdict(len(ahead) > 1 and all(count > 0 for count in ahead[1:]), said)
+
+
+@judging(passes)
+def bytes_are_carried_for_bytes_kept(seen: Seen) -> Result:
+    """What no longer stays on the device crosses the link twice: out, and in again."""
+    less, carried = _kept(seen, "without") - _kept(seen, "with"), seen["with"]["carried"]
+    said = f"{less} bytes less are kept, {carried} bytes cross the link"
+    return verdict(less > 0 and carried == 2 * less and not seen["without"]["carried"], said)

@@ -1,0 +1,233 @@
+"""Makes the data of data/captured anew: the lessons' stream graphs, and what Inductor writes for CUDA.
+
+    python -m labkit.lessons.compiled_streams.recapture            # both; without the triton package only the graphs
+    python -m labkit.lessons.compiled_streams.recapture graphs     # stream_graphs.json, of the cells of the lessons on streams
+    python -m labkit.lessons.compiled_streams.recapture inductor   # inductor_streams.json; takes the triton package, no GPU
+
+Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
+when a function of a lesson, or torch, has changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import datetime
+import importlib.util
+import inspect
+import io
+import json
+import linecache
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from labkit import files, torch_compat
+from labkit.lessons.compiled_streams import inside, shipped
+
+__all__ = ["cells", "graphs", "inductor", "main", "needed", "run"]
+
+NOTEBOOKS = files.ours("notebooks")
+LESSONS = ("06_streams_and_events", "07_streams_in_compile")
+LOOKS = {"capture", "replay", "look", "saved", "unchecked", "cache_hits", "offloaded"}  # into a child process
+FUNCTIONS = "plain streamed one_stream apart event_between"
+MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
+
+
+def cells(lesson: str) -> list[str]:
+    """The code cells of a lesson, without lines that only IPython knows."""
+    notebook = json.loads((NOTEBOOKS / f"{lesson}.ipynb").read_text(encoding="utf-8"))
+    found = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    return [re.sub(r"^%.*$", "", source, flags=re.MULTILINE) for source in found]
+
+
+def needed(sources: Iterable[str]) -> list[str]:
+    """The cells that look into a child process, and those that define what they use, in their order.
+
+    >>> needed(["x = 1", "y = 2", "z = 3", "capture(x + 1)", "def f(): return y"])
+    ['x = 1', 'capture(x + 1)']
+    """
+    trees = [(source, ast.parse(source)) for source in sources]
+    chosen = [bool(LOOKS & _used(tree)) for _, tree in trees]
+    for i in reversed(range(len(trees))):  # what is used is defined in a cell before
+        if chosen[i]:
+            wanted = _used(trees[i][1]) - set(dir(builtins))
+            for j in reversed(range(i)):
+                if wanted & _defined(trees[j][1]):
+                    chosen[j] = True
+    return [source for (source, _), take in zip(trees, chosen, strict=True) if take]
+
+
+def _used(tree: ast.AST) -> set[str]:
+    found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    called = {n.func for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    return found | {f.attr for f in called if isinstance(f, ast.Attribute)}
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    return found
+
+
+def run(sources: Iterable[str], names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run cells one after another in one namespace, with their sources where `inspect` finds them."""
+    space: dict[str, Any] = {"__name__": "__main__", **(names or {})}
+    for i, source in enumerate(sources):
+        name = f"<cell {i}>"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        exec(compile(source, name, "exec"), space)
+    return space
+
+
+def _as_cells(sources: Iterable[str]) -> None:
+    """Run cells as IPython does: their sources then travel along, and stand in the texts of the graphs."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            for source in sources:
+                shell.run_cell(source, store_history=True).raise_error()
+    finally:
+        InteractiveShell.clear_instance()
+
+
+def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
+    """Run the cells of the lessons that need a child process, and write what the children found."""
+    import torch
+
+    if not torch_compat.has_stream_graphs():
+        raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
+
+    class Quiet:  # a started group of ranks belongs to none of these cells
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a cell that is captured uses the ranks: {name}")
+
+    import labkit
+
+    started, labkit.Ranks = labkit.Ranks, lambda *given, **named: Quiet()  # type: ignore[misc, assignment]
+    home = os.environ.get("LABKIT_HOME")
+    try:
+        with tempfile.TemporaryDirectory() as folder, shipped.recording() as record:
+            os.environ["LABKIT_HOME"] = folder  # what a lesson remembers of its reader is no business of ours
+            for lesson in lessons:
+                _as_cells(needed(cells(lesson)))
+    finally:
+        labkit.Ranks = started  # type: ignore[misc]
+        os.environ.pop("LABKIT_HOME")
+        os.environ |= {} if home is None else {"LABKIT_HOME": home}
+    return shipped.save(record, torch.__version__.partition("+")[0], _today(), path)
+
+
+def inductor(path: Path = inside.FILE) -> Path:
+    """Let Inductor write CUDA code of the functions below and save it. Raises UnsupportedTorch without triton."""
+    import torch
+
+    chosen = [globals()[name] for name in FUNCTIONS.split()]
+    code = inside.inductor_code(*chosen, streams=2)
+    triton = importlib.import_module("triton").__version__
+    made = torch.__version__.partition("+")[0]
+    body = {
+        "label": f"captured, not run: torch {made}, triton {triton}, pretending to be an H100, {_today()}",
+        "torch": made,
+        "triton": triton,
+        "source": f"{inspect.getsource(plain)}\n\n{inspect.getsource(streamed)}",
+        "sources": {fn.__name__: inspect.getsource(fn) for fn in chosen},
+        **{name: MADE_OF_FILES.sub("", text) for name, text in code.items()},
+    }
+    return files.replace(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+# --- what Inductor writes code of: one question each about where it fuses ---
+
+
+def plain(x, one, two):  # type: ignore[no-untyped-def]
+    """Without a stream: what fuses by itself."""
+    a = x.sin() + 1
+    b = a.cos() * 2
+    c = a.tanh() - 3
+    return b + c
+
+
+def streamed(x, one, two):  # type: ignore[no-untyped-def]
+    """The same over two streams, handed over by an event."""
+    import torch
+
+    a = x.sin() + 1
+    e = torch.Event()
+    e.record()
+    with one:
+        e.wait()
+        b = a.cos() * 2
+    with two:
+        e.wait()
+        c = a.tanh() - 3
+    here = torch.accelerator.current_stream()
+    here.wait_stream(one)
+    here.wait_stream(two)
+    return b + c
+
+
+def one_stream(x, one, two):  # type: ignore[no-untyped-def]
+    """Four operators in a row on one side stream."""
+    with one:
+        a = x.sin() + 1
+        return a.cos() * 2
+
+
+def apart(x, one, two):  # type: ignore[no-untyped-def]
+    """The same four, two and two on two streams."""
+    with one:
+        a = x.sin() + 1
+    with two:
+        return a.cos() * 2
+
+
+def event_between(x, one, two):  # type: ignore[no-untyped-def]
+    """The same four on one stream, with an event recorded between them for another stream."""
+    import torch
+
+    with one:
+        a = x.sin() + 1
+        e = torch.Event()
+        e.record()
+        b = a.cos() * 2
+    with two:
+        e.wait()
+        c = a.tanh() - 3
+    return b, c
+
+
+def main(given: list[str]) -> int:
+    """The command line; the exit status is 2 for a wrong word, 1 where nothing could be made."""
+    if [word for word in given if word not in ("graphs", "inductor")]:
+        print(__doc__, file=sys.stderr)
+        return 2
+    wanted = given or ["graphs", *(["inductor"] if importlib.util.find_spec("triton") else [])]
+    try:
+        for word in wanted:
+            print(f"{word}: {(graphs if word == 'graphs' else inductor)()}")
+    except torch_compat.UnsupportedTorch as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

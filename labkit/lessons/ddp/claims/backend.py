@@ -1,0 +1,195 @@
+"""What Inductor does by default: memory of collectives, precision, scheduling, caching."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+
+
+@probe
+def inductor(bench: Bench) -> Seen:
+    """Two programs with a functional all-reduce, compiled with the default backend; one of them twice."""
+    salt = random.randrange(2**20)  # a constant never compiled before: no cache has the program yet
+    return bench.run(_compile_twice, salt)[0] | bench.run(_ignore_a_wait)[0]
+
+
+def _compile_twice(salt: int) -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.graphs import record
+    from labkit.torch_compat import dynamo_reset, funcol, setting
+
+    def program(x):
+        y = funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
+        return y + salt
+
+    x = torch.ones(64) * (dist.get_rank() + 1)
+    found: Seen = {}
+    cached = []
+    for _ in range(2):
+        dynamo_reset()
+        dist.barrier()
+        with torch.no_grad(), record(stages=True) as rec:
+            y = torch.compile(program)(x) + 0
+        cached.append([bool(value) for value in rec.compiles["cached"]])
+        if not found:
+            code = "\n".join(str(text) for text in rec.graphs["inductor_code"])
+            lines = [line.strip() for line in code.splitlines() if "_c10d_functional.all_reduce" in line]
+            found = {
+                "code_calls": [line[:120] for line in lines if not line.startswith("#")],
+                "right": y[0].item() == 6 + salt,
+            }
+    found["cached"] = cached
+    overlap = ("reorder_for_compute_comm_overlap", "aten_distributed_optimizations.enable_overlap_scheduling")
+    found["overlap_by_default"] = {name: bool(setting(f"inductor.config.{name}")) for name in overlap}
+    return found
+
+
+def _ignore_a_wait() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, functional_op, world_name
+
+    reduce, wait, world = functional_op("all_reduce"), functional_op("wait_tensor"), world_name()
+
+    def ignores_the_wait(x):
+        y = reduce(x * 2, "sum", world)
+        wait(y)
+        return y + 1
+
+    dynamo_reset()
+    x, right = torch.ones(64) * (dist.get_rank() + 1), {}
+    for name, run in (("eager", ignores_the_wait), ("compiled", torch.compile(ignores_the_wait))):
+        with torch.no_grad():
+            run(x)
+            dist.barrier()
+            if dist.get_rank():
+                time.sleep(0.1)  # the peer comes late, so a value that is not waited for cannot be the sum
+            right[name] = run(x)[0].item() == 7
+    return {"ignored_wait_right": right}
+
+
+@probe
+def rounding(bench: Bench) -> Seen:
+    """A chain of bfloat16 operations by stage of the compiler: how many of its sums differ from eager."""
+    return bench.run(_rounding, ranks=1)[0]
+
+
+def _rounding() -> Seen:
+    import torch
+
+    from labkit.torch_compat import dynamo_reset
+
+    def chain(a, b):
+        return ((a * b) * 1.1 + b).sum(-1)
+
+    torch.manual_seed(0)
+    dynamo_reset()
+    a, b = torch.randn(2, 32, 256, dtype=torch.bfloat16).unbind(0)
+    eager, compiled = chain(a, b), torch.compile(chain)(a, b)
+    stages = {name: torch.compile(chain, backend=name)(a, b) for name in ("eager", "aot_eager")}
+    emulated = torch.compile(chain, options={"emulate_precision_casts": True})(a, b)
+    return {
+        "without_inductor_differ": {name: int((y != eager).sum()) for name, y in stages.items()},
+        "emulated_differ": int((emulated != eager).sum()),
+        "largest_difference": float((eager - compiled).abs().max()),
+        "elements_that_differ": int((eager != compiled).sum()),
+        "elements": eager.numel(),
+        "close": bool(torch.allclose(eager, compiled, rtol=0.1, atol=1.0)),
+    }
+
+
+@judging(inductor)
+def reinplaces_collectives(seen: Seen) -> Result:
+    """Compiled, a functional all-reduce is turned back into one that works in place, without an allocation."""
+    calls = seen["code_calls"]
+    return verdict(
+        bool(calls) and all("all_reduce_" in call for call in calls) and seen["right"],
+        calls[0] if calls else "no collective in the code",
+    )
+
+
+@judging(inductor)
+def ignored_wait_goes_wrong(seen: Seen) -> Result:
+    """A program that drops what wait_tensor returns goes on with a value that is not ready."""
+    right = seen["ignored_wait_right"]
+    wrong = [name for name, is_right in right.items() if not is_right]
+    return verdict(
+        bool(wrong), f"the value is right all the same: {right}" if not wrong else f"wrong in {wrong}"
+    )
+
+
+@judging(inductor)
+def a_second_compile_hits_the_cache(seen: Seen) -> Result:
+    """Compiling the same program again takes it from the cache."""
+    first, second = seen["cached"]
+    return verdict(
+        not any(first) and bool(second) and all(second),
+        f"from the cache: first time {first}, second time {second}",
+    )
+
+
+@judging(rounding)
+def is_not_bitwise_equal(seen: Seen) -> Result:
+    """Compiled numbers are not bit for bit those of eager."""
+    return verdict(
+        seen["elements_that_differ"] > 0 and seen["close"],
+        f"{seen['elements_that_differ']} of {seen['elements']} bfloat16 sums differ, by at most "
+        f"{seen['largest_difference']:.3g}",
+    )
+
+
+@judging(inductor)
+def collectives_are_not_optimized_by_default(seen: Seen) -> Result:
+    """By default no pass moves or overlaps collectives."""
+    on = [name for name, value in seen["overlap_by_default"].items() if value]
+    return verdict(not on, f"on by default: {', '.join(on) or 'none of the overlap passes'}")
+
+
+@judging(rounding)
+def stages_can_be_told_apart(seen: Seen) -> Result:
+    """A difference can be put down to a stage: tracing alone leaves the numbers, the backend changes them."""
+    row = seen["without_inductor_differ"]
+    return verdict(
+        not any(row.values()) and seen["elements_that_differ"] > 0,
+        f"elements that differ: {row['eager']} after tracing, {row['aot_eager']} after AOTAutograd, "
+        f"{seen['elements_that_differ']} after Inductor",
+    )
+
+
+@judging(rounding)
+def precision_casts_can_be_emulated(seen: Seen) -> Result:
+    """A setting makes compiled code round where eager does."""
+    return verdict(
+        seen["emulated_differ"] < seen["elements_that_differ"],
+        f"{seen['emulated_differ']} elements differ with emulate_precision_casts, "
+        f"{seen['elements_that_differ']} without",
+    )
+
+
+@probe
+def scheduling(bench: Bench) -> Seen:
+    """The order of gathers, waits and products in Inductor's code under each setting of its passes, on two ranks."""
+    from labkit.lessons.shared import comm_passes
+
+    report = comm_passes.run(bench.ranks(2), width=64, layers=3, rounds=2)
+    order = report.tables["order"].set_index("way")
+    return {
+        "ways": {
+            way: [row["calls"], int(row["products between"]), bool(row["right"])]
+            for way, row in order.iterrows()
+        }
+    }
+
+
+@judging(scheduling)
+def passes_move_collectives(seen: Seen) -> Result:
+    """With a pass switched on, products stand between a collective and its wait where none stood before."""
+    (_, before, right), *others = seen["ways"].values()
+    moved = {way: count for way, (_, count, ok) in seen["ways"].items() if count > before and ok}
+    said = "; ".join(f"{way}: {count}" for way, (_, count, _) in seen["ways"].items())
+    return verdict(bool(moved) and right and bool(others), f"products between a gather and its wait: {said}")

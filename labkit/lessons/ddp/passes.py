@@ -1,0 +1,177 @@
+"""Inductor's passes on gathered weights: collectives bucketed, or moved away from their waits, in its own code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.shared.comm_passes import between
+from labkit.ranks import Ranks, here
+from labkit.report import PerRank, Report, provenance
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["WAYS", "run"]
+
+DEFAULT, BUCKETED, REORDERED, SCHEDULED = "as written", "bucketed", "reordered", "overlap scheduling"
+WAYS = (DEFAULT, BUCKETED, REORDERED, SCHEDULED)
+CALLS = re.compile(
+    r"(all_gather_into_tensor(?:_out)?|reduce_scatter_tensor|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()"
+)
+WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait", "reduce_scatter_tensor": "reduce_scatter"}
+TOLERANCE = 1e-5  # of the largest gradient of the same weight, float32
+
+
+def run(
+    ranks: Ranks,
+    ways: Sequence[str] = WAYS,
+    *,
+    width: int = 128,
+    layers: int = 4,
+    execute: bool = False,
+    talk: bool = False,
+    timeout: float | None = 300.0,
+) -> Report:
+    """Compile a forward and a backward through gathered weights under each setting, and read the order of the calls.
+
+    A chain of `layers` square weights and nothing else, so that the code is calls. execute: also compile and run what
+    Inductor wrote, and compare gradients; otherwise it stops when the code is written (bucketing copies in C++, which
+    takes a compiler's seconds) and the step runs the graph as it was before the passes. Table `order`: way, pass
+    ('forward', 'backward'), calls, gathers, scatters, products between a collective and its wait, right (None where
+    nothing of it ran). Raises ValueError for a way or size that does not exist, and RankError when a rank fails.
+
+    >>> from labkit.lessons.ddp import passes
+    >>> passes.run(None, ["fast"])
+    Traceback (most recent call last):
+    ValueError: unknown way 'fast': there is as written, bucketed, reordered, overlap scheduling
+    """
+    for way in ways:
+        if way not in WAYS:
+            raise ValueError(f"unknown way {way!r}: there is {', '.join(WAYS)}")
+    for name, value in {"width": width, "layers": layers}.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+    if width % ranks.world_size:
+        raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
+    found = ranks.run(_measure, list(ways), width, layers, execute, talk, timeout=timeout)
+    made = provenance(backend=ranks.backend, device=ranks.device, width=width, layers=layers, execute=execute)
+    return _report(found, ranks.label, made)
+
+
+# --- on a rank ---
+
+
+def _settings(way: str) -> dict[str, Any]:
+    from labkit import torch_compat
+
+    # times of nodes are stated, so that all ranks choose alike and nothing is measured on the way
+    if way == BUCKETED:
+        return {"bucket_all_gathers_fx": "all", "bucket_reduce_scatters_fx": "all"}
+    if way == REORDERED:
+        return {
+            "reorder_for_compute_comm_overlap": True,
+            "reorder_for_compute_comm_overlap_passes": ["raise_comms", "sink_waits"],
+            "estimate_op_runtime": _estimate,
+        }
+    if way == SCHEDULED:
+        return torch_compat.overlap_scheduling()
+    return {}
+
+
+def _estimate(node: Any) -> float:
+    return 15.0
+
+
+def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from labkit import torch_compat
+    from labkit.lessons.shared.harness import quiet_stderr
+    from labkit.lessons.ddp.routes import gathered
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    device = here().device
+    seeded = torch.Generator().manual_seed(0)
+    weights = [(torch.randn(width, width, generator=seeded) / width**0.5).to(device) for _ in range(layers)]
+    x = torch.randn(size, 32, width, generator=seeded).to(device)
+    top = torch.randn(32, width, generator=seeded).to(device)
+
+    def chain() -> nn.Module:
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False, device=device) for _ in range(layers)))
+        with torch.no_grad():
+            for layer, weight in zip(model, weights, strict=True):
+                layer.weight.copy_(weight)  # type: ignore[union-attr, operator]
+        return model
+
+    expected: list[list[Any]] = []
+    for each in x:  # what all ranks would sum
+        plain = chain()
+        plain(each).backward(top)
+        expected.append([p.grad for p in plain.parameters()])
+    right = [torch.stack(grads).sum(0).chunk(size)[rank] for grads in zip(*expected, strict=True)]
+    rows = []
+    for way in ways:
+        if talk and rank == 0:
+            print(way, flush=True)
+        torch_compat.dynamo_reset()
+        texts: list[str] = []
+        model: Any = gathered(chain())
+        with (
+            quiet_stderr(),
+            torch_compat.no_compile_caches(),
+            torch_compat.stated_hardware(),
+            torch_compat.patched("inductor.config", **torch_compat.no_default_overlap() | _settings(way)),
+        ):
+            backend = torch_compat.inductor_code(texts, execute)
+            torch.compile(model, backend=backend, fullgraph=True)(x[rank]).backward(top)
+        apart = max(
+            float((p.grad - g).abs().max() / g.abs().max())
+            for p, g in zip(model.parameters(), right, strict=True)
+        )
+        for name, text in zip(("forward", "backward"), texts, strict=True):
+            calls = CALLS.findall(text[text.index("def call(") :])
+            short = [WORDS.get(call, call.replace("_into_tensor", "").replace("_out", "")) for call in calls]
+            rows.append({"way": way, "pass": name, "calls": short, "apart": apart})
+    torch_compat.dynamo_reset()
+    return {"rows": rows}
+
+
+# --- in the kernel ---
+
+
+def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) -> Report:
+    import pandas as pd
+
+    rows = []
+    for i, row in enumerate(found[0]["rows"]):
+        calls = row["calls"]
+        # `between` reads gathers; what a reduce-scatter has beside it is counted the same way
+        moved = ["all_gather" if call == "reduce_scatter" else call for call in calls]
+        rows.append(
+            {
+                "way": row["way"],
+                "pass": row["pass"],
+                "gathers": calls.count("all_gather"),
+                "scatters": calls.count("reduce_scatter"),
+                "products between": between(moved),
+                "ranks alike": all(one["rows"][i]["calls"] == calls for one in found),
+                "gradients apart": max(one["rows"][i]["apart"] for one in found),
+                "calls": " ".join(calls),
+            }
+        )
+    table = pd.DataFrame(rows)
+    wrong = table.loc[table["gradients apart"] > TOLERANCE, "way"].unique()
+    ran = (
+        "what Inductor wrote was run"
+        if made["execute"]
+        else "Inductor's code was read and not run; the graph was run"
+    )
+    notes = [f"{ran}; gradients {'WRONG: ' + ', '.join(wrong) if len(wrong) else 'are those of one process'}"]
+    title = "Inductor's passes on gathered weights"
+    return Report(
+        "training_passes", title, label, {"order": table}, [], made, notes, "labkit.lessons.ddp.figures:figure"
+    )

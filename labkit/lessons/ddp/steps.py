@@ -1,0 +1,337 @@
+"""One training step on a clock: when each collective starts and ends, beside forward and backward, rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.ddp import data
+from labkit.lessons.ddp.kinds import ROUTES
+from labkit.ranks import Ranks
+from labkit.report import PerRank, Report, provenance
+from labkit.lessons.shared.streams import Timeline, overlap
+from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.timing import check_rounds, compare, slowest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["DDP_MODES", "run", "sweep", "timelines"]
+
+DDP_MODES = ("DDP, eager", "DDP, ddp_optimizer", "DDP, no_optimization", "DDP, python_reducer")
+STEPS = 3  # recorded; the one of middle length is kept
+LAUNCHED = "on a GPU work and collectives stand where the host launched them; what is hidden is not told"
+LEAST_MB = 1.0  # below DDP's first bucket, which has 1 MiB, torch's ddp_optimizer raises an AssertionError
+
+
+def run(
+    ranks: Ranks,
+    routes: Sequence[str] = DDP_MODES,
+    *,
+    cap_mb: float = 2.0,
+    width: int = 256,
+    hidden: int = 1024,
+    blocks: int = 2,
+    batch: int = 256,
+    rounds: int = 0,
+    talk: bool = False,
+    timeout: float | None = 300.0,
+) -> Report:
+    """Record one step by each route: graphs, breaks, and every collective with its place on the clock.
+
+    cap_mb: the size of DDP's buckets in MiB, 1 or more. batch: images a step over all ranks. rounds: also time whole
+    steps (forward and backward) in so many interleaved rounds; 0 does not. Tables: `routes`, `collectives` (start and
+    end in ms from the start of backward, and `share`: the start as a share of the time until backward's last matrix
+    product; above 1 there was nothing left to hide behind), `spans`, and with rounds `samples` in seconds. Raises
+    ValueError for what cannot be run, before anything runs, and RankError when a rank fails.
+
+    >>> from labkit.lessons.ddp import steps
+    >>> steps.run(None, ["DDP, ddp_optimizer"], cap_mb=0.5)
+    Traceback (most recent call last):
+    ValueError: cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), got 0.5
+    """
+    variants = {name: (name, cap_mb) for name in routes}
+    return _run(ranks, variants, width, hidden, blocks, batch, rounds, talk, timeout)
+
+
+def sweep(
+    ranks: Ranks,
+    caps: Sequence[float] = (1.0, 2.0, 4.0, 25.0),
+    *,
+    width: int = 256,
+    hidden: int = 1024,
+    blocks: int = 2,
+    batch: int = 256,
+    rounds: int = 8,
+    talk: bool = False,
+    timeout: float | None = 300.0,
+) -> Report:
+    """The same for DDP with buckets of each size in `caps` (MiB); timed also for DDP without the optimizer.
+
+    Raises ValueError for what cannot be run, before anything runs, and RankError when a rank fails.
+
+    >>> from labkit.lessons.ddp import steps
+    >>> steps.sweep(None, [])
+    Traceback (most recent call last):
+    ValueError: nothing to run: give at least one route or size
+    """
+    variants = {f"{cap:g} MiB": ("DDP, ddp_optimizer", cap) for cap in caps}
+    if variants and rounds:  # what times are compared with
+        variants["no_optimization"] = ("DDP, no_optimization", max(caps))
+    return _run(ranks, variants, width, hidden, blocks, batch, rounds, talk, timeout)
+
+
+def _run(
+    ranks: Ranks,
+    variants: dict[str, tuple[str, float]],
+    width: int,
+    hidden: int,
+    blocks: int,
+    batch: int,
+    rounds: int,
+    talk: bool,
+    timeout: float | None,
+) -> Report:
+    from labkit.lessons.ddp.model import Sizes
+
+    if not variants:
+        raise ValueError("nothing to run: give at least one route or size")
+    for name, cap in variants.values():
+        if name not in ROUTES:
+            raise ValueError(f"unknown route {name!r}: there is {', '.join(ROUTES)}")
+        if not isinstance(cap, (int, float)) or not LEAST_MB <= cap < float("inf"):
+            raise ValueError(
+                "cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), "
+                f"got {cap!r}"
+            )
+        if ROUTES[name].ranks not in (1, ranks.world_size):
+            raise ValueError(f"{name!r} needs {ROUTES[name].ranks} ranks, and these are {ranks.world_size}")
+    if rounds:
+        check_rounds(rounds)
+    sizes = Sizes(width, hidden, blocks)
+    images, labels = data.digits()
+    found = ranks.run(
+        _measure, variants, images[:batch], labels[:batch], sizes, rounds, talk, timeout=timeout
+    )
+    made = {
+        "backend": ranks.backend,
+        "device": ranks.device,
+        "threads": ranks.threads,
+        "batch": batch,
+        "width": width,
+    }
+    return _report(found, ranks.label, provenance(**made, hidden=hidden, blocks=blocks))
+
+
+def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
+    """The recorded step of every route as a timeline, of all ranks or of one."""
+    import pandas as pd
+
+    spans = report.tables["spans"]
+    found = {}
+    for name in dict.fromkeys(spans["route"]):
+        mine = spans[(spans["route"] == name) & ((spans["rank"] == rank) | (rank is None))]
+        arrows = pd.DataFrame(columns=list(ARROWS))
+        found[name] = Timeline(name, report.label, "ms", mine[list(SPANS)].reset_index(drop=True), arrows)
+    return found
+
+
+# --- on a rank ---
+
+
+def _measure(
+    variants: dict[str, tuple[str, float]], images: Any, labels: Any, sizes: Any, rounds: int, talk: bool
+) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    from labkit import torch_compat
+    from labkit.lessons.shared.harness import quiet_stderr, settled
+    from labkit.lessons.ddp.routes import build
+    from labkit.graphs import record
+    from labkit.graphs.capture import Capture
+    from labkit.timing import interleave
+
+    images, labels = data.on_device(images, labels)
+    found: dict[str, Any] = {"graphs": {}, "records": {}, "breaks": {}, "samples": {}}
+
+    def step(trainer: Any, phase: Any = nullcontext) -> None:
+        trainer.model.zero_grad()
+        trainer.backward(images, labels, phase)
+
+    with quiet_stderr(), torch_compat.quiet_dynamo():
+        for variant, (name, cap) in variants.items():
+            if talk and dist.get_rank() == 0:
+                print(variant, flush=True)
+            # routes share DDP's own code, whose compiles would pile up and be counted together
+            torch_compat.dynamo_reset()
+            seen, captured = Capture(aot=True), Capture()
+            with closing(build(name, sizes, seen, cap, captured)) as trainer:
+                with record(operators=False) as cold:
+                    step(trainer)
+                for _ in range(2):
+                    step(trainer)  # DDP arranges its buckets anew after the first step
+                dist.barrier()
+                with record() as rec:
+                    for _ in range(STEPS):
+                        step(trainer, rec.forward)
+            found["records"][variant] = rec
+            # of what this route made the compiler compile: after a reset the numbers of compiles begin anew
+            found["breaks"][variant] = int((cold.breaks["during"] & (cold.breaks["kind"] == "break")).sum())
+            found["graphs"][variant] = (len(seen.forward), len(captured.dynamo) or len(seen.backward))
+        if rounds:
+            torch_compat.dynamo_reset()
+            with ExitStack() as open_:
+                each = {
+                    v: open_.enter_context(closing(build(n, sizes, cap_mb=cap)))
+                    for v, (n, cap) in variants.items()
+                }
+                calls = {variant: settled(partial(step, trainer)) for variant, trainer in each.items()}
+                taken = interleave(calls, rounds=rounds, warmup=3, barrier=dist.barrier)
+            found["samples"] = {variant: m.samples for variant, m in taken.items()}
+    return found
+
+
+# --- in the kernel ---
+
+
+def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
+    import pandas as pd
+
+    from labkit.graphs import merge
+
+    routes, collectives, spans = [], [], []
+    for variant in found[0]["records"]:
+        record = merge([one["records"][variant] for one in found])
+        step = _middle(record.events)
+        here = record.events[(record.events["rank"] == 0) & record.events["forward"].isin([step, step + 1])]
+        mine, bars = _placed(record.events, step)
+        collectives += [{"route": variant, **row} for row in mine]
+        spans += [{"route": variant, **row} for row in bars]
+        each = [row for row in mine if row["rank"] == 0]
+        reduced = [row for row in each if row["phase"] == "backward"]
+        hidden = _hidden(bars, 0) if settings["device"] == "cpu" else float("nan")
+        routes.append(
+            {
+                "route": variant,
+                "forward graphs": found[0]["graphs"][variant][0],
+                "backward graphs": found[0]["graphs"][variant][1],
+                "breaks": max(one["breaks"][variant] for one in found),
+                "regions": int((here["kind"] == "region").sum()),
+                "collectives": len(each),
+                "first starts at": min((row["share"] for row in reduced), default=float("nan")),
+                "last starts at": max((row["share"] for row in reduced), default=float("nan")),
+                "hidden": hidden,
+            }
+        )
+    tables = {
+        "routes": pd.DataFrame(routes),
+        "collectives": pd.DataFrame(collectives),
+        "spans": pd.DataFrame(spans, columns=["route", *SPANS]),
+    }
+    verdicts = []
+    if found[0]["samples"]:
+        samples = {v: {rank: one["samples"][v] for rank, one in found.items()} for v in found[0]["samples"]}
+        times = {variant: slowest(variant, taken) for variant, taken in samples.items()}
+        tables["samples"] = pd.DataFrame(
+            [
+                {"route": variant, "rank": rank, "round": i, "seconds": s}
+                for variant, by in samples.items()
+                for rank, taken in by.items()
+                for i, s in enumerate(taken)
+            ]
+        )
+        tables["routes"]["ms a step"] = [times[v].median * 1e3 for v in tables["routes"]["route"]]
+        last = list(times)[-1]
+        verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
+    title = "One step on the clock"
+    notes = [] if settings["device"] == "cpu" else [LAUNCHED]
+    return Report(
+        "training_steps", title, label, tables, verdicts, settings, notes, "labkit.lessons.ddp.figures:figure"
+    )
+
+
+def _middle(events: pd.DataFrame) -> int:
+    """The recorded step of middle length, by the number of its forward: marks are forward, backward, forward, ..."""
+    marks = events[(events["kind"] == "forward") & (events["rank"] == events["rank"].min())]
+    ends = marks.set_index("forward")[["start_us", "end_us"]]
+    lengths = {i: ends.loc[i + 1, "end_us"] - ends.loc[i, "start_us"] for i in ends.index if i % 2 == 0}
+    return sorted(lengths, key=lengths.__getitem__)[len(lengths) // 2]
+
+
+def _placed(events: pd.DataFrame, step: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The collectives of a step, and its bars: phases and waits on the main thread, transfers on gloo's own."""
+    from labkit.trace.events import collective_op
+
+    zero = events[(events["kind"] == "forward") & (events["forward"] == step)]["start_us"].min()
+    rows, bars = [], []
+    for rank, mine in events.groupby("rank"):
+        marks = mine[mine["kind"] == "forward"].set_index("forward")
+        fw, bw = marks.loc[step], marks.loc[step + 1]
+        inside = mine[mine["forward"].isin([step, step + 1])]
+        products = inside[(inside["name"] == "aten::mm") & (inside["forward"] == step + 1)]
+        done = products["end_us"].max() if len(products) else bw["end_us"]
+
+        def bar(lane: str, name: str, kind: str, start: float, end: float, rank: Any = rank) -> None:
+            a, b = (start - zero) / 1e3, (end - zero) / 1e3
+            bars.append({"rank": int(rank), "lane": lane, "name": name, "kind": kind, "start": a, "work": a, "end": b,
+                         "op": -1, "because": ""})  # fmt: skip
+
+        calls = inside[inside["kind"] == "collective"].sort_values("start_us")
+        blocked = inside[inside["kind"].isin(["collective", "wait"]) & (inside["thread"] == "main")]
+        stands = overlap.union(zip(blocked["start_us"], blocked["end_us"], strict=True))
+        for name, start, end in (
+            ("forward", fw["start_us"], fw["end_us"]),
+            ("backward", bw["start_us"], done),
+        ):
+            for a, b in without((start, end), stands):
+                bar("main", name, "compute", a, b)
+            for a, b in overlap.meet([(start, end)], stands):
+                bar("main", "waits", "synchronize", a, b)
+        if bw["end_us"] > done:
+            bar("main", "the rest of backward", "synchronize", done, bw["end_us"])
+        transfers = inside[inside["kind"] == "transfer"].sort_values("start_us")
+        for i, call in enumerate(calls.itertuples()):
+            backward = call.forward == step + 1
+            rows.append(
+                {
+                    "rank": int(rank),
+                    "number": i + 1,
+                    "collective": collective_op(call.name),
+                    "phase": "backward" if backward else "forward",
+                    "start_ms": (call.start_us - bw["start_us"]) / 1e3,
+                    "share": (call.start_us - bw["start_us"]) / (done - bw["start_us"])
+                    if backward
+                    else float("nan"),
+                }
+            )
+        for i, way in enumerate(transfers.itertuples()):
+            name = (
+                collective_op(calls.iloc[i]["name"])
+                if len(calls) == len(transfers)
+                else collective_op(way.name)
+            )
+            bar(way.thread, name, "collective", way.start_us, way.end_us)
+    return rows, bars
+
+
+def without(span: overlap.Span, holes: Sequence[overlap.Span]) -> list[overlap.Span]:
+    """What is left of a span without `holes`, which are in order and apart.
+
+    >>> without((0, 10), [(2, 3), (5, 6)])
+    [(0, 2), (3, 5), (6, 10)]
+    """
+    edge, end = span
+    found = []
+    for start, stop in overlap.meet([span], holes):
+        found.append((edge, start))
+        edge = stop
+    return [(a, b) for a, b in [*found, (edge, end)] if b > a]
+
+
+def _hidden(bars: list[dict[str, Any]], rank: int) -> float:
+    """The share of a rank's transfers during which its main thread was at work, with products left in backward."""
+    mine = [bar for bar in bars if bar["rank"] == rank]
+    transfers = [(b["start"], b["end"]) for b in mine if b["kind"] == "collective"]
+    return overlap.covered(transfers, [(b["start"], b["end"]) for b in mine if b["kind"] == "compute"])

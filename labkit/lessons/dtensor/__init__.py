@@ -1,0 +1,1 @@
+"""The lesson on DTensor or explicit collectives: its experiments, figures, exercises and claims."""

@@ -1,0 +1,206 @@
+"""DTensor placements: what a rank holds with each of them, and which ways of making one do what is said."""
+
+from __future__ import annotations
+
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.lessons.shared.capture import first_line
+
+
+@probe
+def placements(bench: Bench) -> Seen:
+    """Tensors made with each placement over four ranks: logical and local shapes, and what is refused."""
+    return bench.run(_placements, ranks=4)[0] | bench.run(_two_by_four, ranks=8, backend="fake")[0]
+
+
+def _two_by_four() -> Seen:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    grid = init_device_mesh("cpu", (2, 4))
+    local = torch.empty(4096, 1024)  # never touched, so it takes no memory
+    made = DTensor.from_local(local, grid, [Shard(0), Shard(1)], run_check=False)
+    return {"two_by_four_logical": list(made.shape), "two_by_four_local": list(made.to_local().shape)}
+
+
+def _placements() -> Seen:
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.tensor as dt
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    mesh = init_device_mesh("cpu", (4,))
+    grid = init_device_mesh("cpu", (2, 2))
+    whole = torch.ones(1024, 512)
+    sharded = dt.distribute_tensor(whole, mesh, [Shard(0)])
+    replicated = dt.distribute_tensor(whole, mesh, [Replicate()])
+    passed = DTensor.from_local(whole, mesh, [Shard(0)])
+    own = DTensor.from_local(torch.ones(256, 512), mesh, [Shard(0)], run_check=False)
+    both = DTensor.from_local(torch.ones(2, 2), grid, [Shard(0), Shard(1)], run_check=False)
+    partial = DTensor.from_local(torch.full((2,), float(dist.get_rank() + 1)), mesh, [Partial()])
+    replicas: list[float | str] = [0.0] * 4
+    try:
+        differing = DTensor.from_local(torch.full((2,), float(dist.get_rank())), mesh, [Replicate()])
+        mine: float | str = differing.to_local()[0].item()
+    except Exception as error:
+        mine = first_line(error)
+    dist.all_gather_object(replicas, mine)
+    made = dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)])
+    found: Seen = {
+        "shard_local": list(sharded.to_local().shape),
+        "replicate_local": list(replicated.to_local().shape),
+        "passed_logical": list(passed.shape),
+        "passed_local": list(passed.to_local().shape),
+        "own_logical": list(own.shape),
+        "grid_logical": list(both.shape),
+        "partial_local": partial.to_local()[0].item(),
+        "partial_whole": partial.full_tensor()[0].item(),
+        "replicas": replicas,
+        "zeros_local": list(made.to_local().shape),
+        "is_tensor_subclass": issubclass(DTensor, torch.Tensor),
+        "intercepts_dispatch": "__torch_dispatch__" in vars(DTensor),
+    }
+    try:
+        torch.zeros(8, 4, device_mesh=mesh, placements=[Replicate()])  # type: ignore[call-overload]
+        found["torch_zeros"] = ""
+    except Exception as error:
+        found["torch_zeros"] = first_line(error)
+    return found
+
+
+@judging(placements)
+def shard_splits(seen: Seen) -> Result:
+    """Shard(0) of 1,024 by 512 over four ranks leaves 256 by 512 on each."""
+    return verdict(seen["shard_local"] == [256, 512], f"a rank holds {seen['shard_local']}")
+
+
+@judging(placements)
+def replicate_copies(seen: Seen) -> Result:
+    """Replicate() leaves the whole tensor on every rank."""
+    return verdict(seen["replicate_local"] == [1024, 512], f"a rank holds {seen['replicate_local']}")
+
+
+@judging(placements)
+def partial_holds_a_summand(seen: Seen) -> Result:
+    """With Partial() each rank holds a summand, and the logical value is the sum."""
+    return verdict(
+        (seen["partial_local"], seen["partial_whole"]) == (1, 10),
+        f"rank 0 holds {seen['partial_local']:g}, together {seen['partial_whole']:g} = 1 + 2 + 3 + 4",
+    )
+
+
+@judging(placements)
+def from_local_distributes(seen: Seen) -> Result:
+    """from_local cuts a whole tensor of 1,024 rows into shards of 256."""
+    return verdict(
+        seen["passed_local"] == [256, 512] and seen["passed_logical"] == [1024, 512],
+        f"from_local takes it for one shard: a rank keeps {seen['passed_local']}, logically {seen['passed_logical']}; "
+        "distribute_tensor is what cuts",
+    )
+
+
+@judging(placements)
+def local_first(seen: Seen) -> Result:
+    """A DTensor can be made of shards that each rank allocates itself, without a global tensor anywhere."""
+    return verdict(
+        seen["own_logical"] == [1024, 512], f"four shards of [256, 512] are logically {seen['own_logical']}"
+    )
+
+
+@judging(placements)
+def two_axes_shard_two_dims(seen: Seen) -> Result:
+    """On a two by two mesh with [Shard(0), Shard(1)], local chunks of 2 by 2 make 4 by 4."""
+    return verdict(seen["grid_logical"] == [4, 4], f"logically {seen['grid_logical']}")
+
+
+@judging(placements)
+def torch_zeros_takes_a_mesh(seen: Seen) -> Result:
+    """torch.zeros takes device_mesh and placements."""
+    return verdict(
+        not seen["torch_zeros"],
+        f"{seen['torch_zeros']}; torch.distributed.tensor.zeros does" if seen["torch_zeros"] else "it does",
+    )
+
+
+@judging(placements)
+def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
+    """torch.distributed.tensor.zeros allocates by placement, on each rank its own shard only."""
+    return verdict(
+        seen["zeros_local"] == [2, 4], f"of 8 by 4 over four ranks, a rank allocates {seen['zeros_local']}"
+    )
+
+
+@judging(placements)
+def is_a_python_subclass(seen: Seen) -> Result:
+    """DTensor is a subclass of Tensor that takes over operators in __torch_dispatch__."""
+    return verdict(
+        seen["is_tensor_subclass"] and seen["intercepts_dispatch"],
+        f"subclass of Tensor: {seen['is_tensor_subclass']}; own __torch_dispatch__: {seen['intercepts_dispatch']}",
+    )
+
+
+@probe
+def dispatching(bench: Bench) -> Seen:
+    """Calls of `__torch_dispatch__` in a profile of three operations: on DTensors, and on a subclass in Python."""
+    return bench.run(_dispatching)[0]
+
+
+def _dispatching() -> Seen:
+    import cProfile
+
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    class InPython(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def, override]
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+    def operations(x: torch.Tensor) -> None:
+        x + x, x * x, x.relu()
+
+    def calls(x: torch.Tensor) -> int:
+        operations(x)  # what only a first use costs is not counted
+        profile = cProfile.Profile()
+        profile.runcall(operations, x)
+        # with the class where the code says to which one it belongs
+        names = [getattr(e.code, "co_name", "") for e in profile.getstats() for _ in range(e.callcount)]
+        return names.count("__torch_dispatch__")
+
+    x = torch.ones(4)
+    with torch.no_grad():
+        wrapped = distribute_tensor(x, init_device_mesh("cpu", (2,)), [Replicate()])
+        return {"operations": 3, "dtensor": calls(wrapped), "in_python": calls(x.as_subclass(InPython))}
+
+
+@judging(dispatching)
+def operations_arrive_in_dispatch(seen: Seen) -> Result:
+    """Each operation on DTensors calls DTensor's __torch_dispatch__ in Python, as it does for any such subclass."""
+    count, control = seen["dtensor"], seen["in_python"]
+    said = f"{seen['operations']} operations: {count} calls of __torch_dispatch__ on DTensors"
+    if control < seen["operations"]:
+        return cannot_tell("a profile that sees these calls", f"{said}, {control} on a subclass in Python")
+    fast = "; torch dispatches DTensors in C++" if not count else ""
+    return verdict(
+        count >= seen["operations"], f"{said}, {control} on a subclass that is written in Python{fast}"
+    )
+
+
+@judging(placements)
+def from_local_checks_by_default(seen: Seen) -> Result:
+    """Unless the check is skipped with run_check=False, from_local notices local tensors that do not fit together."""
+    replicas = seen["replicas"]
+    noticed = len(set(replicas)) == 1 or any(isinstance(value, str) for value in replicas)
+    said = "noticed" if noticed else "taken without a word by default"
+    return verdict(noticed, f"four different replicas are {said}: {replicas}")
+
+
+@judging(placements)
+def two_by_four(seen: Seen) -> Result:
+    """On a two by four mesh with [Shard(0), Shard(1)], local 4096 by 1024 is logically 8192 by 4096."""
+    return verdict(
+        seen["two_by_four_logical"] == [8192, 4096] and seen["two_by_four_local"] == [4096, 1024],
+        f"local {seen['two_by_four_local']}, logically {seen['two_by_four_logical']}",
+    )

@@ -1,0 +1,257 @@
+"""DTensor beside explicit collectives: how predictable, which operators have rules, caches, dynamic shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+
+LENGTHS = (4, 6, 8, 10)
+ROWS = (4, 6, 5)  # the last one leaves 3 rows on rank 0 and 2 on rank 1
+# operators by trying: what a program may call on a tensor of 4 by 8 that is split by rows
+TRIED = (
+    "x + x", "x @ x.t()", "x.relu()", "F.gelu(x)", "x.softmax(-1)", "x.softmax(0)", "F.layer_norm(x, (8,))",
+    "x.sum(0)", "x.mean(-1)", "x.cumsum(0)", "x.sort(0)[0]", "x.topk(2, 0)[0]", "x.argmax(1)", "x[1:3]",
+    "x.t()", "x.reshape(8, 4)", "x.view(2, 2, 8)", "torch.cat([x, x])", "torch.stack([x, x])",
+    "x.chunk(2, 1)[0]", "x.chunk(2, 0)[0]", "x.roll(1, 0)", "x.flip(0)", "x.tril()", "x.masked_fill(x > 0, 0)",
+    "torch.where(x > 0, x, x)", "x.repeat(2, 1)", "x.norm()", "x.var(1)", "F.pad(x, (1, 1))",
+    "x.unfold(0, 2, 1)", "x.nonzero()", "x.unique()", "torch.linalg.qr(x)[0]", "x.diagonal()",
+    "torch.fft.fft(x).real", "torch.einsum('ij,kj->ik', x, x)", "F.embedding(x.argmax(1) % 4, x)",
+    "x.median(0)[0]", "torch.histc(x, 4)",
+)  # fmt: skip
+
+
+@probe
+def predictable(bench: Bench) -> Seen:
+    """One block with four sums written out, and the same as DTensors with the sums left to DTensor; in eager."""
+    return bench.run(_predictable, ranks=2, backend="fake")[0]
+
+
+def _predictable() -> Seen:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from labkit.lessons.dtensor.on_ranks import heard
+    from labkit.lessons.shared.tensor_parallel import Config
+    from labkit.lessons.dtensor import routes
+
+    mesh = init_device_mesh("cpu", (2,))
+    config = Config(dim=64, heads=2, blocks=1, tokens=4)
+    written, x = routes.KINDS["block"], config.sample()
+    found: Seen = {"written": written}
+    with torch.no_grad():
+        ways = {
+            "explicit": routes.build("b", config, "block", mesh),
+            "told": routes.build("c", config, "block", mesh),
+            "left_alone": routes.build("c", config, "block", mesh, settle=False),
+        }
+        for name, model in ways.items():
+            model(x)
+            row = heard(model, x)
+            found[name] = {"collectives": row["collectives"], "bytes": row["bytes"]}
+    return found
+
+
+@judging(predictable)
+def explicit_is_more_predictable(seen: Seen) -> Result:
+    """Explicit collectives run as often as written; left to itself, DTensor runs others than the program has sums."""
+    explicit, alone = seen["explicit"], seen["left_alone"]
+    return verdict(
+        explicit["collectives"] == seen["written"] != alone["collectives"],
+        f"{seen['written']} sums a block: explicit runs {explicit['collectives']} collectives ({explicit['bytes']} B), "
+        f"DTensor alone {alone['collectives']} ({alone['bytes']} B), told where to sum {seen['told']['collectives']} "
+        "[host only; a proxy: the claim is about Scope's own program]",
+    )
+
+
+@probe
+def rulebook(bench: Bench) -> Seen:
+    """Core ATen against the operators with a rule of DTensor's, and forty programs tried on a tensor split by rows."""
+    return bench.run(_rulebook, TRIED)[0]
+
+
+def _rulebook(tried: tuple[str, ...]) -> Seen:
+    import torch
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    from labkit import torch_compat
+
+    core, rules, apart = (
+        torch_compat.core_operators(),
+        torch_compat.dtensor_rules(),
+        torch_compat.decomposable(),
+    )
+    found: Seen = {
+        "core": len(core), "with_rule": len(core & rules), "by_decomposition": len((core - rules) & apart),
+        "without": sorted(core - rules - apart), "programs": {},
+    }  # fmt: skip
+    mesh = init_device_mesh("cpu", (2,))
+    whole = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    split = distribute_tensor(whole, mesh, [Shard(0)])
+    names: dict[str, Any] = {"torch": torch, "F": F}
+    for program in tried:
+        expected = eval(program, names | {"x": whole})  # our own list above
+        try:
+            y = eval(program, names | {"x": split})
+            y = y.full_tensor() if isinstance(y, DTensor) else y
+        except Exception as error:
+            found["programs"][program] = f"refused: {type(error).__name__}"
+            continue
+        alike = y.shape == expected.shape and torch.allclose(y.float(), expected.float(), atol=1e-4)
+        found["programs"][program] = "right" if alike else "other numbers"
+    return found
+
+
+@judging(rulebook)
+def every_operator_has_rules(seen: Seen) -> Result:
+    """Each operator of core ATen has a rule of placements, or can be taken apart into operators that have one."""
+    missing = seen["without"]
+    return verdict(
+        not missing and seen["with_rule"] == seen["core"],
+        f"of {seen['core']} core operators {seen['with_rule']} have a rule, {seen['by_decomposition']} are taken "
+        f"apart, {len(missing)} have neither{': ' + ', '.join(missing[:4]) if missing else ''}",
+    )
+
+
+@judging(rulebook)
+def coverage_matters(seen: Seen) -> Result:
+    """Some operators that a plain tensor has are refused, or give other numbers, on a DTensor that is split."""
+    programs = seen["programs"]
+    not_right = {name: how for name, how in programs.items() if how != "right"}
+    said = "; ".join(f"{name}: {how}" for name, how in list(not_right.items())[:5])
+    return verdict(
+        bool(not_right),
+        f"{len(programs) - len(not_right)} of {len(programs)} programs right on a split tensor; {said or 'none fails'}",
+    )
+
+
+@probe
+def caching(bench: Bench) -> Seen:
+    """One addition of DTensors three times, on another shape, with the cache emptied: rules found, worked out."""
+    return bench.run(_caching, ranks=2, backend="fake")[0]
+
+
+def _caching() -> Seen:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate
+
+    from labkit.torch_compat import dtensor_cache, forget_dtensor_rules
+
+    mesh = init_device_mesh("cpu", (2,))
+    small, large = (DTensor.from_local(torch.ones(n), mesh, [Replicate()], run_check=False) for n in (4, 5))
+
+    def counted(x: Any) -> list[int]:
+        before = dtensor_cache()
+        x + x
+        return [now - then for now, then in zip(dtensor_cache(), before, strict=True)]
+
+    forget_dtensor_rules()
+    found: Seen = {"first": counted(small), "second": counted(small), "third": counted(small)}
+    found["other_shape"] = counted(large)
+    forget_dtensor_rules()
+    return found | {"emptied": counted(small)}
+
+
+@judging(caching)
+def a_rule_is_worked_out_once(seen: Seen) -> Result:
+    """An operation's placements are worked out at its first call and found in a cache afterwards, shape by shape."""
+    names = ("first", "second", "third", "other_shape", "emptied")
+    found_again = all(seen[name] == [1, 0] for name in ("second", "third"))
+    worked_out = all(seen[name] == [0, 1] for name in ("first", "other_shape", "emptied"))
+    said = ", ".join(f"{name.replace('_', ' ')} {seen[name][0]}/{seen[name][1]}" for name in names)
+    return verdict(found_again and worked_out, f"rules found/worked out: {said}")
+
+
+@probe
+def dynamic(bench: Bench) -> Seen:
+    """Sequence lengths that change, explicit and as DTensors; and a split dimension that is not shared evenly."""
+    found = bench.run(_dynamic, LENGTHS, ranks=2, backend="fake")
+    return found[0]["lengths"] | {"uneven": [one["uneven"] for one in found]}
+
+
+def _dynamic(lengths: tuple[int, ...]) -> Seen:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    from labkit.lessons.shared.variants import with_own_code
+    from labkit.graphs import record
+    from labkit.lessons.shared.tensor_parallel import Config
+    from labkit.lessons.dtensor import routes
+    from labkit.torch_compat import dynamo_reset
+
+    mesh, config = init_device_mesh("cpu", (2,)), Config(dim=64, heads=2, blocks=1, tokens=4)
+    found: Seen = {"lengths": {}, "uneven": {}}
+    with torch.no_grad():
+        for name, route in {"explicit": "b", "dtensor": "c"}.items():
+            dynamo_reset()
+            model = with_own_code(routes.build(route, config, "mlp", mesh))
+            run = torch.compile(model, backend="eager", fullgraph=True)
+            with record(operators=False) as rec:
+                for length in lengths:
+                    run(torch.ones(1, length, 64))
+            found["lengths"][name] = len(rec.compiles)
+
+        def gathered(x: Any) -> Any:
+            return (x * 2).redistribute(placements=[Replicate()]).to_local()
+
+        def rows(many: int) -> Any:
+            local = torch.ones(many, 8).chunk(2)[dist.get_rank()]
+            return DTensor.from_local(
+                local, mesh, [Shard(0)], run_check=False, shape=torch.Size((many, 8)), stride=(8, 1)
+            )
+
+        dynamo_reset()
+        ways = {"eager": gathered, "compiled": torch.compile(gathered, backend="aot_eager", fullgraph=True)}
+        for name, way in ways.items():
+            found["uneven"][name] = {}
+            for many in ROWS:
+                x = rows(many)
+                way(x)
+                with record(shapes=True) as rec:
+                    y = way(x) + 0
+                called = rec.events[rec.events["kind"] == "collective"]["shapes"]
+                found["uneven"][name][str(many)] = {"into": list(called), "rows": y.shape[0]}
+    return found
+
+
+@judging(dynamic)
+def dynamic_shapes_are_a_weak_point(seen: Seen) -> Result:
+    """With sizes that change, compiled DTensor programs compile more often than explicit ones, or ranks disagree."""
+    apart = _apart(seen, "compiled")
+    return verdict(
+        seen["dtensor"] > seen["explicit"] or apart,
+        f"{len(LENGTHS)} lengths: {seen['dtensor']} compiles as DTensors, {seen['explicit']} explicit; "
+        + _said(seen),
+    )
+
+
+@judging(dynamic)
+def dtensor_varies_more(seen: Seen) -> Result:
+    """What DTensor does depends on sizes where explicit collectives do not: compiles, and what is handed in."""
+    apart = _apart(seen, "compiled") and not _apart(seen, "eager")
+    return verdict(
+        seen["dtensor"] != seen["explicit"] or apart,
+        f"compiles over {len(LENGTHS)} lengths: {seen['dtensor']} as DTensors, {seen['explicit']} explicit; "
+        + _said(seen),
+    )
+
+
+def _apart(seen: Seen, way: str) -> bool:
+    """Whether two ranks bring other shapes to one collective, or a rank gets other rows than there are."""
+    ranks = [one[way] for one in seen["uneven"]]
+    other_shapes = any(len({tuple(one[n]["into"]) for one in ranks}) > 1 for n in ranks[0])
+    return other_shapes or any(one[n]["rows"] != int(n) for one in ranks for n in one)
+
+
+def _said(seen: Seen) -> str:
+    parts = []
+    for way in ("eager", "compiled"):
+        each = [one[way][str(ROWS[-1])] for one in seen["uneven"]]
+        ranks = ", ".join(f"rank {i} {' '.join(e['into'])} and gets {e['rows']}" for i, e in enumerate(each))
+        parts.append(f"{way}, {ROWS[-1]} rows are gathered from {ranks}")
+    return "; ".join(parts)

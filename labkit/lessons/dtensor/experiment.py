@@ -1,0 +1,213 @@
+"""DTensor or explicit: one program by four routes, eager and compiled, in counts, bytes and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.dtensor import on_ranks as routes_ranks
+from labkit.experiments.registry import EXPERIMENTS
+from labkit.ranks import Ranks
+from labkit.report import HOST_ONLY, PerRank, Report, provenance
+from labkit.timing import Verdict, by_slowest, check_rounds, compare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT = EXPERIMENTS["routes"]
+# name: (dim, tokens) of two heads; the hidden size is four times dim
+SIZES = {"tiny": (64, 4), "small": (128, 16), "medium": (256, 64), "large": (512, 256)}
+# what is held against what: a route and a mode each
+PAIRS = (
+    ("b eager", "a eager"),
+    ("c eager", "a eager"),
+    ("d eager", "a eager"),
+    ("c compiled", "c eager"),
+    ("d compiled", "d eager"),
+    ("c compiled", "b compiled"),
+    ("d compiled", "b compiled"),
+    ("b compiled", "a eager"),
+)
+TOLERANCE = 1e-4  # float32: sums in another order than the unsharded model
+
+
+def run(
+    ranks: Ranks,
+    mlp: Sequence[str] = ("tiny", "medium", "large"),
+    block: Sequence[str] = ("tiny",),
+    *,
+    layers: int = 1,
+    rounds: int = 15,
+    timeout: float | None = 600.0,
+    talk: bool = False,
+) -> Report:
+    """Run each route of `labkit.lessons.dtensor.routes`, eager and compiled, on the ranks and without communication.
+
+    mlp, block: names of SIZES, at which each kind of layer is run; none leaves it out. layers: how many of each.
+    Rank 0 runs on a fake group as well, where nothing is sent: what remains is the host's time.
+
+    Tables: `summary`; `samples` (seconds of every rank); `counts` by rank and forward; `eager` (a forward's
+    collectives, bytes, DTensor operations, and rules worked out by the first one); `graphs` (collectives and bytes in
+    the compiled graph of each kind's first size); `spent` (host ms of an eager forward by what it is spent on);
+    `parts` (seconds of single operations, plain and as DTensors); `verdicts`. `bytes` are those of the tensors that
+    go into collectives on one rank.
+
+    Raises ValueError for an unknown size or kind, before anything runs, and RankError when a rank fails.
+
+    >>> run(None, mlp=["huge"])
+    Traceback (most recent call last):
+        ...
+    ValueError: unknown size 'huge': there is tiny, small, medium, large
+    """
+    check_rounds(rounds)
+    for name in (*mlp, *block):
+        if name not in SIZES:
+            raise ValueError(f"unknown size {name!r}: there is {', '.join(SIZES)}")
+    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+        raise ValueError(f"layers must be a whole number of at least 1, got {layers!r}")
+    cases = [("mlp", size) for size in mlp] + [("block", size) for size in block]
+    if not cases:
+        raise ValueError("nothing to run: give at least one size of mlp or of block")
+    plan = [(kind, size, *SIZES[size], layers) for kind, size in cases]
+    found = ranks.run(routes_ranks.measure, plan, rounds, talk, timeout=timeout)
+    with Ranks(ranks.world_size, "cpu", "fake", threads=ranks.threads, quiet=True) as fake:
+        alone = fake.run(routes_ranks.alone, plan, rounds, ranks=0, timeout=timeout)[0]
+    settings = {
+        "backend": ranks.backend,
+        "device": ranks.device,
+        "world_size": ranks.world_size,
+        "threads": ranks.threads,
+        "rounds": rounds,
+        "layers": layers,
+        "sizes": {name: SIZES[name] for _, name in cases},
+    }
+    return _report(found, alone, cases, ranks.label, provenance(**settings))
+
+
+def _report(
+    found: PerRank[dict[str, Any]],
+    alone: dict[str, Any],
+    cases: list[tuple[str, str]],
+    label: str,
+    settings: dict[str, Any],
+) -> Report:
+    import pandas as pd
+
+    samples = pd.DataFrame(
+        [
+            (evidence, *case, way, rank, number, seconds)
+            for evidence, runs in ((label, dict(found.items())), (HOST_ONLY, {0: alone}))
+            for rank, one in runs.items()
+            for case in cases
+            for way, taken in one["samples"].get(case, {}).items()
+            for number, seconds in enumerate(taken)
+        ],
+        columns=["evidence", "kind", "size", "way", "rank", "round", "seconds"],
+    )
+    counts = pd.DataFrame(
+        [
+            {"kind": kind, "size": size, "way": way, "rank": rank, **row}
+            for rank, one in found.items()
+            for (kind, size), ways in one["counts"].items()
+            for way, row in ways.items()
+        ]
+    )
+    graphs = pd.DataFrame(alone["graphs"])
+    verdicts = _verdicts(samples)
+    tables: dict[str, pd.DataFrame] = {
+        "summary": _summary(samples, counts, graphs, alone),
+        "samples": samples,
+        "counts": counts,
+        "graphs": graphs,
+        "verdicts": pd.DataFrame([v.to_dict() | _who(v) for v in verdicts]),
+    }
+    tables |= {
+        "eager": pd.DataFrame(alone["eager"]),
+        "spent": _spent(pd.DataFrame(alone["spent"])),
+        "parts": pd.DataFrame(alone["parts"], columns=["part", "round", "seconds"]),
+    }
+    return Report(
+        "routes", ABOUT.title, label, tables, verdicts, settings, _notes(counts), "labkit.lessons.dtensor.figures:figure"
+    )
+
+
+def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
+    verdicts = []
+    for (evidence, kind, size), rows in samples.groupby(["evidence", "kind", "size"], sort=False):
+        taken = by_slowest(rows, "way", f" [{evidence}; {kind}, {size}]")
+        verdicts += [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
+    return verdicts
+
+
+def _who(verdict: Verdict) -> dict[str, str]:
+    """Evidence, kind, size and ways out of a verdict's names: 'c eager [host only; mlp, tiny]'."""
+    way, _, where = verdict.a.partition(" [")
+    evidence, _, case = where.rstrip("]").partition("; ")
+    kind, _, size = case.partition(", ")
+    return {"evidence": evidence, "kind": kind, "size": size, "a": way, "b": verdict.b.partition(" [")[0]}
+
+
+def _summary(
+    samples: pd.DataFrame, counts: pd.DataFrame, graphs: pd.DataFrame, alone: dict[str, Any]
+) -> pd.DataFrame:
+    import pandas as pd
+
+    from labkit.lessons.dtensor.routes import ROUTES
+
+    worst = samples.groupby(["evidence", "kind", "size", "way", "round"], sort=False)["seconds"].max()
+    median = worst.groupby(["evidence", "kind", "size", "way"], sort=False).median() * 1e3
+    eager = {(row["kind"], row["size"], row["route"]): row for row in alone["eager"]}
+    rows = []
+    for (kind, size, way), mine in counts.groupby(["kind", "size", "way"], sort=False):
+        route, mode = way.split(" ")
+        row = {"kind": kind, "size": size, "route": f"{route} {ROUTES[route]}", "mode": mode}
+        if mode == "compiled":
+            graph = graphs[(graphs["kind"] == kind) & (graphs["size"] == size) & (graphs["route"] == route)]
+            if graph.empty:  # graphs are kept of the first size: of others, what was called
+                row |= {"collectives": int(mine["collectives"].max()), "bytes": None}
+            else:
+                row |= {"collectives": int(graph["collectives"].sum()), "bytes": int(graph["bytes"].sum())}
+        else:
+            row |= {name: eager[kind, size, route][name] for name in ("collectives", "bytes")}
+        row |= {
+            "regions": mine["regions"].max(),
+            "breaks": mine["breaks"].max(),
+            "error": mine["error"].max(),
+        }
+        for evidence in samples["evidence"].unique():
+            value = median.get((evidence, kind, size, way))
+            row[f"{evidence}: ms"] = None if value is None else round(float(value), 3)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _spent(rows: pd.DataFrame) -> pd.DataFrame:
+    """Median host milliseconds of an eager forward, by what they are spent on; `rest` is split for the DTensor routes.
+
+    `program` is what the explicit route in place takes beside its sums; `results` what the functional one takes beyond
+    that, for tensors that are still to arrive; `dispatch` what a DTensor route takes beyond both. Where noise makes a
+    part negative, it stays so.
+    """
+    import pandas as pd
+
+    median = rows.groupby(["kind", "size", "route"], sort=False).median(numeric_only=True) * 1e3
+    found = []
+    for (kind, size, route), row in median.iterrows():
+        program, functional = (median.loc[(kind, size, other), "rest"] for other in "ab")
+        one = {"kind": kind, "size": size, "route": route, "program": program, "sums": row["sums"]}
+        one |= {"results": functional - program if route != "a" else 0.0}
+        one |= {"dispatch": row["rest"] - functional if route in "cd" else 0.0}
+        one |= {"wrap": row["wrap"], "redistribute": row["redistribute"]}
+        found.append(one)
+    return pd.DataFrame(found)
+
+
+def _notes(counts: pd.DataFrame) -> list[str]:
+    compiled = counts[counts["way"].str.endswith("compiled")]
+    whole = bool((compiled["regions"] == 1).all() and (compiled["breaks"] == 0).all())
+    error = float(counts["error"].max())
+    agree = "agree" if error <= TOLERANCE else "DO NOT AGREE"
+    return [
+        f"every compiled route: 1 region, 0 breaks a forward, on every rank: {'holds' if whole else 'DOES NOT HOLD'}",
+        f"outputs {agree} with the unsharded model: largest difference {error:.1e}, tolerance {TOLERANCE:.0e}",
+    ]

@@ -1,0 +1,130 @@
+"""Gradients through collectives, and backward passes captured whole."""
+
+from __future__ import annotations
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.capture import first_line
+
+
+@probe
+def gradients(bench: Bench) -> Seen:
+    """The gradient of weights 1 and 10 on two ranks through each collective; 22 is right, 2 is rank 0's share alone."""
+    return bench.run(_gradients)[0]
+
+
+def _gradients() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, funcol
+
+    weight = 1.0 if dist.get_rank() == 0 else 10.0
+
+    def functional(x, op="sum"):
+        return (funcol.all_reduce(x * 2, op, dist.group.WORLD) * weight).sum()
+
+    def gather(x):
+        return (funcol.all_gather_tensor(x * 2, 0, dist.group.WORLD) * weight).sum()
+
+    def inplace(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return (y * weight).sum()
+
+    def gradient(loss):
+        x = torch.ones(4, requires_grad=True)
+        try:
+            loss(x).backward()
+        except Exception as error:
+            return first_line(error)
+        assert x.grad is not None
+        return x.grad[0].item()
+
+    dynamo_reset()
+    compiled = torch.compile(functional, backend="aot_eager", fullgraph=True)
+    return {
+        "functional": gradient(functional),
+        "compiled": gradient(compiled),
+        "gather": gradient(gather),
+        "max": gradient(lambda x: functional(x, "max")),
+        "avg": gradient(lambda x: functional(x, "avg")),
+        "inplace": gradient(inplace),
+        "right": 22.0,
+    }
+
+
+@judging(gradients)
+def functional_has_none(seen: Seen) -> Result:
+    """No gradient passes through a functional collective."""
+    right = [name for name in ("functional", "compiled", "gather") if seen[name] == seen["right"]]
+    return verdict(
+        not right,
+        f"all_reduce {seen['functional']}, compiled {seen['compiled']}, all_gather {seen['gather']}; right is "
+        f"{seen['right']:g}",
+    )
+
+
+@judging(gradients)
+def functional_has_gradients(seen: Seen) -> Result:
+    """Gradients pass through functional collectives, in eager and compiled, and they are right."""
+    names = ("functional", "compiled", "gather")
+    right = [name for name in names if seen[name] == seen["right"]]
+    return verdict(
+        len(right) == len(names),
+        f"all_reduce {seen['functional']}, compiled {seen['compiled']}, all_gather {seen['gather']}; right is "
+        f"{seen['right']:g}; in place, eager: {seen['inplace']}",
+    )
+
+
+@judging(gradients)
+def support_has_limits(seen: Seen) -> Result:
+    """Some functional collectives refuse a backward pass, or give a wrong gradient."""
+    limited = [name for name in ("functional", "gather", "max", "avg") if seen[name] != seen["right"]]
+    return verdict(bool(limited), f"sum and all_gather work; refused: {', '.join(limited) or 'none'}")
+
+
+@probe
+def captured(bench: Bench) -> Seen:
+    """A forward with two graph breaks: backward graphs by AOTAutograd, and by compiled autograd."""
+    return bench.run(_captured, ranks=1)[0]
+
+
+def _captured() -> Seen:
+    import torch
+
+    from labkit.lessons.shared.capture import Capture
+    from labkit.torch_compat import compiled_autograd, dynamo_reset
+
+    @torch.compiler.disable
+    def hidden(x):
+        return x * 2
+
+    def broken(x):
+        return hidden(hidden(x.sin()).sin()).sin().sum()
+
+    found: Seen = {}
+    dynamo_reset()
+    graphs = Capture(aot=True)
+    x = torch.ones(4, requires_grad=True)
+    torch.compile(broken, backend=graphs)(x).backward()
+    assert x.grad is not None
+    found["aot"] = len(graphs.backward)
+    expected, x.grad = x.grad.clone(), None
+    dynamo_reset()
+    run, whole = torch.compile(broken, backend="aot_eager"), Capture()
+    with compiled_autograd(torch.compile(backend=whole, fullgraph=True)):
+        run(x).backward()
+    found["compiled_autograd"] = len(whole.dynamo)
+    assert x.grad is not None
+    found["same"] = bool(torch.allclose(x.grad, expected))
+    return found
+
+
+@judging(captured)
+def whole_backward_is_captured(seen: Seen) -> Result:
+    """Compiled autograd captures the backward pass whole where AOTAutograd has a graph for each piece."""
+    return verdict(
+        seen["compiled_autograd"] == 1 < seen["aot"] and seen["same"],
+        f"after two breaks: {seen['aot']} backward graphs by AOTAutograd, {seen['compiled_autograd']} by compiled "
+        "autograd",
+    )

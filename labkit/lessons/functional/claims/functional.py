@@ -1,0 +1,144 @@
+"""What functional collectives ask for: no process group to be traced, any kind of group to run, and the dispatcher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.ranks import Ranks
+from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.lessons.shared.capture import first_line
+
+OPERATORS = (
+    "all_reduce",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "all_to_all_single",
+    "broadcast",
+)
+
+
+@probe
+def without_a_group(bench: Bench) -> Seen:
+    """Functional operators traced in a process that has destroyed its process group."""
+    with Ranks(1, "cpu", "gloo", quiet=True) as ranks:  # of its own: it is without a group afterwards
+        return ranks.run(quietly, _without_a_group)[0]
+
+
+def _without_a_group() -> Seen:
+    import torch
+    import torch.distributed as dist
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from labkit.torch_compat import functional_op
+
+    dist.destroy_process_group()
+    size = 8
+    programs: dict[str, Any] = {
+        "all_reduce": lambda x: functional_op("all_reduce")(x, "sum", "tp"),
+        "all_gather_into_tensor": lambda x: functional_op("all_gather_into_tensor")(x, size, "tp"),
+        "reduce_scatter_tensor": lambda x: functional_op("reduce_scatter_tensor")(x, "sum", size, "tp"),
+    }
+    found: Seen = {"initialized": dist.is_initialized(), "shapes": {}, "errors": {}}
+    for name, program in programs.items():
+        try:
+            graph = make_fx(_waited(program), None, "fake")(torch.ones(size))
+            last = [node for node in graph.graph.nodes if node.op == "call_function"][-1]
+            found["shapes"][name] = list(last.meta["val"].shape)
+        except Exception as error:
+            found["errors"][name] = first_line(error)
+    return found
+
+
+def _waited(program: Any) -> Any:
+    from labkit.torch_compat import functional_op
+
+    return lambda x: functional_op("wait_tensor")(program(x))
+
+
+@judging(without_a_group)
+def traced_without_a_group(seen: Seen) -> Result:
+    """Functional collectives are traced where no process group exists, with the shapes that eight ranks would give."""
+    right = {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]}
+    said = ", ".join(f"{name} {shape}" for name, shape in seen["shapes"].items())
+    said = "; ".join([said or "nothing was traced", *(f"{n}: {e}" for n, e in seen["errors"].items())])
+    return verdict(not seen["initialized"] and seen["shapes"] == right, f"without a group: {said}")
+
+
+@probe
+def frontends(bench: Bench) -> Seen:
+    """One functional all-reduce of 1 and 2, with its group named in each way that there is, and a DTensor's."""
+    return bench.run(_frontends)[0]
+
+
+def _frontends() -> Seen:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    from labkit.torch_compat import funcol, world_name
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x = torch.ones(2) * (dist.get_rank() + 1)
+    groups = {
+        "ProcessGroup": dist.group.WORLD,
+        "name": world_name(),
+        "list of ranks": list(range(dist.get_world_size())),
+        "DeviceMesh": mesh,
+        "mesh and dimension": (mesh, 0),
+    }
+    found: Seen = {"sums": {}, "errors": {}}
+    for name, group in groups.items():
+        try:
+            found["sums"][name] = funcol.all_reduce(x, "sum", group).tolist()
+        except Exception as error:
+            found["errors"][name] = first_line(error)
+    whole = DTensor.from_local(x, mesh, [Partial()]).redistribute(mesh, [Replicate()])
+    found["sums"]["DTensor"] = whole.to_local().tolist()
+    return found
+
+
+@judging(frontends)
+def many_frontends(seen: Seen) -> Result:
+    """A functional collective takes its group as a ProcessGroup, a name, ranks or a mesh, and DTensor stands on it."""
+    right = [name for name, value in seen["sums"].items() if value == [3.0, 3.0]]
+    said = "; ".join(
+        [f"right with {', '.join(right) or 'none'}", *(f"{n}: {e}" for n, e in seen["errors"].items())]
+    )
+    return verdict(not seen["errors"] and len(right) == len(seen["sums"]) == 6, said)
+
+
+@probe
+def operators(bench: Bench) -> Seen:
+    """The functional operators as the dispatcher knows them: argument types, what they return, who computes them."""
+    return bench.run(_operators, ranks=1)[0]
+
+
+def _operators() -> Seen:
+    from labkit.torch_compat import functional_op, has_kernel
+
+    found: Seen = {}
+    for name in OPERATORS:
+        schema = functional_op(name).default._schema
+        found[name] = {
+            "arguments": [str(argument.type) for argument in schema.arguments],
+            "returns": [str(value.type) for value in schema.returns],
+            "kernel": has_kernel(f"_c10d_functional::{name}", "CompositeExplicitAutograd"),
+            "mutates": schema.is_mutable,
+        }
+    return found
+
+
+@judging(operators)
+def registered_with_the_dispatcher(seen: Seen) -> Result:
+    """Functional collectives are operators of the dispatcher: a kernel, a schema without mutation, a tensor back."""
+    tidy = [
+        name
+        for name in OPERATORS
+        if seen[name]["kernel"] and not seen[name]["mutates"] and seen[name]["returns"] == ["Tensor"]
+    ]
+    types = sorted({kind for name in OPERATORS for kind in seen[name]["arguments"]})
+    return verdict(
+        len(tidy) == len(OPERATORS),
+        f"{len(tidy)} of {len(OPERATORS)} registered so; argument types: {', '.join(types)}",
+    )

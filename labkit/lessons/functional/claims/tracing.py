@@ -1,0 +1,235 @@
+"""Whether the compiler can keep a collective in a graph, and what it makes of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.capture import Capture, calls, first_line
+
+
+def _programs() -> dict[str, Callable[[Any], Any]]:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    def all_reduce(x):
+        x = x * 1.0
+        dist.all_reduce(x)
+        return x + 1
+
+    def all_gather_into_tensor(x):
+        out = x.new_empty(4 * dist.get_world_size())
+        dist.all_gather_into_tensor(out, x)
+        return out
+
+    def all_gather(x):
+        out = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(out, x)
+        return out[0] + out[1]
+
+    def reduce_scatter_tensor(x):
+        out = x.new_empty(4 // dist.get_world_size())
+        dist.reduce_scatter_tensor(out, x)
+        return out
+
+    def all_reduce_async(x):
+        x = x * 1.0
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        return x + 1
+
+    def broadcast(x):
+        x = x * 1.0
+        dist.broadcast(x, 0)
+        return x
+
+    def barrier(x):
+        y = x + 1
+        dist.barrier()
+        return y * 2
+
+    @torch.compiler.disable
+    def hidden(x):
+        dist.all_reduce(x)
+
+    def disabled(x):
+        x = x * 1.0
+        hidden(x)
+        return x + 1
+
+    def functional(x):
+        return funcol.all_reduce(x, "sum", dist.group.WORLD) + 1
+
+    def functional_gather(x):
+        return funcol.all_gather_tensor(x, 0, dist.group.WORLD) + 1
+
+    from labkit.lessons.shared.tensor_parallel import gated
+
+    def gate(x):
+        return gated(x * 1.0) + 1
+
+    classic = [all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor]
+    others = [
+        all_reduce_async,
+        broadcast,
+        barrier,
+        disabled,
+        functional,
+        functional_gather,
+        gate,
+    ]
+    return {program.__name__: program for program in [*classic, *others]}
+
+
+@probe
+def traced(bench: Bench) -> Seen:
+    """Each collective in a function of its own, compiled as one graph: did that work, and is the result the same?"""
+    return bench.run(_traced)[0]
+
+
+def _traced() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset
+
+    found: Seen = {}
+    for name, program in _programs().items():
+        x = torch.arange(4.0) + 10 * dist.get_rank()
+        expected = program(x.clone()) + 0
+        dynamo_reset()
+        graphs, row = Capture(aot=True), {"one_graph": True, "why": ""}
+        with torch.no_grad():
+            try:
+                torch.compile(program, backend=graphs, fullgraph=True)(x.clone())
+            except Exception as error:
+                row |= {"one_graph": False, "why": first_line(error)}
+            dynamo_reset()
+            graphs = Capture(aot=True)
+            got = torch.compile(program, backend=graphs)(x.clone())
+        row["same"] = bool(torch.equal(got + 0, expected))
+        row["graphs"] = len(graphs.dynamo)
+        row["calls"] = [call for graph in graphs.forward for call in calls(graph)]
+        row["argument_types"] = sorted(
+            {
+                type(argument).__name__
+                for graph in graphs.forward
+                for node in graph.graph.nodes
+                if "_c10d_functional" in str(node.target)
+                for argument in node.args
+            }
+        )
+        found[name] = row
+        dist.barrier()
+    return found
+
+
+FUNCTIONAL = ("functional", "functional_gather")
+PLAIN = {"Node", "str", "int", "list", "immutable_list"}
+CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
+
+
+@judging(traced)
+def inplace_breaks_tracing(seen: Seen) -> Result:
+    """A plain in-place collective (no handle asked for) cannot be kept in one graph."""
+    kept = [name for name in CLASSIC if seen[name]["one_graph"] and seen[name]["same"]]
+    return verdict(not kept, f"kept in one graph, same numbers: {', '.join(kept) or 'none of them'}")
+
+
+@judging(traced)
+def work_handles_break(seen: Seen) -> Result:
+    """A collective whose handle is asked for (async_op=True) breaks the graph."""
+    row = seen["all_reduce_async"]
+    return verdict(not row["one_graph"], "no break" if row["one_graph"] else f"a break: {row['why']}")
+
+
+@judging(traced)
+def functional_is_traced(seen: Seen) -> Result:
+    """Functional collectives are kept in one graph, as an operator from tensor to tensor and a wait."""
+    ok = all(
+        seen[name]["one_graph"] and seen[name]["same"] and seen[name]["graphs"] == 1
+        for name in ("functional", "functional_gather")
+    )
+    names = seen["functional"]["calls"]
+    return verdict(ok and any("wait_tensor" in c for c in names), f"one graph: {', '.join(names)}")
+
+
+@judging(traced)
+def disable_splits_at_the_collective(seen: Seen) -> Result:
+    """torch.compiler.disable around a collective splits the function at it."""
+    row = seen["disabled"]
+    return verdict(
+        not row["one_graph"] and row["graphs"] > 1,
+        f"{row['graphs']} graphs around one disabled all-reduce; plain it is {seen['all_reduce']['graphs']}",
+    )
+
+
+@judging(traced)
+def classic_becomes_functional(seen: Seen) -> Result:
+    """While compiling, classic collectives are rewritten into functional ones."""
+    rewritten = [n for n in CLASSIC if any("_c10d_functional" in call for call in seen[n]["calls"])]
+    return verdict(
+        len(rewritten) == len(CLASSIC),
+        f"{len(rewritten)} of {len(CLASSIC)} rewritten: {', '.join(rewritten) or 'none'}",
+    )
+
+
+@judging(traced)
+def collectives_compile(seen: Seen) -> Result:
+    """Programs with collectives can be compiled, and give what they give in eager."""
+    names = (*CLASSIC, "functional", "functional_gather")
+    same = [n for n in names if seen[n]["same"] and seen[n]["calls"]]
+    return verdict(len(same) == len(names), f"{len(same)} of {len(names)} compiled with the same numbers")
+
+
+@judging(traced)
+def groups_leak_into_the_graph(seen: Seen) -> Result:
+    """A classic collective brings objects into the graph that are no tensors, such as its process group."""
+    types = {kind for name in CLASSIC for kind in seen[name]["argument_types"]}
+    strangers = types - PLAIN
+    return verdict(
+        bool(strangers) or not types,
+        f"arguments of collectives in the graph: {', '.join(sorted(types)) or 'none'} (the group goes by its name)",
+    )
+
+
+@judging(traced)
+def same_call_in_both_modes(seen: Seen) -> Result:
+    """A program with a functional collective runs in eager and compiled, unchanged, with the same numbers."""
+    same = [name for name in FUNCTIONAL if seen[name]["same"] and seen[name]["graphs"] == 1]
+    return verdict(
+        len(same) == len(FUNCTIONAL), f"{len(same)} of {len(FUNCTIONAL)} programs, eager and compiled alike"
+    )
+
+
+@judging(traced)
+def plain_arguments(seen: Seen) -> Result:
+    """In the graph a functional collective takes tensors and plain data only: no group and no handle."""
+    types = {kind for name in FUNCTIONAL for kind in seen[name]["argument_types"]}
+    return verdict(
+        bool(types) and types <= PLAIN,
+        f"arguments of functional collectives in the graph: {', '.join(sorted(types))}",
+    )
+
+
+@judging(traced)
+def no_streams_in_the_graph(seen: Seen) -> Result:
+    """A functional collective puts no stream and no event into the graph: a call, a wait, and the order of values."""
+    calls = [call for name in FUNCTIONAL for call in seen[name]["calls"]]
+    streams = [call for call in calls if call.startswith("streams")]
+    return verdict(
+        bool(calls) and not streams,
+        f"stream operators: {', '.join(streams) or 'none'}, among {', '.join(dict.fromkeys(calls))}",
+    )
+
+
+@judging(traced, word=ENFORCED)
+def gate_is_functional_compiled(seen: Seen) -> Result:
+    """The gate takes the functional form while compiling: one graph, and no copy back."""
+    row = seen["gate"]
+    copies = [call for call in row["calls"] if "copy" in call]
+    ok = row["one_graph"] and row["same"] and any("all_reduce" in call for call in row["calls"])
+    return verdict(ok and not copies, f"{row['graphs']} graph: {', '.join(row['calls'])}")

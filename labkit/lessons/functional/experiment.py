@@ -1,0 +1,247 @@
+"""Every collective, eager and compiled: in one graph or not, as which operators, with the same numbers or not."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.functional.programs import UNWAITED, Program, choose, programs
+from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared.variants import own
+from labkit.ranks import Ranks
+from labkit.report import PerRank, Report, provenance
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT = EXPERIMENTS["collectives"]
+COMPILERS = ("eager", "aot_eager", "inductor")
+LATE = 0.02  # seconds by which all ranks but 0 come late to a collective that nobody waits for
+
+_OPERATOR = re.compile(r"torch\.ops\.(?:_c10d_functional|_c10d_functional_autograd)\.(\w+)|\.(copy_)\(")
+
+
+def run(
+    ranks: Ranks,
+    only: Sequence[str] = (),
+    *,
+    compiler: str = "aot_eager",
+    timeout: float | None = 300.0,
+    talk: bool = False,
+) -> Report:
+    """Run every collective in each of its forms: in eager, with `fullgraph=True`, and where that fails without it.
+
+    only: beginnings of names, such as ('all_reduce', 'barrier'). compiler: the backend of torch.compile. The report's
+    first table has one row for each collective and form; `ranks` has what each rank saw. `first` is what the
+    compiled program gave on its first call, which compiles it, and `later` on its second. Raises ValueError for a
+    collective or a compiler that does not exist, before anything runs, and RankError when a rank fails.
+
+    >>> from labkit.lessons.functional import experiment as collectives
+    >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
+    ...     report = collectives.run(ranks, ["all_reduce max"])
+    >>> report.frame.loc[:, ["collective", "form", "one graph", "numbers"]]
+           collective        form one graph numbers
+    0  all_reduce max    in place       yes    same
+    1  all_reduce max       async        no    same
+    2  all_reduce max  functional       yes    same
+    """
+    names = choose(only)
+    if compiler not in COMPILERS:
+        raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
+    found = ranks.run(_measure, names, compiler, talk, timeout=timeout)
+    settings = {
+        "backend": ranks.backend,
+        "device": ranks.device,
+        "world_size": ranks.world_size,
+        "threads": ranks.threads,
+        "compiler": compiler,
+    }
+    return _report(found, ranks.label, provenance(**settings))
+
+
+# --- on a rank ---
+
+
+def _measure(names: Sequence[str], compiler: str, talk: bool) -> list[dict[str, Any]]:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.ranks import here
+
+    me = here()
+    x = torch.arange(2.0 * me.world_size, device=me.device) + 10 * me.rank
+    rows = []
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch renames two of these, and says so at each call
+        for program in programs(names):
+            if talk and me.rank == 0:
+                print(f"{program.collective}, {program.form}", flush=True)
+            rows.append(_look_at(program, x, compiler))
+            dist.barrier()
+    return rows
+
+
+def _look_at(program: Program, x: Any, compiler: str) -> dict[str, Any]:
+    import torch
+
+    from labkit.graphs import record
+
+    row: dict[str, Any] = {"collective": program.collective, "form": program.form}
+    call = _late if program.form == UNWAITED else _once
+    row["eager"], row["error"] = _attempt(call, program.body, x)
+    with record() as rec:
+        compiled = torch.compile(own(program.body), backend=compiler, fullgraph=True)
+        row["first"], why = _attempt(call, compiled, x)
+    row["one_graph"] = not why
+    if why:
+        with record() as rec:
+            compiled = torch.compile(own(program.body), backend=compiler)
+            row["first"], why = _attempt(call, compiled, x)
+            row["failure"] = why
+    row["later"], _ = _attempt(call, compiled, x)
+    breaks = rec.breaks[rec.breaks["kind"] == "break"]
+    first = breaks.iloc[0] if len(breaks) else {"reason": "", "text": ""}
+    row |= {"graphs": int((rec.graphs["ops"] > 0).sum()), "breaks": len(breaks)}
+    row |= {"reason": str(first["reason"]), "text": str(first["text"])}
+    row["operators"] = [op for code in rec.graphs["code"] for op in _operators(code)]
+    return row
+
+
+def _operators(code: str) -> list[str]:
+    """The collectives, waits and copies back that a graph holds, in order.
+
+    >>> _operators("a = torch.ops._c10d_functional.all_reduce(x, 'sum', '0')\\nb = x.copy_(a)  # code: x.copy_(y)")
+    ['all_reduce', 'copy_']
+    """
+    lines = (line.partition("#")[0] for line in code.splitlines())
+    return [a or b for line in lines for a, b in _OPERATOR.findall(line)]
+
+
+def _attempt(call: Callable[..., Any], program: Callable[[Any], Any], x: Any) -> tuple[Any, str]:
+    """What the program gave, as plain values, and what it said if it raised."""
+    try:
+        return call(program, x), ""
+    except (
+        Exception
+    ) as error:  # a collective that this backend lacks, or a graph that breaks, is a row of the table
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return None, f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
+
+
+def _once(program: Callable[[Any], Any], x: Any) -> Any:
+    return _plain(program(x.clone()))
+
+
+def _late(program: Callable[[Any], Any], x: Any) -> Any:
+    """All ranks but 0 come late, so what rank 0 reads at once cannot be the result; then everyone lets it arrive."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    if dist.get_rank():
+        time.sleep(LATE)
+    value = _plain(program(x.clone()))
+    time.sleep(5 * LATE)
+    dist.barrier()
+    return value
+
+
+def _plain(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+# --- in the kernel ---
+
+
+def _report(found: PerRank[list[dict[str, Any]]], label: str, settings: dict[str, Any]) -> Report:
+    import pandas as pd
+
+    each = pd.concat(
+        [pd.DataFrame(rows).assign(rank=rank) for rank, rows in found.items()], ignore_index=True
+    )
+    if "failure" not in each:
+        each["failure"] = ""
+    each["failure"] = each["failure"].fillna("")
+    for when in ("first", "later"):
+        each[f"same_{when}"] = each[when] == each["eager"]
+    each["operators"] = each["operators"].map(", ".join)
+    columns = ["rank", *(column for column in each.columns if column != "rank")]
+    summary = pd.DataFrame([_row(rows) for _, rows in each.groupby(["collective", "form"], sort=False)])
+    for column in ("eager", "first", "later"):
+        each[column] = each[column].map(str)
+    tables = {"summary": summary, "ranks": each[columns]}
+    return Report(
+        "collectives",
+        ABOUT.title,
+        label,
+        tables,
+        [],
+        settings,
+        _notes(summary),
+        "labkit.lessons.functional.figures:figure",
+    )
+
+
+def _row(rows: pd.DataFrame) -> dict[str, Any]:
+    """One row of the summary from what every rank saw of one collective in one form."""
+    first = rows.iloc[0]
+    refused, failed = rows["error"].any(), rows["failure"].any()
+    said = next(filter(None, [*rows["error"], *rows["failure"], *rows["reason"]]), "")
+    return {
+        "collective": first["collective"],
+        "form": first["form"],
+        "eager": _across(rows["rank"], rows["eager"], rows["error"]),
+        "one graph": "refused"
+        if refused
+        else "fails"
+        if failed
+        else _agreed("yes" if one else "no" for one in rows["one_graph"]),
+        "graphs": _agreed(rows["graphs"]),
+        "in the graph": _agreed(rows["operators"]) or "-",
+        "numbers": "-" if refused or failed else _numbers(rows),
+        "why": said or "-",
+    }
+
+
+def _numbers(rows: pd.DataFrame) -> str:
+    first, later = bool(rows["same_first"].all()), bool(rows["same_later"].all())
+    if first and later:
+        return "same"
+    return "other on the first call" if later else "other later" if first else "other"
+
+
+def _across(ranks: Any, values: Any, errors: Any) -> str:
+    texts = [str(error or _short(value)) for value, error in zip(values, errors, strict=True)]
+    if len(set(texts)) == 1:
+        return texts[0]
+    return "; ".join(f"rank {rank}: {text}" for rank, text in zip(ranks, texts, strict=True))
+
+
+def _short(value: Any) -> str:
+    """Numbers without their '.0'."""
+    return re.sub(r"\.0\b", "", str(value))
+
+
+def _agreed(values: Any) -> Any:
+    """One value where the ranks agree, all of them where they do not: hiding a difference would be a lie."""
+    unique = list(dict.fromkeys(values))
+    return unique[0] if len(unique) == 1 else " / ".join(map(str, unique))
+
+
+def _notes(summary: pd.DataFrame) -> list[str]:
+    notes = []
+    for form, rows in summary.groupby("form", sort=False):
+        kept = int((rows["one graph"] == "yes").sum())
+        notes.append(f"{form}: {kept} of {len(rows)} stay in one graph")
+    other = summary[~summary["numbers"].isin(["same", "-"])]
+    notes += [
+        f"{row['collective']}, {row['form']}: {row['numbers']}: compiled gives other numbers than eager"
+        for row in other.to_dict("records")
+    ]
+    return notes

@@ -1,0 +1,1 @@
+"""The lesson on process groups: its experiments, figures, exercises and claims."""

@@ -1,0 +1,164 @@
+"""How two processes find each other with init_process_group: two of their own, which labkit has not set up."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+
+# rank 1 comes only when it is told to, so that what rank 0 does alone can be seen
+PROGRAM = """
+import json, os, sys
+import torch.distributed as dist
+
+if os.environ["RANK"] == "1":
+    sys.stdin.readline()
+dist.init_process_group("gloo", init_method="env://")
+address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)
+dist.barrier()
+values = {key: store.get(key) for key in store.list_keys()}
+dist.barrier()
+found = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+found["keys"] = {key: value.decode("ascii", "replace")[:40] for key, value in values.items()}
+print(json.dumps(found), flush=True)
+dist.barrier()
+os._exit(0)  # gloo may abort a process that leaves with its threads running
+"""
+PATIENCE_S = 60.0
+
+
+@probe
+def rendezvous(bench: Bench) -> Seen:
+    """Two processes that call init_process_group with env://, the second later than the first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env=os.environ | world | {"RANK": str(rank)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        served = _answers(port)
+        time.sleep(0.5)
+        alone = processes[0].poll()
+        texts = [p.communicate("come\n", timeout=PATIENCE_S)[0] for p in reversed(processes)][::-1]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    found = [json.loads(text.strip().splitlines()[-1]) if text.strip() else {} for text in texts]
+    if not all(found):
+        raise RuntimeError("a process ended before the group was made")
+    return {
+        "port_from_environment_answers": served,
+        "rank_0_waited": alone is None,
+        "world": [[f["rank"], f["world_size"]] for f in found],
+        "keys": found[0]["keys"],
+    }
+
+
+def _answers(port: int) -> bool:
+    """Whether someone comes to listen on the port, before rank 1 has been let in."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return True
+        except OSError:
+            time.sleep(0.1)
+    return False
+
+
+@judging(rendezvous)
+def rank_zero_serves(seen: Seen) -> Result:
+    """Rank 0 alone makes a server answer at MASTER_ADDR and MASTER_PORT."""
+    served = seen["port_from_environment_answers"]
+    return verdict(served, "the port answers before rank 1 has come" if served else "nothing answers")
+
+
+@judging(rendezvous)
+def environment_is_read(seen: Seen) -> Result:
+    """With env:// address, port, rank and world size come from the environment."""
+    ok = seen["world"] == [[0, 2], [1, 2]] and seen["port_from_environment_answers"]
+    return verdict(ok, f"rank and world size of the two: {seen['world']}")
+
+
+@judging(rendezvous)
+def completes_when_all_are_there(seen: Seen) -> Result:
+    """The call returns only when world_size ranks have come."""
+    waited = seen["rank_0_waited"] and len(seen["world"]) == 2
+    return verdict(waited, "rank 0 waits until rank 1 comes" if waited else "rank 0 did not wait")
+
+
+@judging(rendezvous)
+def ranks_write_addresses(seen: Seen) -> Result:
+    """Every rank leaves an entry of its own in the store."""
+    own = [key for key in seen["keys"] if key.rpartition("/")[2] in ("0", "1")]
+    return verdict(
+        {k.rpartition("/")[2] for k in own} == {"0", "1"}, ", ".join(sorted(own)) or "no entries by rank"
+    )
+
+
+LATE_S, TIMEOUT_S = 0.8, 2.0
+
+
+@probe
+def meetings(bench: Bench) -> Seen:
+    """Four processes of which the last comes late, and three that expect a fourth: outcomes, and when keys appear."""
+    from labkit.lessons.groups.experiment import HIDDEN, Arrival, meet
+
+    def join() -> int:
+        import datetime
+
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=TIMEOUT_S))
+        return dist.get_world_size()
+
+    late = meet(join, [Arrival(i, 4, LATE_S * (i == 3)) for i in range(4)], patience=PATIENCE_S / 2)
+    missing = meet(join, [Arrival(i, 4) for i in range(3)], patience=PATIENCE_S / 2)
+    keys = late.tables["keys"].drop_duplicates("key").set_index("key")["seconds"]
+    listed = keys.drop(HIDDEN, errors="ignore")
+    return {
+        "outcomes": list(late.tables["processes"]["outcome"]),
+        "last_came_s": float(late.tables["processes"]["came"].max()),
+        "keys": [key for key in listed.index],
+        "server_key_s": float(listed[[k.endswith("/0") for k in listed.index]].max()),
+        "unlisted": HIDDEN in keys,
+        "missing": list(missing.tables["processes"]["said"]),
+    }
+
+
+@judging(meetings)
+def a_counter_is_in_the_store(seen: Seen) -> Result:
+    """The store counts the ranks that have come, and rank 0 waits until the count is the world size."""
+    said = next((text for text in seen["missing"] if "clients joined" in text), "")
+    return verdict(
+        bool(said) and seen["unlisted"],
+        (f"rank 0: {said!r}" if said else "nobody counts")
+        + ("; list_keys leaves the counter's key out, num_keys counts it" if seen["unlisted"] else ""),
+    )
+
+
+@judging(meetings)
+def backend_comes_second(seen: Seen) -> Result:
+    """First the store is up and the ranks come, then the backend is made, which puts its addresses into the store."""
+    after = seen["server_key_s"] - seen["last_came_s"]
+    return verdict(
+        after >= 0 and set(seen["outcomes"]) == {"joined"} and len(seen["keys"]) == len(seen["outcomes"]),
+        f"rank 0 puts the address of its backend into the store {after:.2f} s after the last rank has come",
+    )

@@ -1,0 +1,241 @@
+"""How processes find each other: some that call `init_process_group` themselves, and one that watches their store."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from labkit.ranks import Ranks
+from labkit.report import PerRank, Report, provenance
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Arrival", "meet"]
+
+TITLE = "Rendezvous"
+STARTED_S = 30.0  # until the processes are up and know the watcher
+LOOK_S = 0.005
+HIDDEN = "(not listed)"
+JOINED, FAILED, WAITING = "joined", "error", "still waiting"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A process that comes `after` seconds and believes that it is `rank` of `world_size`.
+
+    >>> Arrival(0, 4).after
+    0.0
+    """
+
+    rank: int
+    world_size: int
+    after: float = 0.0
+
+
+def meet(
+    join: Callable[[], Any],
+    arrivals: Sequence[Arrival],
+    *,
+    patience: float = 6.0,
+    env: Mapping[str, str] | None = None,
+    talk: bool = False,
+) -> Report:
+    """Let new processes call `join()`, each with the RANK and WORLD_SIZE of its arrival, and watch their store.
+
+    MASTER_ADDR and MASTER_PORT are set, as are the variables in `env`; rank 0 is to serve its store there, so `join`
+    calls init_process_group with 'env://' (the default). All are ended, whatever they wait for, `patience` seconds
+    after the first may come. A further process looks into the store every few milliseconds, as one more client, and
+    with `talk` says every key as it appears.
+
+    Tables: `processes` (process, rank, world_size, came, ended, outcome, said, value), times in seconds, outcome one of
+    'joined', 'error' and 'still waiting'; `keys` (seconds, key, value), a row whenever a key appears or changes, with
+    the bytes of its value. A key that the store counts and does not list is '(not listed)'. Raises ValueError for
+    arrivals that cannot be.
+
+    >>> meet(print, [])
+    Traceback (most recent call last):
+        ...
+    ValueError: a meeting needs at least one arrival
+    """
+    if not arrivals:
+        raise ValueError("a meeting needs at least one arrival")
+    for one in arrivals:
+        if one.rank < 0 or one.world_size < 1 or not 0 <= one.after < patience:
+            raise ValueError(
+                f"{one}: rank and world_size count from 0 and 1, and after lies before the {patience:g} s of patience"
+            )
+    count = len(arrivals)
+    # ranks of the fake backend are processes that do not know each other; their group is put aside
+    with Ranks(count + 1, "cpu", "fake", quiet=True, live=False) as processes:
+        ports = _free_ports(2)
+        processes.run(_serve_control, ports[1], ranks=count, timeout=STARTED_S)
+        limit = patience + 2 * STARTED_S
+        found = processes.run(
+            _attend, join, tuple(arrivals), ports, patience, dict(env or {}), talk, timeout=limit, stall=None
+        )
+    return _report(found, arrivals, provenance(patience=patience, **(dict(env or {}))))
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+# --- in a process ---
+
+_control: Any = None
+
+
+def _serve_control(port: int) -> None:
+    """A store beside the one that is watched: who is ready, who has ended, and when it is over."""
+    import torch.distributed as dist
+
+    global _control
+    _control = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+
+def _attend(
+    join: Callable[[], Any],
+    arrivals: Sequence[Arrival],
+    ports: Sequence[int],
+    patience: float,
+    env: dict[str, str],
+    talk: bool,
+) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    from labkit.ranks import here
+
+    me = here().rank
+    dist.destroy_process_group()
+    os.environ.update(env)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what torch logs of timeouts is told as the outcome
+    if me == len(arrivals):
+        return _watch(_control, len(arrivals), ports[0], patience, talk)
+    limit = datetime.timedelta(seconds=STARTED_S)
+    control = dist.TCPStore("127.0.0.1", ports[1], is_master=False, wait_for_workers=False, timeout=limit)
+    return _arrive(control, join, arrivals[me], ports[0], patience)
+
+
+def _arrive(
+    control: Any, join: Callable[[], Any], mine: Arrival, port: int, patience: float
+) -> dict[str, Any]:
+    os.environ.update(RANK=str(mine.rank), LOCAL_RANK=str(mine.rank), WORLD_SIZE=str(mine.world_size))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    control.add("ready", 1)
+    control.wait(["begin"])
+    begin = float(control.get("begin"))
+    found: dict[str, Any] = {"outcome": WAITING, "said": "", "value": None, "ended": patience}
+    time.sleep(max(0.0, begin + mine.after - time.time()))
+    found["came"] = time.time() - begin
+
+    def call() -> None:
+        try:
+            value = join()
+            ended = {"outcome": JOINED, "value": value}
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            ended = {"outcome": FAILED, "said": f"{type(error).__name__}: {lines[0]}"}
+        found.update(ended, ended=time.time() - begin)
+
+    # beside the main thread, which goes on when patience is over, wherever this one stands
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    caller.join(max(0.0, begin + patience - time.time()))
+    control.add("ended", 1)
+    control.wait(["over"])  # who serves the store stays until all have ended
+    return dict(found)
+
+
+def _watch(control: Any, count: int, port: int, patience: float, talk: bool) -> dict[str, Any]:
+    control.wait(["ready"])
+    until = time.time() + STARTED_S
+    while control.add("ready", 0) < count and time.time() < until:
+        time.sleep(LOOK_S)
+    begin = time.time() + 0.05
+    control.set("begin", repr(begin))
+    seen: dict[str, bytes] = {}
+    rows: list[tuple[float, str, bytes]] = []
+    store, served = None, None
+    last = False
+    while not last:  # one look more after all have ended: whoever serves the store is still there
+        last = time.time() >= begin + patience or control.add("ended", 0) == count
+        if store is None:
+            store = _client(port)
+            served = None if store is None else time.time() - begin
+        else:
+            try:
+                new = _look(store, seen, begin)
+                rows += new
+                for seconds, key, value in new if talk else ():
+                    what = value.decode() if value.isdigit() else f"{len(value)} bytes"
+                    print(f"{seconds:5.2f} s  {key}  {what}", flush=True)
+            except Exception as error:  # the process that served it has gone
+                rows.append((time.time() - begin, "", f"{type(error).__name__}".encode()))
+                break
+        time.sleep(LOOK_S)
+    control.set("over", "1")
+    time.sleep(0.1)  # the others hear of it before the store goes
+    return {"keys": rows, "served": served}
+
+
+def _client(port: int) -> Any:
+    """A client of the watched store, or None while nobody serves it. One that waits for no workers, and is none."""
+    import torch.distributed as dist
+
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return None
+    limit = datetime.timedelta(seconds=2)
+    return dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=limit)
+
+
+def _look(store: Any, seen: dict[str, bytes], begin: float) -> list[tuple[float, str, bytes]]:
+    """What has appeared or changed since the last look."""
+    count, listed = store.num_keys(), store.list_keys()
+    values = {key: store.get(key) for key in listed if store.check([key])}
+    if count == store.num_keys() and count > len(listed):  # nothing came between the two
+        values[HIDDEN] = str(count - len(listed)).encode()
+    now = time.time() - begin
+    new = [(now, key, value) for key, value in values.items() if seen.get(key) != value]
+    seen.update(values)
+    return new
+
+
+# --- in the kernel ---
+
+
+def _report(found: PerRank[dict[str, Any]], arrivals: Sequence[Arrival], settings: dict[str, Any]) -> Report:
+    import pandas as pd
+
+    processes = [
+        (i, one.rank, one.world_size, *(found[i][k] for k in ("came", "ended", "outcome", "said", "value")))
+        for i, one in enumerate(arrivals)
+    ]
+    watched = found[len(arrivals)]
+    keys = [row for row in watched["keys"] if row[1]]
+    tables: dict[str, pd.DataFrame] = {
+        "processes": pd.DataFrame(
+            processes,
+            columns=["process", "rank", "world_size", "came", "ended", "outcome", "said", "value"],
+        ),
+        "keys": pd.DataFrame(keys, columns=["seconds", "key", "value"]),
+    }
+    gone = [row for row in watched["keys"] if not row[1]]
+    notes = [f"the store was gone after {row[0]:.2f} s ({row[2].decode()})" for row in gone]
+    if watched["served"] is None:
+        notes.append("nobody served a store at MASTER_ADDR and MASTER_PORT")
+    return Report(
+        "rendezvous", TITLE, "gloo · cpu", tables, [], settings, notes, "labkit.lessons.groups.figures:figure"
+    )

@@ -1,0 +1,1 @@
+"""The lesson on guards and shapes: its experiments, figures, exercises and claims."""

@@ -1,0 +1,318 @@
+"""Compile time over depth: a whole model at once, block by block, and as one region that is traced once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.guards.experiment import COMPILERS
+from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared.sweep import Sweep, parse_range
+from labkit.ranks import Ranks
+from labkit.report import Report, provenance
+from labkit.timing import Verdict, bootstrap_interval, by_slowest, check_rounds, compare, median_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT = EXPERIMENTS["depth"]
+WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
+FORMS = (WHOLE, BLOCKS, NESTED)
+PAIRS = ((BLOCKS, WHOLE), (NESTED, WHOLE), (BLOCKS, NESTED))
+WARMUP = -1
+WIDTH = 16
+DEEPEST = 128
+TOLERANCE = 1e-4
+
+
+def run(
+    ranks: Ranks,
+    depths: str | Sequence[int] = (1, 2, 4, 8),
+    *,
+    compiler: str = "eager",
+    rounds: int = 8,
+    forms: Sequence[str] = FORMS,
+    full: bool = False,
+    fresh: bool = False,
+    folder: str | Path | None = None,
+    timeout: float | None = 900.0,
+    talk: bool = False,
+) -> Report:
+    """Time the first call of models of several depths, compiled from nothing, in three forms in the same rounds.
+
+    depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'. compiler: 'eager' is
+    Dynamo alone, 'inductor' all of it, which takes a hundred times as long on a CPU. rounds: compiles of each form at
+    each depth; below eight no verdict is possible. forms: those to take, of 'whole', 'block by block' and 'nested
+    region'. full: up to 32 blocks, with Inductor. A round goes through all depths before the next one begins, so that
+    a machine that is busy for a while is so at every depth. A depth in a round is a point: it is kept when it is done,
+    and an interrupted call goes on behind it.
+
+    `fits` has for each form the line seconds = first + per block * depth, and the exponent p of seconds ~ depth^p over
+    the upper half of the depths: fitted in each round, and the median of the rounds with its interval. `slopes` has two
+    forms' seconds a block compared, round by round. Raises ValueError for depths that are no sweep, before any rank is
+    started, and RankError when a rank fails.
+
+    >>> import tempfile
+    >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
+    ...     report = run(ranks, [1, 3], rounds=2, folder=folder)
+    >>> report.tables["graphs"].query("rank == 1 and depth == 3").set_index("form")["traced"].to_dict()
+    {'whole': 3, 'block by block': 1, 'nested region': 1}
+    """
+    if full:
+        compiler, depths, rounds = "inductor", (1, 2, 4, 8, 16, 32), max(rounds, 8)
+    chosen = parse_range("depths", depths, 1, DEEPEST)
+    unknown = [form for form in forms if form not in FORMS]
+    if unknown or not forms:
+        raise ValueError(f"unknown form {unknown[0] if unknown else ''!r}: there is {', '.join(FORMS)}")
+    if compiler not in COMPILERS:
+        raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
+    check_rounds(rounds)
+    on_cpu(ranks)
+    settings = {
+        "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
+        "compiler": compiler, "rounds": rounds, "forms": list(forms),
+    }  # fmt: skip
+    sweep = Sweep("depth", settings, folder, fresh, talk)
+    depths = sorted(set(chosen))
+    points = {
+        f"round {i}, {depth} blocks": (depth, i)
+        for i in range(rounds)
+        for depth in random.Random(i).sample(depths, len(depths))
+    }
+
+    def measure(point: tuple[int, int]) -> list[dict[str, Any]]:
+        found = ranks.run(_measure, *point, compiler, tuple(forms), timeout=timeout)
+        return [{"depth": point[0], "rank": rank, **row} for rank, rows in found.items() for row in rows]
+
+    rows = sweep.run(points, measure)
+    return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
+
+
+# --- on a rank ---
+
+
+def model(depth: int) -> Any:
+    """A stack of small blocks (norm, two products, an all-reduce, a residual), seeded, the same on every rank."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from labkit.torch_compat import funcol
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            h = nn.functional.layer_norm(x, (WIDTH,))
+            h = self.down(nn.functional.gelu(self.up(h)))
+            return x + funcol.all_reduce(h, "avg", dist.group.WORLD)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(depth))
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    torch.manual_seed(0)
+    return Model()
+
+
+_warm: set[str] = set()  # compilers that this process has used
+
+
+def _measure(depth: int, i: int, compiler: str, forms: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A row for each form: seconds of the first call, compiled from nothing, graphs, blocks traced, error."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    from labkit import torch_compat
+
+    backend = torch_compat.compile_backend(compiler)
+    x = torch.linspace(-1, 1, 4 * WIDTH).reshape(4, WIDTH)
+    rows = []
+    with torch.no_grad(), torch_compat.no_compile_caches():
+        expected = model(depth)(x) + 0
+        # once a process: imports, and the compiler's own first times
+        for turn in (i,) if compiler in _warm else (WARMUP, i):
+            for form in random.Random(f"{i} {depth}").sample(forms, len(forms)):
+                torch_compat.dynamo_reset()
+                whole, seen = (
+                    model(depth if turn != WARMUP else 1),
+                    [0, 0],
+                )  # graphs, and blocks traced into them
+
+                def keep(graph: Any, inputs: Any, seen: list[int] = seen) -> Any:
+                    seen[0] += 1
+                    seen[1] += bodies(graph)
+                    return backend(graph, inputs)
+
+                if form == NESTED:
+                    kind = type(whole.blocks[0])
+                    kind.forward = torch.compiler.nested_compile_region(kind.forward)
+                run = whole if form == BLOCKS else torch.compile(whole, backend=keep)
+                if form == BLOCKS:
+                    for block in whole.blocks:
+                        block.compile(backend=keep)
+                dist.barrier()
+                began = time.perf_counter()
+                y = run(x) + 0
+                seconds = time.perf_counter() - began
+                if turn == WARMUP:
+                    continue
+                error = float((y - expected).abs().max())
+                row = {"form": form, "round": i, "seconds": seconds, "error": error}
+                rows.append(row | {"graphs": seen[0], "traced": seen[1]})
+        torch_compat.dynamo_reset()
+    _warm.add(compiler)
+    return rows
+
+
+def bodies(graph: Any) -> int:
+    """How many blocks' bodies a graph holds: those written out, and each region that it calls, once."""
+    nodes = list(graph.graph.nodes)
+    written = sum("gelu" in str(node.target) for node in nodes if node.op == "call_function")
+    called = {
+        str(node.args[0].target)
+        for node in nodes
+        if node.op == "call_function" and str(node.target) == "invoke_subgraph"
+    }
+    return written + len(called)
+
+
+# --- in the kernel ---
+
+
+def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
+    import pandas as pd
+
+    samples = pd.DataFrame(rows)  # in the order in which they were taken, which each round draws anew
+    places = samples["form"].map(FORMS.index)
+    samples = samples.assign(place=places).sort_values(["depth", "place", "round", "rank"], ignore_index=True)
+    samples = samples.drop(columns="place")
+    graphs = samples.groupby(["depth", "form", "rank"], sort=False)[["graphs", "traced", "error"]].max()
+    first = samples.groupby(["depth", "form", "round"], sort=False)["seconds"].max().reset_index()
+    by = first.groupby(["depth", "form"], sort=False)["seconds"]
+    summary = by.quantile([0.1, 0.5, 0.9]).unstack().set_axis(["p10_s", "median_s", "p90_s"], axis=1)
+    summary["n"] = by.count()
+    tables = {
+        "fits": fit(first),
+        "slopes": compare_slopes(first),
+        "summary": summary.reset_index(),
+        "samples": samples,
+        "graphs": graphs.reset_index(),
+    }
+    worst = float(samples["error"].max())
+    notes = [
+        f"outputs {'agree' if worst <= TOLERANCE else 'DO NOT AGREE'} with eager: largest difference {worst:.1e}"
+    ]
+    notes += [resumed] if resumed else []
+    verdicts = _verdicts(samples)
+    return Report("depth", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.guards.depth_figures:figure")
+
+
+def fit(first: pd.DataFrame) -> pd.DataFrame:
+    """The growth of each form's seconds (columns depth, form, round, seconds) with depth: a line, and an exponent.
+
+    In each round a line `first_s` + `per_block_s` * depth is fitted, and the slope of log seconds over log depth in the
+    upper half of the depths, at least two of them; the medians over rounds are given, the slopes with 99 % intervals
+    (`labkit.timing`'s, without ends below eight rounds).
+
+    >>> import pandas as pd
+    >>> rows = [(d, "whole", r, 0.5 + 0.25 * d) for d in (1, 2, 4) for r in range(3)]
+    >>> line = fit(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])).iloc[0]
+    >>> float(line["first_s"].round(6)), float(line["per_block_s"].round(6))
+    (0.5, 0.25)
+    """
+    import numpy as np
+    import pandas as pd
+
+    found = []
+    for form, rows in first.groupby("form", sort=False):
+        slopes, starts, powers = _in_each_round(rows)
+        low, high = _interval(slopes)
+        power = _interval(powers)
+        found.append(
+            (
+                form,
+                float(np.median(starts)),
+                float(np.median(slopes)),
+                low,
+                high,
+                float(np.median(powers)),
+                *power,
+            )
+            + (len(slopes),)
+        )
+    columns = [
+        "form",
+        "first_s",
+        "per_block_s",
+        "per_block_low",
+        "per_block_high",
+        "exponent",
+        "low",
+        "high",
+        "n",
+    ]
+    return pd.DataFrame(found, columns=columns)
+
+
+def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:
+    """Two forms' seconds a block in the same rounds: the median difference, its 99 % interval, and an outcome.
+
+    'less' or 'more' only where the whole interval lies on one side of nothing.
+
+    >>> import pandas as pd
+    >>> rows = [(d, f, r, 1 + d * (0.5 if f == "whole" else 0.25)) for d in (1, 2) for r in range(8) for f in FORMS]
+    >>> found = compare_slopes(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"]))
+    >>> found[["a", "b", "outcome"]].to_dict("split")["data"][0], round(float(found["difference_s"][0]), 6)
+    (['block by block', 'whole', 'less'], -0.25)
+    """
+    import numpy as np
+    import pandas as pd
+
+    slopes = {form: _in_each_round(rows)[0] for form, rows in first.groupby("form", sort=False)}
+    found = []
+    for a, b in PAIRS:
+        if a not in slopes or b not in slopes:
+            continue
+        apart = [x - y for x, y in zip(slopes[a], slopes[b], strict=True)]
+        low, high = _interval(apart)
+        outcome = "less" if high < 0 else "more" if low > 0 else "cannot tell"
+        found.append((a, b, float(np.median(apart)), low, high, outcome, len(apart)))
+    return pd.DataFrame(found, columns=["a", "b", "difference_s", "low", "high", "outcome", "n"])
+
+
+def _in_each_round(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
+    """For each round: seconds a block, seconds at no block, and the exponent over the deeper half."""
+    import numpy as np
+
+    table = rows.pivot(index="depth", columns="round", values="seconds").sort_index()
+    depths = table.index.to_numpy(float)
+    upper = slice(min(len(depths) // 2, len(depths) - 2), None)
+    lines = [np.polyfit(depths, table[i], 1) for i in table]
+    powers = [np.polyfit(np.log(depths[upper]), np.log(table[i].to_numpy()[upper]), 1)[0] for i in table]
+    return [float(line[0]) for line in lines], [float(line[1]) for line in lines], [float(p) for p in powers]
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    exact, again = median_interval(values), bootstrap_interval(values)
+    return min(exact[0], again[0]), max(exact[1], again[1])
+
+
+def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
+    deepest = samples["depth"].max()
+    mine = samples[samples["depth"] == deepest]
+    taken = by_slowest(mine, "form", f", {deepest} blocks")
+    return [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]

@@ -1,0 +1,206 @@
+"""Numeric drift: how far compiled is from eager, from which stage on, and which of the two is nearer to the truth."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared.sweep import Sweep
+from labkit.ranks import Ranks
+from labkit.report import Report, provenance
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT = EXPERIMENTS["drift"]
+DTYPES = ("float32", "bfloat16")
+# each does what the one before does, and one thing more
+STAGES = {
+    "eager": "Dynamo's graph, run as it is",
+    "aot_eager": "+ AOTAutograd: functionalized",
+    "aot_eager_decomp_partition": "+ decompositions, partitioner",
+    "inductor": "+ Inductor: fused loops",
+}
+EMULATED = "inductor, emulated casts"
+KNOBS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(STAGES, {}),
+    EMULATED: {"emulate_precision_casts": True},
+}
+SEEDS = 16
+
+
+def run(
+    ranks: Ranks,
+    dtype: Sequence[str] = (),
+    *,
+    program: Callable[..., Any] | None = None,
+    seeds: int = SEEDS,
+    stages: Sequence[str] = tuple(KNOBS),
+    fresh: bool = False,
+    folder: str | Path | None = None,
+    timeout: float | None = 600.0,
+    talk: bool = False,
+) -> Report:
+    """Run a program in eager and through ever more of the compiler, and compare the numbers with both.
+
+    program(x, w): of tensors (64, 128) and (128, 128); None is `program` of this module. seeds: inputs, 2 at least; the
+    spread is over them. No communication runs, so one rank does it. dtype: of 'float32' and
+    'bfloat16'. Truth is the same program in float64 on the same rounded inputs.
+
+    `stages` has for each dtype and stage the share of elements that are not eager's, bit for bit, the largest
+    difference, and the root mean square error against the truth, each as median, least and most over the inputs.
+    `inputs` is how many of them differ at all; `first` names the first stage at which one differs, and the first at
+    which more than half do. stages: names of those to run, in their order. Raises ValueError for a
+    dtype, a stage or a number of seeds that does not exist, before any rank is started; RankError when a rank fails.
+
+    >>> import tempfile
+    >>> with Ranks(1, device="cpu", backend="gloo", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
+    ...     report = run(ranks, ["float32"], seeds=2, stages=["eager"], folder=folder)
+    >>> report.tables["first"]["first stage that differs"].item()
+    'none'
+    """
+    chosen = list(dict.fromkeys(dtype)) or list(DTYPES)
+    for name in chosen:
+        if name not in DTYPES:
+            raise ValueError(f"unknown dtype {name!r}: there is {', '.join(DTYPES)}")
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or not 2 <= seeds <= 1000:
+        raise ValueError(f"seeds is a number of inputs from 2 to 1000, got {seeds!r}")
+    unknown = [name for name in stages if name not in KNOBS]
+    if unknown or not stages:
+        raise ValueError(f"unknown stage {unknown[0] if unknown else ''!r}: there is {'; '.join(KNOBS)}")
+    study = program or attention_like
+    try:
+        code = inspect.getsource(study)
+    except (OSError, TypeError):
+        code = repr(study)
+    settings = {
+        "device": ranks.device,
+        "world_size": ranks.world_size,
+        "threads": ranks.threads,
+        "seeds": seeds,
+    }
+    decides = settings | {"code": hashlib.sha256(code.encode()).hexdigest()[:16]}
+    sweep = Sweep("drift", decides, folder, fresh, talk)
+    points = {f"{name}, {stage}": (name, stage) for name in chosen for stage in KNOBS if stage in stages}
+
+    def measure(point: tuple[str, str]) -> list[dict[str, Any]]:
+        found = ranks.run(_compare, study, *point, seeds, timeout=timeout, ranks=0)
+        head = {"dtype": point[0], "stage": point[1]}
+        return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
+
+    rows = sweep.run(points, measure)
+    return _report(rows, provenance(**settings, resumed=sweep.resumed), sweep.note(), ranks.label)
+
+
+def attention_like(x: Any, w: Any) -> Any:
+    """A norm, a product, a GELU, a softmax and a scale: what a block does with its numbers, without the collectives."""
+    import torch
+
+    h = torch.nn.functional.layer_norm(x, (x.shape[-1],))
+    h = torch.nn.functional.gelu(h @ w) * 0.3 + x
+    h = torch.softmax(h, -1) * h
+    return h / (1 + h.pow(2).mean(-1, keepdim=True)).sqrt()
+
+
+# --- on a rank ---
+
+
+def _compare(program: Callable[..., Any], dtype: str, stage: str, seeds: int) -> list[dict[str, Any]]:
+    import torch
+
+    from labkit import torch_compat
+    from labkit.lessons.shared.variants import own
+    from labkit.ranks import here
+
+    me, kind = here(), getattr(torch, dtype)
+    rows = []
+    torch_compat.dynamo_reset()
+    with torch.no_grad(), torch_compat.patched("inductor.config", **KNOBS[stage]):
+        run = torch.compile(own(program), backend=stage.partition(",")[0])
+        for i in range(seeds):
+            generator = torch.Generator().manual_seed(i)
+            x = torch.randn(64, 128, generator=generator).to(me.device, kind)
+            w = (torch.randn(128, 128, generator=generator) / 128**0.5).to(me.device, kind)
+            eager, compiled, truth = program(x, w), run(x, w), program(x.double(), w.double())
+            rows.append(
+                {
+                    "seed": i,
+                    "differ": float((compiled != eager).double().mean()),
+                    "largest": float((compiled.double() - eager.double()).abs().max()),
+                    "error": _rms(compiled, truth),
+                    "eager_error": _rms(eager, truth),
+                }
+            )
+    torch_compat.dynamo_reset()
+    return rows
+
+
+def _rms(found: Any, truth: Any) -> float:
+    return float((found.double() - truth).pow(2).mean().sqrt())
+
+
+# --- in the kernel ---
+
+
+def first_drift(
+    differ: dict[str, float], stages: Sequence[str] = tuple(STAGES), tolerance: float = 0.0
+) -> str:
+    """The first stage whose numbers are not eager's, of `differ` by stage; '' where none does.
+
+    Every stage is compared with eager, and not with its neighbour: a later stage may undo, or hide, an earlier one.
+
+    >>> first_drift({"eager": 0, "aot_eager": 0, "aot_eager_decomp_partition": 0.2, "inductor": 0.5})
+    'aot_eager_decomp_partition'
+    """
+    return next((stage for stage in stages if differ.get(stage, 0) > tolerance), "")
+
+
+def _since(stages: pd.DataFrame) -> dict[str, Any]:
+    """The first stage at which any input differs, in how many it does there, and the first at which most differ."""
+    by = stages.set_index("stage")
+    some = first_drift(dict(by["inputs"]))
+    most = first_drift(dict(by["inputs"] / by["n"]), tolerance=0.5)
+    return {
+        "first stage that differs": some or "none", "inputs": int(by["inputs"].get(some, 0)), "of": int(by["n"].max()),
+        "most differ from": most or "none",
+    }  # fmt: skip
+
+
+def since(row: dict[str, Any]) -> str:
+    """A row of `first` in words: the stage, and where it is a few inputs only, how many, and where most differ.
+
+    >>> since({"first stage that differs": "aot_eager", "inputs": 1, "of": 16, "most differ from": "inductor"})
+    'aot_eager in 1 of 16 inputs, inductor in most'
+    >>> since({"first stage that differs": "inductor", "inputs": 16, "of": 16, "most differ from": "inductor"})
+    'inductor'
+    """
+    some, most = row["first stage that differs"], row["most differ from"]
+    if some == most:
+        return str(some)
+    rest = f"{most} in most" if most != "none" else "no stage in most"
+    return f"{some} in {row['inputs']} of {row['of']} inputs, {rest}"
+
+
+def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, label: str) -> Report:
+    import pandas as pd
+
+    samples = pd.DataFrame(rows)
+    samples["ratio"] = samples["error"] / samples["eager_error"]
+    by = samples.groupby(["dtype", "stage"], sort=False)
+    stages = by[["differ", "largest", "error", "eager_error"]].median()
+    for column in ("differ", "ratio"):
+        stages[f"{column}_min"], stages[f"{column}_max"] = by[column].min(), by[column].max()
+    stages["ratio"], stages["n"] = by["ratio"].median(), by["seed"].count()
+    stages["inputs"] = by["differ"].agg(lambda differ: int((differ > 0).sum()))
+    stages = stages.reset_index()
+    first = pd.DataFrame(
+        [{"dtype": dtype, **_since(mine)} for dtype, mine in stages.groupby("dtype", sort=False)]
+    )
+    notes = [f"{row['dtype']}: {since(row)}" for row in first.to_dict("records")]
+    notes = ["first stage that differs from eager: " + "; ".join(notes), *([resumed] if resumed else [])]
+    tables = {"stages": stages, "first": first, "samples": samples}
+    return Report("drift", ABOUT.title, label, tables, [], settings, notes, "labkit.lessons.guards.drift_figures:figure")

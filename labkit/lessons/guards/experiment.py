@@ -1,0 +1,282 @@
+"""The guard sweep: what makes compiled code compile again, when it goes dynamic, when it gives up, what that costs."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.guards import on_ranks as guard_ranks
+from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
+from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP, REUSED
+from labkit.experiments.options import on_cpu
+from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared.sweep import Sweep, parse_range
+from labkit.ranks import Ranks
+from labkit.report import HOST_ONLY, PerRank, Report, provenance
+from labkit.timing import Verdict, by_slowest, check_rounds, compare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT = EXPERIMENTS["guards"]
+COMPILERS = ("eager", "aot_eager", "inductor")
+SIZES = ("sequence length", "batch")  # what a policy has something to say about
+ALWAYS = "compiles for every value"
+
+
+def run(
+    ranks: Ranks,
+    dimension: Sequence[str] = (),
+    policy: Sequence[str] = (),
+    *,
+    lengths: str | Sequence[int] | None = None,
+    batches: str | Sequence[int] | None = None,
+    layer: Layer = layer,
+    compiler: str = "eager",
+    rounds: int = 12,
+    inductor: int = 1,
+    full: bool = False,
+    fresh: bool = False,
+    folder: str | Path | None = None,
+    timeout: float | None = 300.0,
+    talk: bool = False,
+) -> Report:
+    """Walk a compiled layer through the values of each dimension, on one rank and in step on all of `ranks`.
+
+    dimension, policy: names of those to take, all by default; policies other than 'default' are walked for sizes only.
+    lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. layer: makes the
+    module under study, called as `dimensions.layer`'s. compiler: what compiles in the map; 'eager' is Dynamo alone,
+    which decides all of this, and is the quickest. rounds: of timing, for compiles without Inductor and for calls;
+    inductor: how often Inductor compiles; 0 and 0 leave costs out. full: every dimension under every policy, with
+    Inductor, and costs eight times.
+
+    Every point (ranks, policy, dimension) is kept when it is done; after an interrupt the same call goes on behind the
+    last one. fresh: forget those. folder: where they are kept, None for the reader's own folder.
+
+    The first table, `freeze`, says what to do about each dimension; `steps` has a row for each rank and call. Times are
+    seconds. Raises ValueError for a name or a range that does not exist, before any rank is started, and RankError when
+    a rank fails.
+
+    >>> import tempfile
+    >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
+    ...     report = run(ranks, ["batch"], ["default"], batches="4,4,6,8", rounds=0, inductor=0, folder=folder)
+    >>> list(report.tables["steps"].query("ranks == 2 and rank == 1")["state"])
+    ['first compile', 'reused', 'went dynamic', 'reused']
+    """
+    if compiler not in COMPILERS:
+        raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
+    chosen = _dimensions(choose(dimension, DIMENSIONS, "dimension"), lengths, batches)
+    policies = choose(policy, POLICIES, "policy")
+    if rounds:
+        check_rounds(rounds)
+    if not isinstance(inductor, int) or inductor < 0:
+        raise ValueError(f"inductor is how often it compiles, 0 or more, got {inductor!r}")
+    if full:
+        compiler, rounds, inductor = "inductor", max(rounds, 24), max(inductor, 8)
+    points = _points(chosen, policies, ranks.world_size, full, rounds, inductor)
+    if not points:
+        raise ValueError(
+            f"nothing to walk: {', '.join(policies)} apply to {', '.join(SIZES)} only; add policy 'default'"
+        )
+    on_cpu(ranks)
+    settings = {
+        "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
+        "compiler": compiler, "rounds": rounds, "inductor": inductor,
+    }  # fmt: skip
+    sweep = Sweep(
+        "guards", settings | {"values": [d.values for d in chosen], "code": _code(layer)}, folder, fresh, talk
+    )
+    more: dict[Any, Ranks] = {ranks.world_size: ranks}
+
+    def ranks_for(which: Any) -> Ranks:
+        if which not in more:
+            link = "fake" if which == HOST_ONLY else "gloo"
+            size = ranks.world_size if which == HOST_ONLY else 1
+            more[which] = Ranks(size, "cpu", link, threads=ranks.threads, quiet=True)
+        return more[which]
+
+    try:
+
+        def measure(point: tuple[Any, ...]) -> list[dict[str, Any]]:
+            kind, world, which, what = point
+            where = ranks_for(world)
+            if kind == "walk":
+                found = where.run(guard_ranks.walk, layer, what, which, compiler, timeout=timeout)
+                head = {"kind": kind, "ranks": world, "policy": which, "dimension": what.name}
+                return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
+            times, calls = what
+            # without communication ranks have nothing to wait for: one of them is measured
+            taken = where.run(guard_ranks.costs, layer, which, times, calls, timeout=timeout, ranks=0)
+            return _cost_rows(taken, which)
+
+        rows = sweep.run(points, measure)
+    finally:
+        for own in more.values():
+            if own is not ranks:
+                own.close()
+    return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
+
+
+def _dimensions(names: Sequence[str], lengths: Any, batches: Any) -> list[Dimension]:
+    """The chosen dimensions with the values asked for. Raises ValueError for values that are no sweep."""
+    given = {"sequence length": ("lengths", lengths, 4096), "batch": ("batches", batches, 1024)}
+    found = []
+    for name in names:
+        what, values, most = given.get(name, ("", None, 0))
+        known = DIMENSIONS[name]
+        found.append(known if values is None else replace(known, values=parse_range(what, values, 1, most)))
+    for name, (what, values, _) in given.items():
+        if values is not None and name not in names:
+            raise ValueError(
+                f"{what} were given, and {name!r} is not among the dimensions: {', '.join(names)}"
+            )
+    return found
+
+
+def _points(
+    chosen: Sequence[Dimension], policies: Sequence[str], world: int, full: bool, rounds: int, inductor: int
+) -> dict[str, tuple[Any, ...]]:
+    points: dict[str, tuple[Any, ...]] = {}
+    for size in sorted({1, world}):
+        for which in policies:
+            for what in chosen:
+                if which == "default" or what.name in SIZES or (full and not which.startswith("mark")):
+                    points[f"{size} ranks, {which}, {what.name}"] = ("walk", size, which, what)
+    if points and rounds:
+        points["cost of a call"] = ("cost", HOST_ONLY, "eager", (min(rounds, 8 if full else 4), rounds))
+    if points and inductor:
+        points["cost of a compile with Inductor"] = ("cost", HOST_ONLY, "inductor", (inductor, 0))
+    return points
+
+
+def _code(layer: Layer) -> str:
+    """A digest of the code under study: points of another layer are not points of this one."""
+    try:
+        source = inspect.getsource(layer)
+    except (OSError, TypeError):
+        source = repr(getattr(layer, "__code__", layer))
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def _cost_rows(taken: PerRank[dict[str, Any]], compiler: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "cost",
+            "compiler": compiler,
+            "what": what,
+            "part": part,
+            "rank": rank,
+            "round": i,
+            "seconds": s,
+        }
+        for rank, found in taken.items()
+        for part in ("compiles", "calls")
+        for what, samples in found[part].items()
+        for i, s in enumerate(samples)
+    ]
+
+
+# --- in the kernel: from rows to a report ---
+
+
+def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
+    import pandas as pd
+
+    steps = pd.DataFrame([r for r in rows if r["kind"] == "walk"]).drop(columns="kind")
+    cost = pd.DataFrame(
+        [r for r in rows if r["kind"] == "cost"],
+        columns=["compiler", "part", "what", "rank", "round", "seconds"],
+    )
+    tables = {"freeze": freeze(steps), "steps": steps, "policies": _policies(steps), "cost": cost}
+    verdicts = _verdicts(cost)
+    notes = [*_notes(steps), *([resumed] if resumed else [])]
+    return Report(
+        "guards", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.guards.figures:figure"
+    )
+
+
+def freeze(steps: pd.DataFrame) -> pd.DataFrame:
+    """What to do about each dimension, out of what its values did under the default policy.
+
+    'freeze': the layer gave up, or each value that was new compiled. 'freeze or warm up': more than one further
+    compile. 'warm up twice': one. 'free': none. A claim of these values only: another layer may read other things.
+    """
+    import pandas as pd
+
+    found = []
+    mine = steps[steps["policy"] == "default"]
+    for name, rows in mine.groupby("dimension", sort=False):
+        rows = rows[(rows["ranks"] == rows["ranks"].max()) & (rows["rank"] == 0)]
+        states, values = list(rows["state"]), rows["value"].nunique()
+        again = sum(state in (COMPILED, DYNAMIC) for state in states)
+        gave_up = states.count(GAVE_UP)
+        reasons = rows.loc[rows["state"].isin([COMPILED, DYNAMIC]), "reason"]
+        advice = (
+            "freeze" if gave_up or ERROR in states or (again and again == values - 1 > 2)
+            else "freeze or warm up" if again > 1 else "warm up twice" if again else "free"
+        )  # fmt: skip
+        found.append(
+            {
+                "dimension": name, "values": values, "compiled again": again, "gave up in": gave_up,
+                "went dynamic": "yes" if DYNAMIC in states else "no", "verdict": advice,
+                "instead": DIMENSIONS[str(name)].instead if advice != "free" else "-",
+                "first guard that failed": reasons.iloc[0] if len(reasons) else "-",
+            }
+        )  # fmt: skip
+    order = ["freeze", "freeze or warm up", "warm up twice", "free"]
+    table = pd.DataFrame(found, columns=["dimension", "values", "compiled again", "gave up in", "went dynamic",
+                                         "verdict", "instead", "first guard that failed"])  # fmt: skip
+    return table.sort_values(
+        "verdict", key=lambda column: column.map(order.index), kind="stable"
+    ).reset_index(drop=True)
+
+
+def _policies(steps: pd.DataFrame) -> pd.DataFrame:
+    """Compiles, refusals and calls without compiled code for each size under each policy, rank 0 of the most ranks."""
+    rows = steps[
+        (steps["ranks"] == steps["ranks"].max()) & (steps["rank"] == 0) & steps["dimension"].isin(SIZES)
+    ]
+    state = rows["state"]
+    counted = rows.assign(compiles=state.isin([FIRST, COMPILED, DYNAMIC]), refused=state == ERROR)
+    counted["given_up"] = state == GAVE_UP
+    return (
+        counted.groupby(["dimension", "policy"], sort=False)[["compiles", "given_up", "refused"]]
+        .sum()
+        .reset_index()
+    )
+
+
+def _verdicts(cost: pd.DataFrame) -> list[Verdict]:
+    found = []
+    calls = cost[cost["part"] == "calls"]
+    if len(calls):
+        taken = by_slowest(calls, "what")
+        base = taken["eager"]
+        found = [compare(m, base) for what, m in taken.items() if what != "eager"]
+        one = next(m for what, m in taken.items() if str(what).endswith("1 version"))
+        found.append(compare(taken["gave up"], one))
+    return found
+
+
+def _notes(steps: pd.DataFrame) -> list[str]:
+    by_rank = steps.groupby(["ranks", "policy", "dimension", "step"])["state"].nunique()
+    keys = ["policy", "dimension", "step"]
+    worlds = steps[steps["rank"] == 0].groupby(keys)["state"].nunique()
+    together = "did the same at every step" if (by_rank == 1).all() else "DID NOT DO THE SAME"
+    alike = "the same as" if (worlds == 1).all() else "NOT THE SAME AS"
+    wrong = int((steps["right"].astype("boolean") == False).sum())  # noqa: E712  a step without output is neither
+    states = steps[(steps["policy"] == "default") & (steps["rank"] == 0)]
+    given = sorted(set(states.loc[states["state"] == GAVE_UP, "dimension"]))
+    return [
+        f"ranks in step {together}; one rank alone did {alike} several in step",
+        f"outputs: {wrong or 'none'} of {len(steps)} calls differs from eager"
+        if not wrong else f"outputs: {wrong} of {len(steps)} calls DIFFER from eager",
+        f"gave up: {', '.join(given) or 'nothing'}",
+    ]  # fmt: skip
+
+
+STATES = (FIRST, REUSED, COMPILED, DYNAMIC, GAVE_UP, ERROR)

@@ -1,0 +1,200 @@
+"""The guard sweep as pictures: dimension by step, policy by step, and what a step costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.patches import Rectangle
+
+from labkit.views import style
+from labkit.views.colour import ink_on
+from labkit.views.frames import need, table_of
+from labkit.views.rows import empty
+from labkit.views.style import Figure, Sheet, styled
+
+__all__ = ["figure"]
+
+LEFT, ROW = 2.35, 0.34  # inches
+# a state: its colour, dark for what hurts, and the letter that tells it without the colour
+LOOKS: dict[str, tuple[str, str, str]] = {
+    "first compile": ("#BBBBBB", "1st", "first compile"),
+    "reused": ("#E8F1F8", "", "reused"),
+    "recompiled": ("#E69F00", "R", "recompiled"),
+    "went dynamic": ("#56B4E9", "D", "recompiled, and went dynamic"),
+    "gave up": ("#000000", "X", "gave up: runs eagerly"),
+    "error": ("#D55E00", "!", "refused with an error"),
+}
+COLUMNS = ["ranks", "rank", "policy", "dimension", "step", "value", "state"]
+
+
+@styled
+def figure(report: Any, which: str = "map", ranks: int | None = None, title: str | None = None) -> Figure:
+    """Draw the report of `labkit.lessons.guards.experiment`.
+
+    'map': dimension by step under the default policy. 'policies': each size under each policy, by step. 'cost': what
+    calls take beside each other, and compiles. ranks: how many of them, by default the most there are.
+    Raises ValueError for another figure, a number of ranks that was not run, or a missing table.
+    """
+    if which == "cost":
+        return _cost(report, title)
+    if which not in ("map", "policies"):
+        raise ValueError(f"no figure {which!r} of this report: there is map, policies, cost")
+    steps = _table(report, "steps", COLUMNS)
+    there = sorted(set(steps["ranks"]))
+    chosen = max(there, default=0) if ranks is None else ranks
+    if steps.empty or chosen not in there:
+        if steps.empty:
+            return empty(Sheet(), title, "No call was made", report.label)
+        raise ValueError(f"no run with {chosen} ranks in this report: there is {', '.join(map(str, there))}")
+    mine = steps[(steps["ranks"] == chosen) & (steps["rank"] == 0)]
+    differ = (
+        steps[steps["ranks"] == chosen]
+        .groupby(["policy", "dimension", "step"])["state"]
+        .nunique()
+        .gt(1)
+        .any()
+    )
+    who = (
+        "one rank"
+        if chosen == 1
+        else f"rank 0 of {chosen}" + (", AND THE RANKS DIFFER" if differ else ", all ranks alike")
+    )
+    if which == "map":
+        mine = mine[mine["policy"] == "default"].assign(row=lambda t: t["dimension"])
+        return _grid(
+            mine, title or _finding(mine), f"What varies, and its value at each call; {who}.", report.label
+        )
+    mine = mine[mine["policy"].groupby(mine["dimension"]).transform("nunique") > 1]
+    if mine.empty:
+        return empty(Sheet(), title, "No size was walked under two policies", report.label)
+    mine = mine.assign(row=lambda t: t["dimension"] + ", " + t["policy"]).sort_values(
+        "dimension", ascending=False, kind="stable"
+    )
+    return _grid(mine, title or _best(mine), f"The same sizes under each policy; {who}.", report.label)
+
+
+def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
+    sheet = Sheet()
+    if mine.empty:
+        return empty(sheet, title, "Nothing was walked under the default policy", label)
+    rows, many = list(pd.unique(mine["row"])), int(mine["step"].max()) + 1
+    sheet.title(title, subtitle)
+    used = [state for state in LOOKS if state in set(mine["state"])]
+    sheet.legend([(_key(state), _swatch(state)) for state in used])
+    left = 0.35 + max(style.text_width(row, style.SMALL + 0.5) for row in rows)
+    width = sheet.width - left - 0.2
+    ax = sheet.axes(left, width, ROW * len(rows))
+    ax.set(xlim=(0, many), ylim=(len(rows), 0))
+    ax.spines[:].set_visible(False)
+    ax.set_yticks([i + 0.5 for i in range(len(rows))], rows)
+    ax.set_xticks([i + 0.5 for i in range(many)], [str(i + 1) for i in range(many)])
+    ax.tick_params(length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
+    ax.set_xlabel("call", fontsize=style.SMALL)
+    wide = width / many
+    for row in mine.to_dict("records"):
+        colour, mark, _ = LOOKS.get(str(row["state"]), ("#FFFFFF", "?", ""))
+        x, y = row["step"], rows.index(row["row"])
+        ax.add_patch(Rectangle((x + 0.03, y + 0.06), 0.94, 0.88, facecolor=colour, linewidth=0))
+        text = style.cut(f"{mark} {row['value']}".strip(), wide - 0.06, style.SMALL - 1)
+        ax.text(
+            x + 0.5, y + 0.52, text, ha="center", va="center", fontsize=style.SMALL - 1, color=ink_on(colour)
+        )
+    sheet.top += 0.45
+    for name, cells in mine.groupby("row", sort=False):
+        sheet.say(f"{name}: " + ", ".join(f"{c['value']} {c['state']}" for c in cells.to_dict("records")))
+    return sheet.finish(label)
+
+
+def _key(state: str) -> str:
+    mark = LOOKS[state][1]
+    return f"{mark}: {LOOKS[state][2]}" if mark else LOOKS[state][2]
+
+
+def _swatch(state: str) -> Any:
+    look = {"facecolor": LOOKS[state][0], "edgecolor": style.QUIET, "linewidth": 0.4}
+    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.13, **look))
+
+
+def _finding(mine: pd.DataFrame) -> str:
+    by = mine.groupby("dimension", sort=False)["state"].agg(list)
+    gave_up = [str(name) for name, states in by.items() if "gave up" in states]
+    once = sum(sum(s in ("recompiled", "went dynamic") for s in states) == 1 for states in by)
+    said = f"{once} of {len(by)} dimensions compile once more and are done"
+    return f"{said}; {', '.join(gave_up) or 'none'} ends in giving up"
+
+
+def _best(mine: pd.DataFrame) -> str:
+    compiles = (
+        mine[mine["state"].isin(["first compile", "recompiled", "went dynamic"])]
+        .groupby("policy")["step"]
+        .count()
+    )
+    fewest, most = compiles.idxmin(), compiles.idxmax()
+    return f"Fewest compiles: {fewest}, {compiles.min()}; most: {most}, {compiles.max()}"
+
+
+def _compared(names: pd.DataFrame, order: pd.Series) -> str:
+    """One more compile in reused calls, for each compiler, with the number of compiles behind each figure."""
+    reused = order.get("reused, 1 version")
+    said = [
+        f"{order[name] / reused:,.0f} {compiler} (n={(names['name'] == name).sum()})"
+        for compiler in ("for Dynamo alone", "with Inductor")
+        if reused and (name := f"goes dynamic, {compiler.removeprefix('for ')}") in order
+    ]
+    return f"One more compile, in reused calls: {', '.join(said)}" if said else "What a call costs"
+
+
+def _cost(report: Any, title: str | None) -> Figure:
+    cost = _table(report, "cost", ["compiler", "part", "what", "rank", "round", "seconds"])
+    sheet = Sheet()
+    if cost.empty:
+        return empty(sheet, title, "No cost was measured", report.label)
+    rounds = cost.groupby(["compiler", "part", "what", "round"], sort=False)["seconds"].max().reset_index()
+    compilers = rounds["compiler"].map({"eager": "Dynamo alone"}).fillna("with Inductor")
+    whole = rounds["what"] + ", " + compilers
+    names = rounds.assign(name=rounds["what"].where(rounds["part"] == "calls", whole))
+    order = names.groupby("name")["seconds"].median().sort_values()
+    sheet.title(
+        title or _compared(names, order),
+        "Seconds of one call, on a logarithmic axis; every dot a round, the slowest rank's; the bar is the median. "
+        "Without communication.",
+    )
+    ax = sheet.axes(LEFT + 0.3, sheet.width - LEFT - 1.6, ROW * len(order))
+    ax.set(xscale="log", ylim=(len(order), 0))
+    ax.set_yticks([i + 0.5 for i in range(len(order))], list(order.index))
+    ax.tick_params(axis="y", length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
+    ax.grid(axis="x", color=style.FAINT)
+    ax.set_xlabel("seconds a call", fontsize=style.SMALL)
+    for i, (name, median) in enumerate(order.items()):
+        taken = names.loc[names["name"] == name, "seconds"]
+        ax.plot(
+            taken, [i + 0.5] * len(taken), "o", color="#0072B2", alpha=0.35, markersize=4, markeredgewidth=0
+        )
+        ax.plot([median, median], [i + 0.22, i + 0.78], color="#D55E00", linewidth=2)
+        ax.annotate(
+            f"{_unit(median)}, n={len(taken)}", (1, i + 0.5), xycoords=("axes fraction", "data"),
+            xytext=(8, 0), textcoords="offset points", va="center", fontsize=style.SMALL, annotation_clip=False,
+        )  # fmt: skip
+        sheet.say(
+            f"{name}: median {_unit(median)}, {_unit(taken.min())} to {_unit(taken.max())}, n={len(taken)}"
+        )
+    sheet.top += 0.5
+    return sheet.finish(report.label if report.label.startswith("recorded") else "host only")
+
+
+def _unit(seconds: float) -> str:
+    return (
+        f"{seconds * 1e6:.0f} us"
+        if seconds < 1e-3
+        else f"{seconds * 1e3:.3g} ms"
+        if seconds < 1
+        else f"{seconds:.3g} s"
+    )
+
+
+def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
+    found = table_of(report, name)
+    if found is None:
+        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
+    return need(found, columns, name)

@@ -1,0 +1,165 @@
+"""One rank sees another shape: what happens, and what guard collectives and compiler collectives do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labkit.experiments.options import on_cpu, two_or_more
+from labkit.experiments.registry import EXPERIMENTS
+from labkit.ranks import RankError, Ranks
+from labkit.report import Report, provenance
+
+ABOUT = EXPERIMENTS["odd_shape"]
+SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
+CONTROL = "from the second call, default timeout"
+HELP = ("none", "guard collectives", "compiler collectives", "compiler collectives, repaired")
+LENGTHS = {
+    SAME: (4, 4, 4),
+    FIRST: (6, 6, 6),
+    LATER: (4, 6, 8),
+    CONTROL: (4, 6, 8),
+}  # of the last rank; others: 4
+
+
+def run(
+    ranks: Ranks,
+    help: Sequence[str] = HELP,
+    *,
+    sleep_s: float = 2.0,
+    timeout_s: float = 1.0,
+    timeout: float = 60.0,
+    stall: float = 4.0,
+    talk: bool = False,
+) -> Report:
+    """Three calls in step of a compiled function with an all-reduce, where the last rank's input is longer.
+
+    Its length differs from the first call on, or from the second, so that it compiles again and its peers do not. Two
+    numbers are arranged: every compile after the first sleeps for `sleep_s`, as a large model's takes long, and the
+    group's collectives give up after `timeout_s`. The control is the second case at torch's default timeout.
+
+    Args:
+        ranks: the experiment runs on ranks like these, because a group that timed out is good for nothing.
+        help: what is switched on, names of HELP.
+        sleep_s: seconds that every compile after the first sleeps.
+        timeout_s: seconds until a collective gives up, but for the control.
+        timeout: seconds until a call that has not ended is ended.
+        stall: seconds that all ranks may wait for each other until that counts as a hang.
+        talk: print each outcome.
+
+    Returns:
+        A report. `outcomes` has a row for each case and help: how it ended ('right', 'wrong', 'error', 'hung'), the
+        graphs that each rank compiled, and the `sleep_s` and `timeout_s` that were arranged (none where the timeout
+        is torch's default).
+
+    Raises:
+        ValueError: a help that does not exist, or a number that is not above 0, before any rank is started.
+
+    >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
+    ...     report = run(ranks, ["none"])
+    >>> report.frame[["differs", "outcome"]].to_dict("split")["data"]  # doctest: +NORMALIZE_WHITESPACE
+    [['no rank', 'right'], ['from the first call', 'right'], ['from the second call', 'error'],
+     ['from the second call, default timeout', 'right']]
+    """
+    import pandas as pd
+
+    for name in help:
+        if name not in HELP:
+            raise ValueError(f"unknown help {name!r}: there is {', '.join(HELP)}")
+    for name, value in {"sleep_s": sleep_s, "timeout_s": timeout_s}.items():
+        if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
+            raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
+    on_cpu(ranks)
+    two_or_more(ranks)
+    rows = []
+    with Ranks(
+        ranks.world_size, ranks.device, ranks.backend, timeout=timeout, stall=stall, quiet=True, live=False
+    ) as own:
+        for when in LENGTHS:
+            for name in help if when != SAME else help[:1]:
+                arranged = {"sleep_s": sleep_s, "timeout_s": None if when == CONTROL else timeout_s}
+                rows.append(
+                    {"differs": when, "help": name, **_attempt(own, when, name, arranged), **arranged}
+                )
+                if talk:
+                    print(f"{when}, {name}: {rows[-1]['outcome']}", flush=True)
+    settings = provenance(
+        backend=ranks.backend,
+        device=ranks.device,
+        world_size=ranks.world_size,
+        sleep_s=sleep_s,
+        timeout_s=timeout_s,
+    )
+    notes = [f"{r['differs']}, {r['help']}: {r['outcome']}" for r in rows]
+    view = "labkit.lessons.guards.odd_shape_figures:figure"
+    return Report(
+        "odd_shape", ABOUT.title, ranks.label, {"outcomes": pd.DataFrame(rows)}, [], settings, notes, view
+    )
+
+
+def _attempt(ranks: Ranks, when: str, name: str, arranged: dict[str, Any]) -> dict[str, Any]:
+    from labkit.lessons.symmetry.experiment import judge
+
+    began = time.perf_counter()
+    row: dict[str, Any] = {"outcome": "right", "graphs by rank": "-", "dynamic by rank": "-", "said": ""}
+    try:
+        found = list(ranks.run(_play, when, name, **arranged))
+        row |= {
+            "outcome": "right" if all(one["right"] for one in found) else "wrong",
+            "graphs by rank": " / ".join(str(one["graphs"]) for one in found),
+            "dynamic by rank": " / ".join("yes" if one["dynamic"] else "no" for one in found),
+        }
+    except RankError as error:
+        outcome, said = judge(error)
+        row |= {"outcome": outcome, "said": said[:160]}
+    return row | {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def _play(when: str, name: str, sleep_s: float, timeout_s: float | None) -> dict[str, Any]:
+    """On a rank: the calls, and what was compiled for them."""
+    from contextlib import nullcontext
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from labkit.lessons.shared.harness import quiet_stderr
+    from labkit.torch_compat import (
+        compiler_collectives_on_cpu,
+        compiling_together,
+        dynamo_reset,
+        funcol,
+        symbolic,
+    )
+
+    dynamo_reset()
+    group = dist.new_group(
+        timeout=timedelta(seconds=timeout_s) if timeout_s else None
+    )  # None: torch's default
+    made: list[bool] = []
+    odd = dist.get_rank() == dist.get_world_size() - 1
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        if made:
+            time.sleep(sleep_s)
+        made.append(symbolic(graph))
+        return graph.forward
+
+    def program(x):  # type: ignore[no-untyped-def]
+        return funcol.all_reduce(x.mean(0), "sum", group)  # ones, however long the input is
+
+    compiled, right = torch.compile(program, backend=backend), True
+    repaired = name.endswith("repaired")
+    together = compiling_together(name.startswith("guard"), name.startswith("compiler"))
+    with (
+        quiet_stderr(),
+        compiler_collectives_on_cpu() if repaired else nullcontext(),
+        together,
+        torch.no_grad(),
+    ):
+        for length in LENGTHS[when] if odd else LENGTHS[SAME]:
+            dist.barrier()
+            y = compiled(torch.ones(length, 4)) + 0
+            right &= bool((y == dist.get_world_size()).all())
+    return {"right": right, "graphs": len(made), "dynamic": any(made)}

@@ -1,0 +1,1 @@
+"""The lesson on the claim ledger: its experiments, figures, exercises and claims."""

@@ -1,0 +1,1 @@
+"""The lesson on mesh or world: its experiments, figures, exercises and claims."""

@@ -1,0 +1,271 @@
+"""Graph breaks: what they split, what runs in between, how they are banned, and what a compiled region is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, cast
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.capture import Capture, calls, first_line
+
+
+@probe
+def splits(bench: Bench) -> Seen:
+    """One function with a part that is hidden from the compiler, with a print, and with one in a chain of four."""
+    return bench.run(_splits)[0]
+
+
+def _splits() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, funcol
+
+    ran: list[bool] = []
+
+    @torch.compiler.disable
+    def hidden(x):
+        ran.append(torch.compiler.is_compiling())
+        return x * 2
+
+    def three_parts(x):
+        return hidden(x + 1).sin()
+
+    def logs(x):
+        y = x + 1
+        print("", end="")
+        return y.sin()
+
+    def logs_through_a_logger(x):
+        y = x + 1
+        logging.getLogger("labkit.quiet").debug("a side effect")
+        return y.sin()
+
+    def functional(x):
+        return funcol.all_reduce(x, "sum", dist.group.WORLD)
+
+    @torch.compiler.disable
+    def escaped(x):
+        dist.all_reduce(x)
+        return x
+
+    def pure(x):
+        return functional(functional(functional(functional(x) + 1) + 1) + 1)
+
+    def mixed(x):
+        return functional(functional(escaped(functional(x) + 1) + 1) + 1)
+
+    def compiled(function):
+        dynamo_reset()
+        graphs = Capture()
+        return torch.compile(function, backend=graphs), graphs
+
+    x = torch.arange(4.0)
+    found: Seen = {}
+    run, graphs = compiled(three_parts)
+    with torch.no_grad():
+        same = all(torch.equal(run(x), three_parts(x)) for _ in range(3))
+    found |= {"graphs": len(graphs.dynamo), "same": same, "hidden_ran_compiled": any(ran)}
+    found["hidden_runs"] = len(ran) - 3  # without the three eager ones
+    for name, function in (("print", logs), ("log", logs_through_a_logger), ("pure", pure), ("mixed", mixed)):
+        run, graphs = compiled(function)
+        with torch.no_grad():
+            run(x.clone())
+        found[f"{name}_graphs"] = len(graphs.dynamo)
+    dynamo_reset()
+    try:
+        torch.compile(three_parts, backend=Capture(), fullgraph=True)(x)
+        found["fullgraph"] = ""
+    except Exception as error:
+        found["fullgraph"] = first_line(error)
+        found["names_the_line"] = "hidden(x + 1)" in str(error)
+    return found
+
+
+@judging(splits)
+def a_break_makes_two_graphs(seen: Seen) -> Result:
+    """Code that cannot be captured splits a function into graphs before and after it; the result is the same."""
+    return verdict(seen["graphs"] == 2 and seen["same"], f"{seen['graphs']} graphs around one hidden call")
+
+
+@judging(splits)
+def python_runs_in_between(seen: Seen) -> Result:
+    """What cannot be captured runs as plain Python between the graphs, at every call."""
+    return verdict(
+        seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"],
+        f"in 3 compiled calls the hidden part ran {seen['hidden_runs']} times, outside the compiler",
+    )
+
+
+@judging(splits)
+def disable_falls_back_to_eager(seen: Seen) -> Result:
+    """A part under torch.compiler.disable runs eagerly and the rest stays compiled."""
+    return verdict(
+        seen["same"] and not seen["hidden_ran_compiled"] and seen["graphs"] > 0,
+        f"{seen['graphs']} graphs, the part between them in eager, numbers "
+        f"{'the same' if seen['same'] else 'not the same'}",
+    )
+
+
+@judging(splits)
+def fullgraph_bans_breaks(seen: Seen) -> Result:
+    """With fullgraph=True a break is an error."""
+    return verdict(bool(seen["fullgraph"]), seen["fullgraph"] or "no error")
+
+
+@judging(splits)
+def fullgraph_names_the_first_break(seen: Seen) -> Result:
+    """The error of fullgraph=True shows the source line that breaks."""
+    return verdict(bool(seen.get("names_the_line")), seen["fullgraph"] or "no error")
+
+
+@judging(splits)
+def side_effects_break(seen: Seen) -> Result:
+    """A print inside a compiled function breaks the graph."""
+    return verdict(seen["print_graphs"] > 1, f"{seen['print_graphs']} graphs around one print")
+
+
+@judging(splits)
+def logging_breaks(seen: Seen) -> Result:
+    """A call of a logger inside a compiled function breaks the graph."""
+    return verdict(seen["log_graphs"] > 1, f"{seen['log_graphs']} graphs around one call of a logger")
+
+
+@judging(splits)
+def one_escape_fragments(seen: Seen) -> Result:
+    """One disabled in-place collective among functional ones splits what was one graph."""
+    return verdict(
+        seen["pure_graphs"] == 1 and seen["mixed_graphs"] > 1,
+        f"4 functional all-reduces: {seen['pure_graphs']} graph; one of them disabled: {seen['mixed_graphs']}",
+    )
+
+
+@judging(splits)
+def functional_removes_breaks(seen: Seen) -> Result:
+    """A chain of functional collectives is one graph."""
+    return verdict(seen["pure_graphs"] == 1, f"{seen['pure_graphs']} graph with 4 all-reduces")
+
+
+@probe
+def regions(bench: Bench) -> Seen:
+    """A stack of equal layers compiled whole and layer by layer, and a compiled layer inside an eager model."""
+    return bench.run(_regions, ranks=1)[0]
+
+
+def _regions() -> Seen:
+    import torch
+    from torch import nn
+
+    from labkit.torch_compat import dynamo_reset
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + self.helper(x)
+
+        def helper(self, x):
+            return self.linear(x).relu()
+
+    def stack(n: int) -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(*(Layer() for _ in range(n)))
+
+    x = torch.randn(2, 8)
+    found: Seen = {"whole": {}, "layerwise": {}}
+    for n in (2, 8):
+        dynamo_reset()
+        graphs = Capture()
+        torch.compile(stack(n), backend=graphs)(x)
+        found["whole"][str(n)] = sum(len(calls(g)) for g in graphs.dynamo)
+        dynamo_reset()
+        graphs, model = Capture(), stack(n)
+        for layer in model:
+            layer.compile(backend=graphs)
+        y = model(x)
+        found["layerwise"][str(n)] = sum(len(calls(g)) for g in graphs.dynamo)
+    found["inlined"] = not any("helper" in call for g in graphs.dynamo for call in calls(g))
+    dynamo_reset()
+    plain, mixed, graphs = stack(3), stack(3), Capture(aot=True)
+    mixed[1].compile(backend=graphs)
+    for model in (plain, mixed):
+        model(x).sum().backward()
+    pairs = list(zip(plain.parameters(), mixed.parameters(), strict=True))
+    found["part_compiled"] = len(graphs.dynamo)
+    found["gradients_same"] = all(torch.allclose(cast(Any, a.grad), cast(Any, b.grad)) for a, b in pairs)
+    found["outputs_same"] = bool(torch.allclose(y, stack(8)(x)))
+    return found
+
+
+@judging(regions)
+def loops_are_unrolled_and_calls_inlined(seen: Seen) -> Result:
+    """Compiled whole, a loop over layers is unrolled and calls are inlined, so that the graph grows with depth."""
+    two, eight = seen["whole"]["2"], seen["whole"]["8"]
+    return verdict(
+        eight == 4 * two and seen["inlined"], f"{two} operators for 2 layers, {eight} for 8; no calls left"
+    )
+
+
+@judging(regions)
+def regional_compiles_once(seen: Seen) -> Result:
+    """Compiled layer by layer, equal layers share what is compiled, however many there are."""
+    two, eight = seen["layerwise"]["2"], seen["layerwise"]["8"]
+    return verdict(
+        two == eight < seen["whole"]["8"] and seen["outputs_same"],
+        f"layer by layer {eight} operators are compiled for 8 layers, whole {seen['whole']['8']}",
+    )
+
+
+@judging(regions)
+def a_part_can_be_compiled(seen: Seen) -> Result:
+    """One part of an eager model can be compiled, and autograd runs through it."""
+    return verdict(
+        seen["part_compiled"] == 1 and seen["gradients_same"],
+        f"1 of 3 layers compiled, gradients {'the same' if seen['gradients_same'] else 'not the same'} as in eager",
+    )
+
+
+@probe
+def first_call(bench: Bench) -> Seen:
+    """A backend that takes a quarter of a second to compile, and the time of the first call and of later ones."""
+    return bench.run(_first_call, ranks=1)[0]
+
+
+def _first_call() -> Seen:
+    import torch
+
+    graphs: list[Any] = []
+    backend_s = 0.25
+
+    def slow(graph, inputs):
+        graphs.append(graph)
+        time.sleep(backend_s)
+        return graph.forward
+
+    run = torch.compile(lambda x: x.sin() + 1, backend=slow)
+    before, x, taken = len(graphs), torch.ones(4), []
+    for _ in range(3):
+        start = time.perf_counter()
+        run(x)
+        taken.append(time.perf_counter() - start)
+    return {
+        "backend_s": backend_s,
+        "compiled_before": before,
+        "compiled_after": len(graphs),
+        "first_s": taken[0],
+        "later_s": max(taken[1:]),
+    }
+
+
+@judging(first_call)
+def the_first_call_blocks(seen: Seen) -> Result:
+    """Compilation happens in the first call, which waits for it; later calls do not."""
+    jit = seen["compiled_before"] == 0 and seen["compiled_after"] == 1
+    return verdict(
+        jit and seen["first_s"] >= seen["backend_s"] > seen["later_s"],
+        f"compiler busy for {seen['backend_s']:.2f} s: first call {seen['first_s']:.2f} s, later ones under "
+        f"{max(seen['later_s'] * 1e3, 0.1):.1f} ms",
+    )

@@ -1,0 +1,67 @@
+"""What TORCH_LOGS shows, read from a process of its own: the variable counts only as torch is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+
+PROGRAM = """
+import torch
+
+def program(x):
+    y = x.sin()
+    print("a side effect")
+    return y.cos()
+
+run = torch.compile(program, backend="eager")
+run(torch.ones(4))
+run(torch.ones(5))
+"""
+
+
+@probe
+def logs(bench: Bench) -> Seen:
+    """A function with a print and two sizes, in a new Python with four kinds of logs on."""
+    environment = os.environ | {"TORCH_LOGS": "graph_breaks,recompiles,guards,graph_code"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120
+    )
+    if done.returncode:
+        raise RuntimeError(f"the program ended with {done.returncode}: {done.stderr[-300:]}")
+    lines = done.stderr.splitlines()
+    return {kind: [line[:300] for line in lines if f"[__{kind}]" in line] for kind in KINDS}
+
+
+KINDS = ("graph_breaks", "recompiles", "guards", "graph_code")
+
+
+@judging(logs)
+def graph_breaks_are_shown(seen: Seen) -> Result:
+    """TORCH_LOGS=graph_breaks shows each break with its reason."""
+    lines = [line for line in seen["graph_breaks"] if "Graph break" in line]
+    return verdict(bool(lines), lines[0].partition("] ")[2][-110:] if lines else "no line about it")
+
+
+@judging(logs)
+def recompiles_are_shown(seen: Seen) -> Result:
+    """TORCH_LOGS=recompiles shows the guard that failed."""
+    lines = [line for line in seen["recompiles"] if "expected 4, actual 5" in line]
+    return verdict(bool(lines), lines[0].rpartition("] ")[2].strip()[:110] if lines else "no line about it")
+
+
+@judging(logs)
+def guards_are_shown(seen: Seen) -> Result:
+    """TORCH_LOGS=guards shows the guards that were installed."""
+    return verdict(
+        any("size=[4]" in line for line in seen["guards"]), f"{len(seen['guards'])} lines of guards"
+    )
+
+
+@judging(logs)
+def graph_code_is_shown(seen: Seen) -> Result:
+    """TORCH_LOGS=graph_code shows the code of every graph, so that fragments can be counted."""
+    graphs = [line for line in seen["graph_code"] if "class GraphModule" in line]
+    return verdict(len(graphs) >= 2, f"{len(graphs)} graphs shown")

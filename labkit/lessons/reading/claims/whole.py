@@ -1,0 +1,163 @@
+"""What one whole graph is good for: tensors in and out, nothing written in place, fusion, sums in another order."""
+
+from __future__ import annotations
+
+import re
+
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.capture import Capture, calls
+
+SEEDS = 20
+
+
+@probe
+def compiled(bench: Bench) -> Seen:
+    """A small model in one graph, before and after functionalization and as code, and sums in other orders."""
+    return bench.run(_compiled, ranks=1)[0]
+
+
+def _compiled() -> Seen:
+    import torch
+
+    from labkit import graphs
+    from labkit.torch_compat import dynamo_reset
+
+    class Small(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sizes = {"hidden": 8}
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, self.sizes["hidden"]) for _ in range(3))
+
+        def forward(self, x):
+            for i, layer in enumerate(self.layers):
+                y = layer(x)
+                y.add_(1)  # in place, and through a view
+                y.view(-1).mul_(0.5)
+                x = y.relu() + x if i else y.sigmoid().tanh() * 2
+            return x
+
+    torch.manual_seed(0)
+    model, x = Small(), torch.randn(4, 8)
+    found: Seen = {}
+    dynamo_reset()
+    seen = Capture(aot=True)
+    with torch.no_grad():
+        same = torch.equal(torch.compile(model, backend=seen)(x), model(x))
+    (graph,) = seen.dynamo
+    ends = [n for n in graph.graph.nodes if n.op in ("placeholder", "output")]
+    flat = [a for n in ends for a in ([n] if n.op == "placeholder" else n.args[0])]
+    found["graphs"], found["same"] = len(seen.dynamo), same
+    found["ends"] = sorted({type(a.meta["example_value"]).__name__ for a in flat})
+    found["in_place_before"] = sum(name.rpartition(".")[2].endswith("_") for name in calls(graph))
+    after = [n.target for n in seen.forward[0].graph.nodes if n.op == "call_function"]
+    schemas = [t._schema for t in after if hasattr(t, "_schema")]
+    found["in_place_after"] = sum(s.is_mutable for s in schemas)
+    found["operations_after"] = len(schemas)
+    pointwise = ("add", "mul", "relu", "sigmoid", "tanh")
+    found["pointwise"] = sum(s.name.removeprefix("aten::") in pointwise for s in schemas)
+    with torch.no_grad():
+        code = graphs.inspect(model, x, fresh=True).graphs[0].stage("inductor")
+    found["kernels"] = len(set(re.findall(r"^(cpp_fused_\w+) = ", code, re.M)))
+    dynamo_reset()
+
+    total = torch.compile(lambda v: (v * 1.0).sum())
+    found["seeds"], found["reordered"], found["compiled"], found["whole_numbers"] = SEEDS, 0, 0, 0
+    for seed in range(SEEDS):
+        v = torch.randn(4099, generator=torch.Generator().manual_seed(seed))
+        found["reordered"] += bool(v.sum() != v[torch.randperm(4099)].sum())
+        found["compiled"] += bool(total(v) != (v * 1.0).sum())
+        exact = (v * 8).round()  # small whole numbers are added without rounding, in any order
+        found["whole_numbers"] += bool(
+            exact.sum() != exact[torch.randperm(4099)].sum() or total(exact) != exact.sum()
+        )
+    return found
+
+
+@judging(compiled)
+def tensors_to_tensors(seen: Seen) -> Result:
+    """A forward with a loop, a list and a dictionary becomes one graph whose ends are tensors only."""
+    ends = [name for name in seen["ends"] if name not in ("Tensor", "Parameter", "FakeTensor")]
+    ok = seen["graphs"] == 1 and seen["same"] and not ends
+    return verdict(ok, f"{seen['graphs']} graph, from and to {', '.join(seen['ends'])}")
+
+
+@judging(compiled)
+def nothing_in_place(seen: Seen) -> Result:
+    """After functionalization nothing is written in place, so order and reuse are free to choose."""
+    ok = seen["in_place_before"] > 0 and seen["in_place_after"] == 0 and seen["same"]
+    return verdict(
+        ok,
+        f"{seen['in_place_before']} operations in place before, {seen['in_place_after']} of "
+        f"{seen['operations_after']} after, the same result",
+    )
+
+
+@judging(compiled)
+def fused(seen: Seen) -> Result:
+    """The graph is optimized as a whole: many element-wise operations share a kernel."""
+    ok = 0 < seen["kernels"] < seen["pointwise"]
+    return verdict(ok, f"{seen['pointwise']} element-wise operations in {seen['kernels']} kernels")
+
+
+@judging(compiled)
+def sums_in_another_order(seen: Seen) -> Result:
+    """A sum taken in another order rounds otherwise, and the compiler's order is another one."""
+    ok = seen["reordered"] > 0 and seen["compiled"] > 0 and seen["whole_numbers"] == 0
+    return verdict(
+        ok,
+        f"of {seen['seeds']} sums, {seen['reordered']} changed with the order and {seen['compiled']} when compiled; "
+        f"{seen['whole_numbers']} of whole numbers",
+    )
+
+
+@probe
+def split_norm(bench: Bench) -> Seen:
+    """RMSNorm of features split over two ranks: with its all-reduce, without one, and compiled."""
+    return {"ranks": list(bench.run(_split_norm))}
+
+
+def _split_norm() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.lessons.shared.tensor_parallel import RMSNorm, functional
+    from labkit.torch_compat import dynamo_reset
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    x, weight = torch.randn(4, 16), torch.ones(16)
+    mine = x.unflatten(-1, (world, -1))[:, rank]
+    expected = torch.nn.functional.rms_norm(x, (16,), weight, 1e-6).unflatten(-1, (world, -1))[:, rank]
+    errors: dict[str, float] = {}
+    dynamo_reset()
+    seen = Capture()
+    with torch.no_grad():
+        for name, reduce in (("reduced", functional), ("alone", lambda t: t)):
+            norm = RMSNorm(16, world, rank, reduce)
+            norm.load(weight)
+            errors[name] = float((norm(mine) - expected).abs().max())
+            if name == "reduced":
+                errors["compiled"] = float((torch.compile(norm, backend=seen)(mine) - expected).abs().max())
+    made = [name for graph in seen.dynamo for name in calls(graph)]
+    return {
+        "errors": errors,
+        "graphs": len(seen.dynamo),
+        "reductions": sum("all_reduce" in name for name in made),
+    }
+
+
+@judging(split_norm)
+def norm_reduces(seen: Seen) -> Result:
+    """The split norm is right with a reduction of its own only, and a functional one stays in one graph."""
+    ok = all(
+        r["errors"]["reduced"] < 1e-5 and r["errors"]["compiled"] < 1e-5 and r["errors"]["alone"] > 1e-2
+        and r["graphs"] == 1 and r["reductions"] == 1
+        for r in seen["ranks"]
+    )  # fmt: skip
+    worst = max(r["errors"]["alone"] for r in seen["ranks"])
+    one = seen["ranks"][0]
+    return verdict(
+        ok,
+        f"error {worst:.2g} without a reduction, {one['errors']['reduced']:.1g} with it; compiled: {one['graphs']} "
+        f"graph with {one['reductions']} all_reduce",
+    )

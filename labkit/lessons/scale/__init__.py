@@ -1,0 +1,1 @@
+"""The lesson on beyond this machine: its experiments, figures, exercises and claims."""

@@ -1,0 +1,312 @@
+"""The tables of the scale experiment: traces, constants, the model's curve, and the model beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.scale.words import assumptions, notes_of, summary
+from labkit.lessons.shared.tensor_parallel.block import COLLECTIVES
+from labkit.timing import quantile, slowest
+from labkit.timing.costs import Compute, Fit, Link, fit_compute, fit_link, step
+from labkit.trace import sockets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["STATED", "tables"]
+
+STATED = "stated"
+
+
+def tables(
+    config: Any,
+    found: dict[str, Any],
+    link: Link | None,
+    compute: Compute | None,
+    algorithm: str,
+    units: int,
+    unit: str,
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Every table of the report by name, and its notes; `found` holds the traces and what the ranks measured.
+
+    units: how many ranks can work at once, each on a `unit`, 'core' or 'GPU'.
+    """
+    traces, links = found["traces"], found["links"]
+    by_world = {t["world_size"]: t for t in traces if t["rank"] == 0}
+    made = _traced(traces)
+    # median work of a rank without its talk, by the world whose shard it has
+    work = {world: median(samples) for world, samples in found["work"].items()}
+    flops = {world: _flops(by_world, world) for world in work}
+    worked, unfit = _worked(flops, work, "fitted, host only" if unit == "core" else f"fitted, one {unit}")
+    fits = {key: _fit(key, seen) for key, seen in links.items()}
+    chosen = compute or (worked.found if worked else None)
+    used: dict[str, Link] = {STATED: link} if link else {}
+    for (label, world), fit in fits.items():
+        if world == min(w for name, w in fits if name == label):
+            used[label] = fit.found
+    made["model"] = _model(by_world, used, chosen, algorithm)
+    made["constants"] = _constants(used, fits, compute, worked)
+    made["sweep"] = _sweep(links, fits)
+    made["work"] = _work(found["work"], flops, worked)
+    made["steps"] = _steps(links)
+    made["sent"] = _sent(links, by_world)
+    made["check"] = _check(made["steps"], fits, used, chosen, by_world, algorithm, units)
+    made["assumptions"] = assumptions(
+        algorithm,
+        units,
+        unit,
+        made["steps"],
+        fits,
+        worked,
+        "not fitted" if unfit and compute is None else "stated",
+    )
+    made = {"summary": summary(made, used), **made}
+    return made, [*unfit, *notes_of(made, traces, links)]
+
+
+def _worked(flops: dict[int, float], work: dict[int, float], source: str) -> tuple[Fit | None, list[str]]:
+    """A rank's overhead and rate; none, and why, where its launches take longer than the work of any shard."""
+    if not work:
+        return None, []
+    try:
+        return fit_compute([flops[w] for w in work], list(work.values()), source), []
+    except ValueError as error:
+        return None, [f"no rate of work was fitted: {error}"]
+
+
+def _traced(traces: Sequence[dict[str, Any]]) -> dict[str, pd.DataFrame]:
+    import pandas as pd
+
+    keys = ("world_size", "rank", "nodes", "digest", "flops", "weight_bytes")
+    worlds = [
+        {
+            **{key: t[key] for key in keys},
+            "collectives": len(t["collectives"]),
+            "message_bytes": sum(c["bytes"] for c in t["collectives"]),
+            "sent_bytes": sum(c["sent"] for c in t["collectives"]),
+        }
+        for t in traces
+    ]
+    single = [
+        {
+            "world_size": t["world_size"],
+            "rank": t["rank"],
+            "place": i,
+            "what": COLLECTIVES[i % len(COLLECTIVES)],
+            "operation": c["operation"],
+            "reduction": c["reduction"],
+            "shape": " x ".join(map(str, c["shape"])),
+            "dtype": c["dtype"],
+            "bytes": c["bytes"],
+            "sent_bytes": c["sent"],
+        }
+        for t in traces
+        for i, c in enumerate(t["collectives"])
+    ]
+    ends = [t for t in traces if t["world_size"] in (traces[0]["world_size"], traces[-1]["world_size"])]
+    names = list(single[0]) if single else ["world_size", "rank", "what", "bytes", "sent_bytes"]
+    return {
+        "worlds": pd.DataFrame(worlds),
+        "collectives": pd.DataFrame(single, columns=names),
+        "graphs": pd.DataFrame([{k: t[k] for k in ("world_size", "rank", "digest", "graph")} for t in ends]),
+        "tracer": pd.DataFrame(
+            [{k: t[k] for k in ("world_size", "rank", "seconds", "cpu_seconds", "peak_mib")} for t in traces]
+        ),
+    }
+
+
+def _flops(by_world: dict[int, Any], world: int) -> float:
+    """A rank's flops in a world: traced, or worked out of another one's, since the block's products split evenly."""
+    if world in by_world:
+        return float(by_world[world]["flops"])
+    known = max(by_world)
+    return by_world[known]["flops"] * known / world
+
+
+def _fit(key: tuple[str, int], seen: Any) -> Fit:
+    label, world = key
+    swept = {n: _slowest(seen, "sweep", n) for n in seen[0]["sweep"]}
+    return fit_link(
+        list(swept), [median(s) for s in swept.values()], world, f"fitted, {label}, {world} ranks"
+    )
+
+
+def _slowest(seen: Any, name: str, size: int | None = None) -> tuple[float, ...]:
+    samples = {rank: one[name] if size is None else one[name][size] for rank, one in seen.items()}
+    return slowest(name, samples).samples
+
+
+def _model(
+    by_world: dict[int, Any], used: dict[str, Link], compute: Compute | None, algorithm: str
+) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for name, link in used.items():
+        if compute is None:
+            break
+        for world, trace in by_world.items():
+            messages = [c["bytes"] for c in trace["collectives"]]
+            one = step(compute, link, world, trace["flops"], messages, algorithm=algorithm)
+            rows.append(
+                (name, world, one.compute * 1e3, one.communication * 1e3, one.seconds * 1e3, one.share)
+            )
+    columns = ["link", "world_size", "compute_ms", "communication_ms", "step_ms", "share"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _constants(
+    used: dict[str, Link], fits: dict[Any, Fit], compute: Compute | None, worked: Fit | None
+) -> pd.DataFrame:
+    """Every constant with where it comes from and, for a fitted one, how far the fit is from what it was fitted to."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+
+    def add(link: str, ranks: int | None, found: Any, fit: Fit | None) -> None:
+        is_link = isinstance(found, Link)
+        rows.append(
+            {
+                "link": link,
+                "ranks": ranks,
+                "alpha_us": found.alpha * 1e6 if is_link else None,
+                "gbytes_per_s": found.gbytes_per_s if is_link and found.beta else None,
+                "overhead_us": None if is_link else found.overhead * 1e6,
+                "gflop_per_s": None if is_link else found.rate / 1e9,
+                "source": found.source,
+                "worst_residual": fit.worst if fit else None,
+                "median_residual": median(map(abs, fit.residuals)) if fit else None,
+            }
+        )
+
+    if STATED in used:
+        add(STATED, None, used[STATED], None)
+    for (label, world), fit in fits.items():
+        add(label, world, fit.found, fit)
+    if compute:
+        add("work", None, compute, None)
+    if worked:
+        add("work", 1, worked.found, worked)
+    return pd.DataFrame(rows)
+
+
+def _sweep(links: dict[Any, Any], fits: dict[Any, Fit]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for (label, world), seen in links.items():
+        link = fits[label, world].found
+        for nbytes in seen[0]["sweep"]:
+            us = [s * 1e6 for s in _slowest(seen, "sweep", nbytes)]
+            fitted = link.seconds("all_reduce", world, nbytes) * 1e6
+            rows.append((label, world, nbytes, *_spread(us), fitted, fitted / median(us) - 1))
+    columns = ["link", "ranks", "bytes", "us", "p10", "p90", "fit_us", "residual"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _work(work: dict[int, list[float]], flops: dict[int, float], fit: Fit | None) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for world, samples in work.items():
+        ms = [s * 1e3 for s in samples]
+        fitted = fit.found.seconds(flops[world]) * 1e3 if fit else None
+        rows.append((world, flops[world], *_spread(ms), fitted))
+    return pd.DataFrame(rows, columns=["shard_of", "flops", "ms", "p10", "p90", "fit_ms"])
+
+
+def _steps(links: dict[Any, Any]) -> pd.DataFrame:
+    """Whole steps, and the talk's share of them: `share` without waiting for peers, `waiting` with it.
+
+    Of the ranks in one all_reduce the last to come waits for nobody, so the shortest time is the collective's own.
+    """
+    import pandas as pd
+
+    rows = []
+    for (label, world), seen in links.items():
+        each = [one for _, one in seen.items()]
+        whole = _slowest(seen, "step")
+        alone, waiting = [], []
+        for i, seconds in enumerate(whole):
+            inside = [one["inside"][i] for one in each]
+            alone.append(sum(map(min, zip(*inside, strict=True))) / seconds)
+            waiting += [sum(mine) / one["step"][i] for mine, one in zip(inside, each, strict=True)]
+        ms = [s * 1e3 for s in whole]
+        rows.append((label, world, *_spread(ms), *_spread(alone), *_spread(waiting)))
+    columns = ["link", "world_size", "ms", "p10", "p90", "share", "share_p10", "share_p90"]
+    return pd.DataFrame(rows, columns=[*columns, "waiting", "waiting_p10", "waiting_p90"])
+
+
+def _spread(samples: Sequence[float]) -> tuple[float, float, float]:
+    return median(samples), quantile(samples, 0.1), quantile(samples, 0.9)
+
+
+def _sent(links: dict[Any, Any], by_world: dict[int, Any]) -> pd.DataFrame:
+    """Bytes of one forward between ranks, counted by the kernel, beside what the trace and the ring's term say."""
+    import pandas as pd
+
+    rows = []
+    for (label, world), seen in links.items():
+        looks = [{rank: one["sent"][when] for rank, one in seen.items()} for when in (0, 1)]
+        counted = sockets.sent_between(*looks)
+        if not counted or world not in by_world:
+            continue
+        predicted = sum(c["sent"] for c in by_world[world]["collectives"])
+        for rank in range(world):
+            mine = sum(n for (source, _), n in counted.items() if source == rank)
+            rows.append((label, world, rank, predicted, mine, mine / predicted - 1))
+    columns = ["link", "world_size", "rank", "predicted_bytes", "counted_bytes", "more"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _check(
+    steps: pd.DataFrame,
+    fits: dict[Any, Fit],
+    used: dict[str, Link],
+    compute: Compute | None,
+    by_world: dict[int, Any],
+    algorithm: str,
+    units: int,
+) -> pd.DataFrame:
+    """The model beside each measured step: with the constants of the curve, and with those of the same ranks."""
+    import pandas as pd
+
+    rows = []
+    for row in steps.to_dict("records"):
+        label, world = row["link"], row["world_size"]
+        if compute is None or world not in by_world:
+            continue
+        trace, own = by_world[world], fits[label, world].found
+        for link in dict.fromkeys([used[label], own]):
+            one = step(
+                compute,
+                link,
+                world,
+                trace["flops"],
+                [c["bytes"] for c in trace["collectives"]],
+                algorithm=algorithm,
+                crowding=world / units,
+            )
+            ms = one.seconds * 1e3
+            rows.append(
+                {
+                    "link": label,
+                    "world_size": world,
+                    "constants": link.source,
+                    "model_ms": ms,
+                    "measured_ms": row["ms"],
+                    "p10": row["p10"],
+                    "p90": row["p90"],
+                    "error": ms / row["ms"] - 1,
+                    "in_the_spread": bool(row["p10"] <= ms <= row["p90"]),
+                    "model_share": one.share,
+                    "measured_share": row["share"],
+                    "with_waiting": row["waiting"],
+                    "ranks_a_core": world / units,
+                }
+            )
+    columns = ["link", "world_size", "constants", "model_ms", "measured_ms", "p10", "p90", "error"]
+    columns += ["in_the_spread", "model_share", "measured_share", "with_waiting", "ranks_a_core"]
+    return pd.DataFrame(rows, columns=columns)

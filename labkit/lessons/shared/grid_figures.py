@@ -1,0 +1,345 @@
+"""A grid of ranks drawn: who stands where, who is in whose group, who holds what, who sends how much to whom."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from labkit.report import Report
+from labkit.views import style
+from labkit.views.live import Live
+from labkit.views.style import Figure, Sheet, cut, styled, text_width
+
+__all__ = ["MeshExplorer", "figure", "mesh_explorer", "mesh_grid", "talk"]
+
+# Okabe-Ito; groups are told apart by their letter and their outline as well
+GROUP_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#5F6B6D")
+OUTLINES = ("-", "--", ":", "-.")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+HEAD, LINE = 0.3, 0.2  # inches: a box's head, a line of its text
+GAP_X, GAP_Y = 1.3, 0.85
+LEFT, ABOVE = 1.0, 0.36
+BELOW = "The first number of each quarter of a rank's tensor, before and after the call."
+MINOR = 0.05  # arrows with less than this share of the largest are notices, not data
+
+Draw = Callable[[Axes, float, float, float, float, int], Any]
+
+
+@styled
+def mesh_grid(
+    ranks: Sequence[Sequence[int]],
+    names: Sequence[str] = ("axis 0", "axis 1"),
+    *,
+    holds: Mapping[int, Sequence[str]] | None = None,
+    groups: Sequence[Sequence[int]] = (),
+    sends: Mapping[tuple[int, int], float] | None = None,
+    inside: tuple[float, float, Draw] | None = None,
+    title: str = "",
+    subtitle: str = "",
+    label: str = "",
+) -> Figure:
+    """Draw a mesh of ranks, one box a rank, rows along the first axis and columns along the second.
+
+    holds: lines of text in a rank's box. groups: ranks that share a colour, an outline and a letter. sends: bytes by
+    (source, target), drawn as arrows. inside: (width, height, draw) to fill a box in inches from its upper left:
+    `draw(axes, x, y, width, height, rank)`. Raises ValueError for a grid with rows of different lengths, ranks that
+    stand twice, and groups or arrows of ranks that are not in it.
+
+    >>> print(mesh_grid([[0, 1], [2, 3]], ("dp", "tp"), groups=[[0, 2], [1, 3]], title="Axis dp").summary)
+    Axis dp. 2 by 2 ranks: 0 at (0, 0), 1 at (0, 1), 2 at (1, 0), 3 at (1, 1). Groups: A [0, 2], B [1, 3].
+    """
+    sends = dict(sends or {})
+    places = _places(ranks, groups, sends)
+    holds = {rank: list((holds or {}).get(rank, ())) for rank in places}
+    sheet = Sheet()
+    if title:
+        sheet.title(title, subtitle)
+    rows, columns = len(ranks), len(ranks[0])
+    room = (sheet.width - LEFT - 0.3 - GAP_X * (columns - 1)) / columns
+    lines = max((len(text) for text in holds.values()), default=0)
+    wide, high = (0.0, 0.0) if inside is None else inside[:2]
+    wanted = [wide, *(text_width(line) for text in holds.values() for line in text), 1.5]
+    width = min(room, max(wanted) + 0.42)
+    height = HEAD + LINE * lines + high + 0.14
+    left = LEFT + max(0.0, (sheet.width - LEFT - 0.3 - columns * width - (columns - 1) * GAP_X) / 2)
+    boxes = {
+        rank: (left + column * (width + GAP_X), ABOVE + row * (height + GAP_Y))
+        for rank, (row, column) in places.items()
+    }
+    total = ABOVE + rows * height + (rows - 1) * GAP_Y + 0.1
+    ax = sheet.axes(0, sheet.width, total)
+    ax.set(xlim=(0, sheet.width), ylim=(total, 0))
+    ax.set_axis_off()
+    ax.set_label("mesh")
+    _axes(ax, boxes, width, height, ranks, names)
+    letters = {rank: i for i, group in enumerate(groups) for rank in group}
+    for rank, (x, y) in boxes.items():
+        _box(ax, x, y, width, height, rank, places[rank], letters.get(rank))
+        for i, line in enumerate(holds[rank]):
+            middle = y + HEAD + LINE * (i + 0.5) + 0.03
+            ax.text(
+                x + 0.15,
+                middle,
+                cut(line, width - 0.25),
+                va="center",
+                fontsize=style.NORMAL,
+                parse_math=False,
+            )
+        if inside is not None:
+            top = y + HEAD + LINE * lines + 0.04
+            inside[2](ax, x + (width - wide) / 2, top, wide, high, rank)
+    _arrows(ax, boxes, width, height, sends, letters)
+    at = ", ".join(f"{rank} at ({row}, {column})" for rank, (row, column) in places.items())
+    sheet.say(f"{rows} by {columns} ranks: {at}")
+    if groups:
+        sheet.say("Groups: " + ", ".join(f"{LETTERS[i]} {list(group)}" for i, group in enumerate(groups)))
+    for rank, text in holds.items():
+        if text:
+            sheet.say(f"rank {rank}: " + ", ".join(text))
+    if sends:
+        sheet.say("Sent: " + ", ".join(f"{a} to {b} {_bytes(n)}" for (a, b), n in sends.items()))
+    small = any(_minor(n, sends) for n in sends.values())
+    note = "Arrows: bytes sent over the sockets between ranks, headers included." if sends else ""
+    return sheet.finish(label, note + (" Thin: notices without data." if small else ""))
+
+
+def _places(
+    ranks: Sequence[Sequence[int]], groups: Sequence[Sequence[int]], sends: Mapping[tuple[int, int], float]
+) -> dict[int, tuple[int, int]]:
+    if not ranks or not ranks[0] or len({len(row) for row in ranks}) != 1:
+        raise ValueError(f"a mesh to draw has rows of one length, got {[list(row) for row in ranks]}")
+    flat = [int(rank) for row in ranks for rank in row]
+    if len(set(flat)) != len(flat):
+        raise ValueError(f"a rank stands once in a mesh, got {flat}")
+    known = set(flat)
+    named = {r for group in groups for r in group} | {r for pair in sends for r in pair}
+    if named - known:
+        raise ValueError(f"ranks {sorted(named - known)} are not in the mesh of {flat}")
+    return {int(rank): (i, j) for i, row in enumerate(ranks) for j, rank in enumerate(row)}
+
+
+def _axes(ax: Axes, boxes: Any, width: float, height: float, ranks: Any, names: Sequence[str]) -> None:
+    """The names of the axes: the first runs down, the second to the right."""
+    first, last = boxes[int(ranks[0][0])], boxes[int(ranks[-1][-1])]
+    look = {"arrowstyle": "-|>", "mutation_scale": 10, "color": style.QUIET, "linewidth": 1.0}
+    if len(ranks[0]) > 1:
+        y = first[1] - 0.16
+        ax.add_patch(FancyArrowPatch((first[0], y), (last[0] + width, y), **look))
+        middle = (first[0] + last[0] + width) / 2
+        _name(ax, middle, y, names[-1], 0)
+    if len(ranks) > 1:
+        x = first[0] - 0.25
+        ax.add_patch(FancyArrowPatch((x, first[1]), (x, last[1] + height), **look))
+        _name(ax, x, (first[1] + last[1] + height) / 2, names[0], 90)
+
+
+def _name(ax: Axes, x: float, y: float, text: str, turned: float) -> None:
+    behind = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none"}
+    ax.text(x, y, text, ha="center", va="center", rotation=turned, fontsize=style.NORMAL, bbox=behind)
+
+
+def _box(
+    ax: Axes, x: float, y: float, width: float, height: float, rank: int, place: Any, group: int | None
+) -> None:
+    colour = style.QUIET if group is None else GROUP_COLOURS[group % len(GROUP_COLOURS)]
+    outline = "-" if group is None else OUTLINES[group % len(OUTLINES)]
+    shape = FancyBboxPatch(
+        (x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", facecolor="white"
+    )
+    shape.set(edgecolor=colour, linewidth=2.0, linestyle=outline, gid=f"rank {rank}")
+    ax.add_patch(shape)
+    head = f"rank {rank}   ({place[0]}, {place[1]})"
+    ax.text(x + 0.15, y + HEAD / 2 + 0.02, head, va="center", fontweight="bold", fontsize=style.NORMAL)
+    if group is not None:
+        ax.text(
+            x + width - 0.12, y + HEAD / 2 + 0.02, LETTERS[group % 26], ha="right", va="center",
+            color=colour, fontweight="bold", fontsize=style.NORMAL,
+        )  # fmt: skip
+
+
+def _arrows(ax: Axes, boxes: Any, width: float, height: float, sends: Any, letters: Any) -> None:
+    for (source, target), count in sends.items():
+        (x0, y0), (x1, y1) = boxes[source], boxes[target]
+        start, end, side = _ends(x0, y0, x1, y1, width, height)
+        group = letters.get(source)
+        colour = style.INK if group is None else GROUP_COLOURS[group % len(GROUP_COLOURS)]
+        minor = _minor(count, sends)
+        arrow = FancyArrowPatch(
+            start, end, arrowstyle="-|>", mutation_scale=7 if minor else 14, shrinkA=0, shrinkB=0,
+            color="#999999" if minor else colour, linewidth=0.7 if minor else 2.2,
+            linestyle=":" if minor else "-",
+        )  # fmt: skip
+        arrow.set_gid(f"sends {source} {target}")
+        ax.add_patch(arrow)
+        if minor:
+            continue
+        share = 0.5 if side != "slant" else 0.3  # slanted arrows cross in the middle
+        x, y = start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
+        behind = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+        where = {"across": ("center", "bottom" if x1 > x0 else "top", 0, -0.04 if x1 > x0 else 0.04),
+                 "down": ("right" if y1 < y0 else "left", "center", -0.07 if y1 < y0 else 0.07, 0)}  # fmt: skip
+        ha, va, dx, dy = where.get(side, ("center", "center", 0, 0))
+        ax.text(
+            x + dx, y + dy, _bytes(count), ha=ha, va=va, fontsize=style.SMALL, color=colour,
+            bbox=behind if side == "slant" else None,
+        )  # fmt: skip
+
+
+def _ends(
+    x0: float, y0: float, x1: float, y1: float, width: float, height: float
+) -> tuple[tuple[float, float], tuple[float, float], str]:
+    """Where an arrow begins and ends: at the sides that face each other, there and back beside each other."""
+    off = 0.14
+    if y0 == y1:
+        on = y0 + height / 2 + (-off if x1 > x0 else off)
+        return ((x0 + width, on), (x1, on), "across") if x1 > x0 else ((x0, on), (x1 + width, on), "across")
+    if x0 == x1:
+        at = x0 + width / 2 + (off if y1 > y0 else -off)
+        return ((at, y0 + height), (at, y1), "down") if y1 > y0 else ((at, y0), (at, y1 + height), "down")
+    right, down = x1 > x0, y1 > y0
+    lift = 0.0 if down else off  # there and back do not lie on each other
+    start = (x0 + (width - lift if right else lift), y0 + (height if down else 0.0))
+    end = (x1 + (lift if right else width - lift), y1 + (0.0 if down else height))
+    return start, end, "slant"
+
+
+def _minor(count: float, sends: Mapping[Any, float]) -> bool:
+    return count < MINOR * max(sends.values())
+
+
+def _bytes(count: float) -> str:
+    """A number of bytes in words.
+
+    >>> _bytes(576), _bytes(16960)
+    ('576 B', '16.6 KiB')
+    """
+    for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:g} B"
+
+
+def talk(report: Report, operation: str = "all_reduce", axis: str | None = None) -> Figure:
+    """One collective along one axis, from a report of `labkit.lessons.shared.grid`: groups, bytes, before and after.
+
+    Without `axis` the first one. Raises ValueError for an operation or axis that was not run.
+    """
+    results, sent, grid = (report.tables[name] for name in ("results", "bytes", "grid"))
+    axes, operations = list(dict.fromkeys(grid["axis"])), list(dict.fromkeys(results["operation"]))
+    axis = axes[0] if axis is None else axis
+    for what, given, known in (("operation", operation, operations), ("axis", axis, axes)):
+        if given not in known:
+            raise ValueError(f"no {what} {given!r} was run: there is {', '.join(known)}")
+    mine = results[(results["operation"] == operation) & (results["axis"] == axis)].set_index("rank")
+    links = sent[(sent["operation"] == operation) & (sent["axis"] == axis)]
+    groups = sorted({tuple(group) for group in mine["group"]})
+    holds = {
+        rank: [f"before  {' '.join(map(str, row['before']))}", f"after  {_short(row['after'])}"]
+        for rank, row in mine.iterrows()
+    }
+    sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
+    return mesh_grid(
+        _ranks(grid), [a for a in axes if a != axes[-1]] or axes, holds=holds, groups=groups, sends=sends,
+        title=_title(report, operation, axis), subtitle=BELOW,
+        label=report.label,
+    )  # fmt: skip
+
+
+figure = talk
+
+
+def _title(report: Report, operation: str, axis: str) -> str:
+    """What one collective along one axis comes to, in a sentence."""
+    results, sent, grid = (report.tables[name] for name in ("results", "bytes", "grid"))
+    mine = results[(results["operation"] == operation) & (results["axis"] == axis)]
+    links = sent[(sent["operation"] == operation) & (sent["axis"] == axis)]
+    sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
+    groups = sorted({tuple(group) for group in mine["group"]})
+    where = f"along {axis}" if axis != grid["axis"].iloc[-1] else "over the world"
+    parts = (
+        f"{len(groups)} groups of {len(groups[0])}" if len(groups) > 1 else f"one group of {len(groups[0])}"
+    )
+    if not sends:
+        return f"{operation} {where}: {parts}, bytes not known: they pass no socket"
+    each = [sum(n for (a, _), n in sends.items() if a == rank) for rank in mine["rank"]]
+    pairs = [pair for pair, n in sends.items() if not _minor(n, sends)]
+    crossing = sum(not any({a, b} <= set(group) for group in groups) for a, b in pairs)
+    across = "no byte between groups" if not crossing else f"{crossing} pairs talk across groups"
+    said = f"{operation} {where}: {parts}, a rank sends {_range(each)}"
+    return said + (f", {across}" if len(groups) > 1 else "")
+
+
+def _range(each: Sequence[float]) -> str:
+    low, high = _bytes(min(each)), _bytes(max(each))
+    return low if low == high else f"{low} to {high}"
+
+
+def _short(values: Sequence[int]) -> str:
+    return (
+        " ".join(map(str, values)) if len(values) <= 8 else f"{' '.join(map(str, values[:6]))} … {values[-1]}"
+    )
+
+
+def _ranks(grid: Any) -> list[list[int]]:
+    """The mesh of the report's grid: two axes, or one, which is a single row."""
+    axes = list(dict.fromkeys(grid["axis"]))[:-1]  # the last one is the world
+    at = {axis: grid[grid["axis"] == axis].set_index("rank")["place"].to_dict() for axis in axes}
+    if len(axes) == 1:
+        return [sorted(at[axes[0]], key=at[axes[0]].get)]
+    if len(axes) != 2:
+        raise ValueError(f"a mesh is drawn with one or two axes, this one has {len(axes)}: {', '.join(axes)}")
+    where = {(at[axes[0]][rank], at[axes[1]][rank]): rank for rank in at[axes[0]]}
+    rows, columns = (max(place[i] for place in where) + 1 for i in (0, 1))
+    return [[where[i, j] for j in range(columns)] for i in range(rows)]
+
+
+def mesh_explorer(report: Report, operation: str = "all_reduce", axis: str | None = None) -> MeshExplorer:
+    """Pick an operation and an axis, and see which ranks talk, how much, and what each has; all of it measured."""
+    return MeshExplorer(report, operation, axis)
+
+
+class MeshExplorer(Live):
+    """What `mesh_explorer` returns: `figure` and `text` for the first choice, `widget` to change it."""
+
+    def __init__(self, report: Report, operation: str, axis: str | None) -> None:
+        self.report = report
+        self.operations = list(dict.fromkeys(report.tables["results"]["operation"]))
+        self.axes = list(dict.fromkeys(report.tables["grid"]["axis"]))
+        self.first = (operation, self.axes[0] if axis is None else axis)
+        super().__init__(*self.draw(*self.first))
+
+    def draw(self, operation: str, axis: str) -> tuple[Figure, str]:
+        """The figure for a choice and the lines that say the same. Raises ValueError for what was not run."""
+        found = talk(self.report, operation, axis)
+        results = self.report.tables["results"]
+        mine = results[(results["operation"] == operation) & (results["axis"] == axis)]
+        lines = [f"rank {r.rank}: {_short(r.before)} becomes {_short(r.after)}" for r in mine.itertuples()]
+        return found, " | ".join([f"{_title(self.report, operation, axis)} [{self.report.label}]", *lines])
+
+    def _build(self, widgets: Any) -> Any:
+        chosen = [
+            widgets.Dropdown(options=options, value=first, description=name)
+            for name, options, first in (
+                ("operation", self.operations, self.first[0]),
+                ("axis", self.axes, self.first[1]),
+            )
+        ]
+        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+        text = widgets.HTML()
+
+        def again(_: Any = None) -> None:
+            drawn, said = self.draw(*(control.value for control in chosen))
+            picture.value = drawn.png()
+            text.value = "<br>".join(html.escape(line) for line in said.split(" | "))
+
+        for control in chosen:
+            control.observe(again, "value")
+        again()
+        row = widgets.HBox(chosen, layout=widgets.Layout(flex_flow="row wrap"))
+        box = widgets.VBox([row, picture, text])
+        self.to_close(chosen, [row, picture, text, box])
+        return box

@@ -1,0 +1,67 @@
+"""What to say of a simulation that came to a stop: which ops wait for each other, or for what never comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.lessons.shared.streams.nodes import Node
+
+__all__ = ["standing"]
+
+
+def standing(done: Any, stuck: list[Node]) -> str:
+    """Who waits for whom, from one op around to itself, or to what never comes."""
+    return _Standing(done).say(stuck)
+
+
+class _Standing:
+    def __init__(self, done: Any) -> None:
+        self.hosts, self.nodes, self.meetings = done.hosts, done.nodes, done.meetings
+
+    def say(self, stuck: list[Node]) -> str:
+        first = next((n for n in stuck if self._blocked_by(n) is None), stuck[0])
+        chain, node = [first], self._blocked_by(first)
+        if node is None:
+            return f"deadlock: {self._say(first)} waits for what never comes: {self._missing(first)}"
+        while node is not None and node not in chain:
+            chain.append(node)
+            node = self._blocked_by(node)
+        chain = chain[chain.index(node) :] if node is not None else chain
+        said = [self._say(n) for n in chain if n.kind != "record" or len(chain) < 3]
+        return "deadlock: " + ", which waits for ".join([*said, said[0]])
+
+    def _say(self, node: Node) -> str:
+        where = self.hosts[node.rank].program.where(node.index)
+        return f"rank {node.rank}'s {where}" if len(self.hosts) > 1 else where
+
+    def _blocked_by(self, node: Node) -> Node | None:
+        """A node that has to come first and has not."""
+        before = [other for _, other in node.after if not other.done]
+        if node.behind and not node.behind.done:
+            before.append(node.behind)
+        if before:
+            return before[0]
+        if node.kind == "collective" and len(self.hosts) > 1:
+            here = {n.rank for members in self.meetings.values() if node in members for n in members}
+            absent = [rank for rank in self.hosts if rank not in here]
+            return next((n for n in self._unmet(node, absent)), None)
+        if node.kind == "wait":  # for a flag: whoever would raise it, if it is stuck itself
+            raisers = [n for n in self.nodes if n.kind == "signal" and n.name == node.name and not n.done]
+            return raisers[0] if raisers else None
+        return None
+
+    def _unmet(self, node: Node, absent: list[int]) -> list[Node]:
+        return [n for n in self.nodes if n.rank in absent and n.name == node.name and not n.done]
+
+    def _missing(self, node: Node) -> str:
+        hosts = [h for h in self.hosts.values() if h.waits_for]
+        if node.kind == "collective":
+            here = {n.rank for members in self.meetings.values() if node in members for n in members}
+            absent = [rank for rank in self.hosts if rank not in here]
+            said = f"{node.name!r} on rank {', '.join(map(str, absent))}"
+        else:
+            said = f"nobody raises the flag {node.name!r}"
+        for host in hosts:
+            where = host.program.where(host.at - 1)
+            said += f"; the host{f' of rank {host.rank}' if len(self.hosts) > 1 else ''} stands at {where}"
+        return said

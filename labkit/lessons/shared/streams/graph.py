@@ -1,0 +1,137 @@
+"""A compiled graph with streams as plain data, and as a stream program that can be simulated and checked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from labkit.lessons.shared.streams.hazards import Race
+from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
+from labkit.lessons.shared.streams.program import Program
+from labkit.lessons.shared.streams.simulator import simulate
+
+__all__ = ["GraphNode", "StreamGraph", "StreamGraphs"]
+
+Durations = float | Mapping[str, float] | Callable[["GraphNode"], float]
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """One node of a graph. `word` is 'kernel', 'view', 'input', or a stream operator's name such as 'wait_event'.
+
+    stream: its stream's name; needs: nodes that must stand before it in any order; reads, writes: the nodes whose
+    memory it uses; arguments: of a stream operator, events by 'e3' and streams by their names. size in bytes.
+    """
+
+    name: str
+    word: str
+    target: str
+    stream: str = DEFAULT
+    needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class StreamGraph:
+    """The nodes of one graph in order, its text as torch prints it, and the streams that it uses."""
+
+    name: str
+    nodes: tuple[GraphNode, ...]
+    text: str
+
+    @property
+    def streams(self) -> list[str]:
+        """The streams besides the default one, in the order of their first use."""
+        used = [n.stream for n in self.nodes]
+        used += [a for n in self.nodes for a in n.arguments if not a.startswith("e")]
+        return [stream for stream in dict.fromkeys(used) if stream != DEFAULT]
+
+    def program(self, durations: Durations = 1.0, unit: str = "units") -> Program:
+        """The graph as a stream program; `durations`: a number, by node name (1 for others), or a function of the node.
+
+        Views use their tensor's memory and take no time. Raises StreamError for a name that no kernel has.
+        """
+        if isinstance(durations, Mapping):
+            kernels = [n.name for n in self.nodes if n.word == "kernel"]
+            if unknown := [name for name in durations if name not in kernels]:
+                raise StreamError(f"no kernel is named {unknown[0]!r}; there is {', '.join(kernels)}")
+        made = Program(self.name, self.streams, unit)
+        for node in self.nodes:
+            if node.word == "kernel":
+                made.kernel(
+                    node.name,
+                    _duration(durations, node),
+                    on=node.stream,
+                    reads=node.reads,
+                    writes=node.writes,
+                )
+            else:
+                _translate(made, node)
+        return made
+
+    def races(self) -> tuple[Race, ...]:
+        """The races of the graph in its own order."""
+        return simulate(self.program()).races
+
+    def shuffled(self, seed: int) -> StreamGraph:
+        """The same nodes in another order that keeps every value's producer before its users, and nothing else.
+
+        Any pass over the graph may choose such an order: what holds in all of them is what the graph itself says.
+        """
+        draw, left = random.Random(seed), {n.name: set(n.needs) for n in self.nodes}
+        order: list[GraphNode] = []
+        while left:
+            ready = [n for n in self.nodes if n.name in left and not left[n.name]]
+            order.append(draw.choice(ready))
+            del left[order[-1].name]
+            for needs in left.values():
+                needs.discard(order[-1].name)
+        return replace(self, nodes=tuple(order))
+
+    def __repr__(self) -> str:
+        kernels = sum(n.word == "kernel" for n in self.nodes)
+        syncs = sum(n.word not in ("kernel", "view", "input") for n in self.nodes)
+        on = ", ".join([DEFAULT, *self.streams])
+        return f"{self.name}: {kernels} kernels, {syncs} stream operators, on {on}"
+
+
+@dataclass(frozen=True)
+class StreamGraphs:
+    """What `capture` found: Dynamo's graph, and AOTAutograd's forward and (with gradients) backward."""
+
+    dynamo: tuple[StreamGraph, ...]
+    forward: tuple[StreamGraph, ...]
+    backward: tuple[StreamGraph, ...] = ()
+    error: str = ""
+
+    def __repr__(self) -> str:
+        if self.error:
+            return f"not compiled: {self.error}"
+        return "\n".join(map(repr, (*self.dynamo, *self.forward, *self.backward)))
+
+
+def _duration(durations: Durations, node: GraphNode) -> float:
+    if callable(durations):
+        return durations(node)
+    return durations.get(node.name, 1.0) if isinstance(durations, Mapping) else durations
+
+
+def _translate(made: Program, node: GraphNode) -> None:
+    """A stream operator as an op: sync_dealloc is a wait of the owner before the memory may be used again."""
+    arguments = node.arguments
+    if node.word == "record_event":
+        made.record(*arguments)
+    elif node.word in ("wait_event", "sync_dealloc"):
+        made.wait(*arguments[:2])
+    elif node.word == "wait_stream":
+        made.wait_stream(arguments[1], on=arguments[0])
+    elif node.word == "synchronize_event":
+        made.synchronize(event=arguments[0])
+    elif node.word == "synchronize_stream":
+        made.synchronize(arguments[0])
+    elif node.word == "synchronize_device":
+        made.synchronize()

@@ -1,0 +1,1 @@
+"""The lesson on start here: its experiments, figures, exercises and claims."""

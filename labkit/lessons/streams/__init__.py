@@ -1,0 +1,1 @@
+"""The lesson on streams and events: its experiments, figures, exercises and claims."""

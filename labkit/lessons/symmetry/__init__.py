@@ -1,0 +1,1 @@
+"""The lesson on rank symmetry: its experiments, figures, exercises and claims."""

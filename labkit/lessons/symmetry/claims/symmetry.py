@@ -1,0 +1,299 @@
+"""Ranks that see something else: what a compile decides alone, and how a program that diverges ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit.ranks import RankError, Ranks
+from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.lessons.shared.capture import Capture, calls
+
+STALL_S = 1.0
+
+
+def drill(ranks: Ranks, program: Callable[..., Any], *arguments: Any) -> Seen:
+    """How a program ends on ranks: finished, with the values; hung, when all that had not ended waited; or failed.
+
+    A rank that raised is a failure, not a hang: a program with a mistake in it must not look like a deadlock.
+    """
+    try:
+        values = ranks.run(quietly, program, *arguments, stall=STALL_S, timeout=30)
+        return {"how": "finished", "values": list(values)}
+    except RankError as error:
+        kinds = {outcome.kind for outcome in error.outcomes}
+        said = " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes).strip()
+        return {"how": "hung" if kinds <= {"unfinished", "ok"} else "failed", "says": said[:300]}
+
+
+@probe
+def drills(bench: Bench) -> Seen:
+    """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by what they compile."""
+    ranks = bench.ranks()
+    return {
+        name: drill(ranks, program)
+        for name, program in (
+            ("one_call_fewer", _one_call_fewer),
+            ("other_kind", _other_kind),
+            ("swapped", _swapped),
+            ("other_dtype", _other_dtype),
+            ("data_branch", _data_branch),
+            ("shape_branch", _shape_branch),
+            ("flag_branch", _flag_branch),
+            ("own_break", _own_break),
+            ("own_graphs", _own_graphs),
+        )
+    }
+
+
+def _one_call_fewer() -> float:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(2)
+    for _ in range(2 - dist.get_rank()):
+        dist.all_reduce(x)
+    return x[0].item()
+
+
+def _other_kind() -> float:
+    import torch
+    import torch.distributed as dist
+
+    x, out = torch.ones(2), torch.zeros(4)
+    if dist.get_rank():
+        dist.all_gather_into_tensor(out, x)
+        dist.all_reduce(x)
+    else:
+        dist.all_reduce(x)
+        dist.all_gather_into_tensor(out, x)
+    return x[0].item()
+
+
+def _swapped() -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    a, b = torch.ones(2), torch.ones(2) * 10
+    for x in (a, b) if dist.get_rank() == 0 else (b, a):
+        dist.all_reduce(x)
+    return [a[0].item(), b[0].item()]
+
+
+def _other_dtype() -> float:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(2, dtype=torch.int32 if dist.get_rank() else torch.float32)
+    dist.all_reduce(x)
+    return float(x[0].item())
+
+
+def _data_branch() -> float:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, funcol
+
+    def program(x):
+        if x.sum() > 0:
+            x = funcol.all_reduce(x, "sum", dist.group.WORLD)
+        return funcol.all_reduce(x + 1, "sum", dist.group.WORLD)
+
+    dynamo_reset()
+    sign = 1 - 2 * dist.get_rank()
+    with torch.no_grad():
+        return (torch.compile(program, backend=Capture())(torch.ones(2) * sign) + 0)[0].item()
+
+
+def _shape_branch() -> list[float]:
+    """Alike in the first call; in the second, rank 1 has another shape, recompiles, and calls one collective more."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    def program(x):
+        y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if x.shape[0] > 4 else y
+
+    return _two_calls(program, torch.ones(4), torch.ones(4 + dist.get_rank()))
+
+
+def _flag_branch() -> list[float]:
+    """The same, where the second call of rank 1 has another flag."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import funcol
+
+    def program(x, twice=False):
+        y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if twice else y
+
+    return _two_calls(program, torch.ones(4), torch.ones(4), dist.get_rank() == 1)
+
+
+def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[float]:
+    import torch
+
+    from labkit.torch_compat import dynamo_reset
+
+    dynamo_reset()
+    run = torch.compile(program, backend=Capture(), fullgraph=True)
+    with torch.no_grad():
+        return [(run(first) + 0).item(), (run(*second) + 0).item()]
+
+
+def _own_break() -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, funcol
+
+    def program(x, talk):
+        y = funcol.all_reduce(x, "sum", dist.group.WORLD)
+        if talk:
+            print("", end="")
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD)
+
+    dynamo_reset()
+    graphs = Capture()
+    with torch.no_grad():
+        y = torch.compile(program, backend=graphs)(torch.ones(2), dist.get_rank() == 1) + 0
+    counts: list[Any] = [None, None]
+    dist.all_gather_object(counts, len(graphs.dynamo))
+    return {"value": y[0].item(), "graphs_of_all": counts}
+
+
+def _own_graphs() -> list[str]:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset
+
+    def program(x):
+        return x.sin() if dist.get_rank() == 0 else x.cos()
+
+    dynamo_reset()
+    graphs = Capture()
+    torch.compile(program, backend=graphs)(torch.ones(2))
+    return calls(graphs.dynamo[0])
+
+
+@judging(drills)
+def divergence_hangs(seen: Seen) -> Result:
+    """A rank that calls a collective its peer does not call waits without end."""
+    row = seen["one_call_fewer"]
+    return verdict(row["how"] == "hung", f"one call fewer on rank 1: {row['how']}")
+
+
+@judging(drills)
+def other_order_hangs_or_corrupts(seen: Seen) -> Result:
+    """Collectives in another order on one rank end in a hang or in wrong numbers."""
+    kinds, alike = seen["other_kind"], seen["swapped"]
+    wrong = alike["how"] == "finished" and alike["values"][0] != [2, 20]
+    bad = kinds["how"] == "hung" and (wrong or alike["how"] == "hung")
+    said = f"silently {alike['values'][0]} instead of [2, 20]" if wrong else alike["how"]
+    return verdict(bad, f"different kinds: {kinds['how']}; alike: {said}")
+
+
+@judging(drills)
+def other_metadata_goes_wrong(seen: Seen) -> Result:
+    """Tensors of another dtype on one rank end in an error, a hang or wrong numbers."""
+    row = seen["other_dtype"]
+    values = row.get("values", [])
+    return verdict(
+        row["how"] != "finished" or values != [2, 2],
+        f"float32 ones and int32 ones: {values or row['how']} instead of [2, 2]",
+    )
+
+
+@judging(drills)
+def data_branches_diverge(seen: Seen) -> Result:
+    """A branch on data with a collective in it, taken by one rank only, ends in a hang or in wrong numbers."""
+    row = seen["data_branch"]
+    values = row.get("values", [])
+    return verdict(row["how"] == "hung" or len(set(values)) > 1, f"{row['how']} {values or ''}".strip())
+
+
+@judging(drills)
+def diverging_programs_deadlock(seen: Seen) -> Result:
+    """Ranks that compile other programs for another shape or flag wait for each other without end in a collective."""
+    shape, flag = seen["shape_branch"], seen["flag_branch"]
+    return verdict(
+        shape["how"] == flag["how"] == "hung",
+        f"rank 1 recompiles into a program with one collective more, for another shape: {shape['how']}; for another "
+        f"flag: {flag['how']}; with a branch on its data: {seen['data_branch']['how']}",
+    )
+
+
+@judging(drills)
+def each_rank_compiles_alone(seen: Seen) -> Result:
+    """Each rank traces what it sees, so ranks can have different graphs of one program."""
+    row = seen["own_graphs"]
+    values = row.get("values", [])
+    return verdict(
+        len({tuple(v) for v in values}) == 2,
+        f"rank 0 has {values[0]}, rank 1 {values[1]}" if values else row["how"],
+    )
+
+
+@judging(drills)
+def gathered_counts_differ(seen: Seen) -> Result:
+    """Gathering every rank's number of graphs shows a rank that compiled something else."""
+    row = seen["own_break"]
+    counts = row["values"][0]["graphs_of_all"] if row["how"] == "finished" else []
+    return verdict(len(set(counts)) > 1, f"graphs by rank: {counts or row['how']}")
+
+
+@probe
+def recompiling(bench: Bench) -> Seen:
+    """One rank compiles again for another shape, and its program calls the same collectives; with and without guards
+    that are agreed on."""
+    ranks = bench.ranks()
+    return {"alone": drill(ranks, _recompile), "guarded": drill(ranks, _recompile, True)}
+
+
+def _recompile(together: bool = False) -> Seen:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.torch_compat import dynamo_reset, funcol
+
+    def program(x):
+        return funcol.all_reduce(x.sum(0), "sum", dist.group.WORLD)
+
+    dynamo_reset()
+    torch.compiler.set_enable_guard_collectives(together)
+    graphs = Capture()
+    run = torch.compile(program, backend=graphs)
+    try:
+        with torch.no_grad():
+            run(torch.ones(2, 3)) + 0
+            dist.barrier()
+            y = run(torch.ones(2 + dist.get_rank(), 3)) + 0
+    finally:
+        torch.compiler.set_enable_guard_collectives(False)
+    return {"value": y[0].item(), "graphs": len(graphs.dynamo)}
+
+
+@judging(recompiling)
+def recompiles_can_differ(seen: Seen) -> Result:
+    """One rank can compile again while its peer does not."""
+    row = seen["alone"]
+    graphs = [value["graphs"] for value in row.get("values", [])]
+    return verdict(graphs == [1, 2], f"graphs by rank {graphs}" if graphs else row["how"])
+
+
+@judging(recompiling)
+def collectives_can_agree_on_recompiles(seen: Seen) -> Result:
+    """An extra collective on the result of the guards makes all ranks compile again together."""
+    row = seen["guarded"]
+    values = row.get("values", [])
+    graphs = [value["graphs"] for value in values]
+    right = all(value["value"] == 5 for value in values)
+    return verdict(
+        graphs == [2, 2] and right,
+        f"with guard collectives: graphs by rank {graphs}" if graphs else row["how"],
+    )

@@ -1,0 +1,161 @@
+"""What it costs in eager to wrap: functional collectives and DTensors against their plain forms, as a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+
+CALLS = 50  # calls a sample: one call is a few microseconds
+ROUNDS = 40
+
+
+def timed(label: str, samples: Mapping[str, tuple[float, ...]], a: str, b: str) -> Seen:
+    """The verdict on a against b as plain data, with the label of the run."""
+    from labkit.timing import Measurement, compare
+
+    found = compare(Measurement(a, samples[a]), Measurement(b, samples[b])).to_dict()
+    # an interval without an end is no number that JSON has
+    bounds = {key: found[key] if abs(found[key]) < 1e300 else None for key in ("low", "high")}
+    return {**found, **bounds, "label": label}
+
+
+def timing_result(seen: Seen, claimed: str, hardware: str) -> Result:
+    """Holds when the verdict is the claimed one; else nothing is told: other hardware may well differ.
+
+    >>> timing_result({"outcome": "cannot tell", "ratio": 1.0, "label": "shm · cpu"}, "slower", "2 GPUs").status
+    'cannot tell'
+    """
+    said = f"{seen['outcome']}, time ratio {seen['ratio']:.2f} [{seen['label']}]"
+    if seen["outcome"] == claimed:
+        return verdict(True, said)
+    why = "the spread is too wide" if seen["outcome"] == "cannot tell" else "the opposite here"
+    return cannot_tell(f"{why}; the claim is about {hardware}", said)
+
+
+@probe
+def eager_functional(bench: Bench) -> Seen:
+    """An all-reduce of 16 by 128 floats over shared memory, in place and functional, in eager."""
+    from labkit.timing import slowest
+
+    found = bench.run(_eager_functional, backend="shm")
+    samples = {n: slowest(n, {rank: f[n] for rank, f in found.items()}).samples for n in found[0]}
+    return timed("shm · cpu", samples, "functional", "in place")
+
+
+def _eager_functional() -> dict[str, tuple[float, ...]]:
+    import torch
+    import torch.distributed as dist
+
+    from labkit.lessons.shared.tensor_parallel import functional, inplace
+
+    x = torch.zeros(16, 128)
+
+    # reading an element makes a functional result arrive; the in-place one is read as well, to be fair
+    pieces = {
+        "in place": lambda: inplace(x)[0, 0].item(),
+        "functional": lambda: functional(x)[0, 0].item(),
+    }
+    return _interleaved(pieces, dist.barrier)
+
+
+def _interleaved(
+    pieces: Mapping[str, Callable[[], Any]], barrier: Callable[[], Any] | None
+) -> dict[str, tuple[float, ...]]:
+    from labkit.timing import interleave
+
+    def repeated(piece: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> None:
+            for _ in range(CALLS):
+                piece()
+
+        return run
+
+    taken = interleave({name: repeated(p) for name, p in pieces.items()}, ROUNDS, 3, barrier)
+    return {name: measurement.samples for name, measurement in taken.items()}
+
+
+@judging(eager_functional)
+def functional_is_slower_in_eager(seen: Seen) -> Result:
+    """In eager a functional all-reduce takes longer than the in-place one."""
+    return timing_result(seen, "slower", "2 GPUs over NCCL")
+
+
+@probe
+def eager_dtensor(bench: Bench) -> Seen:
+    """Adding two small tensors as they are and as replicated DTensors: the same arithmetic, no communication."""
+    return timed("gloo · cpu, no communication", bench.run(_eager_dtensor)[0], "DTensor", "Tensor")
+
+
+def _eager_dtensor() -> dict[str, tuple[float, ...]]:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    x = torch.zeros(16, 128)
+    wrapped = distribute_tensor(x, init_device_mesh("cpu", (2,)), [Replicate()])
+    return _interleaved({"Tensor": lambda: x + x, "DTensor": lambda: wrapped + wrapped}, None)
+
+
+@judging(eager_dtensor)
+def dtensor_has_overhead_in_eager(seen: Seen) -> Result:
+    """In eager an operation on DTensors takes longer than the same one on their local tensors."""
+    return timing_result(seen, "slower", "any machine")
+
+
+@probe
+def compiled_dtensor(bench: Bench) -> Seen:
+    """A chain of eight operations on replicated DTensors and on plain tensors, in eager and compiled."""
+    samples = bench.run(_compiled_dtensor)[0]
+    label = "gloo · cpu, no communication"
+    return {way: timed(label, samples, f"{way} DTensor", f"{way} Tensor") for way in ("eager", "compiled")}
+
+
+def _compiled_dtensor() -> dict[str, tuple[float, ...]]:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    from labkit.lessons.shared.variants import own
+    from labkit.torch_compat import dynamo_reset
+
+    def chain(x):
+        for _ in range(4):
+            x = (x + 1) * 0.5
+        return x
+
+    dynamo_reset()
+    x = torch.zeros(16, 128)
+    wrapped = distribute_tensor(x, init_device_mesh("cpu", (2,)), [Replicate()])
+    # a function for each kind, so that neither looks through the other's guards
+    plain, sharded = (torch.compile(own(chain), fullgraph=True) for _ in range(2))
+    with torch.no_grad():
+        pieces = {
+            "eager Tensor": lambda: chain(x),
+            "eager DTensor": lambda: chain(wrapped),
+            "compiled Tensor": lambda: plain(x),
+            "compiled DTensor": lambda: sharded(wrapped),
+        }
+        return _interleaved(pieces, None)
+
+
+NOTHING_LEFT = 1.1  # compiled, so much of the time of plain tensors still counts as no overhead
+
+
+@judging(compiled_dtensor)
+def compiling_leaves_no_overhead(seen: Seen) -> Result:
+    """Compiled, a chain of operations on DTensors takes as long as on plain tensors; in eager it takes longer."""
+    eager, compiled = seen["eager"], seen["compiled"]
+    said = (
+        f"DTensors take {eager['ratio']:.2f} times the time of plain tensors in eager, {compiled['ratio']:.2f} times "
+        f"compiled [{compiled['label']}]"
+    )
+    if eager["outcome"] != "slower":
+        return cannot_tell("a machine that shows the overhead in eager", said)
+    if compiled["outcome"] == "slower":
+        less = compiled["high"] is not None and compiled["high"] < (eager["low"] or 0)
+        return verdict(False, f"{said}: {'less, and not gone' if less else 'not gone'}")
+    if compiled["high"] is None or compiled["high"] > NOTHING_LEFT:
+        return cannot_tell("the spread is too wide: what may be left is not told from nothing", said)
+    return verdict(True, said)

@@ -1,0 +1,53 @@
+"""The eager trap's guardrail: does a count of operations tell a gate from a broken one?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+
+
+@probe
+def guardrail(bench: Bench) -> Seen:
+    """What the guardrail says of an eager all-reduce in place, gated, functional, and functional with a copy back."""
+    return bench.run(_guardrail, backend="shm")[0]
+
+
+def _guardrail() -> dict[str, Any]:
+    import torch
+
+    from labkit.contract import assert_in_place
+    from labkit.contract.eager import dispatched
+    from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
+
+    x = torch.zeros(16, 128)
+    paths = {
+        "in_place": lambda: inplace(x),
+        "gated": lambda: gated(x),
+        "functional": lambda: functional(x),
+        "copied_back": lambda: x.copy_(functional(x)),
+    }
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        for name, path in paths.items():
+            said = ""
+            try:
+                assert_in_place(path)
+            except AssertionError as error:
+                said = str(error)
+            found[name] = {"operations": dispatched(path).total(), "says": said}
+    return found
+
+
+@judging(guardrail, word=ENFORCED)
+def a_count_guards_the_gate(seen: Seen) -> Result:
+    """Counted, the comparison passes an eager path in place or gated, and fails one that went functional."""
+    quiet = not seen["in_place"]["says"] and not seen["gated"]["says"]
+    loud = all("went functional" in seen[name]["says"] for name in ("functional", "copied_back"))
+    paths = ("in_place", "gated", "functional", "copied_back")
+    counts = ", ".join(f"{name.replace('_', ' ')} {seen[name]['operations']}" for name in paths)
+    return verdict(
+        quiet and loud,
+        f"operations a call: {counts}; the guardrail {'passes' if quiet else 'fails'} the gate and "
+        f"{'fails' if loud else 'passes'} a broken one; counted, not timed",
+    )

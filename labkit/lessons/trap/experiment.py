@@ -1,0 +1,176 @@
+"""The eager trap: what functional collectives cost where nothing compiles them, and where that cost goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit.lessons.shared import reference
+from labkit.lessons.trap import on_ranks as trap_ranks, tables as trap_tables
+from labkit.lessons.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
+from labkit.experiments.registry import EXPERIMENTS
+from labkit.ranks import Ranks
+from labkit.report import PerRank, Report, provenance
+from labkit.timing import check_rounds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT = EXPERIMENTS["eager_trap"]
+SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
+LARGEST = 1 << 30
+GATED = "gated"
+TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model
+
+
+def run(
+    ranks: Ranks,
+    blocks: int = 40,
+    *,
+    collectives: Sequence[str] = COLLECTIVES,
+    sizes: str | Sequence[int] = SIZES,
+    rounds: int = 12,
+    reduces: Mapping[str, Callable[..., Any]] | None = None,
+    also: Sequence[str] | None = None,
+    host_only: bool = True,
+    patience: float = 4.0,
+    timeout: float | None = 600.0,
+    talk: bool = False,
+) -> Report:
+    """Time eager collectives in place and functional: in a model, and one call at a time over sizes.
+
+    blocks: of the model, four all-reduces each. collectives, sizes: which single calls, and the bytes of their
+    larger tensor (what is reduced, or gathered and scattered, whole), as numbers or as '4,16K,64M'. rounds: timing
+    rounds, interleaved; sizes above 1 MB take eight. reduces: {'in place' | 'functional' | 'gated': all-reduce} to try
+    your own in the model. also: further backends; None is gloo or shm, whichever these CPU ranks are not on. host_only:
+    measure without communication too. patience: seconds that the rounds of one size may take; above, it is left out.
+
+    The report's times are seconds, a round's that of its slowest rank; verdicts are held against the noise floor of
+    the same rounds. Raises ValueError for a size, a collective, a number of rounds or a form that does not exist,
+    before anything runs, and RankError when a rank fails.
+
+    >>> from labkit.lessons.trap import experiment as eager_trap
+    >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
+    ...     report = eager_trap.run(ranks, 1, collectives=["all_reduce"], sizes="4", rounds=2, also=(), host_only=False)
+    >>> work = report.tables["work"]
+    >>> work[work["rank"] == 0].set_index("form")["functional"].gt(0).to_dict()
+    {'in place': False, 'functional': True}
+    """
+    from labkit.lessons.shared import tensor_parallel
+
+    check_rounds(rounds)
+    chosen, nbytes = _collectives(collectives), parse_sizes(sizes)
+    config = tensor_parallel.Config(
+        dim=64, heads=2 * math.ceil(ranks.world_size / 2), blocks=blocks, tokens=4
+    )
+    config.check_split(ranks.world_size, 0)
+    if not patience > 0:
+        raise ValueError(f"patience is a number of seconds above 0, got {patience!r}")
+    forms: dict[str, Callable[..., Any]] = {
+        IN_PLACE: tensor_parallel.inplace,
+        FUNCTIONAL: tensor_parallel.functional,
+        GATED: tensor_parallel.gated,
+    }
+    unknown = set(reduces or {}) - set(forms)
+    if unknown:
+        raise ValueError(f"reduces names form {min(unknown)!r}: there is {', '.join(forms)}")
+    forms |= reduces or {}
+    forms[trap_ranks.WAITED] = trap_ranks.waited(forms[FUNCTIONAL])
+    arguments = (config, chosen, nbytes, rounds, forms, patience)
+    runs = {ranks.label: ranks.run(trap_ranks.measure, *arguments, True, talk, timeout=timeout)}
+    more = _others(ranks) if also is None else tuple(also)
+    for backend in [*more, *(["fake"] if host_only and ranks.backend != "fake" else [])]:
+        device = "cpu" if backend in ("fake", "shm") else ranks.device
+        with Ranks(ranks.world_size, device, backend, threads=ranks.threads, quiet=True) as others:
+            if others.label not in runs:
+                runs[others.label] = others.run(trap_ranks.measure, *arguments, False, talk, timeout=timeout)
+    settings = {
+        "backend": ranks.backend,
+        "device": ranks.device,
+        "world_size": ranks.world_size,
+        "threads": ranks.threads,
+        "rounds": rounds,
+        "patience_s": patience,
+        "model": {"blocks": blocks, "dim": config.dim, "heads": config.heads, "tokens": config.tokens},
+    }
+    return _report(runs, ranks.label, provenance(**settings), config.collectives)
+
+
+def parse_sizes(sizes: str | Sequence[int]) -> tuple[int, ...]:
+    """Sizes in bytes, ascending, out of numbers or of text such as '4,16K,64M'.
+
+    Raises ValueError for what is no size, no whole number of float32, or above 1 GB.
+
+    >>> parse_sizes("4, 16K,1M")
+    (4, 16384, 1048576)
+    """
+    given = sizes.split(",") if isinstance(sizes, str) else list(sizes)
+    found: list[int] = []
+    for size in given:
+        number: Any = size
+        if isinstance(size, str):
+            digits, unit = size.strip()[:-1], size.strip()[-1:].upper()
+            factor = {"K": 1024, "M": 1 << 20, "G": 1 << 30}.get(unit)
+            text = digits if factor else size.strip()
+            number = int(text) * (factor or 1) if text.isdecimal() else None
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not whole or number % 4 or not 4 <= number <= LARGEST:
+            raise ValueError(f"a size is a multiple of 4 bytes up to 1G, such as 4, 16K or 64M, got {size!r}")
+        found.append(number)
+    if not found:
+        raise ValueError("no size was given: give at least one, such as 4 or 16K")
+    return tuple(sorted(set(found)))
+
+
+def _collectives(names: Sequence[str]) -> tuple[str, ...]:
+    chosen = (names,) if isinstance(names, str) else tuple(names)
+    for name in chosen:
+        if name not in COLLECTIVES:
+            raise ValueError(f"unknown collective {name!r}: there is {', '.join(COLLECTIVES)}")
+    if not chosen:
+        raise ValueError(f"no collective was chosen: give at least one of {', '.join(COLLECTIVES)}")
+    return chosen
+
+
+def _others(ranks: Ranks) -> tuple[str, ...]:
+    if ranks.device != "cpu" or not 2 <= ranks.world_size <= 8:
+        return ()
+    return tuple(name for name in ("shm", "gloo") if name != ranks.backend)
+
+
+def _report(
+    runs: dict[str, PerRank[dict[str, Any]]], label: str, settings: dict[str, Any], collectives: int
+) -> Report:
+    made = trap_tables.tables(runs, collectives)
+    made["source"], made["issue"] = reference.load("scope_runs"), reference.load("issue_138773")
+    verdicts = trap_tables.model_verdicts(runs)
+    return Report(
+        *("eager_trap", ABOUT.title, label, made, verdicts, settings, _notes(made, runs)),
+        "labkit.lessons.trap.figures:figure",
+    )
+
+
+def _notes(made: dict[str, pd.DataFrame], runs: dict[str, PerRank[dict[str, Any]]]) -> list[str]:
+    work = made["model_work"]
+    notes = []
+    for form in (FUNCTIONAL, GATED):
+        counts = sorted(set(work.loc[work["form"] == form, "functional"]))
+        said = " or ".join(map(str, counts))
+        notes.append(f"eager, {form}: {said} functional operations in a forward")
+    control = made["verdicts"][made["verdicts"]["stage"] == "control"]
+    clean = int((control["outcome"] == "cannot tell").sum())
+    notes.append(
+        f"A against A: {clean} of {len(control)} controls say 'cannot tell'; floors are as they fell"
+    )
+    for evidence, found in runs.items():
+        notes += [
+            f"left out on {evidence}: {collective} of {trap_tables.size_label(nbytes)}, {seconds:.0f} s"
+            for collective, nbytes, seconds in found[0]["left_out"]
+        ]
+    errors = [e for found in runs.values() for one in found for e in one["model"]["error"].values()]
+    known = [e for e in errors if e is not None]
+    if known:
+        agree = "agree" if max(known) <= TOLERANCE else "DO NOT AGREE"
+        notes.append(f"outputs {agree} with the unsharded model: largest difference {max(known):.1e}")
+    return notes
