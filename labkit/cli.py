@@ -194,7 +194,7 @@ def _list(given: argparse.Namespace) -> int:
 
 def _ledger(given: argparse.Namespace) -> int:
     from labkit.study import ledger, results
-    from labkit.study.checks import CHECKS
+    from labkit.study.catalog import CHECKS
     from labkit.study.claims import load
 
     claims = load(checks=CHECKS)

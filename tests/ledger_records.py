@@ -13,7 +13,7 @@ import cold_records
 import contract_records
 import gpu_records
 
-from labkit.study.checks import CHECKS
+from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
 Record = dict[str, Any]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from labkit.study.checks import CHECKS, Bench, Check, Probe, Result
+from labkit.study.catalog import CHECKS
+from labkit.study.checks import Bench, Check, Probe, Result
 from labkit.study import checks as base
 from labkit.study.claims import NEEDS, Claim, Claims
 

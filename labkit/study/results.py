@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from labkit import files, hardware
 from labkit.report import Report, provenance
 from labkit.study import ledger, recorded
-from labkit.study.checks import CHECKS
+from labkit.study.catalog import CHECKS
 from labkit.study.claims import Claim, Claims
 from labkit.study.ledger import Ledger, Line
 

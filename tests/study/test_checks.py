@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from ledger_records import BASE, CASES, DONE, GATHERED, HUNG, SLOWER, patched, reference_cases
 
-from labkit.study.checks import CHECKS, Bench
+from labkit.study.catalog import CHECKS
+from labkit.study.checks import Bench
 from labkit.study.checks import CITED, ENFORCED, judging, verdict
 
 ALL = CASES | reference_cases()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from labkit.study.checks import CHECKS
+from labkit.study.catalog import CHECKS
 from labkit.study.claims import FILE, KINDS, LESSONS, load, parse
 
 CLAIMS = load(checks=CHECKS)

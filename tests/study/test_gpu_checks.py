@@ -10,7 +10,8 @@ import pytest
 
 from labkit import hardware, torch_compat
 from labkit.study import ledger
-from labkit.study.checks import CHECKS, Bench
+from labkit.study.catalog import CHECKS
+from labkit.study.checks import Bench
 from labkit.lessons.groups.claims.nccl import identity
 from labkit.study.claims import load
 

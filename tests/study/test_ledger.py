@@ -12,7 +12,8 @@ from labkit import cli
 from labkit.ranks import RankError
 from labkit.ranks.errors import Outcome
 from labkit.study import ledger
-from labkit.study.checks import CHECKS, Check, Probe
+from labkit.study.catalog import CHECKS
+from labkit.study.checks import Check, Probe
 from labkit.study.checks import cannot_tell, quietly, verdict
 from labkit.study.claims import load, parse
 

@@ -9,7 +9,7 @@ import pytest
 
 from labkit import cli, files, hardware
 from labkit.study import ledger, results
-from labkit.study.checks import CHECKS
+from labkit.study.catalog import CHECKS
 from labkit.study.claims import Claims, load
 
 REAL = load(checks=CHECKS)

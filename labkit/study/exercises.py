@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 from labkit.ranks import RankError, Ranks
 from labkit.report import PerRank
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "listed", "on_ranks"]
+__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "listed", "on_ranks"]
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
-OURS = "labkit/study/exercises/"
+OURS = re.compile(r"labkit/(study|lessons/\w+)/exercises\b")  # the files of the judges
 
 Attempt = Callable[..., Any]
 
@@ -115,7 +116,7 @@ def on_ranks(
 def _mistake(error: RankError, hint: str) -> Mistake:
     # the reader's lines, not those of the exercise around them
     outcomes = [
-        replace(outcome, frames=[f for f in outcome.frames if not f[0].startswith(OURS)])
+        replace(outcome, frames=[f for f in outcome.frames if not OURS.match(f[0])])
         for outcome in error.outcomes
     ]
     first = outcomes[0]
@@ -123,7 +124,7 @@ def _mistake(error: RankError, hint: str) -> Mistake:
         return Mistake("there is nothing to check yet: write the body of the function first")
     if error.headline.startswith("stalled"):
         # the last line says that the ranks are new; collectives of an earlier exercise may still be in the record
-        facts = [line for line in error.after.splitlines()[:-1] if f" at {OURS}" not in line]
+        facts = [line for line in error.after.splitlines()[:-1] if not OURS.match(line.partition(" at ")[2])]
         return Mistake(
             str(RankError(error.headline, outcomes, "\n".join(facts))),
             "the ranks wait for each other: every rank has to call the same collectives, in the same order",
@@ -150,3 +151,26 @@ def listed(items: list[Any]) -> str:
     """
     words = [str(item) for item in items]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
+    """Run an attempt at an exercise on `ranks` and say whether it passes; a wrong one gets the hint for its mistake.
+
+    Raises ValueError for an exercise that does not exist or an attempt that is not a function.
+
+    >>> from labkit.lessons.shared import tensor_parallel
+    >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
+    ...     bool(check("cliff.gate", tensor_parallel.functional, ranks))
+    False
+    """
+    from labkit.study.catalog import EXERCISES  # imports every topic's exercises, which import this module
+
+    if exercise not in EXERCISES:
+        raise ValueError(f"unknown exercise {exercise!r}: there is {', '.join(EXERCISES)}")
+    if not callable(attempt) or isinstance(attempt, type):
+        raise ValueError(f"the attempt at {exercise!r} must be a function, got {_kind(attempt)}")
+    return EXERCISES[exercise].check(attempt, ranks)
+
+
+def _kind(attempt: Any) -> str:
+    return f"the class {attempt.__name__}" if isinstance(attempt, type) else type(attempt).__name__

@@ -1,0 +1,36 @@
+"""The topics of the course and where their parts stand; nothing of a topic is imported before it is asked for."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+
+__all__ = ["TOPICS", "modules"]
+
+# one package of `labkit.lessons` each, in the order of the course
+TOPICS = (
+    *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
+    *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "break_it", "scale", "ledger"),
+)
+LESSONS = Path(__file__).with_name("lessons")
+
+
+def modules(part: str) -> list[str]:
+    """Dotted names of the modules of one part of every topic, such as `claims` or `exercises`.
+
+    Args:
+        part: a module's name inside a topic's package, or a package's, whose modules are listed then.
+
+    Returns:
+        The names in the order of the course; topics without this part are left out.
+
+    >>> [name for name in modules("exercises") if "reading" in name]
+    ['labkit.lessons.reading.exercises.reading', 'labkit.lessons.reading.exercises.unfamiliar']
+    """
+    found = []
+    for topic in TOPICS:
+        name = f"labkit.lessons.{topic}.{part}"
+        if (LESSONS / topic / f"{part}.py").exists():
+            found.append(name)
+        found += [f"{name}.{module.name}" for module in pkgutil.iter_modules([str(LESSONS / topic / part)])]
+    return found

@@ -1,0 +1,20 @@
+"""Every check and every exercise of the lessons, by name. Importing this module imports all topics' claims and exercises."""
+
+from __future__ import annotations
+
+import importlib
+
+from labkit import registry
+from labkit.study.checks import CHECKS
+from labkit.study.exercises import Exercise
+
+__all__ = ["CHECKS", "EXERCISES"]
+
+EXERCISES: dict[str, Exercise] = {}
+
+for _name in registry.modules("claims"):
+    importlib.import_module(_name)  # its judges add themselves to CHECKS
+for _name in registry.modules("exercises"):
+    for _value in vars(importlib.import_module(_name)).values():
+        if isinstance(_value, Exercise):
+            EXERCISES[_value.name] = _value
