@@ -68,10 +68,10 @@ check: setup ## formatting, lint, types and the fast tests, in under two minutes
 	$(PY) -m pytest -q -m "not slow and not kernel and not browser" -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
-	$(PY) -m labkit.study.notebooks execute $(NOTEBOOKS)
+	$(PY) -m tools.notebooks execute $(NOTEBOOKS)
 
 map: setup ## the map of the lessons in 00_start_here and the README, from the lessons' own first cells
-	$(PY) -m labkit.study.lessons
+	$(PY) -m tools.course
 
 book: setup ## the lessons as a website, from the outputs they were saved with: build/book/index.html
 	rm -rf build/book

@@ -235,9 +235,7 @@ def _ledger(given: argparse.Namespace) -> int:
 
 
 def _lessons(given: argparse.Namespace) -> int:
-    from labkit.study import notebooks
-
-    ours = notebooks.lessons()
+    ours = files.lessons()
     if not ours:
         raise ValueError(
             "this installation of labkit carries no lessons: install its wheel, or use the repository"

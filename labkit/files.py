@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["Unsaved", "home", "ours", "replace"]
+__all__ = ["Unsaved", "home", "lessons", "ours", "replace"]
 
 
 class Unsaved(ValueError):
@@ -68,3 +68,12 @@ def ours(path: str) -> Path:
     beside = package.parent / path
     # site-packages may have a folder "data" of somebody else's
     return beside if (package.parent / "pyproject.toml").is_file() else package / "shipped" / path
+
+
+def lessons() -> list[Path]:
+    """The lessons that come with labkit, in order: of the checkout, or of the installed package.
+
+    >>> lessons()[0].name
+    '00_start_here.ipynb'
+    """
+    return sorted(ours("notebooks").glob("*.ipynb"))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-import cold_records
 import contract_records
 import gpu_records
+from lessons.cold import records as cold_records
 
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load

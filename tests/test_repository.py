@@ -16,7 +16,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from labkit.study import lessons, notebooks
+from labkit import files
+from tools import course, notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -205,14 +206,14 @@ def test_a_failed_install_leaves_set_up_to_be_done(checkout):
 
 
 def test_there_are_lessons():
-    assert notebooks.lessons(), "no notebooks found in notebooks/"
+    assert files.lessons(), "no notebooks found in notebooks/"
 
 
-@pytest.mark.parametrize("path", notebooks.lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", files.lessons(), ids=lambda path: path.stem)
 def test_the_lesson_is_fit_to_read(path):
     assert notebooks.problems(path) == []
 
 
 def test_the_map_of_the_lessons_says_what_the_lessons_say():
-    assert [lesson.name for lesson in lessons.lessons()] == [path.stem for path in notebooks.lessons()]
-    assert lessons.stale() == [], "`make map` writes it"
+    assert [lesson.name for lesson in course.lessons()] == [path.stem for path in files.lessons()]
+    assert course.stale() == [], "`make map` writes it"

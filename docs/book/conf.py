@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]  # pages and mathml beside this file; labkit of this checkout
 
-from labkit.study.lessons import FRONT  # noqa: E402
+from tools.course import FRONT  # noqa: E402
 
 project = "How PyTorch compiles distributed code"
 language = "en"

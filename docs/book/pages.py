@@ -15,7 +15,7 @@ from typing import Any
 import nbformat
 from docutils import nodes
 
-from labkit.study.fit import alt_text, code_cells
+from tools.fit import alt_text, code_cells
 
 # the front page leads to every lesson; a code host would show this block as text, so it stands here
 CONTENTS = "```{toctree}\n:hidden:\n:glob:\n\nself\n*\n```"

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit import files
 from labkit.study import answers
-from labkit.study.fit import ROOT
+
+ROOT = files.ours("notebooks").parent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,11 @@ import nbformat
 import pytest
 from book_pages import ROOT, Page, build
 
-from labkit.study import lessons, notebooks
+from labkit import files
+from tools import course
 
 pytestmark = pytest.mark.slow
-LESSONS = [path.stem for path in notebooks.lessons()]
+LESSONS = [path.stem for path in files.lessons()]
 
 
 def local(page: Page, address: str):
@@ -37,12 +38,12 @@ def test_every_lesson_is_a_page(book):
 
 def test_the_front_page_is_start_here_with_the_map(book):
     front = book["index.html"]
-    assert front.html == book[f"{lessons.FRONT}.html"].html
+    assert front.html == book[f"{course.FRONT}.html"].html
     words = " ".join(front.words.split()).replace("“", '"').replace("”", '"').replace("’", "'")
-    for lesson in lessons.lessons():
+    for lesson in course.lessons():
         for cell in (lesson.title, lesson.question, str(lesson.minutes), lesson.hardware, lesson.sources):
             assert cell.replace("`", "") in words  # shown as code
-        assert f"{lesson.name}.html" in front.links or lesson.name == lessons.FRONT
+        assert f"{lesson.name}.html" in front.links or lesson.name == course.FRONT
 
 
 def test_every_page_leads_to_every_lesson_and_to_search(book):
@@ -123,10 +124,10 @@ def one_lesson(tmp_path):
     """A small 00_start_here, and a second lesson beside it."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    for name in (lessons.FRONT, "01_next"):
+    for name in (course.FRONT, "01_next"):
         title = nbformat.v4.new_markdown_cell(f"# {name}")
         nbformat.write(nbformat.v4.new_notebook(cells=[title]), folder / f"{name}.ipynb")
-    return folder / f"{lessons.FRONT}.ipynb"
+    return folder / f"{course.FRONT}.ipynb"
 
 
 def add(path, *cells) -> None:

@@ -7,7 +7,8 @@ import shutil
 import nbformat
 import pytest
 
-from labkit.study import notebooks
+from labkit import files
+from tools import notebooks
 
 # minutes at the sizes of their saved outputs; a reader may choose others, so they have to run at others as well;
 # the checks of the ledger have tests of their own
@@ -65,10 +66,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
 
 def test_there_are_lessons():
-    assert notebooks.lessons(), "no notebooks found in notebooks/"
+    assert files.lessons(), "no notebooks found in notebooks/"
 
 
-@pytest.mark.parametrize("path", notebooks.lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", files.lessons(), ids=lambda path: path.stem)
 def test_the_lesson_runs_top_to_bottom(path, tmp_path):
     folder = tmp_path / "notebooks"
     shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))

@@ -12,7 +12,8 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from labkit.study import fit, notebooks
+from labkit import files
+from tools import fit, notebooks
 
 TEMPORARY = tempfile.gettempdir()
 
@@ -194,6 +195,6 @@ def test_the_minutes_that_a_lesson_says_are_those_that_it_took(says, seconds, fi
 
 
 def test_all_lessons_together_ran_for_less_than_25_minutes_when_they_were_executed():
-    taken = {p.stem: nbformat.read(p, 4).metadata.labkit.get("seconds") for p in notebooks.lessons()}
+    taken = {p.stem: nbformat.read(p, 4).metadata.labkit.get("seconds") for p in files.lessons()}
     assert None not in taken.values(), taken
     assert sum(taken.values()) < 25 * 60, taken

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
+from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 import torch
-import wrong_answers
-import wrong_break_it
-import wrong_cold
-import wrong_groups
-import wrong_guardrails
-import wrong_guards
-import wrong_judges
-import wrong_mesh
-import wrong_programs
-import wrong_readings
-import wrong_routes
-import wrong_scale
-import wrong_streams_in_compile
-import wrong_symmetry
-import wrong_training
+from lessons.functional.wrong import averaged
+from lessons.start.wrong import summed
 
 import labkit
-from labkit import check
-from labkit.lessons.shared import tensor_parallel
+from labkit import check, files, registry
 from labkit.ranks.errors import Outcome, RankError
-from labkit.study import notebooks
 from labkit.study.catalog import EXERCISES
 from labkit.study.exercises import Answer, Exercise
 from labkit.lessons.cliff.exercises import audit
@@ -59,8 +46,9 @@ def lesson(path) -> list[Found]:
 
 
 IN_LESSONS = {
-    found.name: (path.stem, found) for path in notebooks.lessons() for found in lesson(path)
+    found.name: (path.stem, found) for path in files.lessons() for found in lesson(path)
 }  # fmt: skip
+TESTS = Path(__file__).parents[1]
 each = pytest.mark.parametrize("name", EXERCISES)
 
 
@@ -72,7 +60,7 @@ def reader(name: str) -> dict[str, Any]:
 
 
 def test_every_exercise_stands_in_one_lesson_and_there_are_three_in_lesson_04():
-    places = [found.name for path in notebooks.lessons() for found in lesson(path)]
+    places = [found.name for path in files.lessons() for found in lesson(path)]
     assert sorted(places) == sorted(EXERCISES)
     assert sum(place == "04_graph_break_cliff" for place, _ in IN_LESSONS.values()) >= 3
 
@@ -113,276 +101,16 @@ def test_a_stub_that_was_not_edited_is_nothing_to_check(name, request):
 
 # --- every mistake has its own hint ---
 
-
-def returns_nothing(x):
-    import torch.distributed as dist
-
-    dist.all_reduce(x)
-
-
-def forgets_the_result(x):
-    import torch
-    import torch.distributed as dist
-    from torch.distributed import _functional_collectives as funcol
-
-    if torch.compiler.is_compiling():
-        funcol.all_reduce(x, "sum", dist.group.WORLD)
-        return x
-    dist.all_reduce(x)
-    return x
-
-
-def doubles(x):
-    return x * 2
-
-
-GATE = {
-    returns_nothing: "return the tensor",
-    doubles: "not the sum over all ranks",
-    forgets_the_result: "return that one",
-    tensor_parallel.functional: "take dist.all_reduce there",
-    tensor_parallel.inplace: "rewritten with a copy back",
-    tensor_parallel.disabled: "hides it from the compiler",
-}
-
-
-def keeps_the_branch(x):
-    for _ in range(8):
-        x = tensor_parallel.functional(x * 0.5) + 1
-        if x.max() > 6:
-            x = x / 2
-    return x
-
-
-def keeps_the_collective(x):
-    import torch
-
-    for _ in range(8):
-        x = tensor_parallel.disabled(x * 0.5) + 1
-        x = torch.where(x.max() > 6, x / 2, x)
-    return x
-
-
-def one_step(x):
-    import torch
-
-    x = tensor_parallel.disabled(x * 0.5) + 1
-    return torch.where(x.max() > 6, x / 2, x)
-
-
-def behind_a_call(x):
-    for _ in range(8):
-        x = one_step(x)
-    return x
-
-
-def in_place(x):
-    import torch
-
-    for _ in range(8):
-        x = tensor_parallel.inplace(x * 0.5) + 1
-        x = torch.where(x.max() > 6, x / 2, x)
-    return x
-
-
-def on_its_argument(x):
-    import torch
-
-    for _ in range(8):
-        x = tensor_parallel.inplace(x.mul_(0.5)) + 1
-        x = torch.where(x.max() > 6, x / 2, x)
-    return x
-
-
-def each_element(x):
-    import torch
-
-    for _ in range(8):
-        x = tensor_parallel.functional(x * 0.5) + 1
-        x = torch.where(x > 6, x / 2, x)
-    return x
-
-
-def without_collectives(x):
-    for _ in range(8):
-        x = x * 0.5 + 1
-    return x
-
-
-def no_return(x):
-    pass
-
-
-def fullgraph(x):
-    import torch
-
-    return torch.compile(keeps_the_collective, fullgraph=True)(x)
-
-
-LOOP = {
-    keeps_the_branch: "with torch.where",
-    keeps_the_collective: "gave the whole frame up",
-    behind_a_call: "the collective still breaks",
-    in_place: "use what the functional form returns",
-    on_its_argument: "it changes the tensor it is given",
-    each_element: "not those of `damped`",
-    without_collectives: "in each of the 8 steps",
-    no_return: "return x",
-    fullgraph: "fullgraph=True turns the first break into this error",
-}
-
-
-def first_rank_only(record):
-    return record.counts().iloc[0]["at_collective"] == 0
-
-
-def last_rank_only(record):
-    return record.counts().iloc[-1]["at_collective"] == 0
-
-
-def static_counters(record):
-    return (record.counts()["static_breaks"] == 0).all()
-
-
-def forgets_what_was_given_up(record):
-    return (record.counts()["at_collective"] == 0).all()
-
-
-def the_wrong_way_round(record):
-    return not forgets_what_was_given_up(record)
-
-
-def a_number(record):
-    return record.counts()["at_collective"].sum()
-
-
-def always(record):
-    return True
-
-
-def only_regions(record):
-    return bool((record.counts()["regions"] > 0).all())
-
-
-AUDIT = {
-    first_rank_only: "the other one falls to pieces",
-    last_rank_only: "and rank 0 falls to pieces",
-    static_counters: "no break is not the goal",
-    forgets_what_was_given_up: "enters no region",
-    the_wrong_way_round: "says False where it means True",
-    a_number: "return True or False",
-    always: "a gate tells records apart",
-    only_regions: "these breaks stand at the collectives",
-}
-
-
-def summed(device):
-    import torch
-    import torch.distributed as dist
-
-    x = torch.tensor(dist.get_rank(), device=device)
-    dist.all_reduce(x)
-    return x.item()
-
-
-def reduced_to_one(device):
-    import torch
-    import torch.distributed as dist
-
-    x = torch.tensor(dist.get_rank(), device=device)
-    dist.reduce(x, 0, op=dist.ReduceOp.MAX)
-    return x.item()
-
-
-def in_two(device):
-    import torch
-    import torch.distributed as dist
-
-    x = torch.tensor(dist.get_rank(), device=device)
-    dist.barrier()
-    dist.all_reduce(x, op=dist.ReduceOp.MAX)
-    return x.item()
-
-
-def without_asking(device):
-    import torch.distributed as dist
-
-    return dist.get_world_size() - 1
-
-
-def a_tensor(device):
-    import torch
-    import torch.distributed as dist
-
-    x = torch.tensor(dist.get_rank(), device=device)
-    dist.all_reduce(x, op=dist.ReduceOp.MAX)
-    return x
-
-
-def smallest(device):
-    import torch
-    import torch.distributed as dist
-
-    x = torch.tensor(dist.get_rank(), device=device)
-    dist.all_reduce(x, op=dist.ReduceOp.MIN)
-    return x.item()
-
-
-def nothing(device):
-    summed(device)
-
-
-LARGEST = {
-    summed: "that is their sum",
-    reduced_to_one: "promises its result to one rank",
-    in_two: "one is enough",
-    without_asking: "knows its own number only",
-    a_tensor: ".item() makes it a number",
-    smallest: "the largest of 0 and 1 was asked for",
-    nothing: "say what you want back with return",
-}
-
 MISTAKES = {
-    "start.largest": LARGEST,
-    "groups.barrier": wrong_groups.BARRIERS,
-    "groups.axis": wrong_groups.AXES,
-    "reading.find": wrong_readings.FIND,
-    "reading.one": wrong_readings.ONE,
-    "reading.count": wrong_readings.COUNT,
-    "semantics.gate": wrong_answers.GATE,
-    "semantics.mean": wrong_answers.MEAN,
-    "trap.break_the_gate": wrong_guardrails.BREAK,
-    "trap.guardrail": wrong_guardrails.GUARD,
-    "streams.order": wrong_programs.ORDER,
-    "streams.hide": wrong_programs.HIDE,
-    "streams.wait": wrong_programs.WAIT,
-    "compiled_streams.beside": wrong_streams_in_compile.BESIDE,
-    "compiled_streams.mutated": wrong_streams_in_compile.MUTATED,
-    "compiled_streams.choose": wrong_streams_in_compile.CHOOSE,
-    "cliff.gate": GATE,
-    "cliff.loop": LOOP,
-    "cliff.audit": AUDIT,
-    "mesh.mean": wrong_mesh.MEANS,
-    "symmetry.parity": wrong_symmetry.SETTINGS,
-    "symmetry.plan": wrong_symmetry.PLANS,
-    "symmetry.repair": wrong_symmetry.BRANCHES,
-    "guards.counter": wrong_guards.COUNTERS,
-    "guards.bisect": wrong_guards.BISECTIONS,
-    "scale.best_world": wrong_scale.WORLDS,
-    "cold.warmup": wrong_cold.WARMUPS,
-    "dtensor.placement": wrong_routes.PLACEMENTS,
-    "dtensor.redundant": wrong_routes.LEAN,
-    "dtensor.bytes": wrong_routes.THRIFTY,
-    "training.gather": wrong_training.GATHERED,
-    "training.weigh": wrong_training.WEIGHED,
-    "break_it.tripwire": wrong_break_it.TRIPWIRES,
-    "break_it.lead": wrong_break_it.LEADERS,
-    "ledger.judge": wrong_judges.JUDGES,
+    name: attempts
+    for topic in registry.TOPICS
+    if (TESTS / "lessons" / topic / "wrong.py").exists()
+    for name, attempts in importlib.import_module(f"lessons.{topic}.wrong").WRONG.items()
 }
 
 
 # gradients pass through a functional average as well
-NO_MISTAKE_SINCE_2_15 = {("semantics.mean", wrong_answers.averaged)}
+NO_MISTAKE_SINCE_2_15 = {("semantics.mean", averaged)}
 
 
 @each
@@ -445,7 +173,7 @@ def test_an_attempt_without_an_end_gets_a_clear_answer(ranks, attempt, seen, hin
     answer = check("start.largest", attempt, ranks)
     assert not answer
     assert seen in repr(answer) and hint in answer.hint
-    assert "labkit/study/exercises" not in repr(answer)  # the reader's lines, not ours
+    assert not OURS.search(repr(answer))  # the reader's lines, not ours
     assert "Traceback" not in repr(answer) and "replaced" not in repr(answer)
 
 

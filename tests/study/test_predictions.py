@@ -11,7 +11,8 @@ from kernels import Kernel
 from nbformat import v4
 
 from labkit import predict
-from labkit.study import answers, notebooks, predictions, reveal
+from labkit.study import answers, predictions, reveal
+from tools import notebooks
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -8,9 +8,9 @@ import re
 import nbformat
 import pytest
 
-from labkit.study import fit
-from labkit.views import breakdown, explorer, ratios, strip, timings
 from labkit.lessons.cliff import figures as cliff
+from labkit.views import breakdown, explorer, ratios, strip, timings
+from tools import fit
 
 
 def drawn(report):

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from labkit.study import fit, notebooks
+from tools import fit, notebooks
 
 PNG = base64.b64encode(b"\x89PNG").decode()
 REPR = "<Figure size 1100x400 with 1 Axes>"

@@ -67,3 +67,6 @@ MEANS = {
     from_rank_1: "another mesh has other ranks",
     nobody_listens: "the ranks wait for each other",
 }
+
+
+WRONG = {"mesh.mean": MEANS}

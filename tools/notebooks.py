@@ -1,10 +1,10 @@
 """Executes the lessons and saves their outputs fit to commit; tells when outputs are older than the code.
 
-    python -m labkit.study.notebooks execute [NOTEBOOK ...]
-    python -m labkit.study.notebooks check [NOTEBOOK ...]
+    python -m tools.notebooks execute [NOTEBOOK ...]
+    python -m tools.notebooks check [NOTEBOOK ...]
 
 A saved notebook must read well on a code host and say nothing of the machine's folders, so the state of widgets
-is dropped (each has a static twin beside it), and what `labkit.study.fit` finds unfit to commit is refused.
+is dropped (each has a static twin beside it), and what `tools.fit` finds unfit to commit is refused.
 """
 
 from __future__ import annotations
@@ -21,21 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.study import fit
-from labkit.study.fit import ROOT, WIDGET, code_cells
+from tools import fit
+from tools.fit import ROOT, WIDGET, code_cells
 
-__all__ = ["NotebookError", "code_hash", "execute", "is_fresh", "lessons", "problems", "run"]
+__all__ = ["NotebookError", "code_hash", "execute", "is_fresh", "problems", "run"]
 
 CELL_SECONDS = 600
 
 
 class NotebookError(ValueError):
     """A notebook that cannot be executed or saved; the message names the notebook and the cell."""
-
-
-def lessons() -> list[Path]:
-    """The lessons that come with labkit, in order: of the checkout, or of the installed package."""
-    return sorted(files.ours("notebooks").glob("*.ipynb"))
 
 
 def code_hash(notebook: Any) -> str:
@@ -209,16 +204,14 @@ def _write(notebook: Any, path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns 1 when any notebook failed, after trying them all."""
-    parser = argparse.ArgumentParser(
-        prog="python -m labkit.study.notebooks", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.split("\n")[0])
     parser.add_argument("verb", choices=["execute", "check"])
     parser.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
     parser.add_argument(
         "--timeout", type=float, default=CELL_SECONDS, help="seconds a cell (default %(default)s)"
     )
     chosen = parser.parse_args(arguments)
-    paths = chosen.notebooks or lessons()
+    paths = chosen.notebooks or files.lessons()
     if not paths:
         print(f"no notebooks found in {ROOT / 'notebooks'}", file=sys.stderr)
         return 1

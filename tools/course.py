@@ -1,7 +1,7 @@
 """The map of the lessons, made from what each lesson says of itself in its first cell.
 
-    python -m labkit.study.lessons            write the map into 00_start_here and the README
-    python -m labkit.study.lessons --check    only say where it is older than the lessons
+    python -m tools.course            write the map into 00_start_here and the README
+    python -m tools.course --check    only say where it is older than the lessons
 
 A lesson's first cell is its title and three paragraphs:
 
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.study.fit import ROOT
+from tools.fit import ROOT
 
 __all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
 
@@ -163,9 +163,7 @@ def _with_list(readme: str, rows: Sequence[Lesson]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns 1 when a map is stale and only `--check` was asked for, or cannot be made."""
-    parser = argparse.ArgumentParser(
-        prog="python -m labkit.study.lessons", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.course", description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing")
     try:
         if parser.parse_args(arguments).check:

@@ -108,3 +108,6 @@ AXES = {
     column_by_column: "ranks stand row by row",
     the_last_one_made: "return the group that new_group gave",
 }
+
+
+WRONG = {"groups.barrier": BARRIERS, "groups.axis": AXES}

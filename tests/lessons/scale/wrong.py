@@ -61,3 +61,6 @@ WORLDS = {
     the_time: "returns one of the worlds",
     upside_down: "take the world in which the sum is least",
 }
+
+
+WRONG = {"scale.best_world": WORLDS}

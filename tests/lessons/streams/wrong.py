@@ -190,3 +190,6 @@ WAIT = {
     forgets_to_compute: "call compute() once",
     returns_one: "return g, result",
 }
+
+
+WRONG = {"streams.order": ORDER, "streams.hide": HIDE, "streams.wait": WAIT}

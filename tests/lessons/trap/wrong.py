@@ -88,3 +88,6 @@ GUARD = {
     is_content: "which names does",
     always: "switched off within a week",
 }
+
+
+WRONG = {"trap.break_the_gate": BREAK, "trap.guardrail": GUARD}

@@ -81,3 +81,6 @@ WEIGHED = {
     _each: "returns one number to go back from",
     _without_the_empty: "the ranks wait for each other",
 }
+
+
+WRONG = {"training.gather": GATHERED, "training.weigh": WEIGHED}

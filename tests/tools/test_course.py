@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from labkit.study import lessons
+from tools import course
 
 HEAD = """# {title}
 
@@ -32,9 +32,9 @@ def checkout(tmp_path):
     """Two lessons, the first with a place for the map, and a README with a list."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    place = v4.new_markdown_cell("## The lessons\n\nWords.\n\n", id="map", metadata={"tags": [lessons.TAG]})
+    place = v4.new_markdown_cell("## The lessons\n\nWords.\n\n", id="map", metadata={"tags": [course.TAG]})
     cells = {
-        lessons.FRONT: [
+        course.FRONT: [
             v4.new_markdown_cell(head("00 · Start here", "5 minutes. Any machine."), id="a"),
             place,
         ],
@@ -50,7 +50,7 @@ def checkout(tmp_path):
 
 
 def test_a_lesson_says_what_it_asks_needs_and_covers():
-    lesson = lessons.parse("05_trap", head())
+    lesson = course.parse("05_trap", head())
     assert (lesson.title, lesson.question) == ("05 · The trap", "Who waits for whom?")
     assert (lesson.minutes, lesson.running, lesson.hardware) == (20, 3, "Two ranks, e.g. on a laptop")
     assert lesson.sources == "Topic 11 | 12 (experiment 1)"
@@ -70,14 +70,14 @@ def test_a_lesson_says_what_it_asks_needs_and_covers():
 )
 def test_a_first_cell_out_of_form_is_named(text, said):
     with pytest.raises(ValueError, match=said):
-        lessons.parse("05_trap", text)
+        course.parse("05_trap", text)
 
 
 def test_the_map_is_written_once_and_stale_after_a_change(checkout):
-    front, readme = checkout / "notebooks" / f"{lessons.FRONT}.ipynb", checkout / "README.md"
-    assert sorted(lessons.stale(checkout)) == [f"{lessons.FRONT}.ipynb", "README.md"]
-    assert lessons.write(checkout) == [front, readme]
-    assert lessons.write(checkout) == [] and lessons.stale(checkout) == []
+    front, readme = checkout / "notebooks" / f"{course.FRONT}.ipynb", checkout / "README.md"
+    assert sorted(course.stale(checkout)) == [f"{course.FRONT}.ipynb", "README.md"]
+    assert course.write(checkout) == [front, readme]
+    assert course.write(checkout) == [] and course.stale(checkout) == []
     place = nbformat.read(front, as_version=4).cells[1]
     assert place.source.splitlines() == [
         "## The lessons",
@@ -98,27 +98,27 @@ def test_the_map_is_written_once_and_stale_after_a_change(checkout):
     )
     other = checkout / "notebooks" / "05_trap.ipynb"
     other.write_text(other.read_text().replace("20 minutes", "25 minutes"))
-    assert lessons.stale(checkout) == [f"{lessons.FRONT}.ipynb"]
+    assert course.stale(checkout) == [f"{course.FRONT}.ipynb"]
     (checkout / "notebooks" / "06_next.ipynb").write_text(other.read_text())
-    assert sorted(lessons.stale(checkout)) == [f"{lessons.FRONT}.ipynb", "README.md"]
+    assert sorted(course.stale(checkout)) == [f"{course.FRONT}.ipynb", "README.md"]
 
 
 def test_writing_the_map_keeps_the_bytes_that_saving_a_notebook_makes(checkout):
-    from labkit.study import notebooks
+    from tools import notebooks
 
-    front = checkout / "notebooks" / f"{lessons.FRONT}.ipynb"
-    lessons.write(checkout)
+    front = checkout / "notebooks" / f"{course.FRONT}.ipynb"
+    course.write(checkout)
     before = front.read_bytes()
     notebooks._write(nbformat.read(front, as_version=4), front)
     assert front.read_bytes() == before
 
 
 def test_a_file_without_a_place_for_the_map_is_named(checkout):
-    front, readme = checkout / "notebooks" / f"{lessons.FRONT}.ipynb", checkout / "README.md"
+    front, readme = checkout / "notebooks" / f"{course.FRONT}.ipynb", checkout / "README.md"
     text = readme.read_text()
     readme.write_text("# R\n")
     with pytest.raises(ValueError, match="README.md needs one table"):
-        lessons.write(checkout)
+        course.write(checkout)
     readme.write_text(text)
     notebook = json.loads(front.read_text())
     notebook["cells"][1]["metadata"] = {}
@@ -126,13 +126,13 @@ def test_a_file_without_a_place_for_the_map_is_named(checkout):
     with pytest.raises(
         ValueError, match="00_start_here.ipynb needs one markdown cell with the tag 'lesson-map'"
     ):
-        lessons.write(checkout)
+        course.write(checkout)
 
 
 def test_the_command_line_checks_without_writing(checkout, monkeypatch, capsys):
     for name in ("stale", "write"):
         monkeypatch.setattr(lessons, name, functools.partial(getattr(lessons, name), checkout))
-    assert lessons.main(["--check"]) == 1
+    assert course.main(["--check"]) == 1
     assert "README.md: its map of the lessons is stale: `make map` writes it" in capsys.readouterr().err
-    assert lessons.main([]) == 0 and "README.md: map of the lessons written" in capsys.readouterr().out
-    assert lessons.main(["--check"]) == 0
+    assert course.main([]) == 0 and "README.md: map of the lessons written" in capsys.readouterr().out
+    assert course.main(["--check"]) == 0

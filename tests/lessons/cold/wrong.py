@@ -41,3 +41,6 @@ WARMUPS = {
     calls_nothing: "nothing is warm yet",
     rows_alone: "a pair of rows and a flag",
 }
+
+
+WRONG = {"cold.warmup": WARMUPS}

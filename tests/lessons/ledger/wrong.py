@@ -59,3 +59,6 @@ JUDGES = {
     gives_up: "cannot_tell is for one that is missing",
     answers_yes_or_no: "returns verdict(...) or cannot_tell(...)",
 }
+
+
+WRONG = {"ledger.judge": JUDGES}

@@ -86,3 +86,6 @@ BRANCHES = {
     by_its_own_shard: "decide by the sum over all ranks",
     forgets_the_result: "return the tensor",
 }
+
+
+WRONG = {"symmetry.parity": SETTINGS, "symmetry.plan": PLANS, "symmetry.repair": BRANCHES}

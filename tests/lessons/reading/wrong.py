@@ -135,3 +135,6 @@ COUNT: dict[Callable[..., Any], str] = {
     as_often_as_it_runs: "once, however often",
     one_for_each_number: "takes any number",
 }
+
+
+WRONG = {"reading.find": FIND, "reading.one": ONE, "reading.count": COUNT}

@@ -134,3 +134,6 @@ THRIFTY = {
     plain: "split by tokens as x is",
     moves_the_hidden: "the hidden values travel",
 }
+
+
+WRONG = {"dtensor.placement": PLACEMENTS, "dtensor.redundant": LEAN, "dtensor.bytes": THRIFTY}

@@ -95,3 +95,6 @@ MEAN = {
     behind_a_break: "it should be one graph",
     no_mean: "return the mean",
 }
+
+
+WRONG = {"semantics.gate": GATE, "semantics.mean": MEAN}

@@ -87,3 +87,6 @@ LEADERS = {
     forgets_the_tensors: "send what preflight made",
     never_sends: "is announced as Plan('infer')",
 }
+
+
+WRONG = {"break_it.tripwire": TRIPWIRES, "break_it.lead": LEADERS}

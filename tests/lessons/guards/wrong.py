@@ -95,3 +95,6 @@ BISECTIONS = {
     the_last_one: "go through them in their order",
     always_one: "the answer is None",
 }
+
+
+WRONG = {"guards.counter": COUNTERS, "guards.bisect": BISECTIONS}

@@ -93,3 +93,10 @@ CHOOSE = {
     the_last_ones: "needed again at once",
     nothing: "return at least one layer",
 }
+
+
+WRONG = {
+    "compiled_streams.beside": BESIDE,
+    "compiled_streams.mutated": MUTATED,
+    "compiled_streams.choose": CHOOSE,
+}

@@ -1,0 +1,168 @@
+"""Small records made by hand: two ranks, two blocks that break, or one compiled region, with exact times."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+SEGMENTS = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
+EVENTS = ["rank", "forward", "kind", "name", "start_us", "end_us", "thread", "depth", "compile_id", "place"]
+DISABLED = "Skip calling `torch.compiler.disable()`d function all_reduce"
+
+# one block that broke: (kind, microseconds, compile id, name)
+BLOCK = [
+    ("lookup", 20, "1/0", ""),
+    ("entry", 30, "1/0", ""),
+    ("compute", 100, "1/0", "Block.forward"),
+    ("python", 10, "1/0", ""),
+    ("collective", 80, "1/0", "c10d::allreduce_"),
+    ("lookup", 20, "2/0", ""),
+    ("entry", 40, "2/0", ""),
+    ("compute", 60, "2/0", "Block.forward, resumed at In [3]:9"),
+    ("python", 10, "2/0", ""),
+    ("collective", 90, "2/0", "c10d::allreduce_"),
+    ("python", 40, "", ""),
+]
+STEP = [("compute", 90, "0/0", "Model.forward"), ("collective", 80, "0/0", "_c10d_functional::all_reduce_")]
+INTO = [("lookup", 50, "", ""), ("entry", 30, "0/0", "")]
+OUT = [("entry", 20, "0/0", "")]
+BREAKS = [("1/0", "In [3]:8 (forward)"), ("2/0", "In [3]:12 (forward)")]
+
+
+def laid_out(pieces: list[tuple], rank: int, start: float, forward: int = 0) -> list[tuple]:
+    rows = []
+    for kind, us, compile_id, name in pieces:
+        rows.append((rank, forward, kind, start, start + us, compile_id, name))
+        start += us
+    return rows
+
+
+def breaks_table(ranks: tuple[int, ...], blocks: int) -> pd.DataFrame:
+    rows = [(r, i, "break", DISABLED, place, blocks, blocks) for r in ranks for i, place in BREAKS]
+    rows += [(r, "0/0", "skip", "graph break in loop", "In [3]:20 (Model.forward)", 0, 0) for r in ranks]
+    columns = ["rank", "compile_id", "kind", "reason", "place", "executed", "at_collective"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def make(pieces: list[tuple], ranks: tuple[int, ...] = (0, 1), breaks: pd.DataFrame | None = None):
+    rows = [row for rank in ranks for row in laid_out(pieces, rank, 5_000.0 + 30 * rank)]
+    empty = breaks_table((), 0)
+    return SimpleNamespace(
+        segments=pd.DataFrame(rows, columns=SEGMENTS),
+        breaks=empty if breaks is None else breaks,
+        label="gloo · cpu",
+    )
+
+
+@pytest.fixture
+def broken():
+    """Two ranks, two blocks: 4 regions, 4 breaks, 4 collectives each, no events."""
+    return make(BLOCK * 2, breaks=breaks_table((0, 1), 2))
+
+
+@pytest.fixture
+def whole():
+    """Two ranks, one compiled region with 4 collectives in it."""
+    return make(INTO + STEP * 4 + OUT)
+
+
+@pytest.fixture
+def dense_whole():
+    """As many collectives as in the forty blocks, in one region."""
+    return make(INTO + STEP * 80 + OUT)
+
+
+@pytest.fixture
+def dense():
+    """Forty of those blocks: 440 segments and 80 collectives a rank."""
+    return make(BLOCK * 40, breaks=breaks_table((0, 1), 40))
+
+
+@pytest.fixture
+def diverged():
+    """Rank 1 runs only the first block: it has nothing more where rank 0 enters region 1/0 again."""
+    rows = [*laid_out(BLOCK * 2, 0, 0.0), *laid_out(BLOCK, 1, 0.0)]
+    return SimpleNamespace(
+        segments=pd.DataFrame(rows, columns=SEGMENTS), breaks=breaks_table((0, 1), 2), label=""
+    )
+
+
+@pytest.fixture
+def with_events(broken):
+    """The first fixture with events, so that breaks come from regions and transfers are known."""
+    rows = []
+    for row in broken.segments.itertuples():
+        kind = {"compute": "compiled"}.get(row.kind, row.kind)
+        if kind in ("python", "entry"):
+            continue
+        rows.append((row.rank, 0, kind, row.name, row.start_us, row.end_us, "main", 2, row.compile_id, ""))
+        if kind == "compiled":
+            start = row.start_us - 30
+            rows.append(
+                (row.rank, 0, "region", row.name, start, row.end_us + 90, "main", 1, row.compile_id, "")
+            )
+        if kind == "collective":
+            inside = (row.start_us + 5, row.end_us - 5)
+            rows.append((row.rank, 0, "collective", "shm:all_reduce", *inside, "main", 3, row.compile_id, ""))
+            rows.append((row.rank, 0, "transfer", "gloo:all_reduce", *inside, "gloo", 0, "", ""))
+    broken.events = pd.DataFrame(rows, columns=EVENTS)
+    return broken
+
+
+@pytest.fixture
+def step():
+    """A dense training step: 400 operators and 4 all-reduces, of which a typical block is the whole."""
+    operators = [("compute", 10, "", "aten::mm"), ("python", 2, "", "")] * 200
+    record = make([*operators, *[("collective", 50, "", "c10d::allreduce_")] * 4, *operators])
+    rows = []
+    for row in record.segments[record.segments["kind"] == "collective"].itertuples():
+        rows.append((row.rank, 0, "collective", row.name, row.start_us, row.end_us, "main", 1, "", ""))
+    begin, end = (record.segments.groupby("rank")[edge] for edge in ("start_us", "end_us"))
+    begin, end = begin.min(), end.max()
+    rows += [(r, 0, "forward", "labkit.step", begin[r], end[r], "main", 0, "", "") for r in (0, 1)]
+    # rank 0's transfers: of the step before, of this one, and beyond its end, which is before that of rank 1
+    for at in ((begin[0] - 500, begin[0] + 100), (begin[0] + 200, begin[0] + 300), (end[0] - 100, end[1])):
+        rows.append((0, 0, "transfer", "gloo:all_reduce", *at, "gloo", 0, "", ""))
+    record.events = pd.DataFrame(rows, columns=EVENTS)
+    return record
+
+
+@pytest.fixture
+def report(broken, whole):
+    """A cliff report with variants B and C, every table that its figures read."""
+    from labkit.report import Report
+
+    parts = {"B": broken, "C": whole}
+    columns = ["variant", "rank", "regions", "breaks", "collectives", "static_breaks"]
+    counted = [(v, r, *n) for v, n in (("B", (4, 4, 4, 2)), ("C", (1, 0, 4, 0))) for r in (0, 1)]
+    seconds = [
+        (evidence, variant, i, rank, fastest * (1 + i / 100))
+        for evidence in ("host only", "gloo · cpu")
+        for variant, fastest in (("B", 0.02), ("C", 0.01))
+        for i in range(10)
+        for rank in (0, 1)
+    ]
+    verdict = {"a": "C", "b": "B", "ratio": 0.5, "low": 0.45, "high": 0.6, "n": 10, "confidence": 0.99}
+    spent = [("B", r, "entry", 60.0) for r in (0, 1)] + [("B", r, "compute", 40.0) for r in (0, 1)]
+    spent += [("C", r, "compute", 95.0) for r in (0, 1)] + [("C", r, "lookup", 5.0) for r in (0, 1)]
+    tables = {
+        "counts": pd.DataFrame(counted, columns=columns),
+        "samples": pd.DataFrame(seconds, columns=["evidence", "variant", "round", "rank", "seconds"]),
+        "breakdown": pd.DataFrame(spent, columns=["variant", "rank", "kind", "us"]),
+        "segments": pd.concat([p.segments.assign(variant=v) for v, p in parts.items()], ignore_index=True),
+        "breaks": pd.concat([p.breaks.assign(variant=v) for v, p in parts.items()], ignore_index=True),
+        "source": pd.DataFrame(
+            [("Run 8", "B", 10.0, "yes"), ("Run 12", "C", 25.0, "no"), ("Run 14", "C", None, "no")],
+            columns=["run", "variant", "frames_per_s", "approximate"],
+        ),
+        "verdicts": pd.DataFrame([{"evidence": "gloo · cpu", **verdict, "outcome": "faster"}]),
+    }
+    return Report(
+        "cliff",
+        "The cliff",
+        "gloo · cpu",
+        tables,
+        provenance={"hardware": "a test", "date": "2026-11-21T08:00:00"},
+    )
