@@ -1,4 +1,4 @@
-"""Every check and every exercise of the lessons, by name. Importing this module imports all topics' claims and exercises."""
+"""Every check and every exercise of the lessons, by name; importing this imports the topics' claims and exercises."""
 
 from __future__ import annotations
 

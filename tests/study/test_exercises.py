@@ -229,6 +229,7 @@ def test_the_records_of_the_gate_are_what_they_are_said_to_be():
 
 def test_collectives_of_another_exercise_are_left_out_of_a_stall():
     stood = [Outcome(rank, "unfinished") for rank in range(2)]
-    record = "    81  barrier at labkit/lessons/cliff/exercises/gate.py:90 (_look)\n    82  all_reduce () int64 at In [5]:3 (mine)"
+    judges = "labkit/lessons/cliff/exercises/gate.py"
+    record = f"    81  barrier at {judges}:90 (_look)\n    82  all_reduce () int64 at In [5]:3 (mine)"
     seen = _mistake(RankError("stalled: for 5 s", stood, f"{record}\nAll ranks were replaced."), "").seen
     assert "In [5]:3" in seen and not OURS.search(seen) and "replaced" not in seen

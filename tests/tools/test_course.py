@@ -131,7 +131,7 @@ def test_a_file_without_a_place_for_the_map_is_named(checkout):
 
 def test_the_command_line_checks_without_writing(checkout, monkeypatch, capsys):
     for name in ("stale", "write"):
-        monkeypatch.setattr(lessons, name, functools.partial(getattr(lessons, name), checkout))
+        monkeypatch.setattr(course, name, functools.partial(getattr(course, name), checkout))
     assert course.main(["--check"]) == 1
     assert "README.md: its map of the lessons is stale: `make map` writes it" in capsys.readouterr().err
     assert course.main([]) == 0 and "README.md: map of the lessons written" in capsys.readouterr().out

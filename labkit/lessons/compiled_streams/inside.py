@@ -92,8 +92,9 @@ def inductor_text() -> dict[str, str]:
     """What Inductor wrote for CUDA of some functions without and with streams, captured and shipped with labkit.
 
     Keys: 'plain', 'streamed' and more names of functions (Python, Triton kernels included), 'source' of the first two,
-    'sources' of all, 'torch', 'label'. `python -m labkit.lessons.compiled_streams.recapture inductor` makes it anew, which takes the
-    triton package; running it takes a GPU. Raises ValueError where labkit stands without its repository.
+    'sources' of all, 'torch', 'label'. `python -m labkit.lessons.compiled_streams.recapture inductor` makes it
+    anew, which takes the triton package; running it takes a GPU. Raises ValueError where labkit stands without its
+    repository.
     """
     try:
         return dict(json.loads(FILE.read_text(encoding="utf-8")))

@@ -1,8 +1,8 @@
 """Makes the data of data/captured anew: the lessons' stream graphs, and what Inductor writes for CUDA.
 
-    python -m labkit.lessons.compiled_streams.recapture            # both; without the triton package only the graphs
-    python -m labkit.lessons.compiled_streams.recapture graphs     # stream_graphs.json, of the cells of the lessons on streams
-    python -m labkit.lessons.compiled_streams.recapture inductor   # inductor_streams.json; takes the triton package, no GPU
+    python -m labkit.lessons.compiled_streams.recapture            # both; without triton only the graphs
+    python -m labkit.lessons.compiled_streams.recapture graphs     # stream_graphs.json, from lessons 06 and 07
+    python -m labkit.lessons.compiled_streams.recapture inductor   # inductor_streams.json; takes triton, no GPU
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
 when a function of a lesson, or torch, has changed.

@@ -1,4 +1,4 @@
-"""What runs on a rank for `labkit.lessons.dtensor.experiment`: build the routes, check them, compile, count, time in turn."""
+"""What the experiment runs on a rank: build the routes, check them, compile, count, time in turn."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ HEADS = {"async": "async_op=True", "async, no wait": "the same, no wait"}
 
 @styled
 def figure(report: Any, which: str = "table", title: str | None = None) -> Figure:
-    """Draw the report of `labkit.lessons.functional.experiment`: one graph, breaks, or an error, and other numbers marked.
+    """Draw the experiment's report: one graph, breaks, or an error, and other numbers marked.
 
     Raises ValueError for another figure, or when the report has no table 'summary' with its columns.
     """

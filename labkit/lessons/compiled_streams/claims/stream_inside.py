@@ -10,7 +10,7 @@ def inside(bench: Bench) -> Seen:
     """What runs before a graph with streams, the backward of a value used on two streams, and a late write-back."""
     import torch
 
-    from labkit.lessons.shared.streams import capture
+    from labkit.lessons.compiled_streams.captured import capture
     from labkit.lessons.compiled_streams.inside import cache_hits, look, unchecked
 
     def side_by_side(x, one, two):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from labkit.lessons.compiled_streams.captured import capture, replay
 from labkit.lessons.shared.streams.cuda import observe
 from labkit.lessons.shared.streams.graph import StreamGraph, StreamGraphs
 from labkit.lessons.shared.streams.hazards import CAUSES, Race
@@ -20,8 +19,6 @@ __all__ = [
     "StreamGraph",
     "StreamGraphs",
     "Timeline",
-    "capture",
     "observe",
-    "replay",
     "simulate",
 ]

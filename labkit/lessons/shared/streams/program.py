@@ -56,7 +56,7 @@ class Program:
         >>> Program.of([Kernel("f", 2.0, "side")])
         Traceback (most recent call last):
             ...
-        labkit.lessons.shared.streams.ops.StreamError: op 1, kernel 'f' on 'side': there is no stream 'side'; there is default
+        labkit...StreamError: op 1, kernel 'f' on 'side': there is no stream 'side'; there is default
         """
         made = cls(name, streams, unit)
         for op in ops:

@@ -93,7 +93,7 @@ class Timeline:
         return overlap.covered(self.of(*COMMUNICATION, rank=rank), self.of("compute", rank=rank))
 
     def definitions(self, sequence: Timeline | None = None, rank: int = 0) -> dict[str, float]:
-        """Overlap by each definition of `labkit.lessons.shared.streams.overlap`; 'saved' needs the timeline of the run in sequence."""
+        """Overlap by each definition of `overlap.py`; 'saved' needs the timeline of the run in sequence."""
         parts = self.of(*COMMUNICATION, rank=rank), self.of("compute", rank=rank)
         found = {"covered": overlap.covered(*parts), "folded": overlap.folded(*parts)}
         if sequence is not None:

@@ -44,7 +44,7 @@ def graphs(bench: Bench) -> Seen:
     """A hand-over between streams in other orders of its graph, and the backward pass of work on two streams."""
     import torch
 
-    from labkit.lessons.shared.streams import capture
+    from labkit.lessons.compiled_streams.captured import capture
 
     def hands_over(x, side):
         a = torch.sin(x)
