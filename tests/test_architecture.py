@@ -13,22 +13,21 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from labkit import registry
+from tools import size
+
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "labkit").rglob("*.py"))
-MOST_LINES = 350
+MOST_LINES = 600
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
-    "__main__ cli runs doctor study experiments views contract tensor_parallel graphs trace streams ranks"
-    " report per_rank timing hardware places files screen torch_compat"
+    "lessons __main__ cli runs doctor study views contract graphs trace experiments ranks"
+    " report per_rank timing hardware places registry files screen torch_compat"
 ).split()
 COMPAT = (  # the same within torch_compat
     "__init__ table cold together pretend streams dtensor dispatch backends recording compiler groups versions"
 ).split()
-
-
-def each(modules: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("path", modules, ids=lambda p: str(p.relative_to(ROOT / "labkit")))
 
 
 def parse(path: Path) -> ast.Module:
@@ -40,9 +39,10 @@ def part(dotted: str) -> str | None:
     return dotted.split(".")[1] if dotted.startswith("labkit.") else None
 
 
-def name_of(path: Path) -> str:
-    dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return dotted.removesuffix(".__init__")
+def names_of(path: Path) -> tuple[str, str]:
+    """A module's dotted name, and the package that its relative imports start from."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return name, name if path.name == "__init__.py" else name.rpartition(".")[0]
 
 
 def imports(tree: ast.AST, package: str) -> Iterator[tuple[str, ast.stmt]]:
@@ -67,12 +67,45 @@ def upward_imports(source: str, importer: str, package: str) -> list[str]:
     return found
 
 
-@each(MODULES)
-def test_imports_run_down_the_list(path):
-    importer = name_of(path)
-    package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
-    assert part(importer) in (None, *ORDER), f"{importer} has no place in the list of parts"
-    assert upward_imports(path.read_text(), importer, package) == []
+def test_imports_run_down_the_list():
+    found = []
+    for path in MODULES:
+        importer, package = names_of(path)
+        assert part(importer) in (None, *ORDER), f"{importer} has no place in the list of parts"
+        found += upward_imports(path.read_text(), importer, package)
+    assert found == []
+
+
+def strangers(dotted: list[str], importer: str) -> list[str]:
+    """Imports by which a module of one topic reaches into another; `shared` is for all of them."""
+    topic = importer.split(".")[2:3]
+    lessons = [name for name in dotted if name.startswith("labkit.lessons.")]
+    return [name for name in lessons if name.split(".")[2:3] not in (topic, ["shared"])]
+
+
+def test_topics_meet_in_shared_only():
+    found = []
+    for path in MODULES:
+        importer, package = names_of(path)
+        if importer.startswith("labkit.lessons."):
+            reached = strangers([dotted for dotted, _ in imports(parse(path), package)], importer)
+            found += [f"{importer} imports {dotted}" for dotted in reached]
+    assert found == []
+
+
+def test_an_import_from_another_topic_would_be_found():
+    assert strangers(["labkit.lessons.trap.tables"], "labkit.lessons.cliff.figures")
+    assert strangers(["labkit.lessons.trap"], "labkit.lessons.shared.harness")
+    assert not strangers(["labkit.lessons.shared.harness", "labkit.ranks"], "labkit.lessons.cliff.figures")
+
+
+def test_every_topic_is_registered_and_its_package_holds_nothing_else():
+    lessons = ROOT / "labkit" / "lessons"
+    packages = {path.parent.name for path in lessons.glob("*/__init__.py")}
+    assert packages == {*registry.TOPICS, "shared"}
+    for topic in packages - {"shared"}:
+        body = parse(lessons / topic / "__init__.py").body
+        assert len(body) == 1, f"the package of topic {topic} has its docstring, and nothing to import"
 
 
 def reachable(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -86,8 +119,7 @@ def reachable(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
 def test_the_map_in_the_documentation_is_the_imports_that_there_are():
     real = set()
     for path in MODULES:
-        importer = name_of(path)
-        package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
+        importer, package = names_of(path)
         here = part(importer)
         there = {part(dotted) for dotted, _ in imports(parse(path), package)}
         real |= {(here, t) for t in there & set(ORDER) - {here} if here not in (None, "__main__")}
@@ -104,10 +136,18 @@ def test_an_upward_import_would_be_found():
     assert not upward_imports("from . import wire\nimport labkit.report", "labkit.ranks.pool", "labkit.ranks")
 
 
-@each([p for p in MODULES if p.parent.name == "views"])
-def test_views_never_import_torch(path):
-    roots = {dotted.split(".")[0] for dotted, _ in imports(parse(path), "labkit.views")}
-    assert "torch" not in roots
+def draws(path: Path) -> bool:
+    return path.parent.name == "views" or path.stem.endswith("figures")
+
+
+def test_what_draws_imports_neither_torch_nor_an_experiment():
+    found = []
+    for path in filter(draws, MODULES):
+        importer, package = names_of(path)
+        for dotted, _ in imports(parse(path), package):
+            if dotted.split(".")[0] == "torch" or re.search(r"\.experiment\b", dotted):
+                found.append(f"{importer} imports {dotted}")
+    assert found == []
 
 
 def private_torch_names(tree: ast.AST) -> list[str]:
@@ -140,19 +180,20 @@ def is_private_torch(dotted: str) -> bool:
     return first == "torch" and any(s.startswith("_") and not s.endswith("__") for s in rest)
 
 
-@each([p for p in MODULES if p.parent.name != "torch_compat"])
-def test_private_torch_names_stand_in_one_package(path):
-    assert private_torch_names(parse(path)) == []
+def test_private_torch_names_stand_in_one_package():
+    others = [path for path in MODULES if path.parent.name != "torch_compat"]
+    found = {str(path.relative_to(ROOT)): private_torch_names(parse(path)) for path in others}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
-@each([p for p in MODULES if p.parent.name == "torch_compat"])
-def test_its_parts_import_down_the_list_and_never_torch_itself(path):
-    here, tree = COMPAT.index(path.stem), parse(path)
-    inside = [dotted.split(".") for dotted, _ in imports(tree, "labkit.torch_compat")]
-    for there in [names[2] for names in inside if names[:2] == ["labkit", "torch_compat"]]:
-        assert there in COMPAT and COMPAT.index(there) > here, f"{path.name} imports {there}"
-    first = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
-    assert "torch" not in {dotted.split(".")[0] for dotted, _ in imports(first, "")}
+def test_its_parts_import_down_the_list_and_never_torch_itself():
+    for path in [path for path in MODULES if path.parent.name == "torch_compat"]:
+        here, tree = COMPAT.index(path.stem), parse(path)
+        inside = [dotted.split(".") for dotted, _ in imports(tree, "labkit.torch_compat")]
+        for there in [names[2] for names in inside if names[:2] == ["labkit", "torch_compat"]]:
+            assert there in COMPAT and COMPAT.index(there) > here, f"{path.name} imports {there}"
+        first = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+        assert "torch" not in {dotted.split(".")[0] for dotted, _ in imports(first, "")}
 
 
 @pytest.mark.parametrize(
@@ -177,18 +218,25 @@ def test_public_torch_names_are_free():
     assert private_torch_names(ast.parse(source)) == []
 
 
-@each(MODULES)
-def test_a_file_is_one_idea(path):
-    assert len(path.read_text().splitlines()) <= MOST_LINES
+def test_a_file_is_one_idea():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in MODULES}
+    assert {path: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
-@each(MODULES)
-def test_what_is_public_says_what_it_is_for(path):
-    tree = parse(path)
-    assert ast.get_docstring(tree), "the module has no docstring"
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    public = [n for n in tree.body if isinstance(n, kinds) and not n.name.startswith("_")]
-    assert [n.name for n in public if not ast.get_docstring(n)] == []
+def test_what_is_public_says_what_it_is_for():
+    silent = []
+    for path in MODULES:
+        tree = parse(path)
+        assert ast.get_docstring(tree), f"{path.relative_to(ROOT)} has no docstring"
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        public = [n for n in tree.body if isinstance(n, kinds) and not n.name.startswith("_")]
+        silent += [f"{path.relative_to(ROOT)}: {n.name}" for n in public if not ast.get_docstring(n)]
+    assert silent == []
+
+
+def test_the_size_of_the_code_stays_within_its_limits():
+    figures = size.figures()
+    assert {name: figures[name] for name, limit in size.LIMITS.items() if figures[name] > limit} == {}
 
 
 def test_every_package_that_labkit_imports_is_declared():

@@ -19,12 +19,13 @@ __all__ = ["Experiment"]
 class Experiment:
     """An experiment: what it asks, what it takes, and the module that runs it.
 
-    link: the backend that `auto` means on a CPU. ranks: how many it needs. device: what `auto` means where its programs
+    where: that module below `labkit.lessons`, such as 'cliff.experiment'. link: the backend that `auto` means on a CPU. ranks: how many it needs. device: what `auto` means where its programs
     are written for one device. options: what the command line may tell `run`. record: what a recording takes beyond
     the defaults. parts: the tests of a suite by name; `only` is the one that this experiment is.
     """
 
     name: str
+    where: str
     title: str
     question: str
     source: str
@@ -38,7 +39,7 @@ class Experiment:
 
     def module(self) -> Any:
         """The module of the experiment, imported on first use."""
-        return importlib.import_module(f"labkit.experiments.{self.name.partition('/')[0].replace('-', '_')}")
+        return importlib.import_module(f"labkit.lessons.{self.where}")
 
     def run(self, ranks: Any, **options: Any) -> Report:
         """Run it on `ranks`. Raises what the module's `run` raises."""

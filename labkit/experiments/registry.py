@@ -50,6 +50,7 @@ _SIZES = ("tiny", "small", "medium", "large")
 _TABLE = (
     Experiment(
         "cliff",
+        "cliff.experiment",
         "The graph-break cliff",
         "How does one decorator on the all-reduce cost half the speed?",
         "topic 11, experiments 1, 2 and 4; topic 12, experiment 1",
@@ -68,6 +69,7 @@ _TABLE = (
     ),
     Experiment(
         "collectives",
+        "functional.experiment",
         "Every collective, eager and compiled",
         "Which collectives does the compiler keep in its graph, and with the same numbers?",
         "topic 11, introduction and mental model; the compile post, on translating traditional collectives",
@@ -80,6 +82,7 @@ _TABLE = (
     ),
     Experiment(
         "eager_trap",
+        "trap.experiment",
         "The eager trap",
         "Why not functional collectives everywhere?",
         "topic 11, experiment 3; PyTorch issue 138773",
@@ -95,6 +98,7 @@ _TABLE = (
     ),
     Experiment(
         "overlap",
+        "streams.experiment",
         "Communication beside computation",
         "How much of an all-reduce is hidden, by whom, and by which definition?",
         "slides: What Are Streams?, microbatch overlapping; topic 11, on overlap",
@@ -109,6 +113,7 @@ _TABLE = (
     ),
     Experiment(
         "comm_passes",
+        "shared.comm_passes",
         "Inductor's passes for communication",
         "Do Inductor's passes move collectives away from their waits, and is the step faster for it?",
         "slides: use case microbatch overlapping; topic 11, on overlap; torch's own settings",
@@ -121,6 +126,7 @@ _TABLE = (
     ),
     Experiment(
         "divergence",
+        "symmetry.experiment",
         "Drill by defence: one rank differs",
         "What does a rank that differs do to the others, and which defence notices before it does?",
         "topic 12, experiment 2, rank-parity invariants and gotchas",
@@ -134,6 +140,7 @@ _TABLE = (
     ),
     Experiment(
         "guards",
+        "guards.experiment",
         "Guards and shapes: what compiles again",
         "Which changes from call to call make it compile again, and which of them have to be frozen?",
         "topic 12, experiment 3; the compile post, core claim 3",
@@ -154,6 +161,7 @@ _TABLE = (
     ),
     Experiment(
         "depth",
+        "guards.depth",
         "Compile time over depth",
         "How does the first call grow with depth, and what do regions do about it?",
         "topic 12, experiment 3 and 'regional compilation'; the compile post, core claim 5",
@@ -168,6 +176,7 @@ _TABLE = (
     ),
     Experiment(
         "drift",
+        "guards.drift",
         "Numeric drift: compiled against eager",
         "Do compiled code and eager give the same numbers, and if not, since which stage?",
         "topic 12, gotchas; the compile post, actionables",
@@ -176,6 +185,7 @@ _TABLE = (
     ),
     Experiment(
         "odd_shape",
+        "guards.odd_shape",
         "One rank sees another shape",
         "What do ranks do that compile for other shapes, and do they still meet?",
         "topic 12, experiment 2 and mental model; the compile post, core claim 10",
@@ -184,6 +194,7 @@ _TABLE = (
     ),
     Experiment(
         "scale",
+        "scale.experiment",
         "Past this machine",
         "What would the block do on 1,024 ranks, and what would its communication cost?",
         "topic 12, experiment 4; Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005",
@@ -207,6 +218,7 @@ _TABLE = (
     ),
     Experiment(
         "mesh_or_world",
+        "mesh.experiment",
         "Rank 0 outside the mesh",
         "Who must be symmetric with whom, and what does a rank cost that need not be there?",
         "topic 12, experiment 5 and mental model ('rank0-out-of-mesh')",
@@ -217,6 +229,7 @@ _TABLE = (
     ),
     Experiment(
         "wrong_group",
+        "mesh.wrong_group",
         "The wrong group",
         "What does a collective on the wrong group do, and who says so before it waits?",
         "topic 12, 'Group boundary confusion', the invariants' row Topology, and experiment 5",
@@ -231,6 +244,7 @@ _TABLE = (
     ),
     Experiment(
         "cold",
+        "cold.experiment",
         "Cold and warm: what the first call costs",
         "What does the first call cost, and which ways to pay it before there are?",
         "topic 12, experiment 6; the compile post, core claims 1, 10 and 11",
@@ -248,6 +262,7 @@ _TABLE = (
     ),
     Experiment(
         "survival",
+        "cold.survival",
         "What survives what",
         "Which compiled artifacts survive which change, which are refused, and which go wrong in silence?",
         "topic 12, experiment 6; the compile post, core claims 1 and 11",
@@ -262,6 +277,7 @@ _TABLE = (
     ),
     Experiment(
         "placements",
+        "dtensor.placements",
         "Placements: who holds what",
         "Which collective does a change of placement cost, forward and backward?",
         "from NCCL to DTensor, sections 4 and 5",
@@ -270,6 +286,7 @@ _TABLE = (
     ),
     Experiment(
         "routes",
+        "dtensor.experiment",
         "DTensor or explicit",
         "What does DTensor cost over explicit collectives, and what does compiling leave of it?",
         "topic 12, experiment 4; topic 11, on the two compiler-compatible routes; the compile post, core claim 8",
@@ -282,6 +299,7 @@ _TABLE = (
     ),
     Experiment(
         "training",
+        "ddp.experiment",
         "Training under the compiler",
         "Which routes train the model that one process would train, and what do they need for it?",
         "topic 12, introduction and mental model; the compile post, core claims 2 and 7",
@@ -303,6 +321,7 @@ _TABLE = (
     ),
     Experiment(
         "break-it",
+        "break_it.experiment",
         "Ten break-it tests",
         "Does it crash rather than hang, and say why?",
         "topic 12, minimal daily regression suite (break-it tests)",
