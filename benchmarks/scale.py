@@ -15,8 +15,8 @@ from statistics import median
 import pandas as pd
 
 from labkit.lessons.scale.worlds import parse_worlds, trace_all
-from labkit.ranks import Ranks
 from labkit.lessons.shared.tensor_parallel import Config
+from labkit.ranks import Ranks
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ import statistics
 import time
 
 from labkit.lessons.shared.streams import Program, simulate
-from labkit.timing import quantile
 from labkit.lessons.shared.streams_figures import timeline
+from labkit.timing import quantile
 
 ROUNDS = 15
 

@@ -74,7 +74,7 @@ def test_what_reads_data_finds_it(installed: Path) -> None:
     assert rows.returncode == 0, rows.stderr
     code = (
         "import labkit, sys; assert 'site' in labkit.__file__, labkit.__file__\n"
-        "from labkit.experiments import reference; from labkit.streams import shipped\n"
+        "from labkit.lessons.shared import reference; from labkit.lessons.compiled_streams import shipped\n"
         "print(len(list(reference.FOLDER.iterdir())), shipped.FILE.is_file())"
     )
     env = {**os.environ, "PYTHONPATH": str(installed / "site")}

@@ -19,9 +19,10 @@ __all__ = ["Experiment"]
 class Experiment:
     """An experiment: what it asks, what it takes, and the module that runs it.
 
-    where: that module below `labkit.lessons`, such as 'cliff.experiment'. link: the backend that `auto` means on a CPU. ranks: how many it needs. device: what `auto` means where its programs
-    are written for one device. options: what the command line may tell `run`. record: what a recording takes beyond
-    the defaults. parts: the tests of a suite by name; `only` is the one that this experiment is.
+    where: that module below `labkit.lessons`, such as 'cliff.experiment'. link: the backend that `auto` means on a CPU.
+    ranks: how many it needs. device: what `auto` means where its programs are written for one device. options: what the
+    command line may tell `run`. record: what a recording takes beyond the defaults. parts: the tests of a suite by
+    name; `only` is the one that this experiment is.
     """
 
     name: str

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from labkit.study import checks as base
 from labkit.study.catalog import CHECKS
 from labkit.study.checks import Bench, Check, Probe, Result
-from labkit.study import checks as base
 from labkit.study.claims import NEEDS, Claim, Claims
 
 __all__ = ["MEANINGS", "STATUSES", "Ledger", "Line", "needs_no_run", "possible", "run"]

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from labkit import cli, contract
-from labkit.lessons.shared import tensor_parallel
 from labkit.contract.review import FOUND, MISSING, NOTHING, RULES, USED
+from labkit.lessons.shared import tensor_parallel
 
 HEAD = """
 import os, logging

@@ -9,10 +9,10 @@ import types
 import pytest
 
 from labkit import hardware, torch_compat
+from labkit.lessons.groups.claims.nccl import identity
 from labkit.study import ledger
 from labkit.study.catalog import CHECKS
 from labkit.study.checks import Bench
-from labkit.lessons.groups.claims.nccl import identity
 from labkit.study.claims import load
 
 CLAIMS = load()

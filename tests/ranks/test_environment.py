@@ -58,7 +58,9 @@ def test_what_torch_reads_as_it_is_imported_has_its_effect(monkeypatch):
 
 
 def test_what_importing_torch_sets_in_the_kernel_is_no_other_environment(monkeypatch):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # this process may have imported torch before
+    monkeypatch.delenv(
+        "TORCHINDUCTOR_CACHE_DIR", raising=False
+    )  # this process may have imported torch before
     _, zygote = started()
     made = spawn.shared().started.made
     assert "TORCHINDUCTOR_CACHE_DIR" in made, "torch sets it as it is imported"

@@ -6,8 +6,7 @@ import pytest
 from ledger_records import BASE, CASES, DONE, GATHERED, HUNG, SLOWER, patched, reference_cases
 
 from labkit.study.catalog import CHECKS
-from labkit.study.checks import Bench
-from labkit.study.checks import CITED, ENFORCED, judging, verdict
+from labkit.study.checks import CITED, ENFORCED, Bench, judging, verdict
 
 ALL = CASES | reference_cases()
 PARTED = "bucketing.a_break_on_one_rank_parts_collectives"

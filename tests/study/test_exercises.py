@@ -15,11 +15,10 @@ from lessons.start.wrong import summed
 
 import labkit
 from labkit import check, files, registry
+from labkit.lessons.cliff.exercises import audit
 from labkit.ranks.errors import Outcome, RankError
 from labkit.study.catalog import EXERCISES
-from labkit.study.exercises import Answer, Exercise
-from labkit.lessons.cliff.exercises import audit
-from labkit.study.exercises import DIFFICULTIES, OURS, Mistake, _mistake, on_ranks
+from labkit.study.exercises import DIFFICULTIES, OURS, Answer, Exercise, Mistake, _mistake, on_ranks
 
 
 class Found:

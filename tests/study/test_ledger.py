@@ -13,8 +13,7 @@ from labkit.ranks import RankError
 from labkit.ranks.errors import Outcome
 from labkit.study import ledger
 from labkit.study.catalog import CHECKS
-from labkit.study.checks import Check, Probe
-from labkit.study.checks import cannot_tell, quietly, verdict
+from labkit.study.checks import Check, Probe, cannot_tell, quietly, verdict
 from labkit.study.claims import load, parse
 
 ROW = """
@@ -86,9 +85,9 @@ def test_the_word_of_a_check_is_its_yes_and_its_no_refutes_nothing(word):
 
 
 def test_every_word_is_defined_once_and_stands_in_the_readme():
+    from labkit.lessons.ledger.figures import LOOKS
     from labkit.study.claims import FILE
     from labkit.study.results import STATUSES
-    from labkit.lessons.ledger.figures import LOOKS
 
     assert tuple(LOOKS) == STATUSES == (*ledger.MEANINGS, "not run")
     (paragraph,) = [

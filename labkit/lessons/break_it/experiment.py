@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.tests import BODIES, WINDOW_S, Stand, orphan
 from labkit.lessons.shared.harness import quiet_stderr
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
@@ -157,7 +157,14 @@ def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, compiler
         "details": tests[["test", "broken", "defence", "how", "said"]],
     }
     return Report(
-        name, ABOUT.title, ranks.label, tables, [], settings, _notes(tests), "labkit.lessons.break_it.figures:figure"
+        name,
+        ABOUT.title,
+        ranks.label,
+        tables,
+        [],
+        settings,
+        _notes(tests),
+        "labkit.lessons.break_it.figures:figure",
     )
 
 

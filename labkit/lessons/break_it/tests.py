@@ -105,8 +105,8 @@ def compile_gate(stand: Stand) -> Any:
     """A tensor-parallel model under torch.compile; undefended, its all-reduce is hidden from the compiler."""
     import torch
 
-    from labkit.lessons.shared import tensor_parallel
     from labkit.contract import assert_same_health, compile_health
+    from labkit.lessons.shared import tensor_parallel
 
     reduce = tensor_parallel.functional if stand.defended else tensor_parallel.disabled
     config = tensor_parallel.Config(dim=64, heads=len(stand.exchange.ranks), blocks=1, tokens=4)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.shared import harness, reference
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared import harness, reference
 from labkit.lessons.shared.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -149,7 +149,9 @@ def _report(
     for name in ("counts", "samples", "breakdown", "segments", "breaks"):
         tables[name].insert(0, "blocks", blocks)
     notes = _notes(tables, variants, main)
-    return Report("cliff", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.cliff.figures:figure")
+    return Report(
+        "cliff", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.cliff.figures:figure"
+    )
 
 
 def _variant_first(table: pd.DataFrame) -> pd.DataFrame:

@@ -10,11 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files, hardware
-from labkit.lessons.cold import program as cold_program, on_ranks as cold_ranks
-from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, BLOCKS, BUILD, COLD, DISK, EAGER, FORMS, MACHINE, NESTED, PHASES, RUN, SHIPPED, SKEW
-from labkit.lessons.shared.dimensions import choose
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.cold import on_ranks as cold_ranks
+from labkit.lessons.cold import program as cold_program
+from labkit.lessons.cold.on_ranks import (
+    AOT,
+    AOTI,
+    ARTIFACTS,
+    BLOCKS,
+    BUILD,
+    COLD,
+    DISK,
+    EAGER,
+    FORMS,
+    MACHINE,
+    NESTED,
+    PHASES,
+    RUN,
+    SHIPPED,
+    SKEW,
+)
+from labkit.lessons.shared.dimensions import choose
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -195,7 +212,14 @@ def _report(
     notes += [f"each way was taken {few} time{'s' * (few > 1)}: no verdict"] if few < 8 else []
     notes += more
     return Report(
-        "cold", ABOUT.title, label, tables, _verdicts(samples), settings, notes, "labkit.lessons.cold.figures:figure"
+        "cold",
+        ABOUT.title,
+        label,
+        tables,
+        _verdicts(samples),
+        settings,
+        notes,
+        "labkit.lessons.cold.figures:figure",
     )
 
 

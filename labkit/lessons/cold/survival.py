@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.cold import program as cold_program
 from labkit.lessons.cold.experiment import machine
 from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches
 from labkit.lessons.shared.dimensions import choose
 from labkit.lessons.shared.harness import quiet_stderr
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance, run_label
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT = EXPERIMENTS["survival"]
+VIEW = "labkit.lessons.cold.survival_figures:figure"
 KINDS = {
     DISK: "the cache folder that a first process left",
     ARTIFACTS: "torch.compiler.save_cache_artifacts, loaded into empty caches",
@@ -216,7 +217,16 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
         *([resumed] if resumed else []),
     ]
     tables = {"outcomes": frame, "summary": _summary(frame)}
-    return Report("survival", ABOUT.title, label, tables, [], settings, notes, "labkit.lessons.cold.survival_figures:figure")
+    return Report(
+        "survival",
+        ABOUT.title,
+        label,
+        tables,
+        [],
+        settings,
+        notes,
+        VIEW,
+    )
 
 
 def _summary(frame: pd.DataFrame) -> pd.DataFrame:

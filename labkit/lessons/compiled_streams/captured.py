@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit import torch_compat
-from labkit.ranks import Ranks
 from labkit.lessons.compiled_streams import shipped
 from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
 from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
+from labkit.ranks import Ranks
 
 __all__ = ["Replay", "capture", "in_a_child", "replay"]
 

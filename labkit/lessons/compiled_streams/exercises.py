@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit import torch_compat
-from labkit.ranks import Ranks
-from labkit.lessons.shared.streams import StreamGraph, simulate
 from labkit.lessons.compiled_streams.captured import Replay, _tried
 from labkit.lessons.compiled_streams.offload import Rates, _offloaded, step
 from labkit.lessons.compiled_streams.shipped import SINCE
+from labkit.lessons.shared.streams import StreamGraph, simulate
+from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["BESIDE", "CHOOSE", "MUTATED"]

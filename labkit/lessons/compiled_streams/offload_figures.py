@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.lessons.shared.streams import simulate
 from labkit.lessons.compiled_streams.offload import OffloadGraphs, Rates, step
+from labkit.lessons.shared.streams import simulate
 from labkit.views import style
 from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, styled

@@ -81,8 +81,8 @@ def count(model: Any, inputs: Any, labels: Any, backend: Any = None) -> dict[str
     import torch
 
     from labkit import torch_compat
-    from labkit.lessons.ddp.model import loss_of
     from labkit.graphs.capture import Capture
+    from labkit.lessons.ddp.model import loss_of
 
     found = {}
     for how in (AOT, CAPTURED):
@@ -147,8 +147,8 @@ def _hang(model: Any, hook: str, seen: list[Any]) -> Any:
 def _measure(hooks: list[str], images: Any, labels: Any, rounds: int, make: Any) -> dict[str, Any]:
 
     from labkit import torch_compat
-    from labkit.lessons.shared.harness import quiet_stderr
     from labkit.lessons.ddp.model import Model, Sizes
+    from labkit.lessons.shared.harness import quiet_stderr
     from labkit.lessons.shared.variants import with_own_code
 
     images, labels = data.on_device(images, labels)
@@ -169,9 +169,9 @@ def _hooked(model: Callable[[], Any], hook: str, how: str, images: Any, labels: 
     import torch
 
     from labkit import torch_compat
-    from labkit.lessons.ddp.model import loss_of
     from labkit.graphs import record
     from labkit.graphs.capture import Capture
+    from labkit.lessons.ddp.model import loss_of
 
     torch_compat.dynamo_reset()
     calls: list[Any] = []
@@ -202,9 +202,9 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
     import torch
 
     from labkit import torch_compat
-    from labkit.lessons.shared.harness import settled
-    from labkit.lessons.ddp.model import loss_of
     from labkit.graphs.capture import Capture
+    from labkit.lessons.ddp.model import loss_of
+    from labkit.lessons.shared.harness import settled
 
     torch_compat.dynamo_reset()
     whole = Capture()

@@ -72,8 +72,8 @@ def _gather(attempt: Attempt) -> dict[str, Any]:
     from torch import nn
 
     from labkit import torch_compat
-    from labkit.lessons.shared.variants import with_own_code
     from labkit.graphs.capture import Capture
+    from labkit.lessons.shared.variants import with_own_code
 
     made = attempt()
     if not isinstance(made, nn.Module):

@@ -87,11 +87,11 @@ def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: 
     """Train one route and the plain model beside it, then record one step and look at its memory."""
 
     from labkit import torch_compat
-    from labkit.lessons.shared.harness import quiet_stderr
-    from labkit.lessons.ddp.holding import held
-    from labkit.lessons.ddp.routes import build
     from labkit.graphs import record
     from labkit.graphs.capture import Capture
+    from labkit.lessons.ddp.holding import held
+    from labkit.lessons.ddp.routes import build
+    from labkit.lessons.shared.harness import quiet_stderr
     from labkit.trace import peak
 
     images, labels = data.on_device(images, labels)

@@ -90,8 +90,8 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
     from torch import nn
 
     from labkit import torch_compat
-    from labkit.lessons.shared.harness import quiet_stderr
     from labkit.lessons.ddp.routes import gathered
+    from labkit.lessons.shared.harness import quiet_stderr
 
     rank, size = dist.get_rank(), dist.get_world_size()
     device = here().device
@@ -173,5 +173,12 @@ def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) ->
     notes = [f"{ran}; gradients {'WRONG: ' + ', '.join(wrong) if len(wrong) else 'are those of one process'}"]
     title = "Inductor's passes on gathered weights"
     return Report(
-        "training_passes", title, label, {"order": table}, [], made, notes, "labkit.lessons.ddp.figures:figure"
+        "training_passes",
+        title,
+        label,
+        {"order": table},
+        [],
+        made,
+        notes,
+        "labkit.lessons.ddp.figures:figure",
     )

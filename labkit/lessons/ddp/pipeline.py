@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.parity import TOLERANCE
-from labkit.ranks import Ranks, here
-from labkit.report import PerRank, Report, provenance
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.ranks import Ranks, here
+from labkit.report import PerRank, Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ class _Stage:
         import torch.distributed as dist
         from torch import nn
 
+        from labkit.graphs.capture import Capture
         from labkit.lessons.ddp.model import Model
         from labkit.lessons.shared.variants import with_own_code
-        from labkit.graphs.capture import Capture
 
         self.rank, self.on_gpu = dist.get_rank(), here().device != "cpu"
         half = sizes.blocks // 2

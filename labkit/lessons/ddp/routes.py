@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from labkit import torch_compat
 from labkit.lessons.ddp.kinds import ROUTES, Route
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
+from labkit.lessons.shared.tensor_parallel.gate import functional, inplace
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import here
-from labkit.lessons.shared.tensor_parallel.gate import functional, inplace
 
 __all__ = ["Gathered", "Trainer", "build", "gathered"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ROUTES
-from labkit.ranks import Ranks
-from labkit.report import PerRank, Report, provenance
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.ranks import Ranks
+from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds, compare, slowest
 
 if TYPE_CHECKING:
@@ -147,10 +147,10 @@ def _measure(
     import torch.distributed as dist
 
     from labkit import torch_compat
-    from labkit.lessons.shared.harness import quiet_stderr, settled
-    from labkit.lessons.ddp.routes import build
     from labkit.graphs import record
     from labkit.graphs.capture import Capture
+    from labkit.lessons.ddp.routes import build
+    from labkit.lessons.shared.harness import quiet_stderr, settled
     from labkit.timing import interleave
 
     images, labels = data.on_device(images, labels)

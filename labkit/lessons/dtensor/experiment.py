@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.dtensor import on_ranks as routes_ranks
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.dtensor import on_ranks as routes_ranks
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT = EXPERIMENTS["routes"]
+VIEW = "labkit.lessons.dtensor.figures:figure"
 # name: (dim, tokens) of two heads; the hidden size is four times dim
 SIZES = {"tiny": (64, 4), "small": (128, 16), "medium": (256, 64), "large": (512, 256)}
 # what is held against what: a route and a mode each
@@ -127,7 +128,14 @@ def _report(
         "parts": pd.DataFrame(alone["parts"], columns=["part", "round", "seconds"]),
     }
     return Report(
-        "routes", ABOUT.title, label, tables, verdicts, settings, _notes(counts), "labkit.lessons.dtensor.figures:figure"
+        "routes",
+        ABOUT.title,
+        label,
+        tables,
+        verdicts,
+        settings,
+        _notes(counts),
+        VIEW,
     )
 
 

@@ -18,8 +18,8 @@ def measure(cases: list[Case], rounds: int, talk: bool = False) -> dict[str, Any
     import torch.distributed as dist
 
     from labkit.graphs import record
-    from labkit.ranks import here
     from labkit.lessons.dtensor import routes
+    from labkit.ranks import here
     from labkit.timing import interleave
 
     me, mesh = here(), _mesh()
@@ -164,8 +164,8 @@ def _ways(
 ) -> dict[str, Callable[..., Any]]:
     import torch
 
-    from labkit.lessons.shared.variants import with_own_code
     from labkit.lessons.dtensor import routes
+    from labkit.lessons.shared.variants import with_own_code
 
     ways: dict[str, Callable[..., Any]] = {}
     for mode in ("eager", "compiled") if compiled else ("eager",):
@@ -197,8 +197,8 @@ def _graph(config: Any, kind: str, mesh: Any, route: str, x: Any) -> dict[str, A
     import torch
 
     from labkit import torch_compat
-    from labkit.lessons.shared.variants import with_own_code
     from labkit.lessons.dtensor import routes
+    from labkit.lessons.shared.variants import with_own_code
 
     graphs: list[Any] = []
     model = with_own_code(routes.build(route, config, kind, mesh))

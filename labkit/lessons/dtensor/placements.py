@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT = EXPERIMENTS["placements"]
+VIEW = "labkit.lessons.dtensor.placements_figures:figure"
 PLACED = ("R", "S(0)", "S(1)", "P")
 WORDS = {"R": "Replicate()", "S(0)": "Shard(0)", "S(1)": "Shard(1)", "P": "Partial()"}
 UP = 1e-4  # float32 sums of a few products
@@ -220,5 +221,12 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     checked = sum(len(tables[name]) for name in ("redistribute", "matmul"))
     notes = [f"{checked - wrong} of {checked} results and gradients are those of the whole matrices"]
     return Report(
-        "placements", ABOUT.title, label, tables, [], settings, notes, "labkit.lessons.dtensor.placements_figures:figure"
+        "placements",
+        ABOUT.title,
+        label,
+        tables,
+        [],
+        settings,
+        notes,
+        VIEW,
     )

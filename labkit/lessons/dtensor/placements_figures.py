@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from labkit.lessons.shared.grid_figures import mesh_grid
 from labkit.views import style
 from labkit.views.frames import need, table_of
-from labkit.lessons.shared.grid_figures import mesh_grid
 from labkit.views.style import Figure, Sheet, cut, styled
 
 __all__ = ["figure"]

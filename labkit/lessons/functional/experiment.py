@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.functional.programs import UNWAITED, Program, choose, programs
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.functional.programs import UNWAITED, Program, choose, programs
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.guards.experiment import COMPILERS
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.guards.experiment import COMPILERS
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT = EXPERIMENTS["depth"]
+VIEW = "labkit.lessons.guards.depth_figures:figure"
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
 FORMS = (WHOLE, BLOCKS, NESTED)
 PAIRS = ((BLOCKS, WHOLE), (NESTED, WHOLE), (BLOCKS, NESTED))
@@ -218,7 +219,16 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     ]
     notes += [resumed] if resumed else []
     verdicts = _verdicts(samples)
-    return Report("depth", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.guards.depth_figures:figure")
+    return Report(
+        "depth",
+        ABOUT.title,
+        label,
+        tables,
+        verdicts,
+        settings,
+        notes,
+        VIEW,
+    )
 
 
 def fit(first: pd.DataFrame) -> pd.DataFrame:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT = EXPERIMENTS["drift"]
+VIEW = "labkit.lessons.guards.drift_figures:figure"
 DTYPES = ("float32", "bfloat16")
 # each does what the one before does, and one thing more
 STAGES = {
@@ -203,4 +204,4 @@ def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, 
     notes = [f"{row['dtype']}: {since(row)}" for row in first.to_dict("records")]
     notes = ["first stage that differs from eager: " + "; ".join(notes), *([resumed] if resumed else [])]
     tables = {"stages": stages, "first": first, "samples": samples}
-    return Report("drift", ABOUT.title, label, tables, [], settings, notes, "labkit.lessons.guards.drift_figures:figure")
+    return Report("drift", ABOUT.title, label, tables, [], settings, notes, VIEW)

@@ -50,8 +50,8 @@ def _count(attempt: Attempt) -> dict[str, Any]:
     import torch.distributed as dist
 
     from labkit import torch_compat
-    from labkit.lessons.shared.variants import with_own_code
     from labkit.graphs.watch import watch
+    from labkit.lessons.shared.variants import with_own_code
 
     module = attempt()
     if not isinstance(module, torch.nn.Module):

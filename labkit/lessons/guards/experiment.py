@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.guards import on_ranks as guard_ranks
-from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
-from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP, REUSED
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.guards import on_ranks as guard_ranks
+from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP, REUSED
+from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
@@ -195,7 +195,14 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     verdicts = _verdicts(cost)
     notes = [*_notes(steps), *([resumed] if resumed else [])]
     return Report(
-        "guards", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.guards.figures:figure"
+        "guards",
+        ABOUT.title,
+        label,
+        tables,
+        verdicts,
+        settings,
+        notes,
+        "labkit.lessons.guards.figures:figure",
     )
 
 

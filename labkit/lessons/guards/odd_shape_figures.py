@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.symmetry.figures import LOOKS
 from labkit.views import style
 from labkit.views.colour import ink_on
-from labkit.lessons.symmetry.figures import LOOKS
 from labkit.views.frames import need, table_of
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled

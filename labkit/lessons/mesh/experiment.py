@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.contract import Plan
-from labkit.lessons.mesh import program as mesh_program
-from labkit.lessons.mesh.program import AGAIN, EVERY, ONCE, OUTSIDE
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.mesh import program as mesh_program
+from labkit.lessons.mesh.program import AGAIN, EVERY, ONCE, OUTSIDE
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.contract import Domain, Exchange
-from labkit.lessons.symmetry.experiment import judge
-from labkit.lessons.mesh.experiment import RANKS, check
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.mesh.experiment import RANKS, check
+from labkit.lessons.symmetry.experiment import judge
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit import hardware
-from labkit.lessons.scale import on_ranks as scale_ranks, tables as scale_tables
-from labkit.lessons.scale import worlds as tracing
-from labkit.lessons.trap.experiment import parse_sizes
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.scale import on_ranks as scale_ranks
+from labkit.lessons.scale import tables as scale_tables
+from labkit.lessons.scale import worlds as tracing
 from labkit.lessons.scale.worlds import WORLDS, parse_worlds
+from labkit.lessons.trap.experiment import parse_sizes
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds

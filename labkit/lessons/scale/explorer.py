@@ -8,11 +8,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
+from labkit.lessons.scale.figures import (
+    COMPUTE,
+    HIGH,
+    MODEL,
+    TALK,
+    TOTAL,
+    curve_of,
+    half_at,
+    key,
+    labelled,
+    rank_axis,
+)
+from labkit.lessons.shared.sizes_figures import table
 from labkit.timing.costs import ALGORITHMS, Compute, Link, step
 from labkit.views import style
-from labkit.lessons.shared.sizes_figures import table
 from labkit.views.live import Live
-from labkit.lessons.scale.figures import COMPUTE, HIGH, MODEL, TALK, TOTAL, curve_of, half_at, key, labelled, rank_axis
 from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["ScaleExplorer", "scale_explorer"]

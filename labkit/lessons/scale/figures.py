@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from labkit.views import style
 from labkit.lessons.shared.sizes_figures import size, table
+from labkit.views import style
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 

@@ -23,8 +23,8 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from labkit.ranks import here
     from labkit.lessons.shared.tensor_parallel import full, inplace, shard
+    from labkit.ranks import here
     from labkit.timing import interleave
     from labkit.trace import sockets
 
@@ -92,8 +92,8 @@ def work_alone(config: Any, worlds: Sequence[int], rounds: int) -> dict[int, lis
     """On a rank that talks to nobody: seconds of its forward with the shard of each world, while its peers work too."""
     import torch
 
-    from labkit.ranks import here
     from labkit.lessons.shared.tensor_parallel import full, inplace, shard
+    from labkit.ranks import here
     from labkit.timing import interleave
 
     device = torch.device(here().device)

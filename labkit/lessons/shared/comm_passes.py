@@ -138,8 +138,8 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
     import torch
     import torch.distributed as dist
 
-    from labkit.lessons.shared.harness import quiet_stderr, settled
     from labkit.graphs import record
+    from labkit.lessons.shared.harness import quiet_stderr, settled
     from labkit.ranks import here
 
     me, funcol = here(), torch_compat.funcol

@@ -195,4 +195,6 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         "grid": pd.DataFrame(grid, columns=["rank", "axis", "place", "group", "group_name"]),
     }
     notes = [] if sent else ["no byte passed a TCP socket between these ranks, so bytes are not known"]
-    return Report("mesh", TITLE, label, tables, [], settings, notes, "labkit.lessons.shared.grid_figures:figure")
+    return Report(
+        "mesh", TITLE, label, tables, [], settings, notes, "labkit.lessons.shared.grid_figures:figure"
+    )

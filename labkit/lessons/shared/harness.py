@@ -62,9 +62,9 @@ def _measure(
     import torch
     import torch.distributed as dist
 
-    from labkit.lessons.shared import tensor_parallel
     from labkit.graphs import record
     from labkit.graphs.watch import watch
+    from labkit.lessons.shared import tensor_parallel
     from labkit.ranks import here
     from labkit.timing import interleave
 

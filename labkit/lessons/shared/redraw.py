@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labkit.lessons.shared.streams import Program, Timeline, simulate
-from labkit.views.live import Live
 from labkit.lessons.shared.streams_figures import timeline, timeline_text
+from labkit.views.live import Live
 from labkit.views.style import Figure
 
 __all__ = ["Redraw", "redraw"]

@@ -9,13 +9,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 
-from labkit.report import Report
 from labkit.lessons.shared.streams import Timeline
+from labkit.lessons.shared.streams_words import add_words
+from labkit.report import Report
 from labkit.views import style
 from labkit.views.colour import ink_on
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
-from labkit.lessons.shared.streams_words import add_words
 
 __all__ = ["timeline", "timeline_text"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.ranks import Ranks
 from labkit.lessons.shared.streams import Program, StreamError, Timeline, ops, simulate
+from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["HIDE", "ORDER", "WAIT"]

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.streams.on_ranks import COMMUNICATE, COMPILED, COMPUTE, FUNCOL_LATE, FUNCOL_NOW, LATE, SEQUENCE, WAYS, measure
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared.streams import Timeline, overlap
+from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.streams.on_ranks import (
+    COMMUNICATE,
+    COMPILED,
+    COMPUTE,
+    FUNCOL_LATE,
+    FUNCOL_NOW,
+    LATE,
+    SEQUENCE,
+    WAYS,
+    measure,
+)
 from labkit.lessons.streams.shaped import shaped
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
-from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
 from labkit.timing import Measurement, check_rounds, compare, quantile
 
 if TYPE_CHECKING:
@@ -106,7 +116,14 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         "spans": spans,
     }
     return Report(
-        "overlap", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.streams.figures:figure"
+        "overlap",
+        ABOUT.title,
+        label,
+        tables,
+        verdicts,
+        settings,
+        notes,
+        "labkit.lessons.streams.figures:figure",
     )
 
 

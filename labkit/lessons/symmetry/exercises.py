@@ -153,8 +153,8 @@ def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from labkit.lessons.shared.harness import own_reduce
     from labkit.graphs import record
+    from labkit.lessons.shared.harness import own_reduce
     from labkit.ranks import here
     from labkit.torch_compat import dynamo_reset
 

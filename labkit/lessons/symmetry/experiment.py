@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared.harness import quiet_stderr
+from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 

@@ -107,8 +107,8 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from labkit.ranks import here
     from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
+    from labkit.ranks import here
 
     me = here()
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.shared import reference
-from labkit.lessons.trap import on_ranks as trap_ranks, tables as trap_tables
-from labkit.lessons.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared import reference
+from labkit.lessons.trap import on_ranks as trap_ranks
+from labkit.lessons.trap import tables as trap_tables
+from labkit.lessons.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds

@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.sizes_figures import crossover, labels, size, source, table
 from labkit.views import style
 from labkit.views.colour import ink_on
-from labkit.lessons.shared.sizes_figures import crossover, labels, size, source, table
 from labkit.views.rows import LEFT, beside, empty, heading, panels
 from labkit.views.style import Figure, Sheet, styled
 

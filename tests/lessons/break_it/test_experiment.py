@@ -203,4 +203,6 @@ def test_the_report_is_drawn_alone_and_beside_another_after_saving(ranks, tmp_pa
     two = loaded.figure(beside=break_it.run(ranks, ["digest", "fingerprint"], undefended=True))
     assert "and 0 of 2 without it" in two.summary and "digest red (nobody noticed" in two.summary
     with pytest.raises(ValueError, match="has no table 'tests'"):
-        Report("x", "x", "gloo · cpu", {"main": green.frame}, view="labkit.lessons.break_it.figures:figure").figure()
+        Report(
+            "x", "x", "gloo · cpu", {"main": green.frame}, view="labkit.lessons.break_it.figures:figure"
+        ).figure()

@@ -6,11 +6,14 @@ import pandas as pd
 import pytest
 
 from labkit import Ranks, contract
-from labkit.lessons.cold import experiment as cold, program as cold_program, on_ranks as cold_ranks, survival
+from labkit.lessons.cold import experiment as cold
+from labkit.lessons.cold import figures as drawn
+from labkit.lessons.cold import on_ranks as cold_ranks
+from labkit.lessons.cold import program as cold_program
+from labkit.lessons.cold import survival
+from labkit.lessons.cold import survival_figures as drawn_matrix
 from labkit.lessons.cold.on_ranks import CHECK, COLD, CPP, DISK, DYNAMO, INDUCTOR, LOAD, RUN, SKEW, segments
 from labkit.report import Report
-from labkit.lessons.cold import figures as drawn
-from labkit.lessons.cold import survival_figures as drawn_matrix
 
 
 def test_nested_phases_are_cut_without_a_gap_and_other_threads_left_out():

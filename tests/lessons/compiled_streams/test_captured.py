@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.lessons.shared.streams import StreamError, simulate
 from labkit.lessons.compiled_streams.captured import capture, replay
+from labkit.lessons.shared.streams import StreamError, simulate
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from labkit.lessons.shared.streams import StreamError, simulate
 from labkit.lessons.compiled_streams import inside
+from labkit.lessons.shared.streams import StreamError, simulate
 
 torch = pytest.importorskip("torch")
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from labkit import hardware, torch_compat
-from labkit.ranks import RankError, Ranks
-from labkit.lessons.shared.streams import StreamError
 from labkit.lessons.compiled_streams import captured, offload, recapture, shipped
+from labkit.lessons.shared.streams import StreamError
+from labkit.ranks import RankError, Ranks
 
 torch = pytest.importorskip("torch")
 
@@ -180,8 +180,8 @@ def _runs(pid):
 
 
 def test_every_child_has_a_limit_of_a_minute_at_most():
-    from labkit.lessons.compiled_streams import threads
     from labkit.lessons.compiled_streams import exercises as compiled_streams
+    from labkit.lessons.compiled_streams import threads
 
     for seconds in (captured.TIMEOUT_S, compiled_streams.TIMEOUT_S):
         assert 15 <= seconds <= 60

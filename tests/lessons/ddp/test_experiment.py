@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labkit import Ranks, experiments
-from labkit.lessons.ddp import experiment as training
 from labkit.lessons.ddp import backward, curves, drills, parity, passes, pipeline, steps
+from labkit.lessons.ddp import experiment as training
 from labkit.lessons.ddp.kinds import EVERY, ROUTES
 from labkit.report import Report
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.report import Report
 from labkit.lessons.ddp import figures as training
+from labkit.report import Report
 
 
 def report(**tables: pd.DataFrame) -> Report:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.functional import experiment as collectives, programs
+from labkit.lessons.functional import experiment as collectives
+from labkit.lessons.functional import programs
 from labkit.per_rank import PerRank
 from labkit.report import Report
 

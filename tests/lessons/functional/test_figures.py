@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.report import Report
 from labkit.lessons.functional import figures as collectives
 from labkit.lessons.functional.figures import gradients
+from labkit.report import Report
 
 ROWS = [
     ("all_reduce sum", "in place", "yes", 1, "same"),

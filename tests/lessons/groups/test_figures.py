@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.report import Report
 from labkit.lessons.groups import figures as rendezvous
+from labkit.report import Report
 
 LONG = "Timed out waiting 2000ms for recv operation to complete, " * 4
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from labkit.report import Report
 from labkit.lessons.guards import depth_figures as depth
+from labkit.report import Report
 
 
 def grown(per_block_s: float) -> Report:

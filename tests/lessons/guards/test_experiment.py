@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from labkit import Ranks
-from labkit.lessons.guards import depth, drift, experiment as guards, odd_shape
+from labkit.lessons.guards import depth, drift, odd_shape
+from labkit.lessons.guards import experiment as guards
+from labkit.lessons.guards import figures as drawn
 from labkit.lessons.shared.dimensions import DIMENSIONS
 from labkit.report import Report
-from labkit.lessons.guards import figures as drawn
 
 DEFAULT = {
     "sequence length": "1.D.........",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.report import Report
 from labkit.lessons.ledger.figures import LOOKS, ROWS, browser, figure, page
+from labkit.report import Report
 
 STATUSES = ("holds", "holds", "changed since", "cannot tell here", "not run")
 

@@ -7,7 +7,8 @@ import pytest
 
 import labkit
 from labkit import cli
-from labkit.lessons.mesh import experiment as mesh_or_world, wrong_group
+from labkit.lessons.mesh import experiment as mesh_or_world
+from labkit.lessons.mesh import wrong_group
 from labkit.report import Report
 
 BLOCKS = 1

@@ -8,7 +8,8 @@ import pytest
 
 import labkit
 from labkit import cli
-from labkit.lessons.scale import experiment as scale, worlds
+from labkit.lessons.scale import experiment as scale
+from labkit.lessons.scale import worlds
 from labkit.lessons.shared.tensor_parallel import Config
 from labkit.timing.costs import terms
 

@@ -6,11 +6,12 @@ import math
 
 import pytest
 
+from labkit.lessons.scale import explorer as scale_explorer
+from labkit.lessons.scale import figures as scale
 from labkit.lessons.scale import tables as scale_tables
-from labkit.report import Report
 from labkit.lessons.shared.tensor_parallel import Config
+from labkit.report import Report
 from labkit.timing.costs import Compute, Link, terms
-from labkit.lessons.scale import figures as scale, explorer as scale_explorer
 
 BLOCK = (128, 128, 131072, 131072)
 PLANTED, WORK = Link(2e-5, 1e-9), Compute(1e-3, 2e10)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from labkit import cli, experiments, hardware
-from labkit.lessons.shared import harness
 from labkit.lessons.ddp import pipeline
+from labkit.lessons.shared import harness
 
 ON_GPU = SimpleNamespace(device="cuda", backend="gloo", world_size=3, threads=1, label="gloo · 1 gpu")
 FOR_CPU = [name for name in experiments.NAMES if experiments.get(name).device == "cpu"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.report import Report
 from labkit.lessons.shared import grid_figures as mesh
 from labkit.lessons.shared.grid_figures import mesh_explorer, mesh_grid
+from labkit.report import Report
 
 GROUPS = {"dp": [[0, 2], [1, 3]], "tp": [[0, 1], [2, 3]], "world": [[0, 1, 2, 3]]}
 PLACES = {"dp": [0, 0, 1, 1], "tp": [0, 1, 0, 1], "world": [0, 1, 2, 3]}

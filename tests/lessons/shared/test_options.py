@@ -8,16 +8,18 @@ import inspect
 import pytest
 
 from labkit import experiments, hardware
+from labkit.experiments.options import Option, add, chosen
 from labkit.lessons.break_it import experiment as break_it
-from labkit.lessons.cold import experiment as cold, survival
-from labkit.lessons.functional import experiment as collectives
-from labkit.lessons.symmetry import experiment as divergence
-from labkit.lessons.guards import drift, experiment as guards
+from labkit.lessons.cold import experiment as cold
+from labkit.lessons.cold import survival
 from labkit.lessons.dtensor import experiment as routes
+from labkit.lessons.functional import experiment as collectives
+from labkit.lessons.guards import drift
+from labkit.lessons.guards import experiment as guards
+from labkit.lessons.mesh import wrong_group
 from labkit.lessons.scale import experiment as scale
 from labkit.lessons.shared import variants
-from labkit.lessons.mesh import wrong_group
-from labkit.experiments.options import Option, add, chosen
+from labkit.lessons.symmetry import experiment as divergence
 
 BLOCKS, COLD = Option("blocks", int, "blocks", least=1, most=99), Option("cold", bool, "")
 ALSO = Option("also", str, "more", "X", many=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from labkit.lessons.shared.streams_figures import timeline
 from labkit.lessons.streams import experiment as overlap
 from labkit.report import Report
-from labkit.lessons.shared.streams_figures import timeline
 
 
 @pytest.fixture(scope="module")
@@ -60,5 +60,7 @@ def test_a_late_peer_and_the_compiled_way(ranks):
 
 
 def test_a_shaped_link_says_why_it_cannot_be(monkeypatch):
-    monkeypatch.setattr("labkit.lessons.streams.shaped.shutil.which", lambda tool: None if tool == "tc" else tool)
+    monkeypatch.setattr(
+        "labkit.lessons.streams.shaped.shutil.which", lambda tool: None if tool == "tc" else tool
+    )
     assert overlap.shaped() == "no shaped link here: tc is missing"

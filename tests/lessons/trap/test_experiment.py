@@ -8,7 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from labkit.lessons.trap import calls, experiment as eager_trap, on_ranks as trap_ranks, tables as trap_tables
+from labkit.lessons.trap import calls
+from labkit.lessons.trap import experiment as eager_trap
+from labkit.lessons.trap import on_ranks as trap_ranks
+from labkit.lessons.trap import tables as trap_tables
 from labkit.report import PerRank, Report
 
 FORWARD = 4  # collectives of one block

@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 from labkit.lessons.shared import reference
+from labkit.lessons.trap import figures as eager_trap
 from labkit.lessons.trap.tables import crossover
 from labkit.report import Report
 from labkit.timing import Verdict
 from labkit.views import colour
-from labkit.lessons.trap import figures as eager_trap
 
 CELLS = [
     ("shm · cpu", "all_reduce", 4, "done", "slower", 2.5, 2.0, 3.0),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from labkit import hardware
+from labkit.lessons.trap.claims.cost import timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, cannot_tell, judging, probe, verdict
-from labkit.lessons.trap.claims.cost import timed, timing_result
 
 BLOCKS = 2
 SOURCE_BLOCKS = 40  # four collectives a block are the source's ~160

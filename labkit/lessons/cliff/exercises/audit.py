@@ -100,10 +100,10 @@ def _make(ways: tuple[str, str]) -> Record:
     """On a rank: compile what its way says, and record one steady forward."""
     import torch
 
-    from labkit.lessons.shared.variants import own
     from labkit.graphs import record
-    from labkit.ranks import here
     from labkit.lessons.shared.tensor_parallel import disabled, functional
+    from labkit.lessons.shared.variants import own
+    from labkit.ranks import here
 
     def broken(x: Any) -> Any:
         return disabled(disabled(x * 0.5) + 1) * 2

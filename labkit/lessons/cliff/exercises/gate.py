@@ -46,10 +46,10 @@ def _look(attempt: Attempt, blocks: int) -> dict[str, Any]:
     """On a rank: what the attempt does in eager and compiled. Counts are per forward."""
     import torch
 
+    from labkit.graphs import record
     from labkit.lessons.shared import tensor_parallel
     from labkit.lessons.shared.harness import own_reduce
     from labkit.lessons.shared.variants import with_own_code
-    from labkit.graphs import record
     from labkit.ranks import here
 
     me = here()

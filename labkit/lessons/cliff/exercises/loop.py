@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from labkit.lessons.cliff.exercises.gate import copies
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.lessons.cliff.exercises.gate import copies
 
 __all__ = ["EXERCISE", "STEPS", "damped"]
 
@@ -85,8 +85,8 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: the attempt on two inputs against `damped`, and what was compiled of it."""
     import torch
 
-    from labkit.lessons.shared.harness import own_reduce
     from labkit.graphs import record
+    from labkit.lessons.shared.harness import own_reduce
     from labkit.ranks import here
 
     me = here()

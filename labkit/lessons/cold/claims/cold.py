@@ -224,7 +224,8 @@ def _send_one(folder: str) -> bool:
     import torch.distributed as dist
 
     from labkit import torch_compat
-    from labkit.lessons.cold import program as cold_program, on_ranks as cold_ranks
+    from labkit.lessons.cold import on_ranks as cold_ranks
+    from labkit.lessons.cold import program as cold_program
 
     place, rank = Path(folder), dist.get_rank()
     if rank == 0:

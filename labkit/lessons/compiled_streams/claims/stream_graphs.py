@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from labkit.lessons.shared.capture import Capture, first_line
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
-from labkit.lessons.shared.capture import Capture, first_line
 
 
 @probe

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.shared.capture import Capture, calls
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 
 @probe

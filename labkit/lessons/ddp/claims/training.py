@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.lessons.shared.capture import Capture, calls
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 
 
 @probe

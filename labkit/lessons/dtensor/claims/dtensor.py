@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.lessons.shared.capture import first_line
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 
 
 @probe

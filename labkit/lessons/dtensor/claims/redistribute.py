@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.shared.capture import Capture, calls
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 
 def _communicates(action: Callable[[], Any]) -> tuple[Any, dict[str, int]]:

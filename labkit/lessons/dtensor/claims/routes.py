@@ -31,9 +31,9 @@ def _predictable() -> Seen:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
 
+    from labkit.lessons.dtensor import routes
     from labkit.lessons.dtensor.on_ranks import heard
     from labkit.lessons.shared.tensor_parallel import Config
-    from labkit.lessons.dtensor import routes
 
     mesh = init_device_mesh("cpu", (2,))
     config = Config(dim=64, heads=2, blocks=1, tokens=4)
@@ -178,10 +178,10 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    from labkit.lessons.shared.variants import with_own_code
     from labkit.graphs import record
-    from labkit.lessons.shared.tensor_parallel import Config
     from labkit.lessons.dtensor import routes
+    from labkit.lessons.shared.tensor_parallel import Config
+    from labkit.lessons.shared.variants import with_own_code
     from labkit.torch_compat import dynamo_reset
 
     mesh, config = init_device_mesh("cpu", (2,)), Config(dim=64, heads=2, blocks=1, tokens=4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.shared.capture import Capture, calls, first_line
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
 def _programs() -> dict[str, Callable[[Any], Any]]:

@@ -50,8 +50,8 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from labkit.lessons.shared.harness import own_reduce
     from labkit.graphs import record
+    from labkit.lessons.shared.harness import own_reduce
     from labkit.ranks import here
     from labkit.torch_compat import funcol
     from labkit.trace import allocations

@@ -61,8 +61,8 @@ def _look(attempt: Attempt) -> dict[str, Any]:
 
     import torch
 
-    from labkit.lessons.shared.harness import own_reduce
     from labkit.graphs import record
+    from labkit.lessons.shared.harness import own_reduce
     from labkit.ranks import here
 
     me, mine = here(), own_reduce(attempt)

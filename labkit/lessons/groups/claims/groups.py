@@ -6,8 +6,8 @@ import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.shared.capture import first_line
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 
 @probe

@@ -40,8 +40,8 @@ def _queues() -> Seen:
     import torch
     import torch.distributed as dist
 
-    from labkit.ranks import here
     from labkit.lessons.shared.streams.cuda import cycles_per_ms
+    from labkit.ranks import here
     from labkit.torch_compat import cuda_sleep, funcol
     from labkit.trace.profiler import Profile
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.shared.capture import Capture
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 
 @probe
@@ -153,8 +153,8 @@ def churn(bench: Bench) -> Seen:
 def _churn() -> Seen:
     from dataclasses import replace
 
-    from labkit.lessons.shared.dimensions import DIMENSIONS, layer
     from labkit.lessons.guards.on_ranks import GAVE_UP, walk
+    from labkit.lessons.shared.dimensions import DIMENSIONS, layer
 
     def rows_of_it(self, x, *arguments):  # type: ignore[no-untyped-def]
         for _ in range(x.shape[1] // 8):  # a loop over a size: it has to know the number

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.symmetry.claims.symmetry import drill
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
 @probe

@@ -6,8 +6,8 @@ import logging
 import time
 from typing import Any, cast
 
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.shared.capture import Capture, calls, first_line
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 
 @probe

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.shared.capture import Capture, calls
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 SEEDS = 20
 

@@ -12,7 +12,11 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
 __all__ = ["COUNT", "FIND", "ONE"]
 
 CLOSE = 1e-5
-COUNTED = ("unrolled", "stepped", "scaled")  # of labkit.lessons.reading.exercises.unfamiliar, which imports torch
+COUNTED = (
+    "unrolled",
+    "stepped",
+    "scaled",
+)  # of labkit.lessons.reading.exercises.unfamiliar, which imports torch
 
 
 # --- reading.find ---
@@ -129,10 +133,10 @@ def _hint(reasons: list[str]) -> str:
 def _look_at_one(attempt: Attempt) -> dict[str, Any]:
     import torch
 
-    from labkit.lessons.shared.harness import own_reduce
     from labkit.graphs import inspect, record
-    from labkit.ranks import here
     from labkit.lessons.reading.exercises.unfamiliar import tangled
+    from labkit.lessons.shared.harness import own_reduce
+    from labkit.ranks import here
 
     me = here()
     mine = own_reduce(attempt)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit import hardware, torch_compat
-from labkit.report import Report, provenance
 from labkit.lessons.shared.streams import ops
 from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
 from labkit.lessons.shared.streams.program import Program
 from labkit.lessons.shared.streams.simulator import simulate
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS, Timeline
+from labkit.report import Report, provenance
 
 __all__ = ["cycles_per_ms", "observe", "run_on_cuda"]
 

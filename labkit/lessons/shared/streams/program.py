@@ -6,7 +6,23 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from labkit.lessons.shared.streams.ops import DEFAULT, Alloc, Free, HostWork, Kernel, Op, Record, RecordStream, Signal, StreamError, Synchronize, Wait, WaitSignal, WaitStream, names
+from labkit.lessons.shared.streams.ops import (
+    DEFAULT,
+    Alloc,
+    Free,
+    HostWork,
+    Kernel,
+    Op,
+    Record,
+    RecordStream,
+    Signal,
+    StreamError,
+    Synchronize,
+    Wait,
+    WaitSignal,
+    WaitStream,
+    names,
+)
 
 __all__ = ["Program"]
 

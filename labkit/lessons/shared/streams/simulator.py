@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.lessons.shared.streams import ops
+from labkit.lessons.shared.streams.deadlock import standing
 from labkit.lessons.shared.streams.hazards import Accesses
 from labkit.lessons.shared.streams.nodes import Clock, HostStep, Memory, Node, join
 from labkit.lessons.shared.streams.ops import StreamError
 from labkit.lessons.shared.streams.program import Program
-from labkit.lessons.shared.streams.deadlock import standing
-from labkit.lessons.shared.streams.timeline import Timeline
 from labkit.lessons.shared.streams.results import timeline
+from labkit.lessons.shared.streams.timeline import Timeline
 
 __all__ = ["Deadlock", "Simulation", "simulate"]
 

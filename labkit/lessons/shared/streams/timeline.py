@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from labkit.report import Report
 from labkit.lessons.shared.streams import overlap
 from labkit.lessons.shared.streams.hazards import Race
 from labkit.lessons.shared.streams.ops import COMMUNICATION, StreamError
+from labkit.report import Report
 
 if TYPE_CHECKING:
     import pandas as pd

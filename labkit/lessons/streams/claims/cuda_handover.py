@@ -80,8 +80,8 @@ def _microbatches() -> Seen:
     import torch
     import torch.distributed as dist
 
-    from labkit.ranks import here
     from labkit.lessons.shared.streams.cuda import cycles_per_ms
+    from labkit.ranks import here
     from labkit.torch_compat import cuda_sleep, default_store
     from labkit.trace.profiler import Profile
 

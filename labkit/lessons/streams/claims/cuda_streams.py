@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.lessons.trap.claims.cost import timed, timing_result
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 
 BUSY_MS = 20.0
 COPIED = 1 << 28  # bytes, from pinned memory: about 10 ms over PCIe 4
@@ -45,8 +45,8 @@ def _hidden() -> Seen:
     import torch
     import torch.distributed as dist
 
-    from labkit.ranks import here
     from labkit.lessons.shared.streams.cuda import cycles_per_ms
+    from labkit.ranks import here
     from labkit.torch_compat import cuda_sleep
 
     device, busy = here().device, int(BUSY_MS * cycles_per_ms())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from labkit.lessons.symmetry.claims.symmetry import drill
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
-from labkit.lessons.symmetry.claims.symmetry import drill
 
 
 @probe

@@ -9,8 +9,8 @@ from typing import Any
 
 from labkit import contract
 from labkit.contract import Exchange
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.lessons.symmetry.claims.contract import two
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 WINDOW_S = 1.0
 GENEROUS_S = 30.0  # how long a process on a busy machine may take to end after its window

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from labkit.lessons.shared.capture import Capture, calls
 from labkit.ranks import RankError, Ranks
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
-from labkit.lessons.shared.capture import Capture, calls
 
 STALL_S = 1.0
 

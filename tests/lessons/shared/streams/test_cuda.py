@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from labkit import hardware
-from labkit.report import Report
 from labkit.lessons.shared.streams import Program, StreamError, Timeline, simulate
 from labkit.lessons.shared.streams.cuda import observe, run_on_cuda
+from labkit.report import Report
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

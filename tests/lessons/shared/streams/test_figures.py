@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from labkit.report import Report
+from labkit.lessons.shared import redraw
 from labkit.lessons.shared.streams import Program, Timeline, simulate
+from labkit.lessons.shared.streams_figures import timeline, timeline_text
 from labkit.lessons.streams.condition import condition
 from labkit.lessons.streams.condition_figures import calculator
-from labkit.lessons.shared import redraw
-from labkit.lessons.shared.streams_figures import timeline, timeline_text
+from labkit.report import Report
 
 
 def handed_over(wait: bool = True, length: float = 4.0) -> Program:
