@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from labkit.contract.health import compile_health
 from labkit.contract.reading import Facts, Seen, read
 
 __all__ = ["FOUND", "MISSING", "NOTHING", "RULES", "USED", "Finding", "Review", "Rule", "review"]
@@ -114,8 +115,6 @@ def review(module: str | Path | ModuleType, call: Callable[[], Any] | None = Non
 
 
 def _run(call: Callable[[], Any]) -> tuple[str, bool]:
-    from labkit.contract.health import compile_health
-
     with compile_health() as first:
         call()
     with compile_health() as steady:

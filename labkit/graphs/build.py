@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit import places, report, torch_compat
 from labkit.graphs import reasons
 from labkit.graphs.gather import frames_of
@@ -174,16 +177,11 @@ def _notes(events: Sequence[Event], story: Story, watch: Watch) -> list[str]:
 
 
 def _rank() -> int:
-    import torch.distributed as dist
-
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def _label() -> str:
     """The run label of this process's default group; '' when there is none or labkit has no label for it."""
-    import torch
-    import torch.distributed as dist
-
     if not (dist.is_available() and dist.is_initialized()):
         return ""
     world = dist.get_world_size()

@@ -6,6 +6,8 @@ import contextlib
 import inspect as python
 from typing import Any
 
+import torch
+
 from labkit import torch_compat
 from labkit.graphs.frame import Frames
 from labkit.graphs.recorder import record
@@ -44,8 +46,6 @@ def inspect(fn: Any, *args: Any, fresh: bool = False, **kwargs: Any) -> Frames:
 
 
 def _compiled(fn: Any) -> Any:
-    import torch
-
     if python.isclass(fn):
         raise ValueError(
             f"inspect takes a function or a module to call, and {fn.__name__} is a class: make one of it"

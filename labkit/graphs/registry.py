@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from labkit.graphs.reasons import Why, clean
 
 __all__ = ["Break", "kind_of_break", "read_break"]
@@ -82,7 +84,5 @@ def kind_of_break(number: str) -> Break | None:
 
 @functools.cache
 def _registry() -> dict[str, list[dict[str, Any]]]:
-    import torch
-
     path = Path(torch.__file__).parent / "_dynamo" / "graph_break_registry.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from labkit import hardware
 from labkit.per_rank import PerRank
 from labkit.ranks import Ranks
 
@@ -108,8 +109,6 @@ class Bench:
 
     def on_gpus(self, function: Callable[..., Any], *arguments: Any) -> PerRank:
         """Call a function on one rank a GPU over NCCL, two where there are two. Raises ValueError without a GPU."""
-        from labkit import hardware
-
         return self.run(
             function, *arguments, ranks=min(2, len(hardware.gpus())) or 1, backend="nccl", device="cuda"
         )

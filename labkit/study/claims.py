@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,6 @@ class Claims:
         >>> [row.id for row in claims.choose(only=["t11.trap.eager-slower"])]
         ['t11.trap.eager-slower']
         """
-        from fnmatch import fnmatchcase
-
         rows = self.rows
         if lesson is not None:
             matching = [name for name in LESSONS if name == lesson or name.partition("_")[0] == lesson]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from labkit import hardware
 from labkit.study import checks as base
 from labkit.study.catalog import CHECKS
 from labkit.study.checks import Bench, Check, Probe, Result
@@ -149,7 +150,6 @@ def run(
     >>> run(claims, claims.choose(only=["streams.result.small-percent"])).counts()["cited"]
     1
     """
-    from labkit import hardware
     from labkit.report import provenance
 
     chosen = tuple(claims.rows if rows is None else rows)
@@ -197,8 +197,6 @@ def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
     >>> needs_no_run(load().choose(only=["t11.exp.cliff-breaks"])[0])
     False
     """
-    from labkit import hardware
-
     return row.check is None or bool(_missing(row, len(hardware.gpus()) if gpus is None else gpus))
 
 

@@ -10,6 +10,8 @@ import math
 from numbers import Real
 from typing import Any
 
+from labkit import hardware
+from labkit.ranks import current
 from labkit.study import answers
 from labkit.study.scores import Row, row_of, words
 
@@ -244,9 +246,6 @@ def _plain(question: str, unit: str) -> str:
 
 def _where() -> dict[str, str]:
     """On what the measurement was made: torch, hardware, and the label of the ranks that are up."""
-    from labkit import hardware
-    from labkit.ranks import current
-
     ranks = current()
     return {
         "torch": hardware.torch_version(),

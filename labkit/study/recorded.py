@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from labkit import experiments, files, hardware
 from labkit.report import Report
 
@@ -39,8 +41,6 @@ def of_experiments(folder: Path | None = None) -> pd.DataFrame:
     >>> list(of_experiments().columns)
     ['experiment', 'question', 'recorded', 'torch', 'found', 'how']
     """
-    import pandas as pd
-
     rows = []
     for name in experiments.NAMES:
         mine = newest(name, hardware.slug(), folder)

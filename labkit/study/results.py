@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import files, hardware
+import pandas as pd
+
+from labkit import __version__, files, hardware
 from labkit.report import Report, provenance
 from labkit.study import ledger, recorded
 from labkit.study.catalog import CHECKS
@@ -316,8 +318,6 @@ def _label() -> str:
 
 
 def _report(rows: list[dict[str, Any]], probes: list[dict[str, Any]], made: dict[str, Any]) -> Report:
-    import pandas as pd
-
     # named, so that tables without a row have their columns, too
     fields = ("probe", "seconds", "failed", *MADE)
     tables = {"lines": pd.DataFrame(rows), "probes": pd.DataFrame(probes, columns=fields)}
@@ -326,13 +326,9 @@ def _report(rows: list[dict[str, Any]], probes: list[dict[str, Any]], made: dict
 
 def _made(facts: dict[str, Any]) -> dict[str, str]:
     """On what a row was made; a labkit that was installed without its repository has a version for a commit."""
-    from labkit import __version__
-
     made = {name: str(facts.get(name, "")) for name in MADE}
     return {**made, "commit": made["commit"] or f"version {__version__}"}
 
 
 def _stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    import pandas as pd
-
     return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

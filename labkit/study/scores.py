@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit import files
 from labkit.study import answers
 
@@ -233,8 +235,6 @@ class Scoreboard:
 
     def frame(self) -> pd.DataFrame:
         """One row a question; factor, points and numbers are missing where there are none."""
-        import pandas as pd
-
         fields = [*Row.__dataclass_fields__, "factor", "points", "score"]
         table = pd.DataFrame([[getattr(row, name) for name in fields] for row in self.rows], columns=fields)
         numbers = ["predicted", "later", "measured", "factor", "points"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -115,8 +116,6 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
     whether a vector instruction set works here, which loads a small library in a child process
     (`VecISA.check_build` in torch/_inductor/cpu_vec_isa.py). torch counts it as code generation.
     """
-    import threading
-
     import torch
 
     logger, seen = trace_logger(), []  # type: tuple[logging.Logger, list[tuple[float, str, str, int]]]

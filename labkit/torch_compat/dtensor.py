@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 
@@ -65,8 +66,6 @@ def around_dtensor(turn: Callable[[str | None], None]) -> Iterator[None]:
 
     Names: 'wrap', 'redistribute', 'sums'. They nest: a redistribution may hold an all-reduce.
     """
-    from unittest import mock
-
     dtensor = require("torch.distributed.tensor").DTensor
     dispatch = require("torch.distributed.tensor._dispatch")
     places = [

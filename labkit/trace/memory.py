@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch.profiler import ProfilerActivity, profile
+
 from labkit import torch_compat
 from labkit.trace.profiler import collectives_end
 
@@ -69,8 +71,6 @@ def peak(call: Callable[[], Any]) -> int:
 
 def _handed(call: Callable[[], Any]) -> list[int]:
     """The bytes of every piece that was handed out, and below zero of every one that came back, in order."""
-    from torch.profiler import ProfilerActivity, profile
-
     if torch_compat.profiler_running():
         raise ValueError(
             "a torch profiler is already running in this process, and counting allocations needs it"

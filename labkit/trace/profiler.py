@@ -14,6 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.profiler import ProfilerActivity, profile
+
 from labkit import torch_compat
 from labkit.trace.clock import to_monotonic
 
@@ -65,8 +68,6 @@ class Profile:
         self._ticks: dict[str, tuple[int, int]] = {}  # a mark's name: the monotonic clock before and after it
 
     def start(self) -> None:
-        from torch.profiler import ProfilerActivity, profile
-
         if torch_compat.profiler_running():
             # torch would let the second one start and give the first one no events
             raise ValueError(
@@ -88,8 +89,6 @@ class Profile:
         """End the profiler and return what it saw, unordered."""
         self._tick()
         if _on_gpu():
-            import torch
-
             torch.cuda.synchronize()  # or the kernels still running would be missing
         collectives_end()
         found: list[Any] = []
@@ -147,8 +146,6 @@ def collectives_end(limit: float = 5.0) -> bool:
 
 def _on_gpu() -> bool:
     """Whether this process has used a GPU: asking for GPU events would otherwise create a context for nothing."""
-    import torch
-
     return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
+import torch
+
+from labkit.contract import Exchange, announce, receive
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
 
@@ -41,10 +45,6 @@ def judge_tripwire(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
 
 
 def _trip(attempt: Attempt, other: tuple[float, ...]) -> str:
-    import torch
-
-    from labkit.contract import Exchange
-
     exchange = Exchange.connect("exercise-tripwire", timeout=15.0)
     values = other if exchange.rank else (1, 2, float("nan"), 4)
     try:
@@ -89,12 +89,6 @@ def judge_lead(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
 
 
 def _lead(attempt: Attempt) -> list[tuple[str, str]]:
-    import threading
-
-    import torch
-
-    from labkit.contract import Exchange, announce, receive
-
     exchange = Exchange.connect("exercise-lead", timeout=15.0)
     heard = []
     for what, sendable in _ASKED:

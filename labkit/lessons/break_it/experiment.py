@@ -15,13 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
+from labkit.contract import Exchange
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.tests import BODIES, WINDOW_S, Stand, orphan
 from labkit.lessons.shared.harness import quiet_stderr
 from labkit.per_rank import PerRank
-from labkit.ranks import RankError, Ranks
+from labkit.ranks import RankError, Ranks, here
 from labkit.report import Report, provenance
+from labkit.torch_compat import dynamo_reset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,8 +86,6 @@ def together(reports: Sequence[Report]) -> Report:
 
     Raises ValueError for none.
     """
-    import pandas as pd
-
     if not reports:
         raise ValueError("there are no reports to put together")
     tables = {
@@ -118,10 +120,6 @@ def _attempt(ranks: Ranks, name: str, undefended: bool, compiler: str) -> PerRan
 
 
 def _play(body: Callable[[Stand], Any], defended: bool, compiler: str) -> Any:
-    from labkit.contract import Exchange
-    from labkit.ranks import here
-    from labkit.torch_compat import dynamo_reset
-
     dynamo_reset()
     exchange = Exchange.connect("break-it", timeout=EXCHANGE_S)
     with quiet_stderr():
@@ -141,8 +139,6 @@ def _orphaned(defended: bool) -> PerRank | RankError:
 
 
 def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, compiler: str) -> Report:
-    import pandas as pd
-
     tests = pd.DataFrame(rows)
     settings = provenance(
         backend=ranks.backend,

@@ -18,7 +18,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.contract import Exchange
+import torch
+import torch.distributed as dist
+
+from labkit import contract
+from labkit.contract import (
+    Exchange,
+    Fingerprints,
+    Heartbeat,
+    InputDigests,
+    Plan,
+    Watchdog,
+    announce,
+    assert_parity,
+    assert_same_health,
+    compile_health,
+    settings,
+    warm_up,
+)
+from labkit.lessons.shared import tensor_parallel
+from labkit.torch_compat import funcol
 
 __all__ = ["BODIES", "KNOWN_SITE", "WINDOW_S", "Stand", "orphan"]
 
@@ -54,9 +73,6 @@ class Stand:
 
 def smoke(stand: Stand) -> Any:
     """The leader has nothing to do in its third call, and the workers hear of it before they enter a collective."""
-    import torch
-    import torch.distributed as dist
-
     from labkit.contract import Plan, announce, executing, preflight, receive, send
 
     todo, heard, total = ("infer", "infer", "noop", "infer", "shutdown"), [], 0.0
@@ -85,11 +101,6 @@ def smoke(stand: Stand) -> Any:
 
 def env(stand: Stand) -> Any:
     """One host's environment names another attention backend, which adds up in another way."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.contract import assert_parity, settings
-
     os.environ[ENV] = "paged" if stand.odd else "flash"
     try:
         if stand.defended:
@@ -103,11 +114,6 @@ def env(stand: Stand) -> Any:
 
 def compile_gate(stand: Stand) -> Any:
     """A tensor-parallel model under torch.compile; undefended, its all-reduce is hidden from the compiler."""
-    import torch
-
-    from labkit.contract import assert_same_health, compile_health
-    from labkit.lessons.shared import tensor_parallel
-
     reduce = tensor_parallel.functional if stand.defended else tensor_parallel.disabled
     config = tensor_parallel.Config(dim=64, heads=len(stand.exchange.ranks), blocks=1, tokens=4)
     model = tensor_parallel.Model(config, len(stand.exchange.ranks), stand.rank, reduce).to(stand.device)
@@ -123,11 +129,6 @@ def compile_gate(stand: Stand) -> Any:
 
 def first_break(stand: Stand) -> Any:
     """With fullgraph the compiler stops at the first break: the known slice, unless a stray log call stands before."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
-
     pure = stand.defended
 
     def attend(q, cache, end):
@@ -154,11 +155,6 @@ def _own_line(said: str) -> str:
 
 def guards(stand: Stand) -> Any:
     """Eight calls after a warmup with the shapes that are served; undefended, it warmed up with another one."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.contract import assert_same_health, compile_health, warm_up
-    from labkit.torch_compat import funcol
 
     def program(x):
         return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
@@ -182,11 +178,6 @@ def guards(stand: Stand) -> Any:
 
 def one_dimension(stand: Stand) -> Any:
     """A length that was always 4 becomes 6 and 7: as the leader announces; undefended, only where the queue says so."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.contract import Plan, announce, assert_same_health, compile_health
-    from labkit.torch_compat import funcol
 
     def program(x):
         return funcol.all_reduce(x.mean(0), "sum", dist.group.WORLD)
@@ -207,8 +198,6 @@ def one_dimension(stand: Stand) -> Any:
 
 def orphan(folder: str, defended: bool) -> Any:
     """Of three ranks: the leader is killed, and the worker waits for its next plan over a store that lives on."""
-    from labkit.contract import Heartbeat, Watchdog, announce
-
     me = int(os.environ["RANK"])
     if me not in (LEADER, WORKER):
         return "keeps the store"
@@ -227,11 +216,6 @@ def orphan(folder: str, defended: bool) -> Any:
 
 def preflight(stand: Stand) -> Any:
     """The leader is asked to send metadata that cannot be pickled, and then something that can be."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit import contract
-
     x = torch.arange(4.0, device=stand.device)
     if stand.rank:
         meta, tensors = contract.receive(0, device=stand.device)
@@ -252,11 +236,6 @@ def preflight(stand: Stand) -> Any:
 
 def digest(stand: Stand) -> Any:
     """A tensor is broadcast, and then the last bits of one element change on rank 0."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.contract import InputDigests
-
     x = torch.ones(4, device=stand.device)
     dist.broadcast(x, 0)
     if stand.rank == 0:
@@ -267,10 +246,6 @@ def digest(stand: Stand) -> Any:
 
 def fingerprint(stand: Stand) -> Any:
     """A shard is changed in place on one rank, after all ranks had taken fingerprints."""
-    import torch
-
-    from labkit.contract import Fingerprints
-
     shard = {"w": torch.ones(4, device=stand.device) * (stand.rank + 1)}
     watched = Fingerprints(stand.exchange, shard)
     if stand.odd:

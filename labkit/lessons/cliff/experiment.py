@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.graphs import merge
 from labkit.lessons.shared import harness, reference
+from labkit.lessons.shared.tensor_parallel import Config
 from labkit.lessons.shared.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -65,8 +69,6 @@ def run(
     2       D     0            4
     3       D     1            4
     """
-    from labkit.lessons.shared.tensor_parallel import Config
-
     chosen = choose(variants)
     config = Config(dim=dim, heads=heads, blocks=blocks, tokens=tokens)
     config.check_split(ranks.world_size, 0)
@@ -109,10 +111,6 @@ def _report(
     blocks: int,
     settings: dict[str, Any],
 ) -> Report:
-    import pandas as pd
-
-    from labkit.graphs import merge
-
     main = runs[label]
     per_variant: dict[str, list[pd.DataFrame]] = {
         n: [] for n in ("counts", "breakdown", "segments", "breaks", "graphs")
@@ -166,8 +164,6 @@ def _typical_forward(segments: pd.DataFrame) -> int:
 
 
 def _samples(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) -> pd.DataFrame:
-    import pandas as pd
-
     rows = [
         (evidence, variant.letter, number, rank, seconds)
         for evidence, found in runs.items()
@@ -180,8 +176,6 @@ def _samples(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) 
 
 def _cold(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) -> pd.DataFrame:
     """First calls, in the order in which they were made: later evidence finds Inductor's cache filled."""
-    import pandas as pd
-
     rows = []
     for evidence, found in runs.items():
         for rank, values in found.items():
@@ -208,8 +202,6 @@ def _who(verdict: Verdict) -> dict[str, str]:
 
 
 def _summary(tables: dict[str, pd.DataFrame], variants: list[Variant]) -> pd.DataFrame:
-    import pandas as pd
-
     slowest = tables["samples"].groupby(["evidence", "variant", "round"], sort=False)["seconds"].max()
     counts = tables["counts"]
     rows = []

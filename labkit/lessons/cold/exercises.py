@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
@@ -71,10 +74,6 @@ def judge_warmup(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 
 
 def _warm(attempt: Attempt) -> dict[str, Any]:
-    import torch
-
-    from labkit import torch_compat
-
     torch_compat.dynamo_reset()
     made: list[Any] = []
 

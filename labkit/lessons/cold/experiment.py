@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import files, hardware
+import pandas as pd
+
+from labkit import files, hardware, torch_compat
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.cold import on_ranks as cold_ranks
@@ -129,8 +131,6 @@ def run(
 
 
 def _check(ranks: Ranks) -> None:
-    from labkit import torch_compat
-
     on_cpu(ranks)  # where Inductor builds C++
     if not isinstance(ranks, Ranks):
         raise ValueError("this starts fresh processes for every way, which it cannot do under torchrun")
@@ -176,8 +176,6 @@ def machine(folder: Path) -> dict[str, Any]:
 def _report(
     rows: list[dict[str, Any]], label: str, settings: dict[str, Any], more: list[str], budget: float | None
 ) -> Report:
-    import pandas as pd
-
     served = [row for row in rows if row["what"] == "served"]
     keys = ["form", "round", "rank"]
     columns = [*keys, "prepared_s", "ready_s", "builds", "hits", "misses", "bytes", "error"]
@@ -230,8 +228,6 @@ def ready(samples: pd.DataFrame, latency: pd.DataFrame, budget: float | None = N
     requests, the first included; `warm_p99_ms` leaves the first one out, as behind a warmup. With a `budget` (seconds),
     `fits` says whether the slowest rank of the slowest round was ready within it.
     """
-    import pandas as pd
-
     slow = samples.groupby(["form", "round"], sort=False)
     worst = slow[["ready_s", "prepared_s", "builds", "hits", "misses", "bytes"]].max().reset_index()
     each = latency.groupby(["form", "round", "request"], sort=False)["seconds"].max().reset_index()
@@ -281,8 +277,6 @@ def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
 
 def waits(spans: pd.DataFrame, form: str = SKEW) -> pd.DataFrame:
     """How long each rank ran, or waited in a collective, after its own compiling: rank, round, compiled_s, waited_s."""
-    import pandas as pd
-
     mine = spans[spans["form"] == form]
     found = []
     for (i, rank), rows in mine.groupby(["round", "rank"], sort=False):

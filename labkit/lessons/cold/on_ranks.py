@@ -12,6 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit import torch_compat
 from labkit.lessons.cold import program as cold_program
 from labkit.torch_compat import CPU_CHECK
 
@@ -125,8 +129,6 @@ def own_caches(folder: Path, filled_from: Path) -> Path:
 
 def probe(folder: str) -> dict[str, Any]:
     """What is done once on a machine: find out its vector instructions, by building a C++ program for each kind."""
-    from labkit import torch_compat
-
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
@@ -137,11 +139,6 @@ def probe(folder: str) -> dict[str, Any]:
 
 def build(made: str) -> list[dict[str, Any]]:
     """Make the two kinds of files that are compiled ahead, on different ranks where there are two; nothing is run."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-
     place, rank, world = Path(made), dist.get_rank(), dist.get_world_size()
     own_caches(place / f"building-{rank}", place / "machine")
     model, x = _model(place), cold_program.batch()
@@ -162,11 +159,6 @@ def serve(form: str, made: str, requests: int) -> dict[str, Any]:
 
     `ready_s` goes to the end of the first request, `prepared_s` to its beginning; `segments` cut that time into phases.
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-
     place, rank = Path(made), dist.get_rank()
     warm = form == DISK or (form == SKEW and rank == 0)
     folder = own_caches(
@@ -212,11 +204,6 @@ def _prepare(
     form: str, place: Path, folder: Path, model: Any, x: Any
 ) -> tuple[Callable[[Any], Any], Marks, int]:
     """A function that answers a request, the phases that began on the way to it, and bytes that were shipped."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-
     rank, call = dist.get_rank(), model
     if form == ARTIFACTS:
         torch_compat.load_artifacts((place / f"artifacts-{rank}").read_bytes())
@@ -248,9 +235,6 @@ def _prepare(
 
 def ship(data: bytes, source: int = 0) -> bytes:
     """Send bytes from one rank to all by broadcasts of its group: their number first, then themselves."""
-    import torch
-    import torch.distributed as dist
-
     size = torch.tensor([len(data)])
     dist.broadcast(size, source)
     if not size:
@@ -272,8 +256,6 @@ def _packed(folder: Path) -> bytes:
 
 
 def _model(place: Path) -> Any:
-    import torch
-
     with cold_program.imported(place / "program") as program:
         torch.manual_seed(0)
         return program.Model()

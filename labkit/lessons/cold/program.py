@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from labkit import files
 
 __all__ = ["DEPTH", "EDITS", "SOURCE", "batch", "imported", "write"]
@@ -97,6 +99,4 @@ def imported(folder: str | Path) -> Iterator[Any]:
 
 def batch(rows: int = 4) -> Any:
     """An input: float32 [rows, WIDTH], the same on every rank."""
-    import torch
-
     return torch.linspace(-1, 1, rows * WIDTH).reshape(rows, WIDTH)

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+
+from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.cold import program as cold_program
 from labkit.lessons.cold.experiment import machine
@@ -111,8 +116,6 @@ def run(
 
 
 def _model(folder: Path, change: str = NOTHING) -> Any:
-    import torch
-
     with cold_program.imported(folder / ("edited" if change == EDIT else "program")) as program:
         torch.manual_seed(0)
         model = program.Products()
@@ -124,11 +127,6 @@ def _model(folder: Path, change: str = NOTHING) -> Any:
 
 
 def _build(made: str, kinds: Sequence[str]) -> None:
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-
     place, rank = Path(made), dist.get_rank()
     own_caches(place / f"built-{rank}", place / "machine")
     model, x = _model(place), cold_program.batch()
@@ -145,11 +143,6 @@ def _build(made: str, kinds: Sequence[str]) -> None:
 
 def _use(made: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
     """What the rank's own pair of the list comes to; None where there are fewer pairs than ranks."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-
     place, rank = Path(made), dist.get_rank()
     if rank >= len(pairs):
         return None
@@ -189,10 +182,6 @@ def _use(made: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
 
 
 def _answer(kind: str, place: Path, model: Any, x: Any) -> Any:
-    import torch
-
-    from labkit import torch_compat
-
     if kind == AOTI:
         return torch_compat.load_package(str(place / "model.pt2"))(x)
     if kind == AOT:
@@ -206,8 +195,6 @@ def _answer(kind: str, place: Path, model: Any, x: Any) -> Any:
 
 
 def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
-    import pandas as pd
-
     columns = ["kind", "change", "outcome", "said", "seconds", "asserts"]
     order = {name: i for names in (KINDS, CHANGES) for i, name in enumerate(names)}
     frame = pd.DataFrame(rows, columns=columns).sort_values(["kind", "change"], key=lambda s: s.map(order))

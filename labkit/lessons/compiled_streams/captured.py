@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from labkit import torch_compat
 from labkit.lessons.compiled_streams import shipped
 from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
@@ -104,8 +106,6 @@ def in_a_child(
 def _compiled(
     fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool
 ) -> tuple[list[Any], list[Any], list[Any], str]:
-    import torch
-
     stream = torch_compat.pretend_streams()
     torch_compat.dynamo_reset()
     dynamo: list[Any] = []
@@ -266,8 +266,6 @@ def _tried(
 
 
 def _on_threads(module: Any, tensors: tuple, slow: dict[str, float]) -> Replay:
-    import torch
-
     from labkit.lessons.compiled_streams.threads import Device
 
     given = [t.detach().clone() for t in tensors]

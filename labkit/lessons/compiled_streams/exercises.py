@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from labkit import torch_compat
 from labkit.lessons.compiled_streams.captured import Replay, _tried
 from labkit.lessons.compiled_streams.offload import Rates, _offloaded, step
@@ -122,8 +124,6 @@ def _child(look: Callable[..., Any], *given: Any, hint: str = "") -> Any:
 
 def _tried_out(attempt: Attempt, hint: str) -> tuple[StreamGraph, list[Replay]]:
     """The forward graph of an attempt and its runs on threads. Raises Mistake where it does not compile."""
-    import torch
-
     if "NotImplementedError" in getattr(getattr(attempt, "__code__", None), "co_names", ()):
         raise Mistake("there is nothing to check yet: write the body of the function first")
     found, runs = _child(_tried, attempt, (torch.tensor(GIVEN),), 1, LATE_S, hint=hint)

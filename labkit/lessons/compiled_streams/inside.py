@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import dis
 import json
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from labkit import files, torch_compat
 from labkit.lessons.compiled_streams.captured import _as_data, _compiled, _streams, in_a_child
@@ -141,16 +145,12 @@ def _prefix(code: Any) -> tuple[str, ...]:
 
 
 def _object(given: Any) -> str:
-    import torch
-
     if isinstance(given, torch.Stream):
         return f"stream {given.stream_id}" if given.stream_id else "stream 0, the ambient one"
     return "gone" if given is None else type(given).__name__.lower()
 
 
 def _saved(fn: Callable[..., Any], tensors: tuple, streams: int, min_cut: bool) -> Any:
-    import torch
-
     stream = torch_compat.pretend_streams()
     forward: list[Any] = []
     backend = torch_compat.aot_backend(forward, [], min_cut)
@@ -169,11 +169,6 @@ def _unchecked(fn: Callable[..., Any], tensors: tuple, streams: int) -> StreamGr
 
 
 def _cache_hits(orders: list[tuple], streams: int, size: int) -> list[dict[str, Any]]:
-    import os
-    import tempfile
-
-    import torch
-
     rows = []
     stream = torch_compat.pretend_streams()
     for number, functions in enumerate(orders):
@@ -203,11 +198,6 @@ def _cache_hits(orders: list[tuple], streams: int, size: int) -> list[dict[str, 
 
 
 def _inductor_code(functions: tuple, streams: int, size: int) -> dict[str, str]:
-    import os
-    import tempfile
-
-    import torch
-
     stream = torch_compat.pretend_streams()
     torch_compat.pretend_h100()
     found = {}

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from labkit import torch_compat
 from labkit.lessons.compiled_streams.captured import _short, _writes, in_a_child
 from labkit.lessons.shared.streams.ops import StreamError
@@ -131,8 +133,6 @@ def step(graphs: OffloadGraphs, rates: Rates | None = None) -> Program:
 def _offloaded(
     names: list[str], layers: int, width: int, tokens: int, chosen: list[int], rates: Rates
 ) -> dict[str, OffloadGraphs]:
-    import torch
-
     torch_compat.pretend_streams()
     milliseconds = 2 * tokens * width * width / (rates.tflops * 1e9)
 

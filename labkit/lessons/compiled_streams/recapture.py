@@ -27,6 +27,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import labkit
 from labkit import files, torch_compat
 from labkit.lessons.compiled_streams import inside, shipped
 
@@ -106,16 +109,12 @@ def _as_cells(sources: Iterable[str]) -> None:
 
 def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
     """Run the cells of the lessons that need a child process, and write what the children found."""
-    import torch
-
     if not torch_compat.has_stream_graphs():
         raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
 
     class Quiet:  # a started group of ranks belongs to none of these cells
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"a cell that is captured uses the ranks: {name}")
-
-    import labkit
 
     started, labkit.Ranks = labkit.Ranks, lambda *given, **named: Quiet()  # type: ignore[misc, assignment]
     home = os.environ.get("LABKIT_HOME")
@@ -133,8 +132,6 @@ def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
 
 def inductor(path: Path = inside.FILE) -> Path:
     """Let Inductor write CUDA code of the functions below and save it. Raises UnsupportedTorch without triton."""
-    import torch
-
     chosen = [globals()[name] for name in FUNCTIONS.split()]
     code = inside.inductor_code(*chosen, streams=2)
     triton = importlib.import_module("triton").__version__
@@ -167,8 +164,6 @@ def plain(x, one, two):  # type: ignore[no-untyped-def]
 
 def streamed(x, one, two):  # type: ignore[no-untyped-def]
     """The same over two streams, handed over by an event."""
-    import torch
-
     a = x.sin() + 1
     e = torch.Event()
     e.record()
@@ -201,8 +196,6 @@ def apart(x, one, two):  # type: ignore[no-untyped-def]
 
 def event_between(x, one, two):  # type: ignore[no-untyped-def]
     """The same four on one stream, with an event recorded between them for another stream."""
-    import torch
-
     with one:
         a = x.sin() + 1
         e = torch.Event()

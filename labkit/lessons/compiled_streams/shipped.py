@@ -18,7 +18,11 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from labkit import files, torch_compat
+from labkit.lessons.shared.streams import graph
+from labkit.lessons.shared.streams.graph import StreamGraph, StreamGraphs
 
 __all__ = ["FILE", "SINCE", "fetch", "key", "label", "recording", "save", "seen"]
 
@@ -43,8 +47,6 @@ def key(look: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
 
 def fetch(look: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """The shipped result of a look into a child process, labelled. Raises UnsupportedTorch where there is none."""
-    import torch
-
     lacking = f"torch {torch.__version__} compiles no streams: torch {SINCE} is the first that does, as beta"
     try:
         shipped = json.loads(FILE.read_text(encoding="utf-8"))
@@ -86,8 +88,6 @@ def seen(look: Callable[..., Any], arguments: tuple[Any, ...], found: Any) -> No
 
 def save(record: dict[str, Any], made: str, date: str, path: Path = FILE) -> Path:
     """Write a record to be shipped; `made` is the version of the torch that made it."""
-    from labkit import files
-
     body = {
         "label": f"captured with torch {made}, {date}",
         "torch": made,
@@ -134,7 +134,6 @@ def _plain(value: Any) -> Any:
 
 def _classes() -> dict[str, type]:
     from labkit.lessons.compiled_streams import captured, inside, offload
-    from labkit.lessons.shared.streams import graph
 
     found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs, captured.Replay, inside.Inside)
     return {one.__name__: one for one in (*found, offload.OffloadNode, offload.OffloadGraphs)}
@@ -168,8 +167,6 @@ def _decode(value: Any) -> Any:
 
 def _marked(found: Any, label: str) -> Any:
     """Graphs whose names say that they were not made here: figures and reprs take them over."""
-    from labkit.lessons.shared.streams.graph import StreamGraph, StreamGraphs
-
     if isinstance(found, StreamGraph):
         return replace(found, name=f"{found.name} ({label})")
     if isinstance(found, StreamGraphs):

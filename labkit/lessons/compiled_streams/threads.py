@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from labkit import torch_compat
 from labkit.lessons.shared.streams.ops import StreamError
 
@@ -69,8 +71,6 @@ class Device:
 
     def run(self, module: Any, inputs: list[Any], slow: Mapping[str, float]) -> list[Any]:
         """Launch the graph node by node, wait for all streams, and return its outputs."""
-        import torch
-
         values: dict[Any, Any] = {}
         given = iter(inputs)
         deps = torch_compat.control_deps()
@@ -108,8 +108,6 @@ class Device:
         return self._streams[name]
 
     def _launch(self, node: Any, values: dict[Any, Any], late: float) -> Any:
-        import torch
-
         arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
         stream = self._stream((node.meta.get("custom") or {}).get("stream"))
         schema = getattr(node.target, "_schema", None)

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+
+from labkit import torch_compat
+from labkit.graphs import record
+from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
+from labkit.lessons.ddp.model import Model, Sizes, loss_of
+from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
@@ -78,12 +87,6 @@ def count(model: Any, inputs: Any, labels: Any, backend: Any = None) -> dict[str
     >>> counted["forward"], counted["backward by AOTAutograd"], counted["backward by compiled autograd"]
     (1, 1, 1)
     """
-    import torch
-
-    from labkit import torch_compat
-    from labkit.graphs.capture import Capture
-    from labkit.lessons.ddp.model import loss_of
-
     found = {}
     for how in (AOT, CAPTURED):
         torch_compat.dynamo_reset()
@@ -99,8 +102,6 @@ def count(model: Any, inputs: Any, labels: Any, backend: Any = None) -> dict[str
 
 
 def _capture(how: str, compiler: Any) -> Any:
-    from labkit import torch_compat
-
     return torch_compat.compiled_autograd(compiler) if how == CAPTURED else nullcontext()
 
 
@@ -109,8 +110,6 @@ def _capture(how: str, compiler: Any) -> Any:
 
 def _hang(model: Any, hook: str, seen: list[Any]) -> Any:
     """Hang a hook on the model's first block."""
-    import torch
-
     block = model.blocks[0]
     weight = block.up.weight
 
@@ -146,11 +145,6 @@ def _hang(model: Any, hook: str, seen: list[Any]) -> Any:
 
 def _measure(hooks: list[str], images: Any, labels: Any, rounds: int, make: Any) -> dict[str, Any]:
 
-    from labkit import torch_compat
-    from labkit.lessons.ddp.model import Model, Sizes
-    from labkit.lessons.shared.harness import quiet_stderr
-    from labkit.lessons.shared.variants import with_own_code
-
     images, labels = data.on_device(images, labels)
 
     def model() -> Any:
@@ -166,13 +160,6 @@ def _measure(hooks: list[str], images: Any, labels: Any, rounds: int, make: Any)
 
 
 def _hooked(model: Callable[[], Any], hook: str, how: str, images: Any, labels: Any) -> dict[str, Any]:
-    import torch
-
-    from labkit import torch_compat
-    from labkit.graphs import record
-    from labkit.graphs.capture import Capture
-    from labkit.lessons.ddp.model import loss_of
-
     torch_compat.dynamo_reset()
     calls: list[Any] = []
     plain, ours = _hang(model(), hook, []), _hang(model(), hook, calls)
@@ -199,13 +186,6 @@ def _hooked(model: Callable[[], Any], hook: str, how: str, images: Any, labels: 
 
 def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
     """Seconds of backward passes both ways in turn, and what a change between two steps compiles."""
-    import torch
-
-    from labkit import torch_compat
-    from labkit.graphs.capture import Capture
-    from labkit.lessons.ddp.model import loss_of
-    from labkit.lessons.shared.harness import settled
-
     torch_compat.dynamo_reset()
     whole = Capture()
     forward, compiler = torch.compile(model, backend=Capture(aot=True)), torch.compile(backend=whole)
@@ -244,8 +224,6 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
 
 
 def _report(found: dict[str, Any], label: str, settings: dict[str, Any]) -> Report:
-    import pandas as pd
-
     samples = pd.DataFrame(
         [(how, i, s) for how, taken in found["samples"].items() for i, s in enumerate(taken)],
         columns=["backward by", "round", "seconds"],

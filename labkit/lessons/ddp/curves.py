@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+
+from labkit import torch_compat
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE, choose
+from labkit.lessons.ddp.model import Sizes
+from labkit.lessons.ddp.routes import build
+from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
+from labkit.torch_compat import quiet_dynamo
 
 if TYPE_CHECKING:
     pass
@@ -45,8 +54,6 @@ def run(
     Traceback (most recent call last):
     ValueError: every must be a whole number from 1 to steps=10, got 20
     """
-    from labkit.lessons.ddp.model import Sizes
-
     chosen = [route.name for route in choose(routes)]
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
@@ -82,9 +89,6 @@ def run(
 
 def _begin(names: list[str], images: Any, labels: Any, sizes: Any) -> None:
 
-    from labkit import torch_compat
-    from labkit.lessons.ddp.routes import build
-
     _end()
     torch_compat.dynamo_reset()
     _running["data"] = data.on_device(images, labels)
@@ -92,11 +96,6 @@ def _begin(names: list[str], images: Any, labels: Any, sizes: Any) -> None:
 
 
 def _go_on(name: str, start: int, stop: int, batch: int, rate: float) -> tuple[int, list[float]]:
-    import torch
-
-    from labkit import torch_compat
-    from labkit.lessons.shared.harness import quiet_stderr
-
     (images, labels), trainer = _running["data"], _running["trainers"][name]
     losses = []
     with (
@@ -114,11 +113,6 @@ def _go_on(name: str, start: int, stop: int, batch: int, rate: float) -> tuple[i
 
 
 def _look(name: str) -> dict[str, float]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import quiet_dynamo
-
     (images, labels), trainer = _running["data"], _running["trainers"][name]
     with torch.no_grad(), quiet_dynamo():
         logits = trainer.forward(images[-data.HELD_OUT :])
@@ -142,8 +136,6 @@ def _end() -> None:
 def _report(
     losses: dict[str, list[float]], ends: dict[str, list[dict[str, float]]], label: str, made: Any
 ) -> Report:
-    import pandas as pd
-
     curves = pd.DataFrame(
         [(name, i + 1, value) for name, values in losses.items() for i, value in enumerate(values)],
         columns=["route", "step", "loss"],

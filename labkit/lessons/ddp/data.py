@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
+
+from labkit.ranks import here
+
 __all__ = ["CLASSES", "HELD_OUT", "PIXELS", "batch", "digits", "on_device"]
 
 PIXELS, CLASSES = 64, 10  # images of 8 x 8 in 17 greys
@@ -20,7 +25,6 @@ def digits() -> tuple[Any, Any]:
     >>> images.shape, str(images.dtype), float(images.max()), sorted(set(labels.tolist())) == list(range(10))
     ((1797, 64), 'float32', 1.0, True)
     """
-    import numpy as np
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -39,8 +43,4 @@ def batch(step: int, size: int, images: int) -> list[int]:
 
 def on_device(*arrays: Any) -> list[Any]:
     """On a rank: arrays as tensors on the rank's device."""
-    import torch
-
-    from labkit.ranks import here
-
     return [torch.from_numpy(array).to(here().device) for array in arrays]

@@ -7,8 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit import torch_compat
 from labkit.lessons.ddp import data
+from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
+from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import RankError, Ranks, here
 from labkit.report import Report, provenance
 
@@ -103,9 +113,6 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
 def _play(name: str, remedy: bool, images: Any, labels: Any) -> float:
     """Play one drill; returns how far gradients are from those of one process, relative to the largest of each."""
 
-    from labkit import torch_compat
-    from labkit.lessons.shared.harness import quiet_stderr
-
     torch_compat.dynamo_reset()
     with quiet_stderr(), torch_compat.quiet_dynamo():
         return BODIES[name](remedy, *data.on_device(images, labels))
@@ -122,11 +129,6 @@ def _made(
     remedy: bool = False, skips: Callable[[], bool] = lambda: False, extra: bool = False, blocks: int = 2
 ) -> Any:
     """A model under DDP. skips: whether its last block is left out now; extra: a parameter that nothing uses."""
-    import torch
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from labkit.lessons.ddp.model import Model, Sizes
 
     class Skipping(Model):
         def forward(self, x: Any) -> Any:
@@ -142,19 +144,12 @@ def _made(
 
 
 def _plain(images: Any, labels: Any) -> Any:
-    from labkit.lessons.ddp.model import Model, Sizes, loss_of
-
     plain = Model(Sizes()).to(images.device)
     loss_of(plain(images), labels).backward()
     return plain
 
 
 def _unused(remedy: bool, images: Any, labels: Any) -> float:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.ddp.model import loss_of
-
     model = _made(remedy, extra=True)
     run = torch.compile(model, backend="aot_eager")
     x, y = (t.chunk(dist.get_world_size())[dist.get_rank()] for t in (images, labels))
@@ -167,10 +162,6 @@ def _unused(remedy: bool, images: Any, labels: Any) -> float:
 
 
 def _unused_on_one(remedy: bool, images: Any, labels: Any) -> float:
-    import torch.distributed as dist
-
-    from labkit.lessons.ddp.model import Model, Sizes, loss_of
-
     rank, size = dist.get_rank(), dist.get_world_size()
     model = _made(remedy, skips=lambda: rank == 1)
     xs, ys = images.chunk(size), labels.chunk(size)
@@ -188,10 +179,6 @@ def _unused_on_one(remedy: bool, images: Any, labels: Any) -> float:
 
 
 def _smaller(remedy: bool, images: Any, labels: Any) -> float:
-    import torch.distributed as dist
-
-    from labkit.lessons.ddp.model import loss_of
-
     rank, size = dist.get_rank(), dist.get_world_size()
     model = _made()
     each = len(images) // size
@@ -205,11 +192,6 @@ def _smaller(remedy: bool, images: Any, labels: Any) -> float:
 
 
 def _fewer(remedy: bool, images: Any, labels: Any) -> float:
-    import torch.distributed as dist
-    from torch.distributed.algorithms.join import Join
-
-    from labkit.lessons.ddp.model import loss_of
-
     rank, size = dist.get_rank(), dist.get_world_size()
     model = _made()
     x, y = images.chunk(size)[rank], labels.chunk(size)[rank]
@@ -230,8 +212,6 @@ def _fewer(remedy: bool, images: Any, labels: Any) -> float:
         return 0.0  # its last gradients are those of a step that others did without it
     there = [i for i in range(size) if i != 1]
     left = [(images.chunk(size)[i], labels.chunk(size)[i]) for i in there]
-    import torch
-
     return _apart(
         model, _scaled(torch.cat([a for a, _ in left]), torch.cat([b for _, b in left]), len(there) / size)
     )
@@ -246,12 +226,6 @@ def _scaled(images: Any, labels: Any, share: float) -> Any:
 
 
 def _hook(remedy: bool, images: Any, labels: Any, captured: bool = False) -> float:
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-    from labkit.lessons.ddp.model import loss_of
-
     mode = "python_reducer" if captured else "ddp_optimizer"
     with torch_compat.ddp_mode(mode):
         model = _made(blocks=1)
@@ -290,8 +264,6 @@ BODIES: dict[str, Callable[[bool, Any, Any], float]] = {
 
 
 def _report(rows: list[dict[str, Any]], ranks: Ranks) -> Report:
-    import pandas as pd
-
     table = pd.DataFrame(rows)
     made = provenance(backend=ranks.backend, device=ranks.device)
     tables = {

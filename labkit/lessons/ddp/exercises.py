@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit import torch_compat
+from labkit.graphs.capture import Capture
+from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
@@ -67,14 +75,6 @@ def judge_gather(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 
 
 def _gather(attempt: Attempt) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-
-    from labkit import torch_compat
-    from labkit.graphs.capture import Capture
-    from labkit.lessons.shared.variants import with_own_code
-
     made = attempt()
     if not isinstance(made, nn.Module):
         return {"kind": type(made).__name__}
@@ -164,10 +164,6 @@ def judge_weigh(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
 
 
 def _weigh(attempt: Attempt, many: tuple[int, ...]) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
     rank = dist.get_rank()
     values = torch.arange(1.0, sum(many) + 1).square()
     mine = values.split(list(many))[rank]

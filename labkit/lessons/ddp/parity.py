@@ -6,10 +6,20 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+
+from labkit import torch_compat
+from labkit.graphs import record
+from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
+from labkit.lessons.ddp.model import Sizes
+from labkit.lessons.ddp.routes import build
+from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
+from labkit.trace.events import collective_op
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +58,6 @@ def run(
            route  equal  breaks
     0  DDP, eager   True       0
     """
-    from labkit.lessons.ddp.model import Sizes
-
     chosen = [route for route in choose(routes) if route.name != ALONE]
     sizes = Sizes(width, hidden, blocks)
     for name, value in {"steps": steps, "batch": batch}.items():
@@ -86,12 +94,7 @@ def run(
 def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: int) -> dict[str, Any]:
     """Train one route and the plain model beside it, then record one step and look at its memory."""
 
-    from labkit import torch_compat
-    from labkit.graphs import record
-    from labkit.graphs.capture import Capture
     from labkit.lessons.ddp.holding import held
-    from labkit.lessons.ddp.routes import build
-    from labkit.lessons.shared.harness import quiet_stderr
     from labkit.trace import peak
 
     images, labels = data.on_device(images, labels)
@@ -143,23 +146,17 @@ def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: 
 
 def _descend(trainer: Any) -> None:
     """One step of gradient descent. Not torch.optim: a plain line serves DTensors, pieces and whole weights alike."""
-    import torch
-
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter -= RATE * parameter.grad
 
 
 def _collectives(rec: Any) -> dict[str, int]:
-    from labkit.trace.events import collective_op
-
     names = rec.events.query("kind == 'collective' and forward >= 0")["name"]
     return names.map(collective_op).value_counts().to_dict()
 
 
 def _memory(trainer: Any, step: Any, held: Any, peak: Any) -> dict[str, int]:
-    import torch
-
     parameters = list(trainer.model.parameters())
     kept = held(parameters)
     gradients = held(p.grad for p in parameters if p.grad is not None)
@@ -176,8 +173,6 @@ def _memory(trainer: Any, step: Any, held: Any, peak: Any) -> dict[str, int]:
 def _report(
     chosen: list[Route], found: dict[str, PerRank[dict[str, Any]]], label: str, settings: dict[str, Any]
 ) -> Report:
-    import pandas as pd
-
     rows, losses, kinds, memory = [], [], [], []
     for route in chosen:
         seen = found[route.name]
@@ -249,8 +244,6 @@ def _report(
 
 def advice(report: Report) -> pd.DataFrame:
     """What each route of a report costs here, as counted, and when to take it."""
-    import pandas as pd
-
     table = report.tables["routes"]
     held = report.tables["memory"].query("rank == 0").pivot(index="route", columns="what", values="bytes")
     rows = []

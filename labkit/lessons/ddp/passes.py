@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit import torch_compat
+from labkit.lessons.ddp.routes import gathered
 from labkit.lessons.shared.comm_passes import between
+from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 
@@ -64,8 +72,6 @@ def run(
 
 
 def _settings(way: str) -> dict[str, Any]:
-    from labkit import torch_compat
-
     # times of nodes are stated, so that all ranks choose alike and nothing is measured on the way
     if way == BUCKETED:
         return {"bucket_all_gathers_fx": "all", "bucket_reduce_scatters_fx": "all"}
@@ -85,14 +91,6 @@ def _estimate(node: Any) -> float:
 
 
 def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-
-    from labkit import torch_compat
-    from labkit.lessons.ddp.routes import gathered
-    from labkit.lessons.shared.harness import quiet_stderr
-
     rank, size = dist.get_rank(), dist.get_world_size()
     device = here().device
     seeded = torch.Generator().manual_seed(0)
@@ -144,8 +142,6 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
 
 
 def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) -> Report:
-    import pandas as pd
-
     rows = []
     for i, row in enumerate(found[0]["rows"]):
         calls = row["calls"]

@@ -6,10 +6,19 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit import torch_compat
+from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
+from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
@@ -53,8 +62,6 @@ def run(
     Traceback (most recent call last):
     ValueError: 3 microbatches do not divide a batch of 256
     """
-    from labkit.lessons.ddp.model import Sizes
-
     for count in microbatches:
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"microbatches must be whole numbers above 0, got {count!r}")
@@ -88,8 +95,6 @@ def run(
 
 def timelines(report: Report) -> dict[str, Timeline]:
     """The step of middle length for every number of microbatches, on both ranks."""
-    import pandas as pd
-
     spans, found = report.tables["spans"], {}
     for count in dict.fromkeys(spans["microbatches"]):
         mine = spans[spans["microbatches"] == count][list(SPANS)].reset_index(drop=True)
@@ -105,14 +110,6 @@ class _Stage:
     """One rank's half of the model, and the marks of what it did when."""
 
     def __init__(self, sizes: Any, compiled: bool) -> None:
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-
-        from labkit.graphs.capture import Capture
-        from labkit.lessons.ddp.model import Model
-        from labkit.lessons.shared.variants import with_own_code
-
         self.rank, self.on_gpu = dist.get_rank(), here().device != "cpu"
         half = sizes.blocks // 2
         model: Any = with_own_code(Model(sizes)).to(here().device)
@@ -136,9 +133,6 @@ class _Stage:
         return (self._first if self.rank == 0 else self._last)(images.chunk(count), labels.chunk(count))
 
     def _first(self, images: Any, labels: Any) -> float:
-        import torch
-        import torch.distributed as dist
-
         sent: Any = []
         outs: Any = []
         for i, x in enumerate(images):
@@ -156,11 +150,6 @@ class _Stage:
         return 0.0
 
     def _last(self, images: Any, labels: Any) -> float:
-        import torch
-        import torch.distributed as dist
-
-        from labkit.lessons.ddp.model import loss_of
-
         coming = [torch.empty(len(x), self.width, device=x.device) for x in images]
         handles: Any = [dist.irecv(x, 0) for x in coming]
         sent: Any = []
@@ -179,8 +168,6 @@ class _Stage:
 
     def _arrive(self) -> None:
         """Wait for what this stream of the GPU does, and not for messages on others."""
-        import torch
-
         if self.on_gpu:
             torch.cuda.current_stream().synchronize()
 
@@ -196,11 +183,6 @@ class _Stage:
 def _measure(
     counts: list[int], images: Any, labels: Any, sizes: Any, compiled: bool, rounds: int
 ) -> dict[str, Any]:
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-    from labkit.lessons.ddp.model import Model, loss_of
-
     images, labels = data.on_device(images, labels)
     torch_compat.dynamo_reset()
     alone = Model(sizes).to(images.device)
@@ -233,8 +215,6 @@ def _measure(
 
 
 def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) -> Report:
-    import pandas as pd
-
     rows, spans, samples, measured = [], [], [], {}
     for count in found[0]["samples"]:
         by = [one["samples"][count] for one in found]

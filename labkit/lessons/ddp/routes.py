@@ -14,6 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
 
 from labkit import torch_compat
 from labkit.lessons.ddp.kinds import ROUTES, Route
@@ -133,8 +139,6 @@ def _ours() -> tuple[int, int]:
 
 
 def _ddp(route: Route, sizes: Sizes, compiler: Any, cap_mb: float, captured: Any) -> Trainer:
-    from torch.nn.parallel import DistributedDataParallel
-
     closing = ExitStack()
     mode = route.mode or "no_optimization"
     closing.enter_context(torch_compat.ddp_mode(mode))
@@ -151,9 +155,6 @@ def _ddp(route: Route, sizes: Sizes, compiler: Any, cap_mb: float, captured: Any
 
 
 def _fsdp(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     model: Any = _model(sizes)
     mesh = init_device_mesh(torch.device(here().device).type, (dist.get_world_size(),))
     for block in model.blocks:
@@ -169,8 +170,6 @@ def _fsdp(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
 
 
 def _full(name: str, tensor: Any) -> Tensor:
-    from torch.distributed.tensor import DTensor
-
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -189,8 +188,6 @@ def gathered(model: nn.Module) -> nn.Module:
 
     Raises ValueError for a weight whose rows do not split evenly.
     """
-    from torch.nn.utils import parametrize
-
     rank, ranks = _ours()
     for name, module in list(model.named_modules()):
         for own, parameter in list(module.named_parameters(recurse=False)):
@@ -260,9 +257,6 @@ def _split(
 
 
 def _dtensor(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
     model: Any = _model(sizes)
     mesh = init_device_mesh(torch.device(here().device).type, (dist.get_world_size(),))
     for block in model.blocks:
@@ -273,8 +267,6 @@ def _dtensor(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
 
 def _mesh(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     """Two axes: the batch divided along one, layers along the other; needs an even number of ranks, 4 and more."""
-    from torch.distributed.device_mesh import init_device_mesh
-
     ranks = dist.get_world_size()
     mesh = init_device_mesh(
         torch.device(here().device).type, (ranks // 2, 2), mesh_dim_names=("data", "tensor")

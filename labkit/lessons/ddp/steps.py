@@ -7,13 +7,23 @@ from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch.distributed as dist
+
+from labkit import torch_compat
+from labkit.graphs import merge
+from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ROUTES
+from labkit.lessons.ddp.model import Sizes
+from labkit.lessons.ddp.routes import build
+from labkit.lessons.shared.harness import quiet_stderr, settled
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
-from labkit.timing import check_rounds, compare, slowest
+from labkit.timing import check_rounds, compare, interleave, slowest
+from labkit.trace.events import collective_op
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,8 +104,6 @@ def _run(
     talk: bool,
     timeout: float | None,
 ) -> Report:
-    from labkit.lessons.ddp.model import Sizes
-
     if not variants:
         raise ValueError("nothing to run: give at least one route or size")
     for name, cap in variants.values():
@@ -127,8 +135,6 @@ def _run(
 
 def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
     """The recorded step of every route as a timeline, of all ranks or of one."""
-    import pandas as pd
-
     spans = report.tables["spans"]
     found = {}
     for name in dict.fromkeys(spans["route"]):
@@ -144,14 +150,7 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
 def _measure(
     variants: dict[str, tuple[str, float]], images: Any, labels: Any, sizes: Any, rounds: int, talk: bool
 ) -> dict[str, Any]:
-    import torch.distributed as dist
-
-    from labkit import torch_compat
     from labkit.graphs import record
-    from labkit.graphs.capture import Capture
-    from labkit.lessons.ddp.routes import build
-    from labkit.lessons.shared.harness import quiet_stderr, settled
-    from labkit.timing import interleave
 
     images, labels = data.on_device(images, labels)
     found: dict[str, Any] = {"graphs": {}, "records": {}, "breaks": {}, "samples": {}}
@@ -197,10 +196,6 @@ def _measure(
 
 
 def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
-    import pandas as pd
-
-    from labkit.graphs import merge
-
     routes, collectives, spans = [], [], []
     for variant in found[0]["records"]:
         record = merge([one["records"][variant] for one in found])
@@ -262,8 +257,6 @@ def _middle(events: pd.DataFrame) -> int:
 
 def _placed(events: pd.DataFrame, step: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The collectives of a step, and its bars: phases and waits on the main thread, transfers on gloo's own."""
-    from labkit.trace.events import collective_op
-
     zero = events[(events["kind"] == "forward") & (events["forward"] == step)]["start_us"].min()
     rows, bars = [], []
     for rank, mine in events.groupby("rank"):

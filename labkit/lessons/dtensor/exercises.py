@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.lessons.dtensor.placements import PLACED
-from labkit.ranks import Ranks
+import torch
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+
+from labkit.lessons.dtensor.placements import PLACED, heard, place, short
+from labkit.lessons.shared.grid import ring_bytes
+from labkit.ranks import Ranks, here
 from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import on_collective
 
 __all__ = ["BYTES", "PLACEMENT", "REDUNDANT"]
 
@@ -51,10 +57,6 @@ def _why_not(x: str, w: str, said: str | None, real: str | None) -> str:
 
 
 def _products(attempt: Attempt) -> list[dict[str, Any]]:
-    import torch
-
-    from labkit.lessons.dtensor.placements import heard, place, short
-
     mesh = _mesh()
     x, w = (torch.arange(16.0).view(4, 4) + i for i in (0, 3))
     rows = []
@@ -96,11 +98,6 @@ def judge_redundant(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) 
 
 
 def _lean(attempt: Attempt) -> dict[str, Any]:
-    import torch
-    import torch.nn.functional as F
-
-    from labkit.lessons.dtensor.placements import heard, place, short
-
     mesh = _mesh()
     x, up, down = _matrices()
     y, names, _ = heard(
@@ -115,8 +112,6 @@ def _lean(attempt: Attempt) -> dict[str, Any]:
 
 def judge_bytes(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """A gated MLP, tokens and weights split at rest: at most the bytes of one gather and one scatter of its tokens."""
-    from labkit.lessons.shared.grid import ring_bytes
-
     size = len(ranks)
     tokens = TOKENS * DIM * 4
     target = ring_bytes("all_gather", size, tokens // size) + ring_bytes("reduce_scatter", size, tokens)
@@ -156,12 +151,6 @@ def _plain(name: str) -> str:
 
 
 def _thrifty(attempt: Attempt) -> dict[str, Any]:
-    import torch
-    import torch.nn.functional as F
-
-    from labkit.lessons.dtensor.placements import place, short
-    from labkit.torch_compat import on_collective
-
     mesh, sent = _mesh(), []
     x, up, down = _matrices()
     gate = up.flip(0)
@@ -177,10 +166,6 @@ def _thrifty(attempt: Attempt) -> dict[str, Any]:
 
 
 def _matrices() -> tuple[Any, Any, Any]:
-    import torch
-
-    from labkit.ranks import here
-
     seed = torch.Generator().manual_seed(0)
     shapes = ((TOKENS, DIM), (DIM, HIDDEN), (HIDDEN, DIM))
     x, up, down = (torch.randn(*shape, generator=seed).to(here().device) for shape in shapes)
@@ -188,11 +173,6 @@ def _matrices() -> tuple[Any, Any, Any]:
 
 
 def _mesh() -> Any:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from labkit.ranks import here
-
     return init_device_mesh(torch.device(here().device).type, (here().world_size,))
 
 

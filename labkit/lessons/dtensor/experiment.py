@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.dtensor import on_ranks as routes_ranks
+from labkit.lessons.dtensor.routes import ROUTES
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
@@ -92,8 +95,6 @@ def _report(
     label: str,
     settings: dict[str, Any],
 ) -> Report:
-    import pandas as pd
-
     samples = pd.DataFrame(
         [
             (evidence, *case, way, rank, number, seconds)
@@ -158,10 +159,6 @@ def _who(verdict: Verdict) -> dict[str, str]:
 def _summary(
     samples: pd.DataFrame, counts: pd.DataFrame, graphs: pd.DataFrame, alone: dict[str, Any]
 ) -> pd.DataFrame:
-    import pandas as pd
-
-    from labkit.lessons.dtensor.routes import ROUTES
-
     worst = samples.groupby(["evidence", "kind", "size", "way", "round"], sort=False)["seconds"].max()
     median = worst.groupby(["evidence", "kind", "size", "way"], sort=False).median() * 1e3
     eager = {(row["kind"], row["size"], row["route"]): row for row in alone["eager"]}
@@ -196,8 +193,6 @@ def _spent(rows: pd.DataFrame) -> pd.DataFrame:
     that, for tensors that are still to arrive; `dispatch` what a DTensor route takes beyond both. Where noise makes a
     part negative, it stays so.
     """
-    import pandas as pd
-
     median = rows.groupby(["kind", "size", "route"], sort=False).median(numeric_only=True) * 1e3
     found = []
     for (kind, size, route), row in median.iterrows():

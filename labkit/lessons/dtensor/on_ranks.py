@@ -7,6 +7,20 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from labkit import torch_compat
+from labkit.graphs import record
+from labkit.lessons.dtensor import routes
+from labkit.lessons.shared.tensor_parallel import Config
+from labkit.lessons.shared.variants import with_own_code
+from labkit.ranks import here
+from labkit.timing import interleave
+from labkit.torch_compat import around_dtensor, dtensor_cache, forget_dtensor_rules, funcol, on_collective
+
 Case = tuple[str, str, int, int, int]  # kind, size, dim, tokens, layers
 CALLS = 40  # calls a sample of one part: a call takes microseconds
 PART_ROUNDS = 12
@@ -14,14 +28,6 @@ PART_ROUNDS = 12
 
 def measure(cases: list[Case], rounds: int, talk: bool = False) -> dict[str, Any]:
     """On every rank: errors and counts of each route and mode, and samples in seconds."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.lessons.dtensor import routes
-    from labkit.ranks import here
-    from labkit.timing import interleave
-
     me, mesh = here(), _mesh()
     found: dict[str, Any] = {"samples": {}, "counts": {}}
     with torch.no_grad():
@@ -59,12 +65,6 @@ def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
     Compiled routes are looked at and timed for the first case of each kind only: what a compile takes, it takes here
     again, and the graphs of other sizes differ in their sizes.
     """
-    import torch
-
-    from labkit.lessons.dtensor import routes
-    from labkit.timing import interleave
-    from labkit.torch_compat import dtensor_cache, forget_dtensor_rules
-
     mesh, kinds = _mesh(), set()
     found: dict[str, Any] = {"samples": {}, "eager": [], "graphs": [], "spent": []}
     with torch.no_grad():
@@ -99,10 +99,6 @@ def heard(forward: Callable[..., Any], *args: Any) -> dict[str, int]:
 
     Operations are told by DTensor's own count of rules found; wraps are calls of from_local.
     """
-    from torch.distributed.tensor import DTensor
-
-    from labkit.torch_compat import dtensor_cache, on_collective
-
     sizes: list[int] = []
     wraps, plain, before = [0], DTensor.from_local, sum(dtensor_cache())
 
@@ -122,8 +118,6 @@ def spent(forward: Callable[..., Any], x: Any) -> dict[str, float]:
 
     `rest` is what remains: the operations themselves, with what DTensor does around each of them.
     """
-    from labkit.torch_compat import around_dtensor
-
     taken = {"sums": 0.0, "redistribute": 0.0, "wrap": 0.0, "rest": 0.0}
     open_now = ["rest"]
     last = [0.0]
@@ -143,18 +137,11 @@ def spent(forward: Callable[..., Any], x: Any) -> dict[str, float]:
 
 
 def _mesh() -> Any:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from labkit.ranks import here
-
     me = here()
     return init_device_mesh(torch.device(me.device).type, (me.world_size,), mesh_dim_names=("tp",))
 
 
 def _config(case: Case) -> Any:
-    from labkit.lessons.shared.tensor_parallel import Config
-
     _, _, dim, tokens, layers = case
     return Config(dim=dim, heads=4, blocks=layers, tokens=tokens)
 
@@ -162,11 +149,6 @@ def _config(case: Case) -> Any:
 def _ways(
     config: Any, kind: str, mesh: Any, letters: str, compiled: bool = True
 ) -> dict[str, Callable[..., Any]]:
-    import torch
-
-    from labkit.lessons.dtensor import routes
-    from labkit.lessons.shared.variants import with_own_code
-
     ways: dict[str, Callable[..., Any]] = {}
     for mode in ("eager", "compiled") if compiled else ("eager",):
         for route in letters:
@@ -180,8 +162,6 @@ def _settled(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
     def call() -> Any:
         y = forward(x)
         if y.is_cuda:
-            import torch
-
             torch.cuda.synchronize()
         else:
             y[
@@ -194,12 +174,6 @@ def _settled(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
 
 def _graph(config: Any, kind: str, mesh: Any, route: str, x: Any) -> dict[str, Any]:
     """What a route's graph holds after AOTAutograd: one row, with the collectives by name and bytes into them."""
-    import torch
-
-    from labkit import torch_compat
-    from labkit.lessons.dtensor import routes
-    from labkit.lessons.shared.variants import with_own_code
-
     graphs: list[Any] = []
     model = with_own_code(routes.build(route, config, kind, mesh))
     backend = torch_compat.aot_backend(graphs, [])
@@ -223,13 +197,6 @@ def _graph(config: Any, kind: str, mesh: Any, route: str, x: Any) -> dict[str, A
 
 def _parts(mesh: Any) -> list[tuple[str, int, float]]:
     """What one small addition costs as it is and as a DTensor, and what wrapping and redistributing cost: seconds."""
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.tensor import DTensor, Partial, Replicate
-
-    from labkit.timing import interleave
-    from labkit.torch_compat import forget_dtensor_rules, funcol
-
     x = torch.zeros(4, 64)
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
     summand = DTensor.from_local(x, mesh, [Partial()], run_check=False)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
+
 from labkit.experiments.registry import EXPERIMENTS
-from labkit.ranks import Ranks
+from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
+from labkit.torch_compat import on_collective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,11 +51,6 @@ def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0, talk: boo
 
 
 def _measure(side: int, talk: bool) -> dict[str, Any]:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from labkit.ranks import here
-
     me = here()
     # gloo has no all-to-all, and torch says so once: Shard(0) to Shard(1) is then an all-gather and a cut
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
@@ -67,8 +69,6 @@ def place(x: Any, mesh: Any, placed: str) -> Any:
 
     Raises ValueError for another placement.
     """
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-
     rank, size = mesh.get_local_rank(), mesh.size()
     if placed == "R":
         return DTensor.from_local(x.clone(), mesh, [Replicate()], run_check=False)
@@ -83,8 +83,6 @@ def place(x: Any, mesh: Any, placed: str) -> Any:
 
 def placement(placed: str) -> Any:
     """The torch placement of one of PLACED."""
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
     return {"R": Replicate(), "P": Partial(), "S(0)": Shard(0), "S(1)": Shard(1)}[placed]
 
 
@@ -96,10 +94,6 @@ def short(placements: Any) -> str:
 
 def heard(action: Any) -> tuple[Any, list[str], int]:
     """An action's result, the collectives that CommDebugMode counts, and the bytes that went into them here."""
-    from torch.distributed.tensor.debug import CommDebugMode
-
-    from labkit.torch_compat import on_collective
-
     sizes: list[int] = []
     with CommDebugMode() as counted, on_collective(lambda _, nbytes: sizes.append(nbytes)):
         result = action()
@@ -108,8 +102,6 @@ def heard(action: Any) -> tuple[Any, list[str], int]:
 
 
 def _move(x: Any, mesh: Any, start: str, end: str) -> dict[str, Any]:
-    import torch
-
     leaf = place(x, mesh, start).requires_grad_()
     found: dict[str, Any] = {"start": start, "end": end, "before": leaf.to_local().tolist()}
     try:
@@ -142,8 +134,6 @@ def _move(x: Any, mesh: Any, start: str, end: str) -> dict[str, Any]:
 
 def _product(x: Any, w: Any, mesh: Any, a: str, b: str) -> dict[str, Any]:
     """One product with its backward pass; the loss is the sum of the squares of the whole result."""
-    import torch
-
     left, right = place(x, mesh, a).requires_grad_(), place(w, mesh, b).requires_grad_()
     found: dict[str, Any] = {"x": a, "w": b}
     y, found["forward"], found["bytes"] = heard(lambda: left @ right)
@@ -176,8 +166,6 @@ def said(names: list[str]) -> str:
 
 
 def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
-    import pandas as pd
-
     first = found[0]
     moves, products = [], []
     for i, move in enumerate(first["moves"]):

@@ -8,10 +8,15 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.graphs import record
 from labkit.lessons.functional.programs import UNWAITED, Program, choose, programs
 from labkit.lessons.shared.variants import own
-from labkit.ranks import Ranks
+from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 
 if TYPE_CHECKING:
@@ -66,11 +71,6 @@ def run(
 
 
 def _measure(names: Sequence[str], compiler: str, talk: bool) -> list[dict[str, Any]]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.ranks import here
-
     me = here()
     x = torch.arange(2.0 * me.world_size, device=me.device) + 10 * me.rank
     rows = []
@@ -85,10 +85,6 @@ def _measure(names: Sequence[str], compiler: str, talk: bool) -> list[dict[str, 
 
 
 def _look_at(program: Program, x: Any, compiler: str) -> dict[str, Any]:
-    import torch
-
-    from labkit.graphs import record
-
     row: dict[str, Any] = {"collective": program.collective, "form": program.form}
     call = _late if program.form == UNWAITED else _once
     row["eager"], row["error"] = _attempt(call, program.body, x)
@@ -137,8 +133,6 @@ def _once(program: Callable[[Any], Any], x: Any) -> Any:
 
 def _late(program: Callable[[Any], Any], x: Any) -> Any:
     """All ranks but 0 come late, so what rank 0 reads at once cannot be the result; then everyone lets it arrive."""
-    import torch.distributed as dist
-
     dist.barrier()
     if dist.get_rank():
         time.sleep(LATE)
@@ -149,8 +143,6 @@ def _late(program: Callable[[Any], Any], x: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    import torch
-
     if isinstance(value, torch.Tensor):
         return value.tolist()
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
@@ -160,8 +152,6 @@ def _plain(value: Any) -> Any:
 
 
 def _report(found: PerRank[list[dict[str, Any]]], label: str, settings: dict[str, Any]) -> Report:
-    import pandas as pd
-
     each = pd.concat(
         [pd.DataFrame(rows).assign(rank=rank) for rank, rows in found.items()], ignore_index=True
     )

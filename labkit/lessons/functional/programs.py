@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit.lessons.shared.variants import own
+from labkit.torch_compat import funcol
 
 __all__ = ["COLLECTIVES", "FORMS", "Program", "choose", "programs"]
 
@@ -66,8 +70,6 @@ def _all() -> Iterator[Program]:
 
 
 def _unwaited(x):
-    import torch.distributed as dist
-
     y = x * 1
     dist.all_reduce(y, async_op=True)
     for _ in range(32):  # what is compiled after the break takes longer than the collective
@@ -77,7 +79,6 @@ def _unwaited(x):
 
 def _classic() -> dict[str, Callable[[bool], Callable[[Any], Any]]]:
     """For each collective a function of `async_op` that gives its program."""
-    import torch.distributed as dist
 
     def writing(call: Callable[..., Any], *rest: Any) -> Callable[[bool], Callable[[Any], Any]]:
         """For a collective that changes the one tensor that it is given."""
@@ -192,17 +193,11 @@ def _classic() -> dict[str, Callable[[bool], Callable[[Any], Any]]]:
 
 
 def _joined(out: Any) -> Any:
-    import torch
-
     return torch.cat(out) if isinstance(out, list) else out + 0
 
 
 def _functional() -> dict[str, Callable[[Any], Any]]:
     """The functional forms that torch has."""
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
-
     world = dist.group.WORLD
 
     def reducing(name: str) -> Callable[[Any], Any]:

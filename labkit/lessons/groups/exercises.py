@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import torch
+import torch.distributed as dist
+
+from labkit.graphs import record
 from labkit.ranks import Ranks
 from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import default_store
 
 __all__ = ["AXIS", "BARRIER"]
 
@@ -84,13 +90,6 @@ class _Asked:
 
 
 def _barriers(attempt: Attempt) -> dict[str, Any]:
-    import datetime
-
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.torch_compat import default_store
-
     me, size = dist.get_rank(), dist.get_world_size()
     names = [f"exercise {time.time()}"]
     dist.broadcast_object_list(names, 0)  # keys of its own for every check
@@ -179,8 +178,6 @@ class _Group:
 
 def _rehearse(attempt: Attempt, shape: tuple[int, int], axis: int) -> list[dict[str, Any]]:
     """What the attempt would do on every rank of a world of that size: nothing is made, so nothing can hang."""
-    import torch.distributed as dist
-
     size, found = shape[0] * shape[1], []
     for rank in range(size):
         calls: list[list[int]] = []
@@ -203,9 +200,6 @@ def _rehearse(attempt: Attempt, shape: tuple[int, int], axis: int) -> list[dict[
 
 
 def _sum_along(attempt: Attempt, axis: int) -> float:
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(x, group=attempt((2, 2), axis))
     return x.item()

@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labkit.ranks import Ranks
+import pandas as pd
+import torch.distributed as dist
+
+from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 
 if TYPE_CHECKING:
@@ -98,8 +101,6 @@ _control: Any = None
 
 def _serve_control(port: int) -> None:
     """A store beside the one that is watched: who is ready, who has ended, and when it is over."""
-    import torch.distributed as dist
-
     global _control
     _control = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
 
@@ -112,10 +113,6 @@ def _attend(
     env: dict[str, str],
     talk: bool,
 ) -> dict[str, Any]:
-    import torch.distributed as dist
-
-    from labkit.ranks import here
-
     me = here().rank
     dist.destroy_process_group()
     os.environ.update(env)
@@ -191,8 +188,6 @@ def _watch(control: Any, count: int, port: int, patience: float, talk: bool) -> 
 
 def _client(port: int) -> Any:
     """A client of the watched store, or None while nobody serves it. One that waits for no workers, and is none."""
-    import torch.distributed as dist
-
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -217,8 +212,6 @@ def _look(store: Any, seen: dict[str, bytes], begin: float) -> list[tuple[float,
 
 
 def _report(found: PerRank[dict[str, Any]], arrivals: Sequence[Arrival], settings: dict[str, Any]) -> Report:
-    import pandas as pd
-
     processes = [
         (i, one.rank, one.world_size, *(found[i][k] for k in ("came", "ended", "outcome", "said", "value")))
         for i, one in enumerate(arrivals)

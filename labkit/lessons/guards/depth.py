@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit import torch_compat
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.guards.experiment import COMPILERS
@@ -14,6 +22,7 @@ from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, bootstrap_interval, by_slowest, check_rounds, compare, median_interval
+from labkit.torch_compat import funcol
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,11 +106,6 @@ def run(
 
 def model(depth: int) -> Any:
     """A stack of small blocks (norm, two products, an all-reduce, a residual), seeded, the same on every rank."""
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-
-    from labkit.torch_compat import funcol
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -132,13 +136,6 @@ _warm: set[str] = set()  # compilers that this process has used
 
 def _measure(depth: int, i: int, compiler: str, forms: tuple[str, ...]) -> list[dict[str, Any]]:
     """A row for each form: seconds of the first call, compiled from nothing, graphs, blocks traced, error."""
-    import time
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-
     backend = torch_compat.compile_backend(compiler)
     x = torch.linspace(-1, 1, 4 * WIDTH).reshape(4, WIDTH)
     rows = []
@@ -195,8 +192,6 @@ def bodies(graph: Any) -> int:
 
 
 def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
-    import pandas as pd
-
     samples = pd.DataFrame(rows)  # in the order in which they were taken, which each round draws anew
     places = samples["form"].map(FORMS.index)
     samples = samples.assign(place=places).sort_values(["depth", "place", "round", "rank"], ignore_index=True)
@@ -244,9 +239,6 @@ def fit(first: pd.DataFrame) -> pd.DataFrame:
     >>> float(line["first_s"].round(6)), float(line["per_block_s"].round(6))
     (0.5, 0.25)
     """
-    import numpy as np
-    import pandas as pd
-
     found = []
     for form, rows in first.groupby("form", sort=False):
         slopes, starts, powers = _in_each_round(rows)
@@ -289,9 +281,6 @@ def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:
     >>> found[["a", "b", "outcome"]].to_dict("split")["data"][0], round(float(found["difference_s"][0]), 6)
     (['block by block', 'whole', 'less'], -0.25)
     """
-    import numpy as np
-    import pandas as pd
-
     slopes = {form: _in_each_round(rows)[0] for form, rows in first.groupby("form", sort=False)}
     found = []
     for a, b in PAIRS:
@@ -306,8 +295,6 @@ def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:
 
 def _in_each_round(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
     """For each round: seconds a block, seconds at no block, and the exponent over the deeper half."""
-    import numpy as np
-
     table = rows.pivot(index="depth", columns="round", values="seconds").sort_index()
     depths = table.index.to_numpy(float)
     upper = slice(min(len(depths) // 2, len(depths) - 2), None)

@@ -8,9 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch
+
+from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.sweep import Sweep
-from labkit.ranks import Ranks
+from labkit.lessons.shared.variants import own
+from labkit.ranks import Ranks, here
 from labkit.report import Report, provenance
 
 if TYPE_CHECKING:
@@ -99,8 +104,6 @@ def run(
 
 def attention_like(x: Any, w: Any) -> Any:
     """A norm, a product, a GELU, a softmax and a scale: what a block does with its numbers, without the collectives."""
-    import torch
-
     h = torch.nn.functional.layer_norm(x, (x.shape[-1],))
     h = torch.nn.functional.gelu(h @ w) * 0.3 + x
     h = torch.softmax(h, -1) * h
@@ -111,12 +114,6 @@ def attention_like(x: Any, w: Any) -> Any:
 
 
 def _compare(program: Callable[..., Any], dtype: str, stage: str, seeds: int) -> list[dict[str, Any]]:
-    import torch
-
-    from labkit import torch_compat
-    from labkit.lessons.shared.variants import own
-    from labkit.ranks import here
-
     me, kind = here(), getattr(torch, dtype)
     rows = []
     torch_compat.dynamo_reset()
@@ -187,8 +184,6 @@ def since(row: dict[str, Any]) -> str:
 
 
 def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, label: str) -> Report:
-    import pandas as pd
-
     samples = pd.DataFrame(rows)
     samples["ratio"] = samples["error"] / samples["eager_error"]
     by = samples.groupby(["dtype", "stage"], sort=False)

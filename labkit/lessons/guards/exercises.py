@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit import torch_compat
+from labkit.graphs.watch import watch
 from labkit.lessons.guards.drift import STAGES
+from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
@@ -46,13 +52,6 @@ def judge_counter(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
 
 
 def _count(attempt: Attempt) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-    from labkit.graphs.watch import watch
-    from labkit.lessons.shared.variants import with_own_code
-
     module = attempt()
     if not isinstance(module, torch.nn.Module):
         return {"kind": type(module).__name__}
@@ -137,8 +136,6 @@ def judge_bisect(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 
 
 def _bisect(attempt: Attempt) -> list[Any]:
-    import torch
-
     answers = []
     for _, numbers, _, _ in CASES:
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.guards import on_ranks as guard_ranks
@@ -184,8 +186,6 @@ def _cost_rows(taken: PerRank[dict[str, Any]], compiler: str) -> list[dict[str, 
 
 
 def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
-    import pandas as pd
-
     steps = pd.DataFrame([r for r in rows if r["kind"] == "walk"]).drop(columns="kind")
     cost = pd.DataFrame(
         [r for r in rows if r["kind"] == "cost"],
@@ -212,8 +212,6 @@ def freeze(steps: pd.DataFrame) -> pd.DataFrame:
     'freeze': the layer gave up, or each value that was new compiled. 'freeze or warm up': more than one further
     compile. 'warm up twice': one. 'free': none. A claim of these values only: another layer may read other things.
     """
-    import pandas as pd
-
     found = []
     mine = steps[steps["policy"] == "default"]
     for name, rows in mine.groupby("dimension", sort=False):

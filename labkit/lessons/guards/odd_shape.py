@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
+
+import pandas as pd
+import torch
+import torch.distributed as dist
 
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.shared.harness import quiet_stderr
+from labkit.lessons.symmetry.experiment import judge
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
+from labkit.torch_compat import (
+    compiler_collectives_on_cpu,
+    compiling_together,
+    dynamo_reset,
+    funcol,
+    symbolic,
+)
 
 ABOUT = EXPERIMENTS["odd_shape"]
 SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
@@ -62,8 +77,6 @@ def run(
     [['no rank', 'right'], ['from the first call', 'right'], ['from the second call', 'error'],
      ['from the second call, default timeout', 'right']]
     """
-    import pandas as pd
-
     for name in help:
         if name not in HELP:
             raise ValueError(f"unknown help {name!r}: there is {', '.join(HELP)}")
@@ -99,8 +112,6 @@ def run(
 
 
 def _attempt(ranks: Ranks, when: str, name: str, arranged: dict[str, Any]) -> dict[str, Any]:
-    from labkit.lessons.symmetry.experiment import judge
-
     began = time.perf_counter()
     row: dict[str, Any] = {"outcome": "right", "graphs by rank": "-", "dynamic by rank": "-", "said": ""}
     try:
@@ -118,21 +129,6 @@ def _attempt(ranks: Ranks, when: str, name: str, arranged: dict[str, Any]) -> di
 
 def _play(when: str, name: str, sleep_s: float, timeout_s: float | None) -> dict[str, Any]:
     """On a rank: the calls, and what was compiled for them."""
-    from contextlib import nullcontext
-    from datetime import timedelta
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.harness import quiet_stderr
-    from labkit.torch_compat import (
-        compiler_collectives_on_cpu,
-        compiling_together,
-        dynamo_reset,
-        funcol,
-        symbolic,
-    )
-
     dynamo_reset()
     group = dist.new_group(
         timeout=timedelta(seconds=timeout_s) if timeout_s else None

@@ -6,8 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit import torch_compat
+from labkit.graphs.names import Names
+from labkit.graphs.reasons import clean
+from labkit.graphs.watch import watch
 from labkit.lessons.shared.dimensions import BATCH, LENGTH, POLICIES, Call, Dimension, Layer, _input
+from labkit.lessons.shared.variants import with_own_code
+from labkit.timing import interleave
 
 __all__ = ["COMPILED", "DYNAMIC", "ERROR", "FIRST", "GAVE_UP", "REUSED", "costs", "walk"]
 
@@ -23,11 +31,7 @@ def walk(layer: Layer, dimension: Dimension, policy: str, compiler: str) -> list
     symbol in the place of a value, and `gave up` where no compiled code ran. `seconds` is the call's
     time, compile included; `right` compares the output with the layer's own in eager.
     """
-    import torch
-
-    from labkit.graphs.names import Names
     from labkit.graphs.reasons import limit, recompile
-    from labkit.graphs.watch import watch
 
     torch_compat.dynamo_reset()
     module, made = layer(), []
@@ -95,8 +99,6 @@ def _state(entered: bool, before: Sequence[bool], new: Sequence[bool]) -> str:
 
 
 def _make(module: Callable[..., Any], call: Call) -> Any:
-    import torch
-
     with (call.context or torch.no_grad)():
         return (
             module(call.x, call.times, call.gain, call.centre, call.kind) + 0
@@ -104,14 +106,10 @@ def _make(module: Callable[..., Any], call: Call) -> Any:
 
 
 def _right(y: Any, expected: Any) -> bool:
-    import torch
-
     return bool(torch.allclose(y.detach().float(), expected.detach().float(), rtol=2e-2, atol=2e-2))
 
 
 def _said(failure: Exception) -> str:
-    from labkit.graphs.reasons import clean
-
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     return clean(f"{type(failure).__name__}: {lines[0] if lines else ''}")[:300]
 
@@ -124,11 +122,6 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
     allows; and given up. These are compiled without Inductor, so that what they take beyond eager is Dynamo's own:
     look-up, guards, entry.
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit.timing import interleave
-
     short, long = _input(BATCH, LENGTH), _input(BATCH, LENGTH + 8)
     found: dict[str, list[float]] = {"first call": [], "goes dynamic": []}
     with torch.no_grad():
@@ -179,12 +172,8 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
 
 def _three(layer: Layer) -> Any:
     """Three layers compiled without Inductor, each with code, and so with versions, of its own."""
-    import torch
-
     return tuple(torch.compile(_own(layer()), backend="eager") for _ in range(3))
 
 
 def _own(module: Any) -> Any:
-    from labkit.lessons.shared.variants import with_own_code
-
     return with_own_code(module)

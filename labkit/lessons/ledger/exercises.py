@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 from labkit.ranks import Ranks
+from labkit.study.checks import Result
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["EXERCISE"]
@@ -83,10 +85,6 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _judged(attempt: Attempt, records: list[Seen]) -> list[tuple[str, str]]:
-    from copy import deepcopy
-
-    from labkit.study.checks import Result
-
     found = []
     for seen in records:
         try:

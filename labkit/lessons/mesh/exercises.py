@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.lessons.mesh.program import Used
 from labkit.ranks import Ranks
 from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -55,11 +59,6 @@ def _why(values: Sequence[Any], mesh: Sequence[int], right: float) -> str:
 
 def _call(attempt: Attempt, ranks: tuple[int, ...]) -> dict[str, Any]:
     """On a rank: the attempt's value, and how many collectives of the mesh it called."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.mesh.program import Used
-
     me = dist.get_rank()
     mesh = dist.new_group(list(ranks), group_desc="mesh")
     used = Used()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from labkit.contract import Plan
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
+from labkit.graphs import merge
 from labkit.lessons.mesh import program as mesh_program
 from labkit.lessons.mesh.program import AGAIN, EVERY, ONCE, OUTSIDE
+from labkit.lessons.shared.tensor_parallel import Config
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
@@ -57,8 +62,6 @@ def run(
     >>> report.frame[["rank", "role", "graphs", "mesh"]].to_dict("split")["data"]
     [[0, 'driver', 0, 0], [1, 'mesh', 2, 24], [2, 'mesh', 2, 24]]
     """
-    from labkit.lessons.shared.tensor_parallel import Config
-
     check(ranks)
     if rounds:
         check_rounds(rounds)
@@ -93,8 +96,6 @@ def check(ranks: Ranks) -> None:
 
 
 def _with_input(plan: Plan, config: Any) -> Plan:
-    from dataclasses import replace
-
     if "tokens" not in plan.phases:
         return plan
     return replace(plan, tensors={"x": f"(1, {plan.phases['tokens']}, {config.dim}) float32"})
@@ -107,10 +108,6 @@ def _report(
     label: str,
     settings: dict[str, Any],
 ) -> Report:
-    import pandas as pd
-
-    from labkit.graphs import merge
-
     record = merge(found["record"] for found in served)
     groups = pd.DataFrame(
         [{"rank": rank, **row} for rank, found in served.items() for row in found["groups"]],
@@ -139,8 +136,6 @@ def _report(
 
 
 def _counts(served: PerRank[dict[str, Any]], record: Any, groups: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     regions = record.events[record.events["kind"] == "region"].groupby("rank").size()
     for rank, found in served.items():
@@ -157,8 +152,6 @@ def _counts(served: PerRank[dict[str, Any]], record: Any, groups: pd.DataFrame) 
 
 def _health(served: PerRank[dict[str, Any]]) -> pd.DataFrame:
     """What a comparison of compile health says within the mesh and within the world, once for each that differs."""
-    import pandas as pd
-
     size = len(list(served))
     rows = []
     for within, members in (("mesh", range(1, size)), ("world", range(size))):
@@ -168,8 +161,6 @@ def _health(served: PerRank[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _samples(timed: PerRank[dict[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for rank, found in timed.items():
         for name, seconds in found["samples"].items():

@@ -11,8 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit import contract, places
 from labkit.contract import Domain, Exchange, Plan
+from labkit.graphs import record
+from labkit.lessons.shared import tensor_parallel
+from labkit.lessons.shared.variants import with_own_code
+from labkit.timing import interleave
+from labkit.torch_compat import flight_record
 
 __all__ = ["FORMS", "Used", "cost", "serve"]
 
@@ -29,9 +37,6 @@ def domain() -> tuple[Exchange, Domain]:
 
 def shard(config: Any, mesh: Domain, group: Any) -> Any:
     """This rank's part of the model, its all-reduces on `group`."""
-    from labkit.lessons.shared import tensor_parallel
-    from labkit.lessons.shared.variants import with_own_code
-
     place = mesh.ranks.index(mesh.rank)
     return with_own_code(
         tensor_parallel.Model(config, len(mesh.ranks), place, tensor_parallel.functional, group)
@@ -45,10 +50,6 @@ def serve(config: Any, plans: Sequence[Plan], compiler: str) -> dict[str, Any]:
     what its comparison within the mesh and within the world said, `answers` (the first element of each result) and a
     Record.
     """
-    import torch
-
-    from labkit.graphs import record
-
     world, mesh = domain()
     run = None
     if mesh.member:
@@ -77,9 +78,6 @@ def serve(config: Any, plans: Sequence[Plan], compiler: str) -> dict[str, Any]:
 
 def _lead(plan: Plan, config: Any, mesh: Domain) -> tuple[Plan, float | None]:
     """Rank 0: announce a call, give its input, and take the result from the mesh's first rank."""
-    import torch
-    import torch.distributed as dist
-
     x = _input(config, plan)
     contract.send(contract.preflight({"plan": plan.wire()}, {} if x is None else {"x": x}))
     if x is None:
@@ -91,8 +89,6 @@ def _lead(plan: Plan, config: Any, mesh: Domain) -> tuple[Plan, float | None]:
 
 def _follow(run: Callable[..., Any], mesh: Domain) -> tuple[Plan, float | None]:
     """A mesh rank: hear of a call and make what it plans."""
-    import torch.distributed as dist
-
     meta, tensors = contract.receive(0)
     plan, y = Plan.unwire(meta["plan"]), None
     with contract.executing(plan, mesh.exchange) as made, mesh.inside():
@@ -108,8 +104,6 @@ def _follow(run: Callable[..., Any], mesh: Domain) -> tuple[Plan, float | None]:
 
 
 def _input(config: Any, plan: Plan) -> Any:
-    import torch
-
     if "tokens" not in plan.phases:
         return None
     generator = torch.Generator().manual_seed(config.seed)
@@ -146,8 +140,6 @@ class Used:
             self.rows.append({"call": call, "group": group, "op": op, "calls": n})
 
     def _entries(self) -> list[dict[str, Any]]:
-        from labkit.torch_compat import flight_record
-
         return flight_record(stacks=False)
 
 
@@ -159,11 +151,6 @@ def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int, compi
     zeros to each. Its job is a sleep of so many ms a step, which takes no core from the mesh. A sample is `steps`
     steps in a row, ended by the result's way back to rank 0.
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit.timing import interleave
-
     world, mesh = domain()
     x = config.sample()
     zeros: list[Any] = []
@@ -202,8 +189,6 @@ def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int, compi
                 dist.recv(y, mesh.ranks[0])
             return y
 
-        from labkit.lessons.shared import tensor_parallel
-
         right = tensor_parallel.full(config)(x)
         errors = {form: float((sample(form, 0.0) - right).abs().max()) for form in FORMS}
         variants = {
@@ -221,8 +206,6 @@ def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int, compi
 
 def _shapes(config: Any, mesh: Domain, x: Any) -> list[list[int]]:
     """The shapes that the mesh reduces in one step, in their order."""
-    from labkit.lessons.shared import tensor_parallel
-
     seen: list[list[int]] = []
 
     def noted(part: Any, group: Any = None) -> Any:

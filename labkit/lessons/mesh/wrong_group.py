@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+
+from labkit import places
 from labkit.contract import Domain, Exchange
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.mesh.experiment import RANKS, check
+from labkit.lessons.shared.harness import quiet_stderr
 from labkit.lessons.symmetry.experiment import judge
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
+from labkit.torch_compat import dynamo_reset, funcol
 
 __all__ = ["DEFENCES", "MISTAKES", "Site", "run"]
 
@@ -42,10 +50,6 @@ class Site:
 
     def group(self, name: str = "mesh", ranks: Sequence[int] = ()) -> Any:
         """A group of ranks 1 and up, or of those given: made by `Domain.define`, or by torch alone."""
-        import torch.distributed as dist
-
-        from labkit import places
-
         members = list(ranks) or self.world.ranks[1:]
         if not self.fenced:
             return dist.new_group(members)
@@ -55,24 +59,15 @@ class Site:
 
     def code(self) -> Any:
         """The block around the mesh's code."""
-        from contextlib import nullcontext
-
         return self.mesh.inside() if self.mesh else nullcontext()
 
     def compile(self, program: Callable[..., Any]) -> Any:
         """The mesh's compiled code."""
-        import torch
-
         return torch.compile(program, backend=self.mesh.backend("eager") if self.mesh else "eager")
 
 
 def world_inside(site: Site) -> Any:
     """The mesh's compiled code reduces over the world; rank 0 waits for the result."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
-
     mesh = site.group()
     x = torch.full((2,), float(site.rank))
     if site.rank == 0:
@@ -88,11 +83,6 @@ def world_inside(site: Site) -> Any:
 
 def meets_the_plan(site: Site) -> Any:
     """The mesh's compiled code reduces over the world, while rank 0 announces its next call there."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
-
     mesh = site.group()
     x, plan = torch.full((2,), float(site.rank)), torch.full((2,), 7.0)
     if site.rank:
@@ -105,9 +95,6 @@ def meets_the_plan(site: Site) -> Any:
 
 def no_group(site: Site) -> Any:
     """A barrier at the end of the mesh's code says no group, which means the world."""
-    import torch
-    import torch.distributed as dist
-
     mesh = site.group()
     x = torch.full((2,), float(site.rank))
     if site.rank == 0:
@@ -123,9 +110,6 @@ def no_group(site: Site) -> Any:
 
 def divisor(site: Site) -> Any:
     """A mean in the mesh's code divides by the size of the world."""
-    import torch
-    import torch.distributed as dist
-
     mesh = site.group()
     x = torch.full((2,), float(site.rank))
     if site.rank == 0:
@@ -137,9 +121,6 @@ def divisor(site: Site) -> Any:
 
 def joins(site: Site) -> Any:
     """Rank 0 calls the mesh's all-reduce as well, so that it has the sum, too."""
-    import torch
-    import torch.distributed as dist
-
     mesh = site.group()
     x = torch.full((2,), float(site.rank))
     if site.rank or site.wrong:
@@ -154,10 +135,6 @@ def joins(site: Site) -> Any:
 
 def joins_compiled(site: Site) -> Any:
     """Rank 0 runs the mesh's compiled code as well."""
-    import torch
-
-    from labkit.torch_compat import funcol
-
     mesh = site.group()
     x = torch.full((2,), float(site.rank))
     if site.rank or site.wrong:
@@ -168,9 +145,6 @@ def joins_compiled(site: Site) -> Any:
 
 def half_made(site: Site) -> Any:
     """Only the mesh's own ranks make its group, and then all ranks make another one."""
-    import torch
-    import torch.distributed as dist
-
     if site.rank or not site.wrong:
         site.group()
     everyone = site.group("everyone", site.world.ranks)
@@ -181,9 +155,6 @@ def half_made(site: Site) -> Any:
 
 def wrong_root(site: Site) -> Any:
     """A broadcast in the mesh's code comes from rank 0, which is not in it."""
-    import torch
-    import torch.distributed as dist
-
     mesh = site.group()
     x = torch.full((2,), float(site.rank))
     if site.rank:
@@ -194,9 +165,6 @@ def wrong_root(site: Site) -> Any:
 
 def stays_away(site: Site) -> Any:
     """All ranks end a call with a sum over the world, outside the mesh's code; rank 0 leaves it out."""
-    import torch
-    import torch.distributed as dist
-
     mesh = site.group()
     x = torch.full((2,), float(site.rank))
     if site.rank:
@@ -239,8 +207,6 @@ def run(
     >>> dict(zip(report.frame["defence"], report.frame["outcome"]))
     {'none': 'wrong', 'collective check': 'wrong', 'domain': 'caught'}
     """
-    import pandas as pd
-
     check(ranks)
     known = {**MISTAKES, **(mistakes or {})}
     names = list(mistake) or list(known)
@@ -290,9 +256,6 @@ def _attempt(ranks: Ranks, name: str, program: Mistake, defence: str, right: lis
 
 def _play(program: Mistake, wrong: bool, fenced: bool) -> Any:
     """On a rank: the program, without torch's warnings, which nobody reads in a log of a thousand ranks."""
-    from labkit.lessons.shared.harness import quiet_stderr
-    from labkit.torch_compat import dynamo_reset
-
     dynamo_reset()
     with quiet_stderr():
         return program(Site(Exchange.connect("wrong-group", timeout=EXCHANGE_S), wrong, fenced))

@@ -12,6 +12,7 @@ from labkit.lessons.scale import on_ranks as scale_ranks
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale import worlds as tracing
 from labkit.lessons.scale.worlds import WORLDS, parse_worlds
+from labkit.lessons.shared.tensor_parallel import Config
 from labkit.lessons.trap.experiment import parse_sizes
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -65,8 +66,6 @@ def run(
     >>> report.label
     'simulated, model'
     """
-    from labkit.lessons.shared.tensor_parallel import Config
-
     check_rounds(rounds)
     config = Config(dim=dim, heads=heads, blocks=1, tokens=tokens)
     sizes = parse_worlds(worlds, config)

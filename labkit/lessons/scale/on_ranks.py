@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit.lessons.shared.grid import SETTLE_S
+from labkit.lessons.shared.tensor_parallel import full, inplace, shard
+from labkit.ranks import here
+from labkit.timing import interleave
+from labkit.trace import sockets
 
 __all__ = ["CALLS", "on_a_link", "work_alone"]
 
@@ -20,14 +27,6 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     long each of its four all_reduces took, waiting for peers included. `sent`: this rank's TCP connections before
     and after one forward. `error`: the largest difference from the unsharded block (rank 0).
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.tensor_parallel import full, inplace, shard
-    from labkit.ranks import here
-    from labkit.timing import interleave
-    from labkit.trace import sockets
-
     me = here()
     device = torch.device(me.device)
     wait = _waits(device)
@@ -90,12 +89,6 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
 def work_alone(config: Any, worlds: Sequence[int], rounds: int) -> dict[int, list[float]]:
     """On a rank that talks to nobody: seconds of its forward with the shard of each world, while its peers work too."""
-    import torch
-
-    from labkit.lessons.shared.tensor_parallel import full, inplace, shard
-    from labkit.ranks import here
-    from labkit.timing import interleave
-
     device = torch.device(here().device)
     wait = _waits(device)
     with torch.no_grad():
@@ -117,6 +110,4 @@ def work_alone(config: Any, worlds: Sequence[int], rounds: int) -> dict[int, lis
 
 def _waits(device: Any) -> Callable[[], None]:
     """What makes the device finish: nothing is left to wait for on a CPU."""
-    import torch
-
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None

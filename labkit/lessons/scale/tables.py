@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.lessons.scale.words import assumptions, notes_of, summary
 from labkit.lessons.shared.tensor_parallel.block import COLLECTIVES
 from labkit.timing import quantile, slowest
@@ -77,8 +79,6 @@ def _worked(flops: dict[int, float], work: dict[int, float], source: str) -> tup
 
 
 def _traced(traces: Sequence[dict[str, Any]]) -> dict[str, pd.DataFrame]:
-    import pandas as pd
-
     keys = ("world_size", "rank", "nodes", "digest", "flops", "weight_bytes")
     worlds = [
         {
@@ -141,8 +141,6 @@ def _slowest(seen: Any, name: str, size: int | None = None) -> tuple[float, ...]
 def _model(
     by_world: dict[int, Any], used: dict[str, Link], compute: Compute | None, algorithm: str
 ) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for name, link in used.items():
         if compute is None:
@@ -161,8 +159,6 @@ def _constants(
     used: dict[str, Link], fits: dict[Any, Fit], compute: Compute | None, worked: Fit | None
 ) -> pd.DataFrame:
     """Every constant with where it comes from and, for a fitted one, how far the fit is from what it was fitted to."""
-    import pandas as pd
-
     rows: list[dict[str, Any]] = []
 
     def add(link: str, ranks: int | None, found: Any, fit: Fit | None) -> None:
@@ -193,8 +189,6 @@ def _constants(
 
 
 def _sweep(links: dict[Any, Any], fits: dict[Any, Fit]) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for (label, world), seen in links.items():
         link = fits[label, world].found
@@ -207,8 +201,6 @@ def _sweep(links: dict[Any, Any], fits: dict[Any, Fit]) -> pd.DataFrame:
 
 
 def _work(work: dict[int, list[float]], flops: dict[int, float], fit: Fit | None) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for world, samples in work.items():
         ms = [s * 1e3 for s in samples]
@@ -222,8 +214,6 @@ def _steps(links: dict[Any, Any]) -> pd.DataFrame:
 
     Of the ranks in one all_reduce the last to come waits for nobody, so the shortest time is the collective's own.
     """
-    import pandas as pd
-
     rows = []
     for (label, world), seen in links.items():
         each = [one for _, one in seen.items()]
@@ -245,8 +235,6 @@ def _spread(samples: Sequence[float]) -> tuple[float, float, float]:
 
 def _sent(links: dict[Any, Any], by_world: dict[int, Any]) -> pd.DataFrame:
     """Bytes of one forward between ranks, counted by the kernel, beside what the trace and the ring's term say."""
-    import pandas as pd
-
     rows = []
     for (label, world), seen in links.items():
         looks = [{rank: one["sent"][when] for rank, one in seen.items()} for when in (0, 1)]
@@ -271,8 +259,6 @@ def _check(
     units: int,
 ) -> pd.DataFrame:
     """The model beside each measured step: with the constants of the curve, and with those of the same ranks."""
-    import pandas as pd
-
     rows = []
     for row in steps.to_dict("records"):
         label, world = row["link"], row["world_size"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.timing.costs import Fit, Link
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ def assumptions(
     unfitted: str = "stated",
 ) -> pd.DataFrame:
     """What the model takes for granted, and what is known here of each."""
-    import pandas as pd
-
     how = {
         "ring": "a ring, whatever the message: 2 (p - 1) steps, 2 (p - 1) / p of its bytes (Patarasuk and Yuan 2009)",
         "doubling": "recursive doubling: log2 p steps of the whole message (Thakur, Rabenseifner and Gropp 2005)",
@@ -72,8 +72,6 @@ def assumptions(
 
 def summary(made: dict[str, pd.DataFrame], used: dict[str, Link]) -> pd.DataFrame:
     """A row for each world: what was traced, what the model makes of it, and what was measured, where it was."""
-    import pandas as pd
-
     worlds = made["worlds"][made["worlds"]["rank"] == 0]
     rows = []
     for one in worlds.to_dict("records"):

@@ -15,6 +15,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.utils.flop_counter import FlopCounterMode
+
+from labkit import torch_compat
+from labkit.lessons.shared.tensor_parallel import Block
 from labkit.timing.costs import terms
 
 __all__ = ["LARGEST", "WORLDS", "parse_worlds", "trace", "trace_all"]
@@ -54,8 +60,6 @@ def trace_all(config: Any, worlds: Sequence[int]) -> list[dict[str, Any]]:
 
     The rank's own group is put aside first, and none is left behind.
     """
-    import torch.distributed as dist
-
     if dist.is_initialized():
         dist.destroy_process_group()
     pairs = [(world, 0) for world in worlds]
@@ -75,13 +79,6 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
     which the block cannot be split, and RuntimeError, before anything is touched, where a process group is
     initialised already: trace in a process of its own, as `labkit.lessons.scale.experiment` does.
     """
-    import torch
-    import torch.distributed as dist
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from labkit import torch_compat
-    from labkit.lessons.shared.tensor_parallel import Block
-
     config.check_split(world_size, rank)
     if dist.is_initialized():
         raise RuntimeError(

@@ -8,9 +8,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
+import torch
+import torch.distributed as dist
+
 from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
-from labkit.ranks import Ranks
+from labkit.graphs import record
+from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.ranks import Ranks, here
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 
@@ -77,8 +83,6 @@ def between(calls: list[str]) -> int:
 
 
 def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
-    import pandas as pd
-
     first = found[0]
     order = pd.DataFrame(
         [
@@ -135,13 +139,6 @@ def _milliseconds(node: Any, override_size: Any = None) -> float:
 
 
 def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.lessons.shared.harness import quiet_stderr, settled
-    from labkit.ranks import here
-
     me, funcol = here(), torch_compat.funcol
     group = dist.group.WORLD
     size = dist.get_world_size()

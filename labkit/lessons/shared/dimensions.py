@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
 from labkit import torch_compat
 
 __all__ = ["DIMENSIONS", "POLICIES", "Call", "Dimension", "Layer", "choose", "layer"]
@@ -48,10 +52,6 @@ class Dimension:
 
 def layer() -> Any:
     """The layer under study: a product, two Python numbers, a loop, and an all-reduce over the default group."""
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-
     funcol = torch_compat.funcol
 
     class Layer(nn.Module):
@@ -75,22 +75,16 @@ Layer = Callable[[], Any]  # makes a module that is called as `layer` does
 
 
 def _input(batch: int = BATCH, length: int = LENGTH, dtype: Any = None) -> Any:
-    import torch
-
     x = torch.linspace(-1, 1, batch * length * WIDTH).reshape(batch, length, WIDTH)
     return x if dtype is None else x.to(dtype)
 
 
 def _typed(layer: Any, name: str) -> Call:
-    import torch
-
     layer.to(getattr(torch, name))
     return Call(_input(dtype=getattr(torch, name)))
 
 
 def _strided(layer: Any, kind: str) -> Call:
-    import torch
-
     x = _input()
     if kind == "transposed":
         x = x.transpose(1, 2).contiguous().transpose(1, 2)
@@ -102,8 +96,6 @@ def _strided(layer: Any, kind: str) -> Call:
 
 
 def _needs_gradient(layer: Any, needs: bool) -> Call:
-    import torch
-
     return Call(_input().requires_grad_(needs), context=torch.enable_grad)
 
 
@@ -120,15 +112,11 @@ def _argument(name: str) -> Callable[[Any, Any], Call]:
 
 
 def _mode(layer: Any, name: str) -> Call:
-    import torch
-
     return Call(_input(), context=getattr(torch, name))
 
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from labkit.ranks import Ranks
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import costs
 from labkit.timing.costs import terms
@@ -75,40 +80,30 @@ def ring_bytes(operation: str, size: int, message: int) -> float:
 
 
 def _all_reduce(x: Any, group: Any) -> Any:
-    import torch.distributed as dist
-
     y = x.clone()
     dist.all_reduce(y, group=group)
     return y
 
 
 def _all_gather(x: Any, group: Any) -> Any:
-    import torch.distributed as dist
-
     y = x.new_empty(x.numel() * dist.get_world_size(group))
     renamed(dist, "all_gather_single", "all_gather_into_tensor")(y, x, group=group)
     return y
 
 
 def _reduce_scatter(x: Any, group: Any) -> Any:
-    import torch.distributed as dist
-
     y = x.new_empty(x.numel() // dist.get_world_size(group))
     renamed(dist, "reduce_scatter_single", "reduce_scatter_tensor")(y, x.clone(), group=group)
     return y
 
 
 def _all_to_all(x: Any, group: Any) -> Any:
-    import torch.distributed as dist
-
     y = x.new_empty(x.numel())
     dist.all_to_all_single(y, x, group=group)
     return y
 
 
 def _broadcast(x: Any, group: Any) -> Any:
-    import torch.distributed as dist
-
     y = x.clone()
     dist.broadcast(y, group=group, group_src=0)  # 0 in the group, not in the world
     return y
@@ -124,12 +119,6 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _measure(shape: tuple[int, ...], names: tuple[str, ...], elements: int) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from labkit.ranks import here
-
     me = here()
     mesh = init_device_mesh(torch.device(me.device).type, shape, mesh_dim_names=names)
     coordinate = mesh.get_coordinate() or ()
@@ -162,12 +151,8 @@ def _measure(shape: tuple[int, ...], names: tuple[str, ...], elements: int) -> d
 
 def _settle(x: Any) -> None:
     """Nobody goes on while others still talk, and what a barrier sends is over when it is counted."""
-    import torch.distributed as dist
-
     dist.barrier()
     if x.is_cuda:
-        import torch
-
         torch.cuda.synchronize()
     time.sleep(SETTLE_S)
 
@@ -176,8 +161,6 @@ def _settle(x: Any) -> None:
 
 
 def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
-    import pandas as pd
-
     grid, results, sent = [], [], []
     for rank, seen in found.items():
         for axis, group in seen["groups"].items():

@@ -9,8 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit import torch_compat
+from labkit.graphs import record
+from labkit.graphs.watch import watch
+from labkit.lessons.shared import tensor_parallel
 from labkit.lessons.shared.variants import Variant, own, with_own_code
+from labkit.ranks import here
+from labkit.timing import interleave
 
 FORWARDS = 3  # recorded forwards a variant; counts must agree between them
 
@@ -31,8 +39,6 @@ def measure(
     Inductor's cache, None for the usual one; `recorded` is whether there are Records at all. All variants are
     compiled before anything is recorded or timed, so counts and times are those of the same steady state.
     """
-    from labkit.ranks import here
-
     own = {}
     if cache is not None:
         if here().device == "cpu":
@@ -59,15 +65,6 @@ def _measure(
     talk: bool,
     recorded: bool,
 ) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.graphs.watch import watch
-    from labkit.lessons.shared import tensor_parallel
-    from labkit.ranks import here
-    from labkit.timing import interleave
-
     me = here()
     device = torch.device(me.device)
     x = config.sample(device=device)
@@ -124,14 +121,10 @@ def _measure(
 
 def settled(call: Callable[[], Any]) -> Callable[[], Any]:
     """The same call, which on a GPU also waits until the GPU is done: its time is the work's and not the launch's."""
-    from labkit.ranks import here
-
     if here().device == "cpu":
         return call
 
     def run() -> Any:
-        import torch
-
         value = call()
         torch.cuda.synchronize()
         return value
@@ -160,8 +153,6 @@ def _timed(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
 
 def _regional(build: Callable[[Variant], Any], variants: list[Variant], x: Any) -> float | None:
     """Seconds of the first call when each block is compiled instead of the whole model (topic 12: regional)."""
-    import torch.distributed as dist
-
     functional = next((v for v in variants if v.compiled and v.reduce == "functional"), None)
     if functional is None:
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from labkit.files import ours
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ def load(name: str) -> pd.DataFrame:
     >>> float(runs.loc["Run 12b", "frames_per_s"]), runs.loc["Runs 8-9b", "variant"]
     (24.5, 'B')
     """
-    import pandas as pd
-
     known = names()
     if name not in known:
         raise ValueError(f"there is no reference table {name!r}: there are {', '.join(known)}")

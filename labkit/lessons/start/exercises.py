@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
+from labkit.graphs import record
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
 
@@ -61,10 +63,6 @@ def _judge_on(ranks: Ranks, attempt: Attempt, say: Callable[[str], None]) -> Non
 
 def _look(attempt: Attempt, device: str) -> dict[str, Any]:
     """On a rank: what the attempt returned, and how many collectives it took."""
-    import numbers
-
-    from labkit.graphs import record
-
     with record() as rec:
         found = attempt(device)
     counts = rec.counts()

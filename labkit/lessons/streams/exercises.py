@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit.lessons.shared.streams import Program, StreamError, Timeline, ops, simulate
-from labkit.ranks import Ranks
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import default_store, on_operator
 
 __all__ = ["HIDE", "ORDER", "WAIT"]
 
@@ -116,14 +121,6 @@ def judge_wait(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
 
 def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: rank 1 joins when rank 0 computes, or when it has waited long enough to know that rank 0 does not."""
-    import time
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.ranks import here
-    from labkit.torch_compat import default_store, on_operator
-
     me, store = here(), default_store()
     turn = int(store.add(f"streams.wait/turn/{me.rank}", 1))
     key, seen = f"streams.wait/{turn}", {"computed": 0, "beside": False, "started": "collective first"}

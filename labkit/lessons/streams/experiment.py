@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
@@ -79,8 +81,6 @@ def run(
 
 
 def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
-    import pandas as pd
-
     rows = [
         (case, way, i, rank, seconds)
         for rank, seen in found.items()
@@ -129,8 +129,6 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
 
 def _spans(found: PerRank[dict[str, Any]]) -> pd.DataFrame:
     """One round of each way, in ms from the first start of all ranks."""
-    import pandas as pd
-
     rows = [
         (case, way, rank, lane, name, kind, start, start, end, -1, "")
         for rank, seen in found.items()
@@ -148,8 +146,6 @@ def _spans(found: PerRank[dict[str, Any]]) -> pd.DataFrame:
 
 def timelines(report: Report, case: str) -> dict[str, Timeline]:
     """The recorded rounds of a case, by way. Raises ValueError for a case that was not run."""
-    import pandas as pd
-
     spans = report.tables["spans"]
     cases = list(dict.fromkeys(spans["case"]))
     if case not in cases:
@@ -164,8 +160,6 @@ def timelines(report: Report, case: str) -> dict[str, Timeline]:
 
 def _definitions(taken: Any, spans: Any, label: str, cases: Sequence[str]) -> pd.DataFrame:
     """Covered and folded from the recorded round of rank 0, saved from the medians of all rounds."""
-    import pandas as pd
-
     rows = []
     for case in cases:
         mine = spans[(spans["case"] == case) & (spans["way"] == LATE) & (spans["rank"] == 0)]

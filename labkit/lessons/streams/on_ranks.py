@@ -8,7 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.ranks import here
 from labkit.timing import interleave
+from labkit.torch_compat import funcol
 
 COMMUNICATE, COMPUTE = "communication alone", "computation alone"
 SEQUENCE, NOW, LATE = "in sequence", "async_op, wait at once", "async_op, wait late"
@@ -25,11 +30,6 @@ def measure(
 
     cases: MiB of the all-reduce, and seconds by which the last rank comes late.
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit.ranks import here
-
     me = here()
     last = me.rank == me.world_size - 1
     found: dict[str, Any] = {"samples": {}, "spans": {}, "right": True}
@@ -53,8 +53,6 @@ class _Ways:
     """The same all-reduce and the same computation, put together in every way."""
 
     def __init__(self, elements: int, late: float, me: Any) -> None:
-        import torch
-
         torch.manual_seed(0)
         self.late, self.me = late, me
         self.g = torch.ones(elements, device=me.device)
@@ -96,8 +94,6 @@ class _Ways:
             self._mark("host", "late", "work", start)
 
     def _compute(self) -> Any:
-        import torch
-
         start, x = time.perf_counter(), self.a
         for _ in range(STEPS):
             x = torch.mm(x, self.a)
@@ -107,16 +103,12 @@ class _Ways:
         return x
 
     def _reduce(self) -> None:
-        import torch.distributed as dist
-
         start = time.perf_counter()
         dist.all_reduce(self.g.fill_(1))
         self._arrive()
         self._mark("comm", "all_reduce", "collective", start)
 
     def _start(self) -> Any:
-        import torch.distributed as dist
-
         start = time.perf_counter()
         work = dist.all_reduce(self.g.fill_(1), async_op=True)
         if self.marks is not None:
@@ -129,8 +121,6 @@ class _Ways:
 
     def _arrive(self) -> None:
         """Wait for the GPU: there, the end of a collective's `wait` only puts the next kernel behind it."""
-        import torch
-
         if self.g.is_cuda:
             torch.cuda.synchronize()
 
@@ -144,10 +134,6 @@ class _Ways:
         self._mark("main", "wait", "synchronize", start)
 
     def _functional(self) -> Any:
-        import torch.distributed as dist
-
-        from labkit.torch_compat import funcol
-
         return funcol.all_reduce(self.g.fill_(1), "sum", dist.group.WORLD)
 
     def _functional_late(self) -> None:
@@ -158,11 +144,6 @@ class _Ways:
 
     @staticmethod
     def _functional_then_compute(g: Any, a: Any) -> Any:
-        import torch
-        import torch.distributed as dist
-
-        from labkit.torch_compat import funcol
-
         # of a copy that the compiler does not look into, like a gradient that an operator left: no C++ is compiled
         y, x = funcol.all_reduce(torch.ops.labkit.left(g), "sum", dist.group.WORLD), a
         for _ in range(STEPS):
@@ -172,8 +153,6 @@ class _Ways:
 
 def _when_done(work: Any, then: Callable[[], None]) -> None:
     """Call `then` on a thread when an NCCL collective's kernel has ended, which its future does not wait for."""
-    import torch
-
     with torch.cuda.stream(torch.cuda.Stream()):
         work.wait()
         ended = torch.cuda.current_stream().record_event()
@@ -187,8 +166,6 @@ def _when_done(work: Any, then: Callable[[], None]) -> None:
 
 def _define_left() -> None:
     """An operator of ours, labkit::left: a copy of a tensor."""
-    import torch
-
     if hasattr(torch.ops.labkit, "left"):
         return
     left = torch.library.custom_op(

@@ -11,9 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit import places
 from labkit.contract import Contract, Exchange, Plan
+from labkit.torch_compat import funcol
 
 __all__ = ["DRILLS", "Recompile", "Site", "what"]
 
@@ -24,8 +30,6 @@ class Site(Contract):
     """A contract whose rank may be the odd one out, and which keeps `met`: the parts that its program deals with."""
 
     def __init__(self, exchange: Exchange, on: Iterable[str], odd: bool) -> None:
-        from labkit import places
-
         super().__init__(exchange, on, lambda file, line: places.place(file, line))
         self.odd = odd
         self.met: set[str] = set()
@@ -53,9 +57,6 @@ class Site(Contract):
 
 def shape(site: Site) -> Any:
     """Rank 1 has the same matrix, the other way round: as many elements, in another order."""
-    import torch
-    import torch.distributed as dist
-
     x = torch.arange(6.0).reshape(2, 3)
     if site.odd:
         x = x.t().contiguous()
@@ -68,9 +69,6 @@ def shape(site: Site) -> Any:
 
 def size(site: Site) -> Any:
     """Rank 1 has two elements more."""
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(6 if site.odd else 4)
     with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
         site.inputs(x=x)
@@ -81,9 +79,6 @@ def size(site: Site) -> Any:
 
 def dtype(site: Site) -> Any:
     """Rank 1 has integers."""
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(4, dtype=torch.int32 if site.odd else torch.float32)
     with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
         site.inputs(x=x)
@@ -94,9 +89,6 @@ def dtype(site: Site) -> Any:
 
 def flag(site: Site) -> Any:
     """A switch that is set on rank 1 only adds an optional phase, with a collective of its own."""
-    import torch
-    import torch.distributed as dist
-
     recompute = site.odd  # such as an environment variable that one host has
     site.settings(kv_recompute=recompute)
     x = torch.ones(4)
@@ -112,9 +104,6 @@ def flag(site: Site) -> Any:
 
 def backend(site: Site) -> Any:
     """'auto' becomes another kernel on rank 1, one that combines by maximum and not by sum."""
-    import torch
-    import torch.distributed as dist
-
     chosen = "paged" if site.odd else "flash"
     site.settings(attention="auto", attention_in_effect=chosen)
     x = torch.arange(4.0) + 1
@@ -127,10 +116,6 @@ def backend(site: Site) -> Any:
 
 def branch(site: Site) -> Any:
     """A compiled function has an `if` on the values of a shard, and rank 1 holds other values."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
 
     def program(x):
         if x.sum() > 0:
@@ -145,9 +130,6 @@ def branch(site: Site) -> Any:
 
 def count(site: Site) -> Any:
     """Rank 1 runs one layer fewer."""
-    import torch
-    import torch.distributed as dist
-
     layers = 2 if site.odd else 3
     x = torch.ones(4)
     with site.call(Plan.of("infer", {"x": x}, calls=layers)) as run:
@@ -160,9 +142,6 @@ def count(site: Site) -> Any:
 
 def order(site: Site) -> Any:
     """Rank 1 reduces the same two tensors in the other order."""
-    import torch
-    import torch.distributed as dist
-
     q, k = torch.ones(4), torch.ones(4) * 10
     todo = [("q", q), ("k", k)]
     if site.odd:
@@ -177,9 +156,6 @@ def order(site: Site) -> Any:
 
 def inputs(site: Site) -> Any:
     """Rank 1 was given another batch, of the same shape."""
-    import torch
-    import torch.distributed as dist
-
     x = torch.arange(4.0) + (0.25 if site.odd else 0)
     with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
         site.inputs(x=x)
@@ -190,10 +166,6 @@ def inputs(site: Site) -> Any:
 
 def break_(site: Site) -> Any:
     """Rank 1 prints inside the compiled function, which breaks its graph."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
 
     def program(x, talk):
         y = funcol.all_reduce(x, "sum", dist.group.WORLD)
@@ -226,13 +198,6 @@ class Recompile:
 
     def __call__(self, site: Site) -> Any:
         """Run it on a rank."""
-        from datetime import timedelta
-
-        import torch
-        import torch.distributed as dist
-
-        from labkit.torch_compat import funcol
-
         group = dist.new_group(timeout=timedelta(seconds=self.timeout_s) if self.timeout_s else None)
         made: list[Any] = []
 

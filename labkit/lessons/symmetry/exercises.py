@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.ranks import Ranks
+import torch
+import torch.distributed as dist
+
+from labkit.contract import ParityError, Plan, PlanError, agree, assert_parity, rehearse
+from labkit.graphs import record
+from labkit.lessons.shared.harness import own_reduce
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import dynamo_reset
 
 __all__ = ["PARITY", "PLAN", "REPAIR", "Config", "generate"]
 
@@ -50,8 +57,6 @@ def judge_parity(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 
 
 def _compare(attempt: Attempt) -> Any:
-    from labkit.contract import ParityError, assert_parity, rehearse
-
     found = []
     for _, other, _, _ in _CASES:
         configs = [Config(0), Config(1, **other)]
@@ -66,8 +71,6 @@ def _compare(attempt: Attempt) -> Any:
 
 def generate(step: Callable[[str], None], x: Any, steps: int, recompute: bool) -> Any:
     """What is to be planned: an optional recompute, then `steps` calls of the generator."""
-    import torch.distributed as dist
-
     if recompute:
         step("recompute")
         dist.all_reduce(x)
@@ -102,10 +105,6 @@ def judge_plan(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
 
 
 def _run_plan(attempt: Attempt, steps: int, recompute: bool) -> tuple[str, dict[str, bool]]:
-    import torch
-
-    from labkit.contract import Plan, PlanError, agree, rehearse
-
     x = torch.ones(2, 4)
     plan = attempt(x, steps, recompute)
     if not isinstance(plan, Plan):
@@ -150,14 +149,6 @@ def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 
 
 def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.lessons.shared.harness import own_reduce
-    from labkit.ranks import here
-    from labkit.torch_compat import dynamo_reset
-
     x = torch.ones(4) * signs[min(here().rank, 1)] * (1 + here().rank)
     total = x.clone()
     dist.all_reduce(total)

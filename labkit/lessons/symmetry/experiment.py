@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import torch.distributed as dist
+
+from labkit.contract import Exchange
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.harness import quiet_stderr
 from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
-from labkit.ranks import RankError, Ranks
+from labkit.ranks import RankError, Ranks, standing
 from labkit.report import Report, provenance
+from labkit.torch_compat import compiling_together, dynamo_reset, on_region_entry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,12 +200,6 @@ def judge(error: RankError) -> tuple[str, str]:
 
 
 def _play(drill: Drill, parts: Sequence[str], odd: bool, compiler: str) -> dict[str, Any]:
-    import torch.distributed as dist
-
-    from labkit.contract import Exchange
-    from labkit.ranks import standing
-    from labkit.torch_compat import compiling_together, dynamo_reset, on_region_entry
-
     exchange = Exchange.connect("drill", timeout=EXCHANGE_S)
     last = exchange.rank == dist.get_world_size() - 1
     site = Site(exchange, parts, odd and last)
@@ -278,8 +277,6 @@ def _report(
     ranks: Ranks,
     stall: float,
 ) -> Report:
-    import pandas as pd
-
     outcomes = pd.DataFrame(rows)
     columns = ["drill", "rank", "group", "number", "op", "what", "place", "ended"]
     tables = {

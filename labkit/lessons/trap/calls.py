@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.torch_compat import funcol, renamed
+
 __all__ = ["AGAIN", "ASYNC", "COLLECTIVES", "FORMS", "FUNCTIONAL", "IN_PLACE", "forms"]
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
@@ -23,11 +28,6 @@ def forms(collective: str, nbytes: int, device: Any) -> dict[str, Stages]:
 
     Raises ValueError for an unknown collective.
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol, renamed
-
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}: there is {', '.join(COLLECTIVES)}")
     world: Any = dist.group.WORLD

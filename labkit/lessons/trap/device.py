@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit import torch_compat
 from labkit.lessons.trap.calls import FUNCTIONAL, IN_PLACE
 
@@ -40,9 +43,6 @@ def _timed(call: Callable[[], Any], rounds: int, ahead: bool) -> dict[str, float
     ahead: the device is busy until the host has launched everything, or the first event would come long before the
     kernel, and the time between be the host's. Not for gloo, whose calls wait for the device.
     """
-    import torch
-    import torch.distributed as dist
-
     host, device = [], []
     for _ in range(rounds):
         dist.barrier()
@@ -64,7 +64,6 @@ def _timed(call: Callable[[], Any], rounds: int, ahead: bool) -> dict[str, float
 
 def _replayed(stages: tuple[Callable[[], Any], Callable[[Any], Any]], rounds: int) -> dict[str, float]:
     """The same call captured once and replayed: no Python, no dispatcher, no wrapper."""
-    import torch
 
     def once() -> None:
         value = stages[0]()

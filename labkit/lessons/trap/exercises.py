@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from labkit.ranks import Ranks
+import torch
+import torch.distributed as dist
+
+from labkit.contract import assert_in_place
+from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["BREAK", "GUARD"]
@@ -40,11 +46,6 @@ def _judge_broken(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
 
 def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
     """On a rank: the attempt's sum, whether it is x, and what the guardrail says of it."""
-    import torch
-
-    from labkit.contract import assert_in_place
-    from labkit.ranks import here
-
     me = here()
     x = torch.full((4,), me.rank + 1.0, device=me.device)
     found: dict[str, Any] = {"none": False, "guardrail": "", "operations": 0}
@@ -102,14 +103,6 @@ def _judge_guard(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 
 def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
     """On a rank: the attempt at a guardrail on every path."""
-    import time
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
-    from labkit.ranks import here
-
     me = here()
 
     def late(x: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.registry import EXPERIMENTS
-from labkit.lessons.shared import reference
+from labkit.lessons.shared import reference, tensor_parallel
 from labkit.lessons.trap import on_ranks as trap_ranks
 from labkit.lessons.trap import tables as trap_tables
 from labkit.lessons.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
@@ -58,8 +58,6 @@ def run(
     >>> work[work["rank"] == 0].set_index("form")["functional"].gt(0).to_dict()
     {'in place': False, 'functional': True}
     """
-    from labkit.lessons.shared import tensor_parallel
-
     check_rounds(rounds)
     chosen, nbytes = _collectives(collectives), parse_sizes(sizes)
     config = tensor_parallel.Config(

@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit import torch_compat
+from labkit.lessons.shared import tensor_parallel
 from labkit.lessons.trap import calls, device
 from labkit.lessons.trap.calls import AGAIN, ASYNC, FORMS, FUNCTIONAL, IN_PLACE
+from labkit.ranks import here
+from labkit.timing import interleave, laps
+from labkit.trace import Profile, allocated
 
 SMALL = 64 * 1024  # bytes up to which one call is too short to be timed alone
 REPEATS = 5  # calls a sample of a small one
@@ -45,11 +53,6 @@ def measure(
     `left_out`. count: the model's operations, which are the same over every link. Without communication nothing is left
     out, because ranks that do not talk cannot agree.
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit.ranks import here
-
     me = here()
     where = torch.device(me.device)
     found: dict[str, Any] = {"laps": {}, "work": [], "device": [], "left_out": []}
@@ -98,9 +101,6 @@ def _timed(nbytes: int) -> tuple[str, ...]:
 
 def _pilot(made: Mapping[str, Any], where: Any) -> float:
     """Seconds that one round takes on the slowest rank, the first one, which warms up as well."""
-    import torch
-    import torch.distributed as dist
-
     began = time.perf_counter()
     for form in _timed(LARGE + 1):
         _whole(*made[form])()
@@ -110,10 +110,6 @@ def _pilot(made: Mapping[str, Any], where: Any) -> float:
 
 
 def _laps(made: Mapping[str, Any], nbytes: int, rounds: int) -> dict[str, tuple[Any, Any]]:
-    import torch.distributed as dist
-
-    from labkit.timing import laps
-
     repeats, warmup = (REPEATS, 2) if nbytes <= SMALL else (1, 2 * (nbytes <= LARGE))
     taken = laps({form: made[form] for form in _timed(nbytes)}, rounds, warmup, repeats, dist.barrier)
     return {form: (lap.returned.samples, lap.done.samples) for form, lap in taken.items()}
@@ -121,8 +117,6 @@ def _laps(made: Mapping[str, Any], nbytes: int, rounds: int) -> dict[str, tuple[
 
 def _work(call: Callable[[], Any]) -> dict[str, int]:
     """Operations, functional ones among them, pieces of memory and bytes of one call: counted, not timed."""
-    from labkit.trace import allocated
-
     names = operations(call)
     memory = allocated(call)
     return {
@@ -135,8 +129,6 @@ def _work(call: Callable[[], Any]) -> dict[str, int]:
 
 def operations(call: Callable[[], Any]) -> list[str]:
     """What `labkit.contract.dispatched` counts, in order: for a model's forward, in a tenth of its time."""
-    from labkit.trace import Profile
-
     profile = Profile()
     profile.start()
     with profile.mark("call"):
@@ -168,13 +160,6 @@ def operations(call: Callable[[], Any]) -> list[str]:
 def _model(
     config: Any, reduces: Mapping[str, Callable[..., Any]], rounds: int, where: Any, count: bool
 ) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared import tensor_parallel
-    from labkit.ranks import here
-    from labkit.timing import interleave
-
     me = here()
     x = config.sample(device=where)
     whole = tensor_parallel.full(config)
@@ -223,11 +208,6 @@ def layers(where: Any) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]
     gets the asynchronous tensor itself, as a program's next operation does: its `__torch_dispatch__` is called, in
     Python, which waits, unwraps and calls the addition again.
     """
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-
     x = torch.zeros(16, 128, device=where)
     tracked = torch.zeros(16, 128, device=where, requires_grad=True)
     world: Any = dist.group.WORLD
@@ -252,10 +232,6 @@ def layers(where: Any) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]
 
 def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
     """Seconds a call of each layer of a small all-reduce, in interleaved rounds."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.timing import interleave
 
     def repeated(mode: Callable[[], Any], piece: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> None:
@@ -275,8 +251,6 @@ def _ladder(rounds: int, where: Any) -> dict[str, tuple[float, ...]]:
 
 def _profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
     """Each operation's own time in one call, in us: the median of several profiled ones; what is left is Python's."""
-    from labkit.trace import Profile
-
     for _ in range(3):
         call()
     profile = Profile()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.lessons.trap.calls import AGAIN, ASYNC, FUNCTIONAL, IN_PLACE
 from labkit.lessons.trap.on_ranks import STEPS, WAITED
 from labkit.report import PerRank
@@ -33,8 +35,6 @@ def size_label(nbytes: int) -> str:
 
 def tables(runs: Runs, collectives: int) -> dict[str, pd.DataFrame]:
     """Every table of the report, the summary of the model first. collectives: of a forward of the model."""
-    import pandas as pd
-
     found = {
         "summary": _summary(runs),
         "times": _times(runs),
@@ -58,8 +58,6 @@ def tables(runs: Runs, collectives: int) -> dict[str, pd.DataFrame]:
 
 
 def _flat(runs: Runs, name: str) -> pd.DataFrame:
-    import pandas as pd
-
     return pd.DataFrame(
         [
             {"evidence": evidence, "rank": rank, **row}
@@ -93,8 +91,6 @@ def model_verdicts(runs: Runs) -> list[Verdict]:
 
 
 def _summary(runs: Runs) -> pd.DataFrame:
-    import pandas as pd
-
     first = next(iter(runs.values()))[0]["model"]["work"]
     rows = []
     for form, work in first.items():
@@ -123,8 +119,6 @@ def _each(runs: Runs) -> Any:
 
 
 def _times(runs: Runs) -> pd.DataFrame:
-    import pandas as pd
-
     rows = [
         {
             **{"evidence": evidence, "collective": key[0], "bytes": key[1], "form": form, "stage": stage},
@@ -139,8 +133,6 @@ def _times(runs: Runs) -> pd.DataFrame:
 
 def _verdicts(runs: Runs) -> pd.DataFrame:
     """Functional against in place until done, against async_op=True until the call is back; and A against A."""
-    import pandas as pd
-
     rows = []
     for evidence, per_rank, key in _each(runs):
         done, back = _calls(per_rank, key, DONE), _calls(per_rank, key, RETURN)
@@ -170,8 +162,6 @@ def crossover(verdicts: pd.DataFrame) -> pd.DataFrame:
       evidence  collective  bytes  largest  at_most
     0      shm  all_reduce   1024     1024      1.5
     """
-    import pandas as pd
-
     rows = []
     for (evidence, collective), part in verdicts[verdicts["stage"] == DONE].groupby(
         ["evidence", "collective"], sort=False
@@ -192,8 +182,6 @@ def crossover(verdicts: pd.DataFrame) -> pd.DataFrame:
 
 def _ladder(runs: Runs) -> pd.DataFrame:
     """What each layer adds to a small all-reduce: the median over the rounds of the difference to the step before."""
-    import pandas as pd
-
     rows = []
     for evidence, per_rank in runs.items():
         taken = {
@@ -228,8 +216,6 @@ def _extra(runs: Runs, ladder: pd.DataFrame, collectives: int) -> pd.DataFrame:
     use` is measured in the model: the results used as they come, against results waited for at once. `rest` is
     `extra` less `calls`: what the calls of a model cost more than the same small call in a loop.
     """
-    import pandas as pd
-
     rows = []
     for evidence, per_rank in runs.items():
         taken = _model(per_rank, evidence)
@@ -251,7 +237,5 @@ def _extra(runs: Runs, ladder: pd.DataFrame, collectives: int) -> pd.DataFrame:
 
 def _differences(a: Measurement, b: Measurement) -> dict[str, float]:
     """How much longer a took than b, round by round, in ms: median, p10 and p90."""
-    import pandas as pd
-
     more = pd.Series([(one - other) * 1e3 for one, other in zip(a.samples, b.samples, strict=True)])
     return {"ms": more.median(), "p10_ms": more.quantile(0.1), "p90_ms": more.quantile(0.9)}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from labkit import contract
 from labkit.lessons.break_it import experiment as break_it
 from labkit.ranks import RankError, Ranks
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 SHORT_S, LATE_S, CONSERVATIVE_S = 1.0, 2.5, 20.0  # two timeouts, and how late a peer comes
 TESTS = ("smoke", "env", "first-break", "guards", "preflight")
@@ -81,26 +86,16 @@ def warming(bench: Bench) -> Seen:
 
 
 def _compiled(program: Any) -> Any:
-    import torch
-
-    from labkit.torch_compat import dynamo_reset
-
     dynamo_reset()
     return torch.compile(program, backend="eager", dynamic=False)
 
 
 def _sum(x: Any) -> Any:
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
-
     return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
 
 
 def _rounds() -> list[Any]:
     """Rounds of a warmup, and what compiled in them, where rank 1 compiles once more in the second round."""
-    import torch
-
     exchange, run, made = contract.Exchange.connect("check-rounds"), _compiled(_sum), []
 
     def call() -> None:
@@ -116,8 +111,6 @@ def _rounds() -> list[Any]:
 
 def _serving(warmed: bool) -> int:
     """Graphs that this rank compiles while it serves; rank 0 has compiled the program before, rank 1 has not."""
-    import torch
-
     exchange, run = contract.Exchange.connect("check-serving"), _compiled(_local)
     with torch.no_grad():
         if exchange.rank == 0:
@@ -144,8 +137,6 @@ def _gated(bench: Bench, gate: bool) -> str:
 
 
 def _breaking(gate: bool) -> None:
-    import torch
-
     exchange = contract.Exchange.connect("check-gate")
 
     def program(x, talk):
@@ -160,8 +151,6 @@ def _breaking(gate: bool) -> None:
 
 def _regional(regions: bool) -> int:
     """Graphs of a stack of two layers whose glue prints on rank 1, compiled whole or layer by layer."""
-    import torch
-    import torch.distributed as dist
 
     def layer(x):
         return _sum(x)
@@ -180,8 +169,6 @@ def _regional(regions: bool) -> int:
 
 def _path() -> list[Any]:
     """A warmup whose calls the leader announces: its rows, and what was left to compile."""
-    import torch
-
     exchange, run, warm = contract.Exchange.connect("check-path"), _compiled(_local), []
 
     def call(index: int) -> contract.Plan:
@@ -281,11 +268,6 @@ def _ends(ranks: Ranks, program: Any, *arguments: Any) -> str:
 
 def _late(seconds: float | None) -> float:
     """An all-reduce that rank 1 enters so late; None: never, and it stays."""
-    import time
-
-    import torch
-    import torch.distributed as dist
-
     if dist.get_rank():
         time.sleep(LATE_S if seconds is None else seconds)
     x = torch.ones(2)

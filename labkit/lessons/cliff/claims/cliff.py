@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 from labkit import hardware
+from labkit.lessons.cliff import experiment as cliff
 from labkit.lessons.trap.claims.cost import timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
@@ -18,8 +20,6 @@ GPUS = "2 GPUs over NCCL, in a whole pipeline"
 @probe
 def forwards(bench: Bench) -> Seen:
     """The cliff's variants A (eager), B (compiled, disabled) and C (compiled, functional) on two shm ranks."""
-    from labkit.lessons.cliff import experiment as cliff
-
     report = cliff.run(
         bench.ranks(2, "shm"), blocks=BLOCKS, variants="ABC", rounds=40, host_only=False, talk=False
     )
@@ -108,8 +108,6 @@ def recorded(bench: Bench) -> Seen:
 
     At the two blocks of `forwards` a call's fixed cost decides between these two; the source has forty.
     """
-    from importlib.metadata import version
-
     path = recordings.newest("cliff", hardware.slug()) or recordings.newest("cliff")
     if path is None:
         raise FileNotFoundError("no cliff is recorded: `labkit record cliff`")

@@ -7,8 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from labkit.graphs import Record, merge
-from labkit.ranks import Ranks
+from labkit.lessons.shared.tensor_parallel import disabled, functional
+from labkit.lessons.shared.variants import own
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["CASES", "EXERCISE", "Case", "records"]
@@ -83,8 +88,6 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 def _ask(attempt: Attempt, asked: list[Record]) -> list[Any]:
     """On a rank: the answers, as bool where they are one, as text where they are not."""
-    import numpy as np
-
     given = [attempt(record) for record in asked]
     return [bool(a) if isinstance(a, (bool, np.bool_)) else f"{a!r:.60} ({type(a).__name__})" for a in given]
 
@@ -98,12 +101,7 @@ def records() -> list[Record]:
 
 def _make(ways: tuple[str, str]) -> Record:
     """On a rank: compile what its way says, and record one steady forward."""
-    import torch
-
     from labkit.graphs import record
-    from labkit.lessons.shared.tensor_parallel import disabled, functional
-    from labkit.lessons.shared.variants import own
-    from labkit.ranks import here
 
     def broken(x: Any) -> Any:
         return disabled(disabled(x * 0.5) + 1) * 2

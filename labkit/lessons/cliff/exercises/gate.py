@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.ranks import Ranks
+import torch
+
+from labkit.graphs import record
+from labkit.lessons.shared import tensor_parallel
+from labkit.lessons.shared.harness import own_reduce
+from labkit.lessons.shared.variants import with_own_code
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["EXERCISE"]
@@ -44,14 +50,6 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 def _look(attempt: Attempt, blocks: int) -> dict[str, Any]:
     """On a rank: what the attempt does in eager and compiled. Counts are per forward."""
-    import torch
-
-    from labkit.graphs import record
-    from labkit.lessons.shared import tensor_parallel
-    from labkit.lessons.shared.harness import own_reduce
-    from labkit.lessons.shared.variants import with_own_code
-    from labkit.ranks import here
-
     me = here()
     config = tensor_parallel.Config(dim=64, heads=2 * me.world_size, blocks=blocks, tokens=4)
     x = config.sample(device=me.device)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.graphs import record
 from labkit.lessons.cliff.exercises.gate import copies
-from labkit.ranks import Ranks
+from labkit.lessons.shared.harness import own_reduce
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["EXERCISE", "STEPS", "damped"]
@@ -17,8 +22,6 @@ CLOSE = 1e-4
 
 def damped(x: Any) -> Any:
     """What is to be rewritten: what the attempt has to agree with, on every input."""
-    import torch.distributed as dist
-
     for _ in range(STEPS):
         x = x * 0.5
         dist.all_reduce(x)
@@ -83,12 +86,6 @@ def _judge_compiled(seen: list[dict[str, Any]], say: Callable[[str], None]) -> N
 
 def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: the attempt on two inputs against `damped`, and what was compiled of it."""
-    import torch
-
-    from labkit.graphs import record
-    from labkit.lessons.shared.harness import own_reduce
-    from labkit.ranks import here
-
     me = here()
     mine = own_reduce(attempt)
     # the ranks differ, and the branch is taken at other steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import subprocess
 import tempfile
@@ -11,8 +12,14 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from labkit import contract
+import torch
+import torch.distributed as dist
+
+from labkit import contract, torch_compat
+from labkit.lessons.cold import on_ranks as cold_ranks
+from labkit.lessons.cold import program as cold_program
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 REQUESTS = 50
 
@@ -20,19 +27,11 @@ REQUESTS = 50
 @probe
 def ahead(bench: Bench) -> Seen:
     """Two products compiled ahead on rank 0, loaded and run on rank 1, with what the two files hold; remote caches."""
-    from labkit import torch_compat
-
     with tempfile.TemporaryDirectory() as folder:
         return bench.run(_ahead, folder)[1] | {"remote": torch_compat.remote_caches()}
 
 
 def _ahead(folder: str) -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-    from labkit.lessons.cold import program as cold_program
-
     place = Path(folder)
     if dist.get_rank() == 0:
         cold_program.write(place)
@@ -80,13 +79,6 @@ def together(bench: Bench) -> Seen:
 
 
 def _together() -> Seen:
-    import os
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, funcol
-
     dynamo_reset()
     made: list[float] = []
 
@@ -114,10 +106,6 @@ def served(bench: Bench) -> Seen:
 
 
 def _served() -> Seen:
-    import torch
-
-    from labkit.torch_compat import dynamo_reset
-
     exchange, found = contract.Exchange.connect("check-cold"), Seen()
     for way in ("cold", "warmed"):
         dynamo_reset()
@@ -220,13 +208,6 @@ def _shipped(bench: Bench) -> bool:
 
 
 def _send_one(folder: str) -> bool:
-    import torch
-    import torch.distributed as dist
-
-    from labkit import torch_compat
-    from labkit.lessons.cold import on_ranks as cold_ranks
-    from labkit.lessons.cold import program as cold_program
-
     place, rank = Path(folder), dist.get_rank()
     if rank == 0:
         cold_program.write(place)

@@ -9,6 +9,9 @@ import importlib.util
 import re
 from typing import Any
 
+import torch
+
+from labkit.lessons.compiled_streams import inside, recapture
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 
 WITH, RUN = re.compile(r"^ *with (stream\d+|default_stream):"), re.compile(r"(triton_\w+)\.run\(")
@@ -17,10 +20,6 @@ WITH, RUN = re.compile(r"^ *with (stream\d+|default_stream):"), re.compile(r"(tr
 @probe
 def code(bench: Bench) -> Seen:
     """The kernels, and the streams that they are launched on, of five functions of the same arithmetic."""
-    import torch
-
-    from labkit.lessons.compiled_streams import inside, recapture
-
     names = recapture.FUNCTIONS.split()
     text: dict[str, Any] = inside.inductor_text()
     found = {"shipped": text["label"], "of": text["torch"], "here": torch.__version__, "written": False}

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from labkit.lessons.shared.capture import Capture, first_line
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.torch_compat import dynamo_reset, pretend_streams
 
 
 @probe
@@ -20,10 +23,6 @@ def graphs(bench: Bench) -> Seen:
 
 
 def _graphs() -> Seen:
-    import torch
-
-    from labkit.torch_compat import dynamo_reset, pretend_streams
-
     stream = pretend_streams()
 
     def two_streams(x, y, one, two):

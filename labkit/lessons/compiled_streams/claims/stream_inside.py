@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
+from labkit.lessons.compiled_streams.captured import capture
+from labkit.lessons.compiled_streams.inside import cache_hits, look, unchecked
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
 
 @probe
 def inside(bench: Bench) -> Seen:
     """What runs before a graph with streams, the backward of a value used on two streams, and a late write-back."""
-    import torch
-
-    from labkit.lessons.compiled_streams.captured import capture
-    from labkit.lessons.compiled_streams.inside import cache_hits, look, unchecked
 
     def side_by_side(x, one, two):
         with one:

@@ -5,6 +5,7 @@ Read off the graphs: no copy is made and no memory is taken, so times and peaks 
 
 from __future__ import annotations
 
+from labkit.lessons.compiled_streams.offload import VARIANTS, offloaded
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
 LAYERS = 4
@@ -13,8 +14,6 @@ LAYERS = 4
 @probe
 def passes(bench: Bench) -> Seen:
     """The order of products, copies and waits without offloading and with it, and the bytes that stay on the device."""
-    from labkit.lessons.compiled_streams.offload import VARIANTS, offloaded
-
     none, *_, ahead = VARIANTS
     graphs = quietly(lambda: offloaded([none, ahead], layers=LAYERS, width=64, tokens=128))
     found: Seen = {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, stream_operators
 
 
 @probe
@@ -13,10 +16,6 @@ def operators(bench: Bench) -> Seen:
 
 
 def _operators() -> Seen:
-    import torch
-
-    from labkit.torch_compat import stream_operators
-
     return {"schemas": stream_operators(), "torch": torch.__version__}
 
 
@@ -73,10 +72,6 @@ def mutation(bench: Bench) -> Seen:
 
 
 def _mutation() -> Seen:
-    import torch
-
-    from labkit.torch_compat import dynamo_reset
-
     def program(x):
         x.mul_(2)
         y = x.add(1)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import random
 import time
 
+import torch
+import torch.distributed as dist
+
+from labkit.graphs import record
+from labkit.lessons.shared import comm_passes
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol, functional_op, setting, world_name
 
 
 @probe
@@ -16,12 +22,6 @@ def inductor(bench: Bench) -> Seen:
 
 
 def _compile_twice(salt: int) -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.torch_compat import dynamo_reset, funcol, setting
-
     def program(x):
         y = funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
         return y + salt
@@ -49,11 +49,6 @@ def _compile_twice(salt: int) -> Seen:
 
 
 def _ignore_a_wait() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, functional_op, world_name
-
     reduce, wait, world = functional_op("all_reduce"), functional_op("wait_tensor"), world_name()
 
     def ignores_the_wait(x):
@@ -80,10 +75,6 @@ def rounding(bench: Bench) -> Seen:
 
 
 def _rounding() -> Seen:
-    import torch
-
-    from labkit.torch_compat import dynamo_reset
-
     def chain(a, b):
         return ((a * b) * 1.1 + b).sum(-1)
 
@@ -174,8 +165,6 @@ def precision_casts_can_be_emulated(seen: Seen) -> Result:
 @probe
 def scheduling(bench: Bench) -> Seen:
     """The order of gathers, waits and products in Inductor's code under each setting of its passes, on two ranks."""
-    from labkit.lessons.shared import comm_passes
-
     report = comm_passes.run(bench.ranks(2), width=64, layers=3, rounds=2)
     order = report.tables["order"].set_index("way")
     return {

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.lessons.shared.capture import Capture, calls
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
+
+from labkit.graphs import record
+from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 
 @probe
@@ -15,17 +26,6 @@ def parallel(bench: Bench) -> Seen:
 
 
 def _parallel() -> Seen:
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor
-    from torch.nn.parallel import DistributedDataParallel
-
-    from labkit.graphs import record
-    from labkit.torch_compat import dynamo_reset
-
     mesh = init_device_mesh("cpu", (2,))
     x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
 
@@ -121,9 +121,6 @@ def _parallel() -> Seen:
 
 def _gathered(model: Any, mesh: Any) -> Any:
     """Every parameter sharded, and gathered by a parametrization where it is used: what SimpleFSDP does."""
-    from torch import nn
-    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
-    from torch.nn.utils import parametrize
 
     class Gather(nn.Module):
         def forward(self, p):
@@ -144,16 +141,6 @@ def limits(bench: Bench) -> Seen:
 
 
 def _limits() -> Seen:
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
-
-    from labkit.lessons.shared.capture import first_line
-    from labkit.torch_compat import dynamo_reset, funcol
-
     mesh = init_device_mesh("cpu", (2,))
     x = torch.ones(2, 4) * (1 + dist.get_rank())
     makes: dict[str, Any] = {

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
+
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor as dt
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
 from labkit.lessons.shared.capture import first_line
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 
@@ -13,10 +21,6 @@ def placements(bench: Bench) -> Seen:
 
 
 def _two_by_four() -> Seen:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Shard
-
     grid = init_device_mesh("cpu", (2, 4))
     local = torch.empty(4096, 1024)  # never touched, so it takes no memory
     made = DTensor.from_local(local, grid, [Shard(0), Shard(1)], run_check=False)
@@ -24,12 +28,6 @@ def _two_by_four() -> Seen:
 
 
 def _placements() -> Seen:
-    import torch
-    import torch.distributed as dist
-    import torch.distributed.tensor as dt
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-
     mesh = init_device_mesh("cpu", (4,))
     grid = init_device_mesh("cpu", (2, 2))
     whole = torch.ones(1024, 512)
@@ -147,12 +145,6 @@ def dispatching(bench: Bench) -> Seen:
 
 
 def _dispatching() -> Seen:
-    import cProfile
-
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
     class InPython(torch.Tensor):
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def, override]

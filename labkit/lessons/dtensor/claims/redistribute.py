@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed.tensor as dt
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset
 
 
 def _communicates(action: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
     """An action's result, and the collectives that it called by short name."""
-    from torch.distributed.tensor.debug import CommDebugMode
-
     with CommDebugMode() as mode:
         result = action()
     counts = {str(op).rpartition(".")[2]: int(n) for op, n in mode.get_comm_counts().items() if n}
@@ -42,10 +47,6 @@ def operations(bench: Bench) -> Seen:
 
 
 def _operations() -> Seen:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
-
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (2,))
     a, b = torch.randn(4, 4), torch.randn(4, 4)
@@ -88,11 +89,6 @@ def _operations() -> Seen:
 
 
 def _grid_product() -> Seen:
-    import torch
-    import torch.distributed.tensor as dt
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
     mesh = DeviceMesh("cpu", torch.arange(4).reshape(2, 2))
     a = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0), Shard(1)], run_check=False)
     weight = dt.zeros((4, 4), device_mesh=mesh, placements=[Replicate(), Replicate()])
@@ -239,12 +235,6 @@ def compiled(bench: Bench) -> Seen:
 
 
 def _compiled() -> Seen:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    from labkit.torch_compat import dynamo_reset
-
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (2,))
     x, up, down = torch.randn(4, 8), torch.randn(8, 8), torch.randn(8, 8)
@@ -261,8 +251,6 @@ def _compiled() -> Seen:
     with torch.no_grad():
         y = torch.compile(program, backend=graphs, fullgraph=True)(x, up, down)
         expected = program(x, up, down)
-    from torch.distributed.tensor import DTensor
-
     values = [n.meta.get("val") for graph in graphs.forward for n in graph.graph.nodes]
     return {
         "calls": [call for graph in graphs.forward for call in calls(graph)],

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from labkit import torch_compat
+from labkit.graphs import record
+from labkit.lessons.dtensor import routes
+from labkit.lessons.dtensor.on_ranks import heard
+from labkit.lessons.shared.tensor_parallel import Config
+from labkit.lessons.shared.variants import with_own_code
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dtensor_cache, dynamo_reset, forget_dtensor_rules
 
 LENGTHS = (4, 6, 8, 10)
 ROWS = (4, 6, 5)  # the last one leaves 3 rows on rank 0 and 2 on rank 1
@@ -28,13 +41,6 @@ def predictable(bench: Bench) -> Seen:
 
 
 def _predictable() -> Seen:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from labkit.lessons.dtensor import routes
-    from labkit.lessons.dtensor.on_ranks import heard
-    from labkit.lessons.shared.tensor_parallel import Config
-
     mesh = init_device_mesh("cpu", (2,))
     config = Config(dim=64, heads=2, blocks=1, tokens=4)
     written, x = routes.KINDS["block"], config.sample()
@@ -71,13 +77,6 @@ def rulebook(bench: Bench) -> Seen:
 
 
 def _rulebook(tried: tuple[str, ...]) -> Seen:
-    import torch
-    import torch.nn.functional as F
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-
-    from labkit import torch_compat
-
     core, rules, apart = (
         torch_compat.core_operators(),
         torch_compat.dtensor_rules(),
@@ -134,12 +133,6 @@ def caching(bench: Bench) -> Seen:
 
 
 def _caching() -> Seen:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate
-
-    from labkit.torch_compat import dtensor_cache, forget_dtensor_rules
-
     mesh = init_device_mesh("cpu", (2,))
     small, large = (DTensor.from_local(torch.ones(n), mesh, [Replicate()], run_check=False) for n in (4, 5))
 
@@ -173,17 +166,6 @@ def dynamic(bench: Bench) -> Seen:
 
 
 def _dynamic(lengths: tuple[int, ...]) -> Seen:
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    from labkit.graphs import record
-    from labkit.lessons.dtensor import routes
-    from labkit.lessons.shared.tensor_parallel import Config
-    from labkit.lessons.shared.variants import with_own_code
-    from labkit.torch_compat import dynamo_reset
-
     mesh, config = init_device_mesh("cpu", (2,)), Config(dim=64, heads=2, blocks=1, tokens=4)
     found: Seen = {"lengths": {}, "uneven": {}}
     with torch.no_grad():

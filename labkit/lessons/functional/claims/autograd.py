@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from labkit.lessons.shared.capture import first_line
+import torch
+import torch.distributed as dist
+
+from labkit.lessons.shared.capture import Capture, first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import compiled_autograd, dynamo_reset, funcol
 
 
 @probe
@@ -13,11 +17,6 @@ def gradients(bench: Bench) -> Seen:
 
 
 def _gradients() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, funcol
-
     weight = 1.0 if dist.get_rank() == 0 else 10.0
 
     def functional(x, op="sum"):
@@ -90,11 +89,6 @@ def captured(bench: Bench) -> Seen:
 
 
 def _captured() -> Seen:
-    import torch
-
-    from labkit.lessons.shared.capture import Capture
-    from labkit.torch_compat import compiled_autograd, dynamo_reset
-
     @torch.compiler.disable
     def hidden(x):
         return x * 2

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+import torch.distributed as dist
+
+from labkit.lessons.shared.tensor_parallel import gated
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import default_store, funcol, functional_op, world_name
 
 
 @probe
@@ -12,12 +17,6 @@ def eager(bench: Bench) -> Seen:
 
 
 def _eager() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.tensor_parallel import gated
-    from labkit.torch_compat import default_store, funcol, functional_op, world_name
-
     mine = float(dist.get_rank() + 1)
     x = torch.full((4,), mine)
     before, plain = x.data_ptr(), dist.all_reduce(x)

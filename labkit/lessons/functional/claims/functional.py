@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from labkit.lessons.shared.capture import first_line
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.torch_compat import funcol, functional_op, has_kernel, world_name
 
 OPERATORS = (
     "all_reduce",
@@ -25,12 +32,6 @@ def without_a_group(bench: Bench) -> Seen:
 
 
 def _without_a_group() -> Seen:
-    import torch
-    import torch.distributed as dist
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from labkit.torch_compat import functional_op
-
     dist.destroy_process_group()
     size = 8
     programs: dict[str, Any] = {
@@ -50,8 +51,6 @@ def _without_a_group() -> Seen:
 
 
 def _waited(program: Any) -> Any:
-    from labkit.torch_compat import functional_op
-
     return lambda x: functional_op("wait_tensor")(program(x))
 
 
@@ -71,13 +70,6 @@ def frontends(bench: Bench) -> Seen:
 
 
 def _frontends() -> Seen:
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Partial, Replicate
-
-    from labkit.torch_compat import funcol, world_name
-
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     x = torch.ones(2) * (dist.get_rank() + 1)
     groups = {
@@ -115,8 +107,6 @@ def operators(bench: Bench) -> Seen:
 
 
 def _operators() -> Seen:
-    from labkit.torch_compat import functional_op, has_kernel
-
     found: Seen = {}
     for name in OPERATORS:
         schema = functional_op(name).default._schema

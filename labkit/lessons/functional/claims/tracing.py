@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit.lessons.shared.capture import Capture, calls, first_line
+from labkit.lessons.shared.tensor_parallel import gated
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 
 def _programs() -> dict[str, Callable[[Any], Any]]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
-
     def all_reduce(x):
         x = x * 1.0
         dist.all_reduce(x)
@@ -66,8 +66,6 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     def functional_gather(x):
         return funcol.all_gather_tensor(x, 0, dist.group.WORLD) + 1
 
-    from labkit.lessons.shared.tensor_parallel import gated
-
     def gate(x):
         return gated(x * 1.0) + 1
 
@@ -91,11 +89,6 @@ def traced(bench: Bench) -> Seen:
 
 
 def _traced() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset
-
     found: Seen = {}
     for name, program in _programs().items():
         x = torch.arange(4.0) + 10 * dist.get_rank()

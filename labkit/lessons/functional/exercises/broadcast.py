@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from labkit.ranks import Ranks
+import torch
+import torch.distributed as dist
+
+from labkit.graphs import record
+from labkit.lessons.shared.harness import own_reduce
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import funcol
+from labkit.trace import allocations
 
 __all__ = ["EXERCISE"]
 
@@ -45,16 +53,6 @@ def _count(number: int, noun: str) -> str:
 
 def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: the attempt in eager and compiled, what it allocates, and what was made of it."""
-    import warnings
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.lessons.shared.harness import own_reduce
-    from labkit.ranks import here
-    from labkit.torch_compat import funcol
-    from labkit.trace import allocations
 
     def sample() -> Any:
         return torch.arange(4.0, device=here().device) + 10 * here().rank + 1

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from labkit.ranks import Ranks
+import torch
+
+from labkit.graphs import record
+from labkit.lessons.shared.harness import own_reduce
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
 
 __all__ = ["EXERCISE"]
@@ -57,14 +62,6 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: value and gradient of the attempt, in eager and compiled; ranks weigh their losses 1, 2, ..."""
-    import warnings
-
-    import torch
-
-    from labkit.graphs import record
-    from labkit.lessons.shared.harness import own_reduce
-    from labkit.ranks import here
-
     me, mine = here(), own_reduce(attempt)
     size, weight = me.world_size, me.rank + 1.0
     right = sum(range(1, size + 1)) / size

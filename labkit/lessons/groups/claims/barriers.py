@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.ranks import shm
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, thread_names, verdict
+from labkit.torch_compat import default_store
+from labkit.trace.sockets import connections, sent_between
 
 SETTLE_S = 0.05
 LARGE, SMALL = 1 << 22, 1 << 12  # elements: long enough to be still under way, and 16 KiB
@@ -14,8 +20,6 @@ LARGE, SMALL = 1 << 22, 1 << 12  # elements: long enough to be still under way, 
 @probe
 def at_work(bench: Bench) -> Seen:
     """Barriers of both kinds beside an all-reduce that is under way, and the bytes of both on the sockets."""
-    from labkit.trace.sockets import sent_between
-
     found = bench.run(_barriers, ranks=4)
     sent = {
         name: sum(
@@ -28,12 +32,6 @@ def at_work(bench: Bench) -> Seen:
 
 
 def _barriers() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import default_store
-    from labkit.trace.sockets import connections
-
     me, store = dist.get_rank(), default_store()
     counted = store
     while isinstance(counted, dist.PrefixStore):
@@ -160,11 +158,6 @@ def backends(bench: Bench) -> Seen:
 
 
 def _backends() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.ranks import shm
-
     shm.register()
     found: Seen = {"world": dist.get_backend(), "sums": {}, "refused": {}}
     for name in ("gloo", "shm", "cpu:gloo,meta:fake"):

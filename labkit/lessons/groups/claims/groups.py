@@ -6,8 +6,14 @@ import datetime
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+import torch.distributed as dist
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import init_device_mesh
+
 from labkit.lessons.shared.capture import first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import default_store
 
 
 @probe
@@ -17,11 +23,6 @@ def store(bench: Bench) -> Seen:
 
 
 def _store() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import default_store
-
     def threads() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
 
@@ -135,11 +136,6 @@ def mesh(bench: Bench) -> Seen:
 
 
 def _mesh() -> Seen:
-    import torch
-    import torch.distributed as dist
-    from torch.distributed import device_mesh
-    from torch.distributed.device_mesh import init_device_mesh
-
     made: list[list[int]] = []
     new_group = device_mesh.new_group
 

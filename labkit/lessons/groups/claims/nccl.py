@@ -11,8 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit import hardware
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
+from labkit.torch_compat import default_store
 
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES (nccl.h)
 LOOK_S, SETTLE_S = 20.0, 1.0
@@ -22,8 +27,6 @@ TOLD = re.compile(r"Init (START|COMPLETE)|(Destroy|Abort) (START|COMPLETE)|Chann
 @probe
 def communicators(bench: Bench) -> Seen:
     """Two groups, whose first collectives one rank and then the other comes to late: the store's keys, NCCL's log."""
-    from labkit import hardware
-
     with tempfile.TemporaryDirectory(prefix="labkit-nccl-") as folder:
         env = {
             "NCCL_DEBUG": "INFO",
@@ -38,11 +41,7 @@ def communicators(bench: Bench) -> Seen:
 
 
 def _communicators(folder: str) -> Seen:
-    import torch
-    import torch.distributed as dist
-
     from labkit.ranks import here
-    from labkit.torch_compat import default_store
 
     me, size = dist.get_rank(), dist.get_world_size()
     counted = default_store()

@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.lessons.shared.streams.cuda import cycles_per_ms
+from labkit.ranks import here
 from labkit.study.checks import Bench, Result, Seen, judging, probe, thread_names, verdict
+from labkit.torch_compat import cuda_sleep, default_store, flight_record, funcol
+from labkit.trace.profiler import Profile
 
 ELEMENTS = 1 << 24  # 64 MiB of float32: long enough to be seen beside a kernel
 BUSY_MS, LATE_MS = 20.0, 300.0
@@ -37,14 +44,6 @@ def queues(bench: Bench) -> Seen:
 
 
 def _queues() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.streams.cuda import cycles_per_ms
-    from labkit.ranks import here
-    from labkit.torch_compat import cuda_sleep, funcol
-    from labkit.trace.profiler import Profile
-
     size, device = dist.get_world_size(), here().device
     x, a = torch.zeros(ELEMENTS, device=device), torch.ones(1 << 10, device=device)
     busy = int(BUSY_MS * cycles_per_ms())
@@ -191,12 +190,6 @@ def barriers(bench: Bench) -> Seen:
 
 
 def _barriers() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.streams.cuda import cycles_per_ms
-    from labkit.torch_compat import cuda_sleep, default_store, flight_record
-
     me, size, store = dist.get_rank(), dist.get_world_size(), default_store()
     names = [f"labkit barrier {time.time_ns()}"]
     dist.broadcast_object_list(names, 0)

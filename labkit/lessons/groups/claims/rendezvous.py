@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import socket
@@ -9,6 +10,9 @@ import subprocess
 import sys
 import time
 
+import torch.distributed as dist
+
+from labkit.lessons.groups.experiment import HIDDEN, Arrival, meet
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 # rank 1 comes only when it is told to, so that what rank 0 does alone can be seen
@@ -119,13 +123,8 @@ LATE_S, TIMEOUT_S = 0.8, 2.0
 @probe
 def meetings(bench: Bench) -> Seen:
     """Four processes of which the last comes late, and three that expect a fourth: outcomes, and when keys appear."""
-    from labkit.lessons.groups.experiment import HIDDEN, Arrival, meet
 
     def join() -> int:
-        import datetime
-
-        import torch.distributed as dist
-
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=TIMEOUT_S))
         return dist.get_world_size()
 

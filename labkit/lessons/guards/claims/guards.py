@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from labkit.graphs import record
+from labkit.lessons.guards.on_ranks import GAVE_UP, walk
 from labkit.lessons.shared.capture import Capture
+from labkit.lessons.shared.dimensions import DIMENSIONS, layer
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 
 @probe
@@ -19,12 +28,6 @@ SCALE = 2.0
 
 
 def _recompiles() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.torch_compat import dynamo_reset, funcol
-
     def f(x, n=0):
         return (x + n).sin() * x.shape[0]
 
@@ -151,11 +154,6 @@ def churn(bench: Bench) -> Seen:
 
 
 def _churn() -> Seen:
-    from dataclasses import replace
-
-    from labkit.lessons.guards.on_ranks import GAVE_UP, walk
-    from labkit.lessons.shared.dimensions import DIMENSIONS, layer
-
     def rows_of_it(self, x, *arguments):  # type: ignore[no-untyped-def]
         for _ in range(x.shape[1] // 8):  # a loop over a size: it has to know the number
             x = x.sin()

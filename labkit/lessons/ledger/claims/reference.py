@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from labkit.lessons.shared import reference
 from labkit.study.checks import CITED, Bench, Result, Seen, judging, probe, verdict
 
 
 @probe
 def tables(bench: Bench) -> Seen:
     """The tables under data/reference, as dictionaries: table, row, column."""
-    from labkit.lessons.shared import reference
-
     keys = {"scope_runs": "run", "activation_offload": "config", "issue_138773": "collective"}
     found: Seen = {}
     for name, key in keys.items():

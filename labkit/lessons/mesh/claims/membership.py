@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit import contract
+from labkit.lessons.mesh.program import Used
 from labkit.lessons.symmetry.claims.symmetry import drill
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 
 @probe
@@ -22,13 +28,6 @@ def mesh_and_world(bench: Bench) -> Seen:
 
 def _rank_zero_outside() -> Seen:
     """Two calls: rank 0 gives the input over the world, ranks 1 and 2 compile and reduce it among themselves."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit import contract
-    from labkit.lessons.mesh.program import Used
-    from labkit.torch_compat import dynamo_reset, funcol
-
     world = contract.Exchange.connect("check-mesh")
     mesh = contract.Domain.define(world, "mesh", [1, 2])
     dynamo_reset()
@@ -52,8 +51,6 @@ def _rank_zero_outside() -> Seen:
 
 
 def _alike(exchange: Any, health: Any) -> str:
-    from labkit import contract
-
     try:
         contract.assert_same_health(exchange, health)
         return "alike"
@@ -63,10 +60,6 @@ def _alike(exchange: Any, health: Any) -> str:
 
 def _refused() -> str:
     """Every rank enters the mesh's code, and the mesh's exchange."""
-    import torch.distributed as dist
-
-    from labkit import contract
-
     mesh = contract.Domain.define(contract.Exchange.connect("check-refused"), "mesh", [1, 2])
     said = []
     for enter in (lambda: mesh.exchange.gather("rank", mesh.rank), lambda: _reduce(mesh)):
@@ -80,17 +73,11 @@ def _refused() -> str:
 
 
 def _reduce(mesh: Any) -> None:
-    import torch
-    import torch.distributed as dist
-
     with mesh.inside():
         dist.all_reduce(torch.ones(2), group=mesh.group)
 
 
 def _stranger() -> Seen:
-    import torch
-    import torch.distributed as dist
-
     inner = dist.new_group([1, 2])
     x = torch.ones(2)
     dist.all_reduce(x, group=inner)
@@ -98,9 +85,6 @@ def _stranger() -> Seen:
 
 
 def _world_inside() -> float:
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(2)
     if dist.get_rank():
         dist.all_reduce(x)  # meant for the mesh, and asked of the world

@@ -6,8 +6,13 @@ import logging
 import time
 from typing import Any, cast
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
 from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 
 @probe
@@ -17,11 +22,6 @@ def splits(bench: Bench) -> Seen:
 
 
 def _splits() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, funcol
-
     ran: list[bool] = []
 
     @torch.compiler.disable
@@ -154,11 +154,6 @@ def regions(bench: Bench) -> Seen:
 
 
 def _regions() -> Seen:
-    import torch
-    from torch import nn
-
-    from labkit.torch_compat import dynamo_reset
-
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -235,8 +230,6 @@ def first_call(bench: Bench) -> Seen:
 
 
 def _first_call() -> Seen:
-    import torch
-
     graphs: list[Any] = []
     backend_s = 0.25
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 
+import torch
+import torch.distributed as dist
+
+from labkit import graphs
 from labkit.lessons.shared.capture import Capture, calls
+from labkit.lessons.shared.tensor_parallel import RMSNorm, functional
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset
 
 SEEDS = 20
 
@@ -17,11 +23,6 @@ def compiled(bench: Bench) -> Seen:
 
 
 def _compiled() -> Seen:
-    import torch
-
-    from labkit import graphs
-    from labkit.torch_compat import dynamo_reset
-
     class Small(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -117,12 +118,6 @@ def split_norm(bench: Bench) -> Seen:
 
 
 def _split_norm() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.tensor_parallel import RMSNorm, functional
-    from labkit.torch_compat import dynamo_reset
-
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     x, weight = torch.randn(4, 16), torch.ones(16)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import inspect as python
+import linecache
 from collections.abc import Callable
 from typing import Any
 
-from labkit.ranks import Ranks
+import torch
+
+from labkit.graphs import inspect, record
+from labkit.lessons.reading.exercises.unfamiliar import SNIPPETS, block, tangled
+from labkit.lessons.shared.harness import own_reduce
+from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
+from labkit.torch_compat import dynamo_reset
 
 __all__ = ["COUNT", "FIND", "ONE"]
 
@@ -64,13 +71,6 @@ def _find(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 def _look_for_breaks(attempt: Attempt) -> dict[str, Any]:
     """On a rank: what the attempt names, and the lines at which the block breaks on this torch."""
-    import linecache
-
-    import torch
-
-    from labkit.graphs import inspect
-    from labkit.lessons.reading.exercises.unfamiliar import block
-
     named = attempt()
     frames = inspect(torch.compile(block, backend="eager"), torch.ones(4, 8), fresh=True)
     found = {}
@@ -131,13 +131,6 @@ def _hint(reasons: list[str]) -> str:
 
 
 def _look_at_one(attempt: Attempt) -> dict[str, Any]:
-    import torch
-
-    from labkit.graphs import inspect, record
-    from labkit.lessons.reading.exercises.unfamiliar import tangled
-    from labkit.lessons.shared.harness import own_reduce
-    from labkit.ranks import here
-
     me = here()
     mine = own_reduce(attempt)
     inputs = [torch.arange(1.0, 9.0, device=me.device) * scale + me.rank for scale in (1.0, -1.0, 0.25)]
@@ -173,12 +166,6 @@ def _count(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _look_at_counts(attempt: Attempt) -> dict[str, Any]:
-    import torch
-
-    from labkit.graphs import record
-    from labkit.lessons.reading.exercises.unfamiliar import SNIPPETS
-    from labkit.torch_compat import dynamo_reset
-
     named = attempt()
     graphs = {}
     for name, snippet in SNIPPETS.items():

@@ -7,8 +7,12 @@ becomes `ms_per_unit` milliseconds, so the same program can be simulated, run an
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
+import torch
 
 from labkit import hardware, torch_compat
 from labkit.lessons.shared.streams import ops
@@ -34,8 +38,6 @@ def observe(program: Program, recording: str | Path | None = None, ms_per_unit: 
     >>> observe(program, recording="no such file").label in ("simulated", "cuda · 1 gpu")
     True
     """
-    from dataclasses import replace
-
     flags = any(isinstance(op, (ops.Signal, ops.WaitSignal)) for op in program.ops)
     if hardware.gpus() and not flags:
         return run_on_cuda(program, ms_per_unit)
@@ -57,8 +59,6 @@ def run_on_cuda(program: Program, ms_per_unit: float = 1.0) -> Timeline:
     those of the simulation: a run that comes out right proves nothing. Raises StreamError without a GPU, for a program
     with flags or more streams than torch has, and for an `ms_per_unit` that is not above 0.
     """
-    import torch
-
     if not ms_per_unit > 0:
         raise StreamError(f"ms_per_unit must be above 0, got {ms_per_unit!r}")
     for i, op in enumerate(program.ops):
@@ -78,8 +78,6 @@ def run_on_cuda(program: Program, ms_per_unit: float = 1.0) -> Timeline:
 
 def cycles_per_ms() -> float:
     """How many cycles of `cuda_sleep` take a millisecond."""
-    import torch
-
     cycles, taken = 20_000_000, []
     for _ in range(12):  # the first ones while the clock still rises
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -107,8 +105,6 @@ class _Run:
 
     def timeline(self) -> Timeline:
         """Once more, timed."""
-        import pandas as pd
-
         origin = self._go()
         rows = [
             (0, op.stream, op.name, op.kind, start, start, end, index, "")
@@ -133,8 +129,6 @@ class _Run:
         )
 
     def _go(self) -> Any:
-        import torch
-
         self.kernels: list[tuple[int, ops.Kernel, Any, Any]] = []
         self.host: list[tuple[str, str, float, float, int]] = []
         self.streams: dict[str, Any] = {
@@ -164,8 +158,6 @@ class _Run:
         return (time.perf_counter() - self.zero) * 1e3
 
     def _do(self, index: int, op: ops.Op) -> None:
-        import torch
-
         if isinstance(op, ops.Kernel):
             self._launch(index, op)
         elif isinstance(op, ops.Record):
@@ -189,8 +181,6 @@ class _Run:
             del self.buffers[op.buffer]
 
     def _hold(self, op: ops.Synchronize | ops.HostWork) -> None:
-        import torch
-
         if isinstance(op, ops.HostWork):
             time.sleep(op.duration * self.ms / 1e3)
         elif op.what == "device":
@@ -201,8 +191,6 @@ class _Run:
             self.events[op.name].synchronize()
 
     def _launch(self, index: int, op: ops.Kernel) -> None:
-        import torch
-
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self.streams[op.stream]):
             start.record()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.lessons.shared.streams import ops
 from labkit.lessons.shared.streams.hazards import Explainer
 from labkit.lessons.shared.streams.nodes import HostStep, Node
@@ -27,8 +29,6 @@ BECAUSE = {
 
 def timeline(done: Any) -> Timeline:
     """The Timeline of a simulation that has run to its end."""
-    import pandas as pd
-
     hosts = done.hosts
     several = len(hosts) > 1
     first = next(iter(hosts.values())).program
@@ -74,8 +74,6 @@ def timeline(done: Any) -> Timeline:
 
 
 def _memory(done: Any) -> pd.DataFrame | None:
-    import pandas as pd
-
     rows = [(host.rank, time, used) for host in done.hosts.values() for time, used in host.memory.given]
     return pd.DataFrame(rows, columns=["rank", "time", "used"]) if rows else None
 
@@ -97,8 +95,6 @@ def _notes(done: Any) -> list[str]:
 
 def _path(done: Any) -> pd.DataFrame:
     """The chain of ops that the end depends on, first op first: shorten one of these, or nothing gets faster."""
-    import pandas as pd
-
     ends: list[Any] = [node for node in done.nodes if node.number]
     ends += [host.step for host in done.hosts.values() if host.step]
     # of two that end together the kernel: it is why the host waited

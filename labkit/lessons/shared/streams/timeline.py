@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from labkit.lessons.shared.streams import overlap
 from labkit.lessons.shared.streams.hazards import Race
 from labkit.lessons.shared.streams.ops import COMMUNICATION, StreamError
@@ -110,8 +112,6 @@ class Timeline:
 
     def report(self) -> Report:
         """The timeline as a Report, to be saved, and drawn elsewhere."""
-        import pandas as pd
-
         tables = {"spans": self.spans, "arrows": self.arrows}
         if self.path is not None:
             tables["path"] = self.path

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import uuid
+
+import torch
+import torch.distributed as dist
+
+from labkit.lessons.shared.streams.cuda import cycles_per_ms
+from labkit.ranks import here
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import cuda_sleep, default_store
+from labkit.trace.profiler import Profile
 
 BUSY_MS, FORWARD_MS = 20.0, 5.0
 MICROBATCHES = 4
@@ -16,13 +26,6 @@ def memory(bench: Bench) -> Seen:
 
 
 def _memory() -> Seen:
-    import os
-
-    import torch
-
-    from labkit.lessons.shared.streams.cuda import cycles_per_ms
-    from labkit.torch_compat import cuda_sleep
-
     caching = (
         torch.cuda.get_allocator_backend() == "native" and "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ
     )
@@ -75,16 +78,6 @@ def microbatches(bench: Bench) -> Seen:
 
 
 def _microbatches() -> Seen:
-    import uuid
-
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.streams.cuda import cycles_per_ms
-    from labkit.ranks import here
-    from labkit.torch_compat import cuda_sleep, default_store
-    from labkit.trace.profiler import Profile
-
     me, size, busy = dist.get_rank(), dist.get_world_size(), int(FORWARD_MS * cycles_per_ms())
     batches = [torch.zeros(ELEMENTS, device=here().device) for _ in range(MICROBATCHES)]
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.lessons.shared.streams import Program
+from labkit.lessons.shared.streams.cuda import cycles_per_ms, run_on_cuda
 from labkit.lessons.trap.claims.cost import timed, timing_result
+from labkit.ranks import here
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import cuda_sleep, dynamo_reset, has_stream_graphs
 
 BUSY_MS = 20.0
 COPIED = 1 << 28  # bytes, from pinned memory: about 10 ms over PCIe 4
@@ -25,9 +34,6 @@ def side_by_side(bench: Bench) -> Seen:
 
 def _kernels() -> Seen:
     """How many ms two kernels of the same length ran at the same time, on two streams and on one."""
-    from labkit.lessons.shared.streams import Program
-    from labkit.lessons.shared.streams.cuda import run_on_cuda
-
     found, each = {}, []
     for name, where in (("two streams", "side"), ("one stream", "default")):
         program = Program(name, streams="side")
@@ -42,13 +48,6 @@ def _kernels() -> Seen:
 
 def _hidden() -> Seen:
     """In ms: a kernel alone, a copy alone, an all-reduce alone (of more than one rank), and each beside the kernel."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.streams.cuda import cycles_per_ms
-    from labkit.ranks import here
-    from labkit.torch_compat import cuda_sleep
-
     device, busy = here().device, int(BUSY_MS * cycles_per_ms())
     side = torch.cuda.Stream()
     source = torch.empty(COPIED, dtype=torch.uint8, pin_memory=True)
@@ -83,12 +82,6 @@ def _hidden() -> Seen:
 
 def _median_ms(work: Callable[[], Any], rounds: int = 7) -> float:
     """Milliseconds from the first launch until the GPU is idle, the median of some rounds behind one for nothing."""
-    import statistics
-    import time
-
-    import torch
-    import torch.distributed as dist
-
     taken = []
     for _ in range(rounds + 1):
         dist.barrier()
@@ -135,13 +128,6 @@ def devices(bench: Bench) -> Seen:
 
 
 def _devices() -> Seen:
-    import time
-
-    import torch
-
-    from labkit.lessons.shared.streams.cuda import cycles_per_ms
-    from labkit.torch_compat import cuda_sleep
-
     busy, found, took = int(BUSY_MS * 5 * cycles_per_ms()), {}, BUSY_MS * 5
     other = torch.device("cuda", (torch.cuda.current_device() + 1) % torch.cuda.device_count())
     side, y = torch.cuda.Stream(other), torch.zeros(4, device=other)
@@ -184,10 +170,6 @@ def two_streams_compiled(bench: Bench) -> Seen:
 
 
 def _two_streams_compiled() -> Seen:
-    import torch
-
-    from labkit.torch_compat import dynamo_reset, has_stream_graphs
-
     if not has_stream_graphs():
         return {"right": None, "samples": {}}
 
@@ -234,11 +216,6 @@ def _two_streams_compiled() -> Seen:
 
 def _queued(call: Callable[..., Any], x: Any, side: Any) -> Callable[[], float]:
     """Seconds that `CALLS` calls take the GPU when all of them are launched, so that the host's time does not count."""
-    import torch
-
-    from labkit.lessons.shared.streams.cuda import cycles_per_ms
-    from labkit.torch_compat import cuda_sleep
-
     busy = int(BUSY_MS * cycles_per_ms())
 
     def seconds() -> float:

@@ -6,7 +6,15 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from labkit.graphs import record
+from labkit.lessons.compiled_streams.captured import capture
+from labkit.lessons.shared.streams import Program, simulate
+from labkit.lessons.streams.sanitizer import sanitizer_races
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.torch_compat import dynamo_reset, funcol, no_compile_caches
 
 ORDERS = 100
 
@@ -14,9 +22,6 @@ ORDERS = 100
 @probe
 def clocks(bench: Bench) -> Seen:
     """Races that torch's CUDA sanitizer finds between two streams: without an event, and with one in its place."""
-    from labkit.lessons.shared.streams import Program
-    from labkit.lessons.streams.sanitizer import sanitizer_races
-
     found = {}
     for name, event in (("without an event", False), ("with an event", True)):
         program = Program(name, streams="side")
@@ -42,9 +47,6 @@ def events_order_streams(seen: Seen) -> Result:
 @probe
 def graphs(bench: Bench) -> Seen:
     """A hand-over between streams in other orders of its graph, and the backward pass of work on two streams."""
-    import torch
-
-    from labkit.lessons.compiled_streams.captured import capture
 
     def hands_over(x, side):
         a = torch.sin(x)
@@ -80,8 +82,6 @@ def _delays(backward: Any) -> list[Seen]:
 
     Simulated, with work of 50 units on the stream that still reads, 1 elsewhere, and launches of 0.01.
     """
-    from labkit.lessons.shared.streams import simulate
-
     nodes, recorded, found = backward.nodes, {}, []
     for i, node in enumerate(nodes):
         if node.word == "record_event":
@@ -157,12 +157,6 @@ def order(bench: Bench) -> Seen:
 
 
 def _order() -> list[str]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.graphs import record
-    from labkit.torch_compat import dynamo_reset, funcol, no_compile_caches
-
     def beside(g, a):
         y, x = (
             funcol.all_reduce(g @ g, "sum", dist.group.WORLD),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+import torch.distributed as dist
+
 from labkit.lessons.symmetry.claims.symmetry import drill
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol, patched
 
 
 @probe
@@ -23,11 +27,6 @@ def breaking(bench: Bench) -> Seen:
 
 
 def _gathers(broken: bool, bucketed: bool) -> list[float]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, funcol, patched
-
     talks = broken and dist.get_rank() == 1
 
     def program(a, b):

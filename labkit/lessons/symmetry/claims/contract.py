@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from labkit import contract
 from labkit.contract import Exchange, Plan
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
@@ -96,7 +98,6 @@ def calls(bench: Bench) -> Seen:
 @probe
 def drift(bench: Bench) -> Seen:
     """Inputs and weights that differ on rank 1, in a call, in a warmup, and after an update that all know of."""
-    import torch
 
     def inputs(index: int) -> Callable[[Exchange, bool], Any]:
         def body(ex: Exchange, odd: bool) -> Any:

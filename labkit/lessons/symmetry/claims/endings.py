@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import torch
+
 from labkit import contract
 from labkit.contract import Exchange
 from labkit.lessons.symmetry.claims.contract import two
@@ -19,8 +21,6 @@ GENEROUS_S = 30.0  # how long a process on a busy machine may take to end after 
 @probe
 def ending(bench: Bench) -> Seen:
     """What cannot be sent, a rank that fails before it comes, and a leader that falls silent."""
-    import torch
-
     try:
         contract.preflight({"callback": lambda: 1}, {"x": torch.ones(2)})
         refused = ""

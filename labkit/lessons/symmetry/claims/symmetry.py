@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.ranks import RankError, Ranks
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.torch_compat import dynamo_reset, funcol
 
 STALL_S = 1.0
 
@@ -47,9 +51,6 @@ def drills(bench: Bench) -> Seen:
 
 
 def _one_call_fewer() -> float:
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(2)
     for _ in range(2 - dist.get_rank()):
         dist.all_reduce(x)
@@ -57,9 +58,6 @@ def _one_call_fewer() -> float:
 
 
 def _other_kind() -> float:
-    import torch
-    import torch.distributed as dist
-
     x, out = torch.ones(2), torch.zeros(4)
     if dist.get_rank():
         dist.all_gather_into_tensor(out, x)
@@ -71,9 +69,6 @@ def _other_kind() -> float:
 
 
 def _swapped() -> list[float]:
-    import torch
-    import torch.distributed as dist
-
     a, b = torch.ones(2), torch.ones(2) * 10
     for x in (a, b) if dist.get_rank() == 0 else (b, a):
         dist.all_reduce(x)
@@ -81,20 +76,12 @@ def _swapped() -> list[float]:
 
 
 def _other_dtype() -> float:
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(2, dtype=torch.int32 if dist.get_rank() else torch.float32)
     dist.all_reduce(x)
     return float(x[0].item())
 
 
 def _data_branch() -> float:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, funcol
-
     def program(x):
         if x.sum() > 0:
             x = funcol.all_reduce(x, "sum", dist.group.WORLD)
@@ -108,10 +95,6 @@ def _data_branch() -> float:
 
 def _shape_branch() -> list[float]:
     """Alike in the first call; in the second, rank 1 has another shape, recompiles, and calls one collective more."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
 
     def program(x):
         y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
@@ -122,10 +105,6 @@ def _shape_branch() -> list[float]:
 
 def _flag_branch() -> list[float]:
     """The same, where the second call of rank 1 has another flag."""
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import funcol
 
     def program(x, twice=False):
         y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
@@ -135,10 +114,6 @@ def _flag_branch() -> list[float]:
 
 
 def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[float]:
-    import torch
-
-    from labkit.torch_compat import dynamo_reset
-
     dynamo_reset()
     run = torch.compile(program, backend=Capture(), fullgraph=True)
     with torch.no_grad():
@@ -146,11 +121,6 @@ def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[fl
 
 
 def _own_break() -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, funcol
-
     def program(x, talk):
         y = funcol.all_reduce(x, "sum", dist.group.WORLD)
         if talk:
@@ -167,11 +137,6 @@ def _own_break() -> Seen:
 
 
 def _own_graphs() -> list[str]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset
-
     def program(x):
         return x.sin() if dist.get_rank() == 0 else x.cos()
 
@@ -256,11 +221,6 @@ def recompiling(bench: Bench) -> Seen:
 
 
 def _recompile(together: bool = False) -> Seen:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.torch_compat import dynamo_reset, funcol
-
     def program(x):
         return funcol.all_reduce(x.sum(0), "sum", dist.group.WORLD)
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
+
+from labkit.lessons.shared.tensor_parallel import functional, inplace
+from labkit.lessons.shared.variants import own
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.timing import Measurement, compare, interleave, slowest
+from labkit.torch_compat import dynamo_reset
 
 CALLS = 50  # calls a sample: one call is a few microseconds
 ROUNDS = 40
@@ -13,8 +22,6 @@ ROUNDS = 40
 
 def timed(label: str, samples: Mapping[str, tuple[float, ...]], a: str, b: str) -> Seen:
     """The verdict on a against b as plain data, with the label of the run."""
-    from labkit.timing import Measurement, compare
-
     found = compare(Measurement(a, samples[a]), Measurement(b, samples[b])).to_dict()
     # an interval without an end is no number that JSON has
     bounds = {key: found[key] if abs(found[key]) < 1e300 else None for key in ("low", "high")}
@@ -37,19 +44,12 @@ def timing_result(seen: Seen, claimed: str, hardware: str) -> Result:
 @probe
 def eager_functional(bench: Bench) -> Seen:
     """An all-reduce of 16 by 128 floats over shared memory, in place and functional, in eager."""
-    from labkit.timing import slowest
-
     found = bench.run(_eager_functional, backend="shm")
     samples = {n: slowest(n, {rank: f[n] for rank, f in found.items()}).samples for n in found[0]}
     return timed("shm · cpu", samples, "functional", "in place")
 
 
 def _eager_functional() -> dict[str, tuple[float, ...]]:
-    import torch
-    import torch.distributed as dist
-
-    from labkit.lessons.shared.tensor_parallel import functional, inplace
-
     x = torch.zeros(16, 128)
 
     # reading an element makes a functional result arrive; the in-place one is read as well, to be fair
@@ -63,8 +63,6 @@ def _eager_functional() -> dict[str, tuple[float, ...]]:
 def _interleaved(
     pieces: Mapping[str, Callable[[], Any]], barrier: Callable[[], Any] | None
 ) -> dict[str, tuple[float, ...]]:
-    from labkit.timing import interleave
-
     def repeated(piece: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> None:
             for _ in range(CALLS):
@@ -89,10 +87,6 @@ def eager_dtensor(bench: Bench) -> Seen:
 
 
 def _eager_dtensor() -> dict[str, tuple[float, ...]]:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
     x = torch.zeros(16, 128)
     wrapped = distribute_tensor(x, init_device_mesh("cpu", (2,)), [Replicate()])
     return _interleaved({"Tensor": lambda: x + x, "DTensor": lambda: wrapped + wrapped}, None)
@@ -113,13 +107,6 @@ def compiled_dtensor(bench: Bench) -> Seen:
 
 
 def _compiled_dtensor() -> dict[str, tuple[float, ...]]:
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    from labkit.lessons.shared.variants import own
-    from labkit.torch_compat import dynamo_reset
-
     def chain(x):
         for _ in range(4):
             x = (x + 1) * 0.5

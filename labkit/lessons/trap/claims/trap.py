@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from labkit.contract import assert_in_place
+from labkit.contract.eager import dispatched
+from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
@@ -14,12 +19,6 @@ def guardrail(bench: Bench) -> Seen:
 
 
 def _guardrail() -> dict[str, Any]:
-    import torch
-
-    from labkit.contract import assert_in_place
-    from labkit.contract.eager import dispatched
-    from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
-
     x = torch.zeros(16, 128)
     paths = {
         "in_place": lambda: inplace(x),
