@@ -250,7 +250,7 @@ BASE: dict[str, Record] = {
         "inductor": "NameError: name 'stream1' is not defined",
     },
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
-    "stream_programs.graphs": {
+    "stream_orders.graphs": {
         "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
         "backward": [["kernel"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"]],
         "delays": [{"next": "mul", "with": [51.0, 1.0], "without": [3.0, 1.0]}],
@@ -691,7 +691,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"carried": 0}}, {"without": {"carried": 8}},
     ],
     "streams.beta_since": [{}, {"torch": "2.11.0"}, {"schemas": None}, {"claimed": "2.14"}],
-    "stream_programs.the_next_work_is_delayed": [
+    "stream_orders.the_next_work_is_delayed": [
         {}, {"delays": []}, {"delays": [{"next": "mul", "with": [3.0, 1.0], "without": [3.0, 1.0]}]},
         {"delays": [{"next": "mul", "with": [51.0, 50.0], "without": [3.0, 1.0]}]},
     ],
@@ -723,12 +723,12 @@ CASES: dict[str, list[Record]] = {
         {}, {"races": {"without an event": 0, "with an event": 0}},
         {"races": {"without an event": 1, "with an event": 1}},
     ],
-    "stream_programs.no_order_crosses_an_event": [{}, {"racing_orders": 23}, {"racing_as_it_is": 1}],
-    "stream_programs.the_owner_waits_before_reuse": [
+    "stream_orders.no_order_crosses_an_event": [{}, {"racing_orders": 23}, {"racing_as_it_is": 1}],
+    "stream_orders.the_owner_waits_before_reuse": [
         {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"]]},
         {"backward": [["record_event", "e5", "s1"], ["sync_dealloc", "e5", "s1"]]},
     ],
-    "stream_programs.the_host_goes_on": [
+    "stream_orders.the_host_goes_on": [
         {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_stream", "s1"]]},
     ],
     "stream_programs.the_wait_follows_at_once": [

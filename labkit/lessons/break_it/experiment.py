@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -26,9 +26,6 @@ from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks, here
 from labkit.report import Report, provenance
 from labkit.torch_compat import dynamo_reset
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["break-it"]
 GREEN, RED = "green", "red"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,9 +20,6 @@ from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AOT", "CAPTURED", "CHANGES", "HOOKS", "count", "run"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,9 +18,6 @@ from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.torch_compat import quiet_dynamo
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["TRAP", "run"]
 

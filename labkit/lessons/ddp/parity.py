@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,9 +20,6 @@ from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.trace.events import collective_op
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["RATE", "TOLERANCE", "run"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,9 +17,6 @@ from labkit.lessons.shared.comm_passes import between
 from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["WAYS", "run"]
 

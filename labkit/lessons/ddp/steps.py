@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch.distributed as dist
@@ -24,9 +24,6 @@ from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 from labkit.trace.events import collective_op
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["DDP_MODES", "run", "sweep", "timelines"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from labkit.lessons.symmetry.figures import LOOKS
+from labkit.lessons.shared.drill_figures import LOOKS
 from labkit.views import style
 from labkit.views.colour import ink_on
 from labkit.views.frames import need, table_of

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from labkit.lessons.symmetry import figures as divergence
+from labkit.lessons.shared import drill_figures as divergence
 from labkit.views import frames, style
 from labkit.views.compare import timings
 from labkit.views.frames import need, table_of

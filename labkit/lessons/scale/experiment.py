@@ -12,8 +12,8 @@ from labkit.lessons.scale import on_ranks as scale_ranks
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale import worlds as tracing
 from labkit.lessons.scale.worlds import WORLDS, parse_worlds
+from labkit.lessons.shared.sweep import parse_sizes
 from labkit.lessons.shared.tensor_parallel import Config
-from labkit.lessons.trap.experiment import parse_sizes
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds

@@ -21,9 +21,10 @@ from typing import Any
 
 from labkit import files, hardware
 
-__all__ = ["Sweep", "parse_range"]
+__all__ = ["Sweep", "parse_range", "parse_sizes"]
 
 MOST_POINTS = 64
+LARGEST = 1 << 30  # bytes
 SHOWN_S = 0.5  # a progress line is renewed no more often
 METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
 
@@ -72,6 +73,32 @@ def _part(what: str, part: Any) -> list[int]:
     if (last - first) // step >= MOST_POINTS:
         raise ValueError(f"{what}: {text} has more than {MOST_POINTS} values: take a larger step")
     return list(range(first, last + 1, step))
+
+
+def parse_sizes(sizes: str | Sequence[int]) -> tuple[int, ...]:
+    """Sizes in bytes, ascending, out of numbers or of text such as '4,16K,64M'.
+
+    Raises ValueError for what is no size, no whole number of float32, or above 1 GB.
+
+    >>> parse_sizes("4, 16K,1M")
+    (4, 16384, 1048576)
+    """
+    given = sizes.split(",") if isinstance(sizes, str) else list(sizes)
+    found: list[int] = []
+    for size in given:
+        number: Any = size
+        if isinstance(size, str):
+            digits, unit = size.strip()[:-1], size.strip()[-1:].upper()
+            factor = {"K": 1024, "M": 1 << 20, "G": 1 << 30}.get(unit)
+            text = digits if factor else size.strip()
+            number = int(text) * (factor or 1) if text.isdecimal() else None
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not whole or number % 4 or not 4 <= number <= LARGEST:
+            raise ValueError(f"a size is a multiple of 4 bytes up to 1G, such as 4, 16K or 64M, got {size!r}")
+        found.append(number)
+    if not found:
+        raise ValueError("no size was given: give at least one, such as 4 or 16K")
+    return tuple(sorted(set(found)))
 
 
 @dataclass

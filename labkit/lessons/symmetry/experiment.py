@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch.distributed as dist
@@ -15,13 +15,11 @@ from labkit.contract import Exchange
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.harness import quiet_stderr
+from labkit.lessons.shared.outcomes import judge
 from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
 from labkit.ranks import RankError, Ranks, standing
 from labkit.report import Report, provenance
 from labkit.torch_compat import compiling_together, dynamo_reset, on_region_entry
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["divergence"]
 
@@ -166,36 +164,6 @@ def attempt(
     return row, [_call(rank, c) for rank, one in found.items() for c in one["collectives"] or ()]
 
 
-# what an error says that names a difference between ranks: our own, and the one of the collective check
-CAUGHT = (
-    "ParityError",
-    "PlanError",
-    "DigestError",
-    "HealthError",
-    "FingerprintError",
-    "ContractError",
-    "Diverged",
-    "WrongGroup",
-)
-
-
-def judge(error: RankError) -> tuple[str, str]:
-    """How a call that failed ended, and the line that says most."""
-    first = error.outcomes[0]
-    own = next((o for o in error.outcomes if o.type in CAUGHT), None)
-    if own is not None:
-        return "caught", f"{own.type}: {own.message}"
-    if error.headline.startswith("stalled"):
-        waits = [f"rank {o.rank} in {o.waits}" for o in error.outcomes if o.waits]
-        return "hung", ", ".join(sorted(waits)) or error.headline
-    if first.kind == "dead":
-        return "crash", first.describe().splitlines()[0].removesuffix(", here:")
-    if first.kind == "unfinished":
-        return "hung", error.headline
-    said = first.message.strip().splitlines()
-    return "error", f"{first.type}: {said[0] if said else ''}"
-
-
 # --- on a rank ---
 
 
@@ -300,7 +268,7 @@ def _report(
         [],
         settings,
         _notes(outcomes),
-        "labkit.lessons.symmetry.figures:figure",
+        "labkit.lessons.shared.drill_figures:figure",
     )
 
 

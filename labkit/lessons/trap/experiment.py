@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared import reference, tensor_parallel
+from labkit.lessons.shared.sweep import parse_sizes
 from labkit.lessons.trap import on_ranks as trap_ranks
 from labkit.lessons.trap import tables as trap_tables
 from labkit.lessons.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 ABOUT = EXPERIMENTS["eager_trap"]
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
-LARGEST = 1 << 30
 GATED = "gated"
 TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model
 
@@ -94,32 +94,6 @@ def run(
         "model": {"blocks": blocks, "dim": config.dim, "heads": config.heads, "tokens": config.tokens},
     }
     return _report(runs, ranks.label, provenance(**settings), config.collectives)
-
-
-def parse_sizes(sizes: str | Sequence[int]) -> tuple[int, ...]:
-    """Sizes in bytes, ascending, out of numbers or of text such as '4,16K,64M'.
-
-    Raises ValueError for what is no size, no whole number of float32, or above 1 GB.
-
-    >>> parse_sizes("4, 16K,1M")
-    (4, 16384, 1048576)
-    """
-    given = sizes.split(",") if isinstance(sizes, str) else list(sizes)
-    found: list[int] = []
-    for size in given:
-        number: Any = size
-        if isinstance(size, str):
-            digits, unit = size.strip()[:-1], size.strip()[-1:].upper()
-            factor = {"K": 1024, "M": 1 << 20, "G": 1 << 30}.get(unit)
-            text = digits if factor else size.strip()
-            number = int(text) * (factor or 1) if text.isdecimal() else None
-        whole = isinstance(number, int) and not isinstance(number, bool)
-        if not whole or number % 4 or not 4 <= number <= LARGEST:
-            raise ValueError(f"a size is a multiple of 4 bytes up to 1G, such as 4, 16K or 64M, got {size!r}")
-        found.append(number)
-    if not found:
-        raise ValueError("no size was given: give at least one, such as 4 or 16K")
-    return tuple(sorted(set(found)))
 
 
 def _collectives(names: Sequence[str]) -> tuple[str, ...]:

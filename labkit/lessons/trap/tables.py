@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -10,9 +10,6 @@ from labkit.lessons.trap.calls import AGAIN, ASYNC, FUNCTIONAL, IN_PLACE
 from labkit.lessons.trap.on_ranks import STEPS, WAITED
 from labkit.report import PerRank
 from labkit.timing import Measurement, Verdict, compare, noise_floor, slowest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["crossover", "model_verdicts", "size_label", "tables"]
 

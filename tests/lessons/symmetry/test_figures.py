@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from labkit.contract import Evidence, Health, evidence_of, triage
-from labkit.lessons.symmetry.figures import figure, first_difference
+from labkit.lessons.shared.drill_figures import figure, first_difference
 from labkit.ranks.errors import Outcome, RankError
 from labkit.report import Report
 from labkit.views.triage import Triage, triage_static

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit import hardware
 from labkit.lessons.cliff import experiment as cliff
-from labkit.lessons.trap.claims.cost import timed, timing_result
+from labkit.lessons.shared.timed import timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, cannot_tell, judging, probe, verdict

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from labkit import contract
 from labkit.lessons.mesh.program import Used
-from labkit.lessons.symmetry.claims.symmetry import drill
+from labkit.lessons.shared.outcomes import drill
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 

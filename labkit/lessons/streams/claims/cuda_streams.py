@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from labkit.lessons.shared.streams import Program
 from labkit.lessons.shared.streams.cuda import cycles_per_ms, run_on_cuda
-from labkit.lessons.trap.claims.cost import timed, timing_result
+from labkit.lessons.shared.timed import timed, timing_result
 from labkit.ranks import here
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import cuda_sleep, dynamo_reset, has_stream_graphs

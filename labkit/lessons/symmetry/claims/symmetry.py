@@ -9,25 +9,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.lessons.shared.capture import Capture, calls
-from labkit.ranks import RankError, Ranks
-from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.lessons.shared.outcomes import drill
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
-
-STALL_S = 1.0
-
-
-def drill(ranks: Ranks, program: Callable[..., Any], *arguments: Any) -> Seen:
-    """How a program ends on ranks: finished, with the values; hung, when all that had not ended waited; or failed.
-
-    A rank that raised is a failure, not a hang: a program with a mistake in it must not look like a deadlock.
-    """
-    try:
-        values = ranks.run(quietly, program, *arguments, stall=STALL_S, timeout=30)
-        return {"how": "finished", "values": list(values)}
-    except RankError as error:
-        kinds = {outcome.kind for outcome in error.outcomes}
-        said = " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes).strip()
-        return {"how": "hung" if kinds <= {"unfinished", "ok"} else "failed", "says": said[:300]}
 
 
 @probe

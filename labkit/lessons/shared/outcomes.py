@@ -1,0 +1,55 @@
+"""How a program ended on ranks, in the words that drills and claims use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit.ranks import RankError, Ranks
+from labkit.study.checks import Seen, quietly
+
+__all__ = ["drill", "judge"]
+
+STALL_S = 1.0
+# what an error says that names a difference between ranks: our own, and the one of the collective check
+CAUGHT = (
+    "ParityError",
+    "PlanError",
+    "DigestError",
+    "HealthError",
+    "FingerprintError",
+    "ContractError",
+    "Diverged",
+    "WrongGroup",
+)
+
+
+def judge(error: RankError) -> tuple[str, str]:
+    """How a call that failed ended, and the line that says most."""
+    first = error.outcomes[0]
+    own = next((o for o in error.outcomes if o.type in CAUGHT), None)
+    if own is not None:
+        return "caught", f"{own.type}: {own.message}"
+    if error.headline.startswith("stalled"):
+        waits = [f"rank {o.rank} in {o.waits}" for o in error.outcomes if o.waits]
+        return "hung", ", ".join(sorted(waits)) or error.headline
+    if first.kind == "dead":
+        return "crash", first.describe().splitlines()[0].removesuffix(", here:")
+    if first.kind == "unfinished":
+        return "hung", error.headline
+    said = first.message.strip().splitlines()
+    return "error", f"{first.type}: {said[0] if said else ''}"
+
+
+def drill(ranks: Ranks, program: Callable[..., Any], *arguments: Any) -> Seen:
+    """How a program ends on ranks: finished, with the values; hung, when all that had not ended waited; or failed.
+
+    A rank that raised is a failure, not a hang: a program with a mistake in it must not look like a deadlock.
+    """
+    try:
+        values = ranks.run(quietly, program, *arguments, stall=STALL_S, timeout=30)
+        return {"how": "finished", "values": list(values)}
+    except RankError as error:
+        kinds = {outcome.kind for outcome in error.outcomes}
+        said = " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes).strip()
+        return {"how": "hung" if kinds <= {"unfinished", "ok"} else "failed", "says": said[:300]}
