@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from labkit.lessons.scale.words import assumptions, notes_of, summary
-from labkit.lessons.shared.tensor_parallel.block import COLLECTIVES
 from labkit.timing import quantile, slowest
 from labkit.timing.costs import Compute, Fit, Link, fit_compute, fit_link, step
 from labkit.trace import sockets
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["STATED", "tables"]
 
 STATED = "stated"
+COLLECTIVES = ("q-norm", "k-norm", "attention output", "MLP output")  # of one block, in the order they run
 
 
 def tables(
