@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import hashlib
 import inspect
 import json
@@ -19,6 +20,7 @@ from labkit import files, lessons, places
 __all__ = ["Program", "cells", "choose", "load"]
 
 TAG = "program"
+MISSING = object()
 
 
 def cells(lesson: str) -> dict[str, str]:
@@ -40,6 +42,7 @@ def cells(lesson: str) -> dict[str, str]:
     path = files.ours("notebooks") / f"{lesson}.ipynb"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = [cell for cell in found if cell["cell_type"] == "code"]
     except FileNotFoundError:
         raise ValueError(f"the program of lesson {lesson} cannot be read: {path.name} is missing") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -47,7 +50,6 @@ def cells(lesson: str) -> dict[str, str]:
         raise ValueError(
             f"the program of lesson {lesson} cannot be read: {path.name} is no notebook: {why}"
         ) from None
-    code = [cell for cell in found if cell["cell_type"] == "code"]
     tagged = {
         f"{lesson} [{number}]": "".join(cell["source"])
         for number, cell in enumerate(code, 1)
@@ -132,7 +134,7 @@ def choose(topic: str, given: Any, needed: Iterable[str]) -> Program:
     taken: dict[str, Any] = {}
     waiting = list(needed)
     while waiting:
-        name = waiting.pop()
+        name = waiting.pop(0)
         if name in taken:
             continue
         if name not in space:
@@ -143,6 +145,10 @@ def choose(topic: str, given: Any, needed: Iterable[str]) -> Program:
         for user, used, value in _uses(name, space[name]):
             if used not in names and not _same_module(space[name], value):
                 continue
+            if value is MISSING:
+                raise ValueError(
+                    f"{user} of the program uses {used!r}, which is not defined: run the cell that defines it"
+                )
             if space.get(used) is not value:
                 raise ValueError(
                     f"{user} of the program uses another {used} than the one given: run the cells of both again"
@@ -220,9 +226,9 @@ def _uses(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
         while codes:
             code = codes.pop()
             codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
-            for used in code.co_names:
-                if used in function.__globals__:
-                    yield name, used, function.__globals__[used]
+            for step in dis.get_instructions(code):
+                if step.opname == "LOAD_GLOBAL":
+                    yield name, step.argval, function.__globals__.get(step.argval, MISSING)
 
 
 def _same_module(user: Any, value: Any) -> bool:
