@@ -26,12 +26,13 @@ LIMIT = 0.05
 def model(width: int):
     import torch
 
-    from labkit.lessons.shared import tensor_parallel
+    from labkit import lessons
 
     torch.manual_seed(0)
-    config = tensor_parallel.Config(dim=width, heads=4, blocks=4, tokens=64)
-    whole = tensor_parallel.full(config)
-    return tensor_parallel.shard(whole, 0, 2, tensor_parallel.functional), config.sample()
+    cliff = lessons.program("cliff")
+    config = cliff.Config(dim=width, heads=4, blocks=4, tokens=64)
+    whole = cliff.full(config)
+    return cliff.shard(whole, 0, 2, cliff.functional), config.sample()
 
 
 def seconds(call, calls: int) -> float:

@@ -14,8 +14,8 @@ from statistics import median
 
 import pandas as pd
 
+from labkit import lessons
 from labkit.lessons.scale.worlds import parse_worlds, trace_all
-from labkit.lessons.shared.tensor_parallel import Config
 from labkit.ranks import Ranks
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    config = Config(dim=given.dim, heads=given.heads, blocks=1, tokens=given.tokens)
+    config = lessons.program("cliff").Config(dim=given.dim, heads=given.heads, blocks=1, tokens=given.tokens)
     worlds = parse_worlds(given.worlds, config)
     seen: dict[int, list[dict]] = {world: [] for world in worlds}
     with Ranks(1, "cpu", "fake", quiet=True) as one:

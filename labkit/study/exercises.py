@@ -158,9 +158,9 @@ def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
 
     Raises ValueError for an exercise that does not exist or an attempt that is not a function.
 
-    >>> from labkit.lessons.shared import tensor_parallel
+    >>> from labkit import lessons
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
-    ...     bool(check("cliff.gate", tensor_parallel.functional, ranks))
+    ...     bool(check("cliff.gate", lessons.program("cliff").functional, ranks))
     False
     """
     from labkit.study.catalog import EXERCISES  # imports every topic's exercises, which import this module

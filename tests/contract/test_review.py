@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import textwrap
 
 import pytest
 
 from labkit import cli, contract
 from labkit.contract.review import FOUND, MISSING, NOTHING, RULES, USED
-from labkit.lessons.shared import tensor_parallel
 
 HEAD = """
 import os, logging
@@ -101,7 +102,29 @@ def test_every_row_says_what_it_does_not_check():
     ] == [5, 5, 4]
 
 
-def test_a_run_adds_what_was_compiled():
+HIDDEN = """
+import torch, torch.distributed as dist
+
+
+def inplace(x):
+    dist.all_reduce(x)
+    return x
+
+
+disabled = torch.compiler.disable(inplace)
+"""
+
+
+@pytest.fixture
+def hidden(tmp_path, monkeypatch):
+    """An imported module whose all-reduce is hidden from the compiler."""
+    (tmp_path / "reviewed_module.py").write_text(HIDDEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("reviewed_module")
+    del sys.modules["reviewed_module"]
+
+
+def test_a_run_adds_what_was_compiled(hidden):
     import torch
 
     from labkit.torch_compat import dynamo_reset
@@ -117,15 +140,15 @@ def test_a_run_adds_what_was_compiled():
     for function, status, says in ((whole, USED, "ran: 1 graphs"), (breaks, FOUND, "first break: ")):
         dynamo_reset()
         compiled = torch.compile(function, backend="eager")
-        found = contract.review(tensor_parallel.norm, lambda: compiled(torch.ones(2)))  # noqa: B023
+        found = contract.review(hidden, lambda: compiled(torch.ones(2)))  # noqa: B023
         assert found["canary"].status == status and says in found["canary"].row()["where"]
 
 
-def test_an_imported_module_and_a_file_from_the_command_line(capsys):
-    found = contract.review(tensor_parallel.gate)
+def test_an_imported_module_and_a_file_from_the_command_line(hidden, capsys):
+    found = contract.review(hidden)
     assert found["fragmentation"].status == FOUND and found["fragmentation"].places[0].function == "inplace"
     assert len(found.rows()) == 14 and "does not check: " in str(found)
-    assert cli.main(["review", tensor_parallel.gate.__file__]) == 0
+    assert cli.main(["review", hidden.__file__]) == 0
     assert "no graph fragmentation by collectives" in capsys.readouterr().out
 
 

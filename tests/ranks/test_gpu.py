@@ -30,14 +30,14 @@ def add_up():
 def compiled_forward():
     import torch
 
-    from labkit import record
-    from labkit.lessons.shared import tensor_parallel
+    from labkit import lessons, record
     from labkit.ranks import here
 
     me = here()
-    config = tensor_parallel.Config(dim=64, heads=2, blocks=2, tokens=4)
-    whole = tensor_parallel.full(config)
-    model = torch.compile(tensor_parallel.shard(whole, me.rank, me.world_size).to(me.device))
+    cliff = lessons.program("cliff")
+    config = cliff.Config(dim=64, heads=2, blocks=2, tokens=4)
+    whole = cliff.full(config)
+    model = torch.compile(cliff.shard(whole, me.rank, me.world_size).to(me.device))
     x = config.sample(device=me.device)
     with torch.no_grad():
         expected = whole(config.sample())

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import contract
+from labkit import contract, lessons
 from labkit.contract import (
     Exchange,
     Fingerprints,
@@ -36,10 +36,11 @@ from labkit.contract import (
     settings,
     warm_up,
 )
-from labkit.lessons.shared import tensor_parallel
 from labkit.torch_compat import funcol
 
 __all__ = ["BODIES", "KNOWN_SITE", "WINDOW_S", "Stand", "orphan"]
+
+cliff = lessons.program("cliff")
 
 ENV = "SCOPE_KV_BIAS_BACKEND"
 KNOWN_SITE = "kv = cache[:, :4] if end < 5 else cache"  # where `first_break` may break, and nowhere before
@@ -114,9 +115,9 @@ def env(stand: Stand) -> Any:
 
 def compile_gate(stand: Stand) -> Any:
     """A tensor-parallel model under torch.compile; undefended, its all-reduce is hidden from the compiler."""
-    reduce = tensor_parallel.functional if stand.defended else tensor_parallel.disabled
-    config = tensor_parallel.Config(dim=64, heads=len(stand.exchange.ranks), blocks=1, tokens=4)
-    model = tensor_parallel.Model(config, len(stand.exchange.ranks), stand.rank, reduce).to(stand.device)
+    reduce = cliff.functional if stand.defended else cliff.disabled
+    config = cliff.Config(dim=64, heads=len(stand.exchange.ranks), blocks=1, tokens=4)
+    model = cliff.Model(config, len(stand.exchange.ranks), stand.rank, reduce).to(stand.device)
     compiled, x = torch.compile(model, backend=stand.compiler), config.sample(device=stand.device)
     with torch.no_grad():
         with compile_health() as first:

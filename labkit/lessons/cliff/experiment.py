@@ -12,7 +12,8 @@ import pandas as pd
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import merge
 from labkit.lessons.shared import harness, reference
-from labkit.lessons.shared.tensor_parallel import Config
+from labkit.lessons.shared.model_size import check_split
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
@@ -20,6 +21,7 @@ from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
 ABOUT = EXPERIMENTS["cliff"]
 PAIRS = (("C", "B"), ("B", "A"), ("C", "A"), ("D", "A"), ("E", "C"))
+NEEDED = ("Config", "full", "shard", "inplace", "disabled", "functional")  # what is taken of the program
 TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model
 
 
@@ -28,6 +30,7 @@ def run(
     blocks: int = 40,
     *,
     variants: str = "ABCDE",
+    program: Any = None,
     dim: int = 64,
     heads: int = 2,
     tokens: int = 4,
@@ -45,6 +48,8 @@ def run(
 
     blocks: transformer blocks, four all-reduces each (40 are the source's ~160). variants: letters of A eager in
     place, B compiled with the collective disabled, C compiled functional, D eager functional, E compiled in place.
+    program: the model and the all-reduces, as a module or a mapping such as a notebook's `globals()`; None is the
+    lesson's own.
     dim, heads, tokens: the model's size; small, so that what is measured is not the matrix products. rounds:
     interleaved timing rounds. reduces: {letter: all-reduce function} to try your own in a variant's place.
     host_only: measure as well on a fake process group that moves nothing. also: further backends to time on the
@@ -67,8 +72,9 @@ def run(
     3       D     1            4
     """
     chosen = choose(variants)
-    config = Config(dim=dim, heads=heads, blocks=blocks, tokens=tokens)
-    config.check_split(ranks.world_size, 0)
+    ours = choose_program("cliff", program, NEEDED)
+    config = ours.code.Config(dim=dim, heads=heads, blocks=blocks, tokens=tokens)
+    check_split(config, ranks.world_size)
     check_rounds(rounds)
     unknown = set(reduces or {}) - {v.letter for v in chosen}
     if unknown:
@@ -77,7 +83,7 @@ def run(
     foreign = [v.letter for v in others if v not in chosen]
     if foreign:
         raise ValueError(f"elsewhere names variant {foreign[0]!r}, which is not among {variants!r}")
-    settled = (config, rounds, dict(reduces or {}))
+    settled = (ours.code, config, rounds, dict(reduces or {}))
     if cold:
         ranks.restart()  # what a process has compiled, it keeps in memory as well
     with tempfile.TemporaryDirectory(prefix="labkit-inductor-") if cold else nullcontext() as cache:
@@ -96,9 +102,10 @@ def run(
         "threads": ranks.threads,
         "rounds": rounds,
         "cold": cold,
+        "program": ours.digest,
         "model": {"blocks": blocks, "dim": dim, "heads": heads, "tokens": tokens},
     }
-    return _report(chosen, runs, ranks.label, blocks, provenance(**settings))
+    return _report(chosen, runs, ranks.label, blocks, provenance(**settings), ours.notes)
 
 
 def _report(
@@ -107,6 +114,7 @@ def _report(
     label: str,
     blocks: int,
     settings: dict[str, Any],
+    notes: list[str],
 ) -> Report:
     main = runs[label]
     per_variant: dict[str, list[pd.DataFrame]] = {
@@ -143,7 +151,7 @@ def _report(
     tables = {"summary": _summary(tables, variants), **tables}
     for name in ("counts", "samples", "breakdown", "segments", "breaks"):
         tables[name].insert(0, "blocks", blocks)
-    notes = _notes(tables, variants, main)
+    notes = [*notes, *_notes(tables, variants, main)]
     return Report(
         "cliff", ABOUT.title, label, tables, verdicts, settings, notes, "labkit.lessons.cliff.figures:figure"
     )

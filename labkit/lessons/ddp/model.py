@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from labkit import lessons
 from labkit.lessons.ddp.data import CLASSES, PIXELS
-from labkit.lessons.shared.tensor_parallel.gate import Reduce, functional
-from labkit.lessons.shared.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 
 __all__ = ["Block", "Model", "Sizes", "loss_of", "whole"]
+
+cliff = lessons.program("cliff")
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,20 @@ class Block(nn.Module):
     """x + down(relu(up(x))); in a group of several ranks `up` is split by rows, `down` by columns with a sum."""
 
     def __init__(
-        self, sizes: Sizes, ranks: int = 1, rank: int = 0, reduce: Reduce = functional, group: Any = None
+        self,
+        sizes: Sizes,
+        ranks: int = 1,
+        rank: int = 0,
+        reduce: Callable[..., Tensor] = cliff.functional,
+        group: Any = None,
     ):
         super().__init__()
         if ranks == 1:  # plain linear layers, which DDP, FSDP2 and DTensor's plans know
             self.up: nn.Module = nn.Linear(sizes.width, sizes.hidden, bias=False)
             self.down: nn.Module = nn.Linear(sizes.hidden, sizes.width, bias=False)
         else:
-            self.up = ColumnParallelLinear(sizes.width, sizes.hidden, ranks, rank)
-            self.down = RowParallelLinear(sizes.hidden, sizes.width, ranks, rank, reduce, group)
+            self.up = cliff.ColumnParallelLinear(sizes.width, sizes.hidden, ranks, rank)
+            self.down = cliff.RowParallelLinear(sizes.hidden, sizes.width, ranks, rank, reduce, group)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(self.up(x).relu())
@@ -74,7 +81,7 @@ class Model(nn.Module):
         sizes: Sizes,
         ranks: int = 1,
         rank: int = 0,
-        reduce: Reduce = functional,
+        reduce: Callable[..., Tensor] = cliff.functional,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()

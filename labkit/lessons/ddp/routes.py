@@ -21,14 +21,15 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
-from labkit import torch_compat
+from labkit import lessons, torch_compat
 from labkit.lessons.ddp.kinds import ROUTES, Route
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
-from labkit.lessons.shared.tensor_parallel.gate import functional, inplace
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import here
 
 __all__ = ["Gathered", "Trainer", "build", "gathered"]
+
+cliff = lessons.program("cliff")
 
 
 @dataclass
@@ -234,7 +235,7 @@ def _split(
     they are summed. replicas: a group that holds the same pieces for other parts of the batch, to average over.
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    reduce = inplace if route.mode == "inplace" else functional
+    reduce = cliff.inplace if route.mode == "inplace" else cliff.functional
     model = _model(sizes, ranks, rank, reduce, group)
     forward: Any = torch.compile(model, backend=compiler, fullgraph=True) if route.compiled else model
 

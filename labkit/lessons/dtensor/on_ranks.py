@@ -12,15 +12,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from labkit import torch_compat
+from labkit import lessons, torch_compat
 from labkit.graphs import record
 from labkit.lessons.dtensor import routes
-from labkit.lessons.shared.tensor_parallel import Config
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import here
 from labkit.timing import interleave
 from labkit.torch_compat import around_dtensor, dtensor_cache, forget_dtensor_rules, funcol, on_collective
 
+cliff = lessons.program("cliff")
 Case = tuple[str, str, int, int, int]  # kind, size, dim, tokens, layers
 CALLS = 40  # calls a sample of one part: a call takes microseconds
 PART_ROUNDS = 12
@@ -143,7 +143,7 @@ def _mesh() -> Any:
 
 def _config(case: Case) -> Any:
     _, _, dim, tokens, layers = case
-    return Config(dim=dim, heads=4, blocks=layers, tokens=tokens)
+    return cliff.Config(dim=dim, heads=4, blocks=layers, tokens=tokens)
 
 
 def _ways(

@@ -23,13 +23,12 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from labkit.lessons.shared.tensor_parallel.block import Config
-from labkit.lessons.shared.tensor_parallel.gate import Reduce, functional, inplace
-from labkit.lessons.shared.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
-from labkit.lessons.shared.tensor_parallel.model import seeded
-from labkit.lessons.shared.tensor_parallel.norm import RMSNorm
+from labkit import lessons
+from labkit.lessons.shared.model_size import check_split
 
 __all__ = ["KINDS", "ROUTES", "Layer", "Norm", "Stack", "build", "weights", "whole"]
+
+cliff = lessons.program("cliff")
 
 ROUTES = {
     "a": "explicit, in place",
@@ -122,11 +121,11 @@ class Stack(nn.Module):
         return x.full_tensor() if self.mesh is not None else x  # type: ignore[attr-defined]
 
 
-def whole(config: Config, kind: str = "block", settle: Any = None, attend: Any = None) -> Stack:
+def whole(config: Any, kind: str = "block", settle: Any = None, attend: Any = None) -> Stack:
     """The program on one device, with seeded weights: the reference of all routes. Raises ValueError for a kind.
 
-    >>> x = Config(dim=64, heads=2, blocks=2, tokens=4).sample()
-    >>> whole(Config(dim=64, heads=2, blocks=2, tokens=4), "mlp")(x).shape
+    >>> x = cliff.Config(dim=64, heads=2, blocks=2, tokens=4).sample()
+    >>> whole(cliff.Config(dim=64, heads=2, blocks=2, tokens=4), "mlp")(x).shape
     torch.Size([1, 4, 64])
     """
     model = _whole(config, kind, settle, attend)
@@ -136,7 +135,7 @@ def whole(config: Config, kind: str = "block", settle: Any = None, attend: Any =
     return model.eval()
 
 
-def _whole(config: Config, kind: str, settle: Any = None, attend: Any = None) -> Stack:
+def _whole(config: Any, kind: str, settle: Any = None, attend: Any = None) -> Stack:
     _check_kind(kind)
     dim, hidden = config.dim, config.dim * config.mlp_ratio
     attend = attend or F.scaled_dot_product_attention
@@ -146,12 +145,12 @@ def _whole(config: Config, kind: str, settle: Any = None, attend: Any = None) ->
 
     def parts() -> dict[str, nn.Module]:
         found: dict[str, nn.Module] = {
-            "norm2": RMSNorm(dim, eps=config.eps),
+            "norm2": cliff.RMSNorm(dim, eps=config.eps),
             "up": linear(dim, hidden),
             "down": linear(hidden, dim),
         }
         if kind == "block":
-            found |= {"norm1": RMSNorm(dim, eps=config.eps), "out": linear(dim, dim)}
+            found |= {"norm1": cliff.RMSNorm(dim, eps=config.eps), "out": linear(dim, dim)}
             found |= {name: linear(dim, dim) for name in "qkv"}
             found |= {name: Norm(dim, config.eps) for name in ("q_norm", "k_norm")}
         return found
@@ -159,10 +158,10 @@ def _whole(config: Config, kind: str, settle: Any = None, attend: Any = None) ->
     return Stack(Layer(kind, config.head_dim, parts(), attend, settle) for _ in range(config.blocks))
 
 
-def weights(config: Config, kind: str = "block") -> Iterator[tuple[str, Tensor]]:
+def weights(config: Any, kind: str = "block") -> Iterator[tuple[str, Tensor]]:
     """The full weights by parameter name of `whole`: those of the model under study, with q, k and v apart."""
     _check_kind(kind)
-    for name, full in seeded(config):
+    for name, full in cliff.seeded(config):
         _, number, part, _ = name.split(".")
         if kind == "mlp" and part not in ("norm2", "up", "down"):
             continue
@@ -177,10 +176,10 @@ def _check_kind(kind: str) -> None:
 
 def build(
     route: str,
-    config: Config,
+    config: Any,
     kind: str,
     mesh: DeviceMesh,
-    reduce: Reduce | None = None,
+    reduce: Callable[..., Tensor] | None = None,
     settle: bool = True,
 ) -> Stack:
     """One rank's share of the program by a route of ROUTES, on a mesh of one axis, with the seeded weights.
@@ -192,9 +191,9 @@ def build(
     if route not in ROUTES:
         raise ValueError(f"unknown route {route!r}: there is {', '.join(ROUTES)}")
     _check_kind(kind)
-    config.check_split(mesh.size(), mesh.get_local_rank())
+    check_split(config, mesh.size())
     if route in "ab":
-        return _explicit(config, kind, mesh, reduce or (inplace if route == "a" else functional))
+        return _explicit(config, kind, mesh, reduce or (cliff.inplace if route == "a" else cliff.functional))
     with torch.device("meta"):
         model = _whole(config, kind, _settled if settle and route == "c" else None,
                        heads_apart(mesh) if route == "c" else None)  # fmt: skip
@@ -262,7 +261,7 @@ class FeatureParallel(ParallelStyle):
         return distribute_module(module, device_mesh, split, output_fn=local)  # type: ignore[arg-type]
 
 
-def _fill(model: Stack, config: Config, kind: str, mesh: DeviceMesh) -> None:
+def _fill(model: Stack, config: Any, kind: str, mesh: DeviceMesh) -> None:
     """Copy this rank's shares out of the seeded weights, which exist one at a time."""
     with torch.no_grad():
         for name, full in weights(config, kind):
@@ -271,23 +270,23 @@ def _fill(model: Stack, config: Config, kind: str, mesh: DeviceMesh) -> None:
             local.copy_(full if dim is None else full.chunk(mesh.size(), dim)[mesh.get_local_rank()])
 
 
-def _explicit(config: Config, kind: str, mesh: DeviceMesh, reduce: Reduce) -> Stack:
+def _explicit(config: Any, kind: str, mesh: DeviceMesh, reduce: Callable[..., Tensor]) -> Stack:
     size, rank, group = mesh.size(), mesh.get_local_rank(), mesh.get_group()
     dim, hidden, eps = config.dim, config.dim * config.mlp_ratio, config.eps
 
     def parts() -> dict[str, nn.Module]:
         found: dict[str, nn.Module] = {
-            "norm2": RMSNorm(dim, eps=eps),
-            "up": ColumnParallelLinear(dim, hidden, size, rank),
-            "down": RowParallelLinear(hidden, dim, size, rank, reduce, group),
+            "norm2": cliff.RMSNorm(dim, eps=eps),
+            "up": cliff.ColumnParallelLinear(dim, hidden, size, rank),
+            "down": cliff.RowParallelLinear(hidden, dim, size, rank, reduce, group),
         }
         if kind == "block":
             found |= {
-                "norm1": RMSNorm(dim, eps=eps),
-                "out": RowParallelLinear(dim, dim, size, rank, reduce, group),
+                "norm1": cliff.RMSNorm(dim, eps=eps),
+                "out": cliff.RowParallelLinear(dim, dim, size, rank, reduce, group),
             }
-            found |= {name: ColumnParallelLinear(dim, dim, size, rank) for name in "qkv"}
-            found |= {f"{n}_norm": RMSNorm(dim, size, rank, reduce, group, eps) for n in "qk"}
+            found |= {name: cliff.ColumnParallelLinear(dim, dim, size, rank) for name in "qkv"}
+            found |= {f"{n}_norm": cliff.RMSNorm(dim, size, rank, reduce, group, eps) for n in "qk"}
         return found
 
     model = Stack(Layer(kind, config.head_dim, parts()) for _ in range(config.blocks))

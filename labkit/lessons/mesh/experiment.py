@@ -8,17 +8,19 @@ from typing import Any
 
 import pandas as pd
 
+from labkit import lessons
 from labkit.contract import Plan
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import merge
 from labkit.lessons.mesh import program as mesh_program
 from labkit.lessons.mesh.program import AGAIN, EVERY, ONCE, OUTSIDE
-from labkit.lessons.shared.tensor_parallel import Config
+from labkit.lessons.shared.model_size import check_split
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
 
+cliff = lessons.program("cliff")
 ABOUT = EXPERIMENTS["mesh_or_world"]
 RANKS = 3
 PLANS = (
@@ -67,7 +69,8 @@ def run(
             f"steps is at least 1 and driver_ms are times of 0 or more, got {steps} and {driver_ms}"
         )
     members = ranks.world_size - 1
-    config = Config(dim=32 * members, heads=members, blocks=blocks, tokens=4)
+    config = cliff.Config(dim=32 * members, heads=members, blocks=blocks, tokens=4)
+    check_split(config, members)
     plans = [_with_input(plan, config) for plan in PLANS]
     served = ranks.run(mesh_program.serve, config, plans, compiler, timeout=timeout)
     timed = None

@@ -14,15 +14,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import contract, places
+from labkit import contract, lessons, places
 from labkit.contract import Domain, Exchange, Plan
 from labkit.graphs import record
-from labkit.lessons.shared import tensor_parallel
 from labkit.lessons.shared.variants import with_own_code
 from labkit.timing import interleave
 from labkit.torch_compat import flight_record
 
 __all__ = ["FORMS", "Used", "cost", "serve"]
+
+cliff = lessons.program("cliff")
 
 OUTSIDE, AGAIN, ONCE, EVERY = "outside", "outside (again)", "once a step", "every collective"
 FORMS = (OUTSIDE, AGAIN, ONCE, EVERY)
@@ -38,9 +39,7 @@ def domain() -> tuple[Exchange, Domain]:
 def shard(config: Any, mesh: Domain, group: Any) -> Any:
     """This rank's part of the model, its all-reduces on `group`."""
     place = mesh.ranks.index(mesh.rank)
-    return with_own_code(
-        tensor_parallel.Model(config, len(mesh.ranks), place, tensor_parallel.functional, group)
-    )
+    return with_own_code(cliff.Model(config, len(mesh.ranks), place, cliff.functional, group))
 
 
 def serve(config: Any, plans: Sequence[Plan], compiler: str) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int, compi
                 dist.recv(y, mesh.ranks[0])
             return y
 
-        right = tensor_parallel.full(config)(x)
+        right = cliff.full(config)(x)
         errors = {form: float((sample(form, 0.0) - right).abs().max()) for form in FORMS}
         variants = {
             f"{form}|{ms:g}": (lambda form=form, ms=ms: sample(form, ms / 1e3))
@@ -210,7 +209,7 @@ def _shapes(config: Any, mesh: Domain, x: Any) -> list[list[int]]:
 
     def noted(part: Any, group: Any = None) -> Any:
         seen.append(list(part.shape))
-        return tensor_parallel.inplace(part, group)
+        return cliff.inplace(part, group)
 
-    tensor_parallel.Model(config, len(mesh.ranks), mesh.ranks.index(mesh.rank), noted, mesh.group)(x)
+    cliff.Model(config, len(mesh.ranks), mesh.ranks.index(mesh.rank), noted, mesh.group)(x)
     return seen

@@ -6,19 +6,20 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from labkit import hardware
+from labkit import hardware, lessons
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.scale import on_ranks as scale_ranks
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale import worlds as tracing
 from labkit.lessons.scale.worlds import WORLDS, parse_worlds
+from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.sweep import parse_sizes
-from labkit.lessons.shared.tensor_parallel import Config
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds
 from labkit.timing.costs import ALGORITHMS, Compute, Link
 
+cliff = lessons.program("cliff")
 ABOUT = EXPERIMENTS["scale"]
 SIZES = (128, 4096, 32 * 1024, 128 * 1024, 512 * 1024)  # bytes of an all_reduce in the sweep
 CHECKED = (2, 4)  # worlds in which the model is held against a measurement
@@ -67,7 +68,7 @@ def run(
     'simulated, model'
     """
     check_rounds(rounds)
-    config = Config(dim=dim, heads=heads, blocks=1, tokens=tokens)
+    config = cliff.Config(dim=dim, heads=heads, blocks=1, tokens=tokens)
     sizes = parse_worlds(worlds, config)
     link, compute = _stated(alpha, bandwidth, overhead, rate)
     if algorithm not in ALGORITHMS:
@@ -162,7 +163,7 @@ def _measurable(config: Any, ranks: Ranks) -> None:
         )
     if ranks.world_size < 2:
         raise ValueError("a link needs two ranks: make Ranks(2), or give all four constants and trace=True")
-    config.check_split(ranks.world_size, 0)
+    check_split(config, ranks.world_size)
 
 
 def _traced(config: Any, sizes: Sequence[int], timeout: float | None) -> list[dict[str, Any]]:

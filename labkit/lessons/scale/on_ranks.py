@@ -9,13 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit import lessons
 from labkit.lessons.shared.grid import SETTLE_S
-from labkit.lessons.shared.tensor_parallel import full, inplace, shard
 from labkit.ranks import here
 from labkit.timing import interleave
 from labkit.trace import sockets
 
 __all__ = ["CALLS", "on_a_link", "work_alone"]
+
+cliff = lessons.program("cliff")
 
 CALLS = 3  # all_reduces a sample of the sweep, so that a barrier's own end weighs less
 
@@ -35,7 +37,7 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     def reduce(x: Any) -> Any:
         wait()
         began = time.perf_counter()
-        inplace(x)
+        cliff.inplace(x)
         wait()
         spent.append(time.perf_counter() - began)
         return x
@@ -56,8 +58,8 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
             warmup=2,
             barrier=dist.barrier,
         )
-        whole = full(config)
-        model = shard(whole, me.rank, me.world_size, reduce).to(device)
+        whole = cliff.full(config)
+        model = cliff.shard(whole, me.rank, me.world_size, reduce).to(device)
         x = config.sample(device=device)
         y = model(x)
         error = float((y.cpu() - whole(config.sample())).abs().max()) if me.rank == 0 else None
@@ -93,8 +95,8 @@ def work_alone(config: Any, worlds: Sequence[int], rounds: int) -> dict[int, lis
     wait = _waits(device)
     with torch.no_grad():
         x = config.sample(device=device)
-        whole = full(config)
-        shards = {world: shard(whole, 0, world, inplace).to(device) for world in worlds}
+        whole = cliff.full(config)
+        shards = {world: cliff.shard(whole, 0, world, cliff.inplace).to(device) for world in worlds}
         del whole
 
         def forward(model: Any) -> Callable[[], None]:

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from labkit.lessons.scale.words import assumptions, notes_of, summary
-from labkit.lessons.shared.tensor_parallel.block import COLLECTIVES
 from labkit.timing import quantile, slowest
 from labkit.timing.costs import Compute, Fit, Link, fit_compute, fit_link, step
 from labkit.trace import sockets
@@ -17,6 +16,7 @@ from labkit.trace import sockets
 __all__ = ["STATED", "tables"]
 
 STATED = "stated"
+COLLECTIVES = ("q-norm", "k-norm", "attention output", "MLP output")  # of one block, in the order they run
 
 
 def tables(

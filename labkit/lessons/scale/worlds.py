@@ -19,11 +19,13 @@ import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
-from labkit import torch_compat
-from labkit.lessons.shared.tensor_parallel import Block
+from labkit import lessons, torch_compat
+from labkit.lessons.shared.model_size import check_split
 from labkit.timing.costs import terms
 
 __all__ = ["LARGEST", "WORLDS", "parse_worlds", "trace", "trace_all"]
+
+cliff = lessons.program("cliff")
 
 WORLDS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LARGEST = 1 << 20
@@ -36,8 +38,8 @@ def parse_worlds(worlds: str | Sequence[int], config: Any) -> tuple[int, ...]:
 
     Raises ValueError naming the one that is no world size or over which the block cannot be split evenly.
 
-    >>> from labkit.lessons.shared.tensor_parallel import Config
-    >>> parse_worlds("4, 2", Config(dim=64, heads=8))
+    >>> from labkit import lessons
+    >>> parse_worlds("4, 2", lessons.program("cliff").Config(dim=64, heads=8))
     (2, 4)
     """
     found: set[int] = set()
@@ -48,7 +50,7 @@ def parse_worlds(worlds: str | Sequence[int], config: Any) -> tuple[int, ...]:
             raise ValueError(
                 f"a world size is a whole number from 1 to {LARGEST}, such as 2,8,1024; got {given!r}"
             )
-        config.check_split(size, 0)
+        check_split(config, size)
         found.add(size)
     if not found:
         raise ValueError("no world size was given: give at least one, such as 2,1024")
@@ -79,7 +81,7 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
     which the block cannot be split, and RuntimeError, before anything is touched, where a process group is
     initialised already: trace in a process of its own, as `labkit.lessons.scale.experiment` does.
     """
-    config.check_split(world_size, rank)
+    check_split(config, world_size)
     if dist.is_initialized():
         raise RuntimeError(
             f"a process group ({dist.get_backend()}, {dist.get_world_size()} ranks) is initialised in this process: "
@@ -92,7 +94,7 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
         torch_compat.dynamo_reset()
         graphs: list[Any] = []
         with torch.no_grad(), torch_compat.fake_tensors():
-            block = Block(config, world_size, rank).eval()
+            block = cliff.Block(config, world_size, rank)
             x = torch.empty(1, config.tokens, config.dim)
             torch.compile(block, backend=torch_compat.aot_backend(graphs, []), fullgraph=True)(x)
             with FlopCounterMode(display=False) as counter:

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from labkit import torch_compat
 from labkit.graphs import record
 from labkit.graphs.watch import watch
-from labkit.lessons.shared import tensor_parallel
 from labkit.lessons.shared.variants import Variant, own, with_own_code
 from labkit.ranks import here
 from labkit.timing import interleave
@@ -25,6 +24,7 @@ FORWARDS = 3  # recorded forwards a variant; counts must agree between them
 
 def measure(
     variants: list[Variant],
+    program: Any,
     config: Any,
     rounds: int,
     reduces: Mapping[str, Callable[..., Any]],
@@ -35,7 +35,8 @@ def measure(
 ) -> dict[str, Any]:
     """Run on every rank: returns first-call seconds, errors, one Record a variant, and samples in seconds.
 
-    `reduces` maps a variant's letter to the all-reduce to use instead of labkit's own; `cache` is the folder of
+    `program` has the model and the all-reduces of lesson 04; `reduces` maps a variant's letter to the all-reduce to use
+    instead of the program's; `cache` is the folder of
     Inductor's cache, None for the usual one; `recorded` is whether there are Records at all. All variants are
     compiled before anything is recorded or timed, so counts and times are those of the same steady state.
     """
@@ -48,7 +49,7 @@ def measure(
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:
-        return _measure(variants, config, rounds, reduces, regional, talk, recorded)
+        return _measure(variants, program, config, rounds, reduces, regional, talk, recorded)
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
@@ -58,6 +59,7 @@ def measure(
 
 def _measure(
     variants: list[Variant],
+    program: Any,
     config: Any,
     rounds: int,
     reduces: Mapping[str, Callable[..., Any]],
@@ -68,7 +70,7 @@ def _measure(
     me = here()
     device = torch.device(me.device)
     x = config.sample(device=device)
-    whole = tensor_parallel.full(config)
+    whole = program.full(config)
     forwards: dict[str, Callable[[], Any]] = {}
     found: dict[str, Any] = {
         "first": {},
@@ -80,8 +82,8 @@ def _measure(
     }
 
     def build(variant: Variant) -> torch.nn.Module:
-        reduce = reduces.get(variant.letter) or getattr(tensor_parallel, variant.reduce)
-        model = tensor_parallel.shard(whole, me.rank, me.world_size, own_reduce(reduce))
+        reduce = reduces.get(variant.letter) or getattr(program, variant.reduce)
+        model = program.shard(whole, me.rank, me.world_size, own_reduce(reduce))
         return with_own_code(model.to(device))
 
     with torch.no_grad():

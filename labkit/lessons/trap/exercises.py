@@ -9,12 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit import lessons
 from labkit.contract import assert_in_place
-from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["BREAK", "GUARD"]
+
+cliff = lessons.program("cliff")
 
 CLOSE = 1e-5
 
@@ -108,16 +110,16 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
     def late(x: Any) -> Any:
         if me.rank:
             time.sleep(0.1)
-        return inplace(x)
+        return cliff.inplace(x)
 
     def copied(x: Any) -> Any:
-        return x.copy_(functional(x))
+        return x.copy_(cliff.functional(x))
 
     paths: dict[str, Callable[[Any], Any]] = {
-        "the gate": gated,
+        "the gate": cliff.gated,
         "a late peer": late,
-        "in place, with other operations": lambda x: inplace(x * 2).add_(1).clone(),
-        "functional": functional,
+        "in place, with other operations": lambda x: cliff.inplace(x * 2).add_(1).clone(),
+        "functional": cliff.functional,
         "functional, copied back into x": copied,
         "no collective at all": lambda x: x * 1,
     }

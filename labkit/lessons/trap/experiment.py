@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.registry import EXPERIMENTS
-from labkit.lessons.shared import reference, tensor_parallel
+from labkit.lessons.shared import reference
+from labkit.lessons.shared.model_size import check_split
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.sweep import parse_sizes
 from labkit.lessons.trap import on_ranks as trap_ranks
 from labkit.lessons.trap import tables as trap_tables
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 ABOUT = EXPERIMENTS["eager_trap"]
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
 GATED = "gated"
+NEEDED = ("Config", "full", "shard", "inplace", "functional", "gated")  # what is taken of the program
 TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model
 
 
@@ -34,6 +37,7 @@ def run(
     rounds: int = 12,
     reduces: Mapping[str, Callable[..., Any]] | None = None,
     also: Sequence[str] | None = None,
+    program: Any = None,
     host_only: bool = True,
     patience: float = 4.0,
     timeout: float | None = 600.0,
@@ -44,8 +48,10 @@ def run(
     blocks: of the model, four all-reduces each. collectives, sizes: which single calls, and the bytes of their
     larger tensor (what is reduced, or gathered and scattered, whole), as numbers or as '4,16K,64M'. rounds: timing
     rounds, interleaved; sizes above 1 MB take eight. reduces: {'in place' | 'functional' | 'gated': all-reduce} to try
-    your own in the model. also: further backends; None is gloo or shm, whichever these CPU ranks are not on. host_only:
-    measure without communication too. patience: seconds that the rounds of one size may take; above, it is left out.
+    your own in the model. program: the model and its all-reduces, as a module or a mapping such as a notebook's
+    `globals()`; None is that of lesson 04. also: further backends; None is gloo or shm, whichever these CPU ranks are
+    not on. host_only: measure without communication too. patience: seconds that the rounds of one size may take;
+    above, it is left out.
 
     The report's times are seconds, a round's that of its slowest rank; verdicts are held against the noise floor of
     the same rounds. Raises ValueError for a size, a collective, a number of rounds or a form that does not exist,
@@ -60,23 +66,22 @@ def run(
     """
     check_rounds(rounds)
     chosen, nbytes = _collectives(collectives), parse_sizes(sizes)
-    config = tensor_parallel.Config(
-        dim=64, heads=2 * math.ceil(ranks.world_size / 2), blocks=blocks, tokens=4
-    )
-    config.check_split(ranks.world_size, 0)
+    ours = choose_program("cliff", program, NEEDED)
+    config = ours.code.Config(dim=64, heads=2 * math.ceil(ranks.world_size / 2), blocks=blocks, tokens=4)
+    check_split(config, ranks.world_size)
     if not patience > 0:
         raise ValueError(f"patience is a number of seconds above 0, got {patience!r}")
     forms: dict[str, Callable[..., Any]] = {
-        IN_PLACE: tensor_parallel.inplace,
-        FUNCTIONAL: tensor_parallel.functional,
-        GATED: tensor_parallel.gated,
+        IN_PLACE: ours.code.inplace,
+        FUNCTIONAL: ours.code.functional,
+        GATED: ours.code.gated,
     }
     unknown = set(reduces or {}) - set(forms)
     if unknown:
         raise ValueError(f"reduces names form {min(unknown)!r}: there is {', '.join(forms)}")
     forms |= reduces or {}
     forms[trap_ranks.WAITED] = trap_ranks.waited(forms[FUNCTIONAL])
-    arguments = (config, chosen, nbytes, rounds, forms, patience)
+    arguments = (ours.code, config, chosen, nbytes, rounds, forms, patience)
     runs = {ranks.label: ranks.run(trap_ranks.measure, *arguments, True, talk, timeout=timeout)}
     more = _others(ranks) if also is None else tuple(also)
     for backend in [*more, *(["fake"] if host_only and ranks.backend != "fake" else [])]:
@@ -91,9 +96,10 @@ def run(
         "threads": ranks.threads,
         "rounds": rounds,
         "patience_s": patience,
+        "program": ours.digest,
         "model": {"blocks": blocks, "dim": config.dim, "heads": config.heads, "tokens": config.tokens},
     }
-    return _report(runs, ranks.label, provenance(**settings), config.collectives)
+    return _report(runs, ranks.label, provenance(**settings), config.collectives, ours.notes)
 
 
 def _collectives(names: Sequence[str]) -> tuple[str, ...]:
@@ -113,13 +119,17 @@ def _others(ranks: Ranks) -> tuple[str, ...]:
 
 
 def _report(
-    runs: dict[str, PerRank[dict[str, Any]]], label: str, settings: dict[str, Any], collectives: int
+    runs: dict[str, PerRank[dict[str, Any]]],
+    label: str,
+    settings: dict[str, Any],
+    collectives: int,
+    notes: list[str],
 ) -> Report:
     made = trap_tables.tables(runs, collectives)
     made["source"], made["issue"] = reference.load("scope_runs"), reference.load("issue_138773")
     verdicts = trap_tables.model_verdicts(runs)
     return Report(
-        *("eager_trap", ABOUT.title, label, made, verdicts, settings, _notes(made, runs)),
+        *("eager_trap", ABOUT.title, label, made, verdicts, settings, [*notes, *_notes(made, runs)]),
         "labkit.lessons.trap.figures:figure",
     )
 

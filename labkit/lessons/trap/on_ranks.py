@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from labkit import torch_compat
-from labkit.lessons.shared import tensor_parallel
 from labkit.lessons.trap import calls, device
 from labkit.lessons.trap.calls import AGAIN, ASYNC, FORMS, FUNCTIONAL, IN_PLACE
 from labkit.ranks import here
@@ -38,6 +37,7 @@ PROFILED = 12  # profiled calls, of which the median is taken
 
 
 def measure(
+    program: Any,
     config: Any,
     collectives: Sequence[str],
     sizes: Sequence[int],
@@ -62,7 +62,7 @@ def measure(
             print(what, flush=True)
 
     with torch.no_grad():
-        found["model"] = _model(config, reduces, rounds, where, count)
+        found["model"] = _model(program, config, reduces, rounds, where, count)
         say(f"{me.backend}: the model, {config.collectives} collectives a forward")
         for collective in collectives:
             for nbytes in sizes:
@@ -158,16 +158,21 @@ def operations(call: Callable[[], Any]) -> list[str]:
 
 
 def _model(
-    config: Any, reduces: Mapping[str, Callable[..., Any]], rounds: int, where: Any, count: bool
+    program: Any,
+    config: Any,
+    reduces: Mapping[str, Callable[..., Any]],
+    rounds: int,
+    where: Any,
+    count: bool,
 ) -> dict[str, Any]:
     me = here()
     x = config.sample(device=where)
-    whole = tensor_parallel.full(config)
+    whole = program.full(config)
     expected = whole(config.sample()).to(where)
     forwards: dict[str, Callable[[], Any]] = {}
     found: dict[str, Any] = {"work": {}, "error": {}}
     for form, reduce in reduces.items():
-        model = tensor_parallel.shard(whole, me.rank, me.world_size, reduce).to(where)
+        model = program.shard(whole, me.rank, me.world_size, reduce).to(where)
 
         def forward(model: Any = model) -> Any:
             y = model(x)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from labkit.lessons.shared import tensor_parallel
+from labkit import lessons
+
+cliff = lessons.program("cliff")
 
 
 def returns_nothing(x):
@@ -31,15 +33,15 @@ GATE = {
     returns_nothing: "return the tensor",
     doubles: "not the sum over all ranks",
     forgets_the_result: "return that one",
-    tensor_parallel.functional: "take dist.all_reduce there",
-    tensor_parallel.inplace: "rewritten with a copy back",
-    tensor_parallel.disabled: "hides it from the compiler",
+    cliff.functional: "take dist.all_reduce there",
+    cliff.inplace: "rewritten with a copy back",
+    cliff.disabled: "hides it from the compiler",
 }
 
 
 def keeps_the_branch(x):
     for _ in range(8):
-        x = tensor_parallel.functional(x * 0.5) + 1
+        x = cliff.functional(x * 0.5) + 1
         if x.max() > 6:
             x = x / 2
     return x
@@ -49,7 +51,7 @@ def keeps_the_collective(x):
     import torch
 
     for _ in range(8):
-        x = tensor_parallel.disabled(x * 0.5) + 1
+        x = cliff.disabled(x * 0.5) + 1
         x = torch.where(x.max() > 6, x / 2, x)
     return x
 
@@ -57,7 +59,7 @@ def keeps_the_collective(x):
 def one_step(x):
     import torch
 
-    x = tensor_parallel.disabled(x * 0.5) + 1
+    x = cliff.disabled(x * 0.5) + 1
     return torch.where(x.max() > 6, x / 2, x)
 
 
@@ -71,7 +73,7 @@ def in_place(x):
     import torch
 
     for _ in range(8):
-        x = tensor_parallel.inplace(x * 0.5) + 1
+        x = cliff.inplace(x * 0.5) + 1
         x = torch.where(x.max() > 6, x / 2, x)
     return x
 
@@ -80,7 +82,7 @@ def on_its_argument(x):
     import torch
 
     for _ in range(8):
-        x = tensor_parallel.inplace(x.mul_(0.5)) + 1
+        x = cliff.inplace(x.mul_(0.5)) + 1
         x = torch.where(x.max() > 6, x / 2, x)
     return x
 
@@ -89,7 +91,7 @@ def each_element(x):
     import torch
 
     for _ in range(8):
-        x = tensor_parallel.functional(x * 0.5) + 1
+        x = cliff.functional(x * 0.5) + 1
         x = torch.where(x > 6, x / 2, x)
     return x
 

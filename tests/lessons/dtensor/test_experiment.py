@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import labkit
+from labkit.lessons.cliff.program import Config, full
 from labkit.lessons.dtensor import experiment as routes
 from labkit.lessons.dtensor import on_ranks as routes_ranks
 from labkit.lessons.dtensor import placements
 from labkit.lessons.dtensor.routes import KINDS, ROUTES, build, weights, whole
-from labkit.lessons.shared.tensor_parallel import Config, full
 
 
 @pytest.fixture(scope="module")

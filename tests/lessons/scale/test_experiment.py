@@ -8,9 +8,9 @@ import pytest
 
 import labkit
 from labkit import cli
+from labkit.lessons.cliff.program import Config
 from labkit.lessons.scale import experiment as scale
 from labkit.lessons.scale import worlds
-from labkit.lessons.shared.tensor_parallel import Config
 from labkit.timing.costs import terms
 
 TRACED = (1, 2, 4, 1024)

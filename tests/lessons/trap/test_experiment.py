@@ -56,7 +56,7 @@ def counted_twice():
     import torch
 
     from labkit.contract import dispatched
-    from labkit.lessons.shared.tensor_parallel import Config, full, functional, inplace
+    from labkit.lessons.cliff.program import Config, full, functional, inplace
 
     x = torch.ones(16)
     model, tokens = full(Config(dim=16, heads=2, blocks=1, tokens=2)), torch.ones(1, 2, 16)
@@ -173,7 +173,7 @@ def test_it_survives_saving(report, tmp_path):
 
 
 def test_a_readers_own_gate_takes_its_place(shm_ranks):
-    from labkit.lessons.shared.tensor_parallel import functional
+    from labkit.lessons.cliff.program import functional
 
     small = {"collectives": "all_reduce", "sizes": [4], "rounds": 2, "also": (), "host_only": False}
     found = eager_trap.run(shm_ranks, 1, reduces={"gated": functional}, **small)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
 from labkit.contract import dispatched
-from labkit.lessons.shared.tensor_parallel import functional, gated
+from labkit.lessons.cliff.program import functional, gated
 
 
 def returns_the_sum(x):

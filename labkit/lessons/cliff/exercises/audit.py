@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from labkit import lessons
 from labkit.graphs import Record, merge
-from labkit.lessons.shared.tensor_parallel import disabled, functional
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["CASES", "EXERCISE", "Case", "records"]
+
+cliff = lessons.program("cliff")
 
 
 @dataclass(frozen=True)
@@ -104,20 +106,20 @@ def _make(ways: tuple[str, str]) -> Record:
     from labkit.graphs import record
 
     def broken(x: Any) -> Any:
-        return disabled(disabled(x * 0.5) + 1) * 2
+        return cliff.disabled(cliff.disabled(x * 0.5) + 1) * 2
 
     def whole(x: Any) -> Any:
-        return functional(functional(x * 0.5) + 1) * 2
+        return cliff.functional(cliff.functional(x * 0.5) + 1) * 2
 
     def elsewhere(x: Any) -> Any:
-        x = functional(functional(x * 0.5) + 1)
+        x = cliff.functional(cliff.functional(x * 0.5) + 1)
         if x.sum() > 1e6:
             x = x - 1
         return x * 2
 
     def given_up(x: Any) -> Any:
         for _ in range(2):
-            x = disabled(x * 0.5) + 1
+            x = cliff.disabled(x * 0.5) + 1
         return x * 2
 
     x = torch.ones(4)

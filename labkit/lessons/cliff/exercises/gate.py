@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 
+from labkit import lessons
 from labkit.graphs import record
-from labkit.lessons.shared import tensor_parallel
 from labkit.lessons.shared.harness import own_reduce
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["EXERCISE"]
+
+cliff = lessons.program("cliff")
 
 BLOCKS = 2
 CLOSE = 1e-4
@@ -51,18 +53,16 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 def _look(attempt: Attempt, blocks: int) -> dict[str, Any]:
     """On a rank: what the attempt does in eager and compiled. Counts are per forward."""
     me = here()
-    config = tensor_parallel.Config(dim=64, heads=2 * me.world_size, blocks=blocks, tokens=4)
+    config = cliff.Config(dim=64, heads=2 * me.world_size, blocks=blocks, tokens=4)
     x = config.sample(device=me.device)
-    whole = tensor_parallel.full(config)
+    whole = cliff.full(config)
     probe = attempt(torch.ones(2, device=me.device))
     found: dict[str, Any] = {"returned_none": probe is None}
     if probe is None:
         return found
     with torch.no_grad():
         expected = whole(config.sample()).to(me.device)
-        model = with_own_code(
-            tensor_parallel.shard(whole, me.rank, me.world_size, own_reduce(attempt)).to(me.device)
-        )
+        model = with_own_code(cliff.shard(whole, me.rank, me.world_size, own_reduce(attempt)).to(me.device))
         with record() as rec:
             y = model(x)
             found["eager_error"] = float((y - expected).abs().max())

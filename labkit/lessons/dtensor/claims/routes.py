@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from labkit import torch_compat
+from labkit import lessons, torch_compat
 from labkit.graphs import record
 from labkit.lessons.dtensor import routes
 from labkit.lessons.dtensor.on_ranks import heard
-from labkit.lessons.shared.tensor_parallel import Config
 from labkit.lessons.shared.variants import with_own_code
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dtensor_cache, dynamo_reset, forget_dtensor_rules
 
+cliff = lessons.program("cliff")
 LENGTHS = (4, 6, 8, 10)
 ROWS = (4, 6, 5)  # the last one leaves 3 rows on rank 0 and 2 on rank 1
 # operators by trying: what a program may call on a tensor of 4 by 8 that is split by rows
@@ -42,7 +42,7 @@ def predictable(bench: Bench) -> Seen:
 
 def _predictable() -> Seen:
     mesh = init_device_mesh("cpu", (2,))
-    config = Config(dim=64, heads=2, blocks=1, tokens=4)
+    config = cliff.Config(dim=64, heads=2, blocks=1, tokens=4)
     written, x = routes.KINDS["block"], config.sample()
     found: Seen = {"written": written}
     with torch.no_grad():
@@ -166,7 +166,7 @@ def dynamic(bench: Bench) -> Seen:
 
 
 def _dynamic(lengths: tuple[int, ...]) -> Seen:
-    mesh, config = init_device_mesh("cpu", (2,)), Config(dim=64, heads=2, blocks=1, tokens=4)
+    mesh, config = init_device_mesh("cpu", (2,)), cliff.Config(dim=64, heads=2, blocks=1, tokens=4)
     found: Seen = {"lengths": {}, "uneven": {}}
     with torch.no_grad():
         for name, route in {"explicit": "b", "dtensor": "c"}.items():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from labkit.lessons.shared.tensor_parallel import gated
+from labkit import lessons
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import default_store, funcol, functional_op, world_name
+
+cliff = lessons.program("cliff")
 
 
 @probe
@@ -40,7 +42,7 @@ def _eager() -> Seen:
     waited = functional_op("wait_tensor")(raw)
     found["wait_same_memory"] = waited.data_ptr() == raw.data_ptr()
     z = torch.full((4,), mine)
-    found |= {"gate_same_object": gated(z) is z, "gate_value": z[0].item()}
+    found |= {"gate_same_object": cliff.gated(z) is z, "gate_value": z[0].item()}
     # the peer joins only after rank 0 has read, so what rank 0 reads cannot be the sum
     store = dist.PrefixStore("early", default_store())
     if dist.get_rank() == 1:

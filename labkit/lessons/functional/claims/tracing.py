@@ -8,10 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit import lessons
 from labkit.lessons.shared.capture import Capture, calls, first_line
-from labkit.lessons.shared.tensor_parallel import gated
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
+
+cliff = lessons.program("cliff")
 
 
 def _programs() -> dict[str, Callable[[Any], Any]]:
@@ -67,7 +69,7 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
         return funcol.all_gather_tensor(x, 0, dist.group.WORLD) + 1
 
     def gate(x):
-        return gated(x * 1.0) + 1
+        return cliff.gated(x * 1.0) + 1
 
     classic = [all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor]
     others = [

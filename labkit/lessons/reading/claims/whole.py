@@ -7,12 +7,12 @@ import re
 import torch
 import torch.distributed as dist
 
-from labkit import graphs
+from labkit import graphs, lessons
 from labkit.lessons.shared.capture import Capture, calls
-from labkit.lessons.shared.tensor_parallel import RMSNorm, functional
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset
 
+cliff = lessons.program("cliff")
 SEEDS = 20
 
 
@@ -127,8 +127,8 @@ def _split_norm() -> Seen:
     dynamo_reset()
     seen = Capture()
     with torch.no_grad():
-        for name, reduce in (("reduced", functional), ("alone", lambda t: t)):
-            norm = RMSNorm(16, world, rank, reduce)
+        for name, reduce in (("reduced", cliff.functional), ("alone", lambda t: t)):
+            norm = cliff.RMSNorm(16, world, rank, reduce)
             norm.load(weight)
             errors[name] = float((norm(mine) - expected).abs().max())
             if name == "reduced":

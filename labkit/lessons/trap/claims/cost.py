@@ -10,13 +10,14 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 
-from labkit.lessons.shared.tensor_parallel import functional, inplace
+from labkit import lessons
 from labkit.lessons.shared.timed import timed, timing_result
 from labkit.lessons.shared.variants import own
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.timing import interleave, slowest
 from labkit.torch_compat import dynamo_reset
 
+cliff = lessons.program("cliff")
 CALLS = 50  # calls a sample: one call is a few microseconds
 ROUNDS = 40
 
@@ -34,8 +35,8 @@ def _eager_functional() -> dict[str, tuple[float, ...]]:
 
     # reading an element makes a functional result arrive; the in-place one is read as well, to be fair
     pieces = {
-        "in place": lambda: inplace(x)[0, 0].item(),
-        "functional": lambda: functional(x)[0, 0].item(),
+        "in place": lambda: cliff.inplace(x)[0, 0].item(),
+        "functional": lambda: cliff.functional(x)[0, 0].item(),
     }
     return _interleaved(pieces, dist.barrier)
 

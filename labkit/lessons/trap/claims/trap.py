@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from labkit import lessons
 from labkit.contract import assert_in_place
 from labkit.contract.eager import dispatched
-from labkit.lessons.shared.tensor_parallel import functional, gated, inplace
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+
+cliff = lessons.program("cliff")
 
 
 @probe
@@ -21,10 +23,10 @@ def guardrail(bench: Bench) -> Seen:
 def _guardrail() -> dict[str, Any]:
     x = torch.zeros(16, 128)
     paths = {
-        "in_place": lambda: inplace(x),
-        "gated": lambda: gated(x),
-        "functional": lambda: functional(x),
-        "copied_back": lambda: x.copy_(functional(x)),
+        "in_place": lambda: cliff.inplace(x),
+        "gated": lambda: cliff.gated(x),
+        "functional": lambda: cliff.functional(x),
+        "copied_back": lambda: x.copy_(cliff.functional(x)),
     }
     found: dict[str, Any] = {}
     with torch.no_grad():

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.lessons.shared import tensor_parallel as tp
+from labkit.lessons.cliff import program as tp
+from labkit.lessons.shared.model_size import check_size, check_split
 
 SMALL = tp.Config(dim=64, heads=4, tokens=4, blocks=2)
 
@@ -20,12 +21,11 @@ SMALL = tp.Config(dim=64, heads=4, tokens=4, blocks=2)
         ({"tokens": 1.5}, "tokens must be a whole number from 1 to 65536, got 1.5"),
         ({"mlp_ratio": True}, "mlp_ratio must be a whole number from 1 to 64, got True"),
         ({"blocks": 10**30}, f"blocks must be a whole number from 1 to 1000, got {10**30}"),
-        ({"eps": 0.0}, "eps must be above 0, got 0.0"),
     ],
 )
 def test_a_bad_size_names_the_rule(sizes, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        tp.Config(**sizes)
+        check_size(tp.Config(**sizes))
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,12 @@ def test_a_bad_size_names_the_rule(sizes, message):
 def test_a_bad_split_names_the_rule(world_size, rank, message):
     with pytest.raises(ValueError, match=message):
         tp.Model(SMALL, world_size, rank)
+
+
+def test_an_experiment_refuses_a_bad_split_before_any_model_is_built():
+    with pytest.raises(ValueError, match="heads=4 cannot be split evenly over world_size=3"):
+        check_split(SMALL, 3)
+    check_split(SMALL, 2)
 
 
 def test_layers_refuse_uneven_shares():

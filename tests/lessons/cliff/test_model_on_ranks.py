@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.lessons.shared import tensor_parallel as tp
+from labkit.lessons.cliff import program as tp
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,236 @@
+"""The program of a lesson: its cells run as a module, and what tells a reader's edited copy from it."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import hashlib
+import inspect
+import json
+import linecache
+import re
+import textwrap
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labkit import files, lessons, places
+
+__all__ = ["Program", "cells", "choose", "load"]
+
+TAG = "program"
+MISSING = object()
+
+
+def cells(lesson: str) -> dict[str, str]:
+    """The cells of a lesson that are tagged `program`.
+
+    Args:
+        lesson: the name of the notebook without its ending, such as '04_graph_break_cliff'.
+
+    Returns:
+        The source of each cell by its label. The number in the label counts the code cells from the top, so it is the
+        number that `In [3]` shows after a run from top to bottom.
+
+    Raises:
+        ValueError: the notebook is not there, is no notebook, or has no cell with this tag.
+
+    >>> list(cells("04_graph_break_cliff"))[0]
+    '04_graph_break_cliff [2]'
+    """
+    path = files.ours("notebooks") / f"{lesson}.ipynb"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = [cell for cell in found if cell["cell_type"] == "code"]
+    except FileNotFoundError:
+        raise ValueError(f"the program of lesson {lesson} cannot be read: {path.name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"the program of lesson {lesson} cannot be read: {path.name} is no notebook: {why}"
+        ) from None
+    tagged = {
+        f"{lesson} [{number}]": "".join(cell["source"])
+        for number, cell in enumerate(code, 1)
+        if TAG in cell.get("metadata", {}).get("tags", ())
+    }
+    if not tagged:
+        raise ValueError(f"lesson {lesson} has no program: no code cell is tagged `{TAG}`")
+    return tagged
+
+
+def load(lesson: str, namespace: dict[str, Any]) -> None:
+    """Run the tagged cells of a lesson in a namespace, which is a module's `globals()`.
+
+    Each cell is compiled under its label as file name, and its lines are put where tracebacks and Dynamo look for them.
+    The names that the cells define, without what they import, are left in `__program__`.
+
+    Raises:
+        ValueError: as `cells` does; or a cell does not parse, or fails when it is run. The message names the cell.
+    """
+    defined: list[str] = []
+    for label, source in cells(lesson).items():
+        linecache.cache[label] = (len(source), None, source.splitlines(keepends=True), label)
+        places.register(label, label)
+        try:
+            tree = ast.parse(source, label)
+            code = compile(tree, label, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            raise ValueError(f"{label}:{error.lineno} of the program is not Python: {error.msg}") from None
+        try:
+            exec(code, namespace)
+        except Exception as error:
+            raise ValueError(f"{label} of the program failed: {type(error).__name__}: {error}") from error
+        defined += _defined(tree)
+    namespace["__program__"] = tuple(dict.fromkeys(defined))
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program that an experiment runs.
+
+    Attributes:
+        code: what has the program's names as attributes; it travels to the ranks.
+        digest: twelve hexadecimal digits of a hash over the source of every name of the program.
+        edited: the names whose source is not the lesson's.
+    """
+
+    code: Any
+    digest: str
+    edited: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """The line that a report shows where the program is not the lesson's own.
+
+        >>> Program(None, "", ("Block", "Model")).notes
+        ['program: Block, Model edited']
+        """
+        return [f"program: {', '.join(self.edited)} edited"] if self.edited else []
+
+
+def choose(topic: str, given: Any, needed: Iterable[str]) -> Program:
+    """The program for an experiment: the lesson's own, or the reader's copy of it.
+
+    Args:
+        topic: the topic whose lesson has the program.
+        given: None for the lesson's own; or a module, or a mapping such as `globals()` of a notebook.
+        needed: the names that the experiment uses. What these use in turn is part of the program as well.
+
+    Raises:
+        ValueError: a name is missing in `given`, or something in it uses another object than the one of that name, as
+            when a class was run again and the class that uses it was not.
+
+    >>> choose("cliff", None, ["Model"]).edited
+    ()
+    """
+    own = lessons.program(topic)
+    names = own.__program__
+    texts = {name: _text(getattr(own, name)) for name in names}
+    if given is None or given is own:
+        return Program(own, _digest(texts))
+    space = given if isinstance(given, Mapping) else vars(given)
+    taken: dict[str, Any] = {}
+    waiting = list(needed)
+    while waiting:
+        name = waiting.pop(0)
+        if name in taken:
+            continue
+        if name not in space:
+            raise ValueError(
+                f"the program has no {name!r}: run the cell that defines it, or leave program=None"
+            )
+        taken[name] = space[name]
+        for user, used, value in _uses(name, space[name]):
+            if used not in names and not _same_module(space[name], value):
+                continue
+            if value is MISSING:
+                raise ValueError(
+                    f"{user} of the program uses {used!r}, which is not defined: run the cell that defines it"
+                )
+            if space.get(used) is not value:
+                raise ValueError(
+                    f"{user} of the program uses another {used} than the one given: run the cells of both again"
+                )
+            waiting.append(used)
+    theirs = texts | {name: _text(value) for name, value in taken.items()}
+    changed = tuple(name for name in theirs if theirs[name] != texts.get(name))
+    return Program(types.SimpleNamespace(**taken), _digest(theirs), changed)
+
+
+def _digest(texts: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest()[:12]
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    """Names that the top level of a cell defines or assigns; imports are left out."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _functions(value: Any) -> list[types.FunctionType]:
+    """A function without its wrappers; or all that the body of a class defines."""
+    if isinstance(value, type):
+        inside = [getattr(v, "__func__", getattr(v, "fget", v)) for v in vars(value).values()]
+    else:
+        inside = [inspect.unwrap(value) if callable(value) else value]
+    # what a decorator has generated, such as a dataclass's __init__, is none of the program's
+    return [f for f in inside if isinstance(f, types.FunctionType) and _is_readable(f.__code__.co_filename)]
+
+
+def _is_readable(filename: str) -> bool:
+    return not places.is_library(filename) and bool(linecache.getlines(filename))
+
+
+def _text(value: Any) -> str:
+    """The source of a function or a class; of another value, what it prints as.
+
+    `inspect.getsource` does not know the classes of a notebook, nor those that `load` made: it looks for them in the
+    file of their module. Their methods name the cell.
+    """
+    whole = [
+        _definition(f.__code__, value.__name__ if isinstance(value, type) else None)
+        for f in _functions(value)
+    ]
+    parts = list(dict.fromkeys(part for part in whole if part))
+    return "\n".join(parts) if parts else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _definition(code: types.CodeType, kind: str | None) -> str:
+    """The text around a code object: of the class of this name, else of the function itself, with its decorators."""
+    lines = linecache.getlines(code.co_filename)
+    found = []
+    for node in ast.walk(ast.parse("".join(lines))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first <= code.co_firstlineno <= (node.end_lineno or first):
+                found.append((node.name, isinstance(node, ast.ClassDef), first, node.end_lineno))
+    of_class = [place for place in found if place[1] and place[0] == kind]
+    own = [place for place in found if not place[1] and place[2] == code.co_firstlineno]
+    for _, _, first, last in of_class or own:
+        return textwrap.dedent("".join(lines[first - 1 : last])).rstrip()
+    return lines[code.co_firstlineno - 1].strip()  # a lambda
+
+
+def _uses(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """The global names that a function or a class uses: who, the name, and the object that it finds there."""
+    for base in value.__bases__ if isinstance(value, type) else ():
+        yield name, base.__name__, base
+    for function in _functions(value):
+        codes = [function.__code__]
+        while codes:
+            code = codes.pop()
+            codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+            for step in dis.get_instructions(code):
+                if step.opname == "LOAD_GLOBAL":
+                    yield name, step.argval, function.__globals__.get(step.argval, MISSING)
+
+
+def _same_module(user: Any, value: Any) -> bool:
+    """Whether a value is a function or a class of the same module, so that it belongs to what uses it."""
+    return callable(value) and getattr(value, "__module__", None) == getattr(user, "__module__", "")
