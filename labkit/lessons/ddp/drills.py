@@ -90,10 +90,9 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
     try:
         found = ranks.run(_play, name, remedy, images, labels, timeout=TIMEOUT_S, stall=stall)
     except RankError as error:
-        waits = error.headline.startswith("stalled")
-        said = str(error).splitlines()
+        waits = error.hung
         first = (
-            said[0]
+            error.headline
             if waits
             else f"rank {error.outcomes[0].rank}: {error.outcomes[0].type}: {error.outcomes[0].message}"
         )
