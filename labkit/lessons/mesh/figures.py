@@ -145,9 +145,8 @@ def _cost(report: Any, title: str | None = None) -> Figure:
     if title is None:
         said = []
         for verdict in report.verdicts:
-            form, _, evidence = verdict.a.partition(" [")
-            if form == "every collective":
-                ms = evidence.partition(" has ")[2].partition(" of")[0]
+            if verdict.a == "every collective":
+                ms = f"{verdict.case['busy_ms']:g} ms"
                 told = "" if verdict.outcome != "cannot tell" else ", not told from noise"
                 said.append(f"{verdict.ratio:.1f} times as long (it has {ms} to do{told})")
         title = f"With rank 0 in every collective a step takes {' and '.join(said)}"

@@ -108,7 +108,7 @@ def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
             for i, value in enumerate(values)
         ]
     )
-    verdicts = [str(compare(times[way], times[DEFAULT])) for way in WAYS[1:]]
+    verdicts = [compare(times[way], times[DEFAULT]) for way in WAYS[1:]]
     tables = {"order": order, "summary": summary, "samples": samples}
     return Report("comm_passes", ABOUT.title, label, tables, verdicts, made)
 

@@ -127,9 +127,8 @@ def source(
         raise ValueError(f"no call of {size(nbytes)} was measured: there are {', '.join(map(size, sizes))}")
     rows: list[tuple[str, str, float, float, float]] = []
     for verdict in report.verdicts:
-        if verdict.a.startswith("functional ["):
-            evidence = verdict.a.partition("[")[2].rstrip("]")
-            rows.append((f"here, {evidence}", "the model", verdict.ratio, verdict.low, verdict.high))
+        if verdict.a == "functional":
+            rows.append((f"here, {verdict.evidence}", "the model", verdict.ratio, verdict.low, verdict.high))
     for row in calls[(calls["stage"] == "done") & (calls["bytes"] == nbytes)].to_dict("records"):
         what = f"{row['collective']} of {size(nbytes)}"
         rows.append((f"here, {row['evidence']}", what, row["ratio"], row["low"], row["high"]))
