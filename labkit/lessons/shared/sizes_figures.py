@@ -9,22 +9,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.views import style
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.rows import LEFT, beside, empty, panels
 from labkit.views.style import Figure, Sheet, styled
 
-__all__ = ["crossover", "labels", "size", "source", "table"]
+__all__ = ["crossover", "labels", "size", "source"]
 
 MARKS = {"all_reduce": ("#000000", "o"), "all_gather": ("#0072B2", "s"), "reduce_scatter": ("#D55E00", "^")}
-
-
-def table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    """A table of a report, with these columns. Raises ValueError naming what there is instead."""
-    found = table_of(report, name)
-    if found is None:
-        there = ", ".join(getattr(report, "tables", {}))
-        raise ValueError(f"this report has no table {name!r}: it has {there}")
-    return need(found, columns, name)
 
 
 def size(nbytes: float) -> str:
