@@ -13,7 +13,7 @@ from labkit.ranks.errors import Outcome
 from labkit.ranks.stall import waiting
 from labkit.report import PerRank
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "listed", "on_ranks"]
+__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "on_ranks"]
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
@@ -145,16 +145,6 @@ def _own(outcome: Outcome) -> Outcome:
     called = outcome.collectives and [c for c in outcome.collectives if not OURS.match(c.place)]
     frames = [frame for frame in outcome.frames if not OURS.match(frame[0])]
     return replace(outcome, frames=frames, collectives=called)
-
-
-def listed(items: list[Any]) -> str:
-    """'1', '1 and 2', '1, 2 and 3'.
-
-    >>> listed([0, 1, 2])
-    '0, 1 and 2'
-    """
-    words = [str(item) for item in items]
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from labkit import experiments, files, hardware
 from labkit.report import Report
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["newest", "of_experiments"]
 

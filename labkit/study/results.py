@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -19,9 +19,6 @@ from labkit.study import ledger, recorded
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import Claim, Claims
 from labkit.study.ledger import Ledger, Line
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "NOT_RUN",

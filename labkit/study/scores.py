@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -24,9 +24,6 @@ from labkit import files
 from labkit.study import answers
 
 ROOT = files.ours("notebooks").parent
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "GRADES",

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 
 from labkit.contract import Exchange, announce, receive
+from labkit.contract.exchange import listed
 from labkit.ranks import RankError, Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["LEAD", "TRIPWIRE"]
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -21,14 +21,11 @@ from labkit.contract import Exchange
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.tests import BODIES, WINDOW_S, Stand, orphan
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import dynamo_reset
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["break-it"]
 GREEN, RED = "green", "red"

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -18,9 +18,6 @@ from labkit.lessons.shared.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["cliff"]
 PAIRS = (("C", "B"), ("B", "A"), ("C", "A"), ("D", "A"), ("E", "C"))

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -38,9 +38,6 @@ from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, compare, slowest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["cold"]
 USUAL = tuple(form for form in FORMS if form != NESTED)

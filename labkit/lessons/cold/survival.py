@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,13 +18,10 @@ from labkit.lessons.cold import program as cold_program
 from labkit.lessons.cold.experiment import machine
 from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches
 from labkit.lessons.shared.dimensions import choose
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance, run_label
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["survival"]
 VIEW = "labkit.lessons.cold.survival_figures:figure"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,14 +15,12 @@ from labkit.graphs import record
 from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
-from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AOT", "CAPTURED", "CHANGES", "HOOKS", "count", "run"]
 

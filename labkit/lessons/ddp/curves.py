@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -14,13 +14,10 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import quiet_dynamo
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["TRAP", "run"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,12 +18,9 @@ from labkit import torch_compat
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import RankError, Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["DRILLS", "run"]
 

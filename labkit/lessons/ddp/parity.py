@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -16,13 +16,10 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 from labkit.trace.events import collective_op
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["RATE", "TOLERANCE", "run"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -14,12 +14,9 @@ from torch import nn
 from labkit import torch_compat
 from labkit.lessons.ddp.routes import gathered
 from labkit.lessons.shared.comm_passes import between
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["WAYS", "run"]
 

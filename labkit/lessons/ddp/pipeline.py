@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -22,9 +22,6 @@ from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["bubble", "run", "timelines"]
 

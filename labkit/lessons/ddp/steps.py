@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch.distributed as dist
@@ -17,16 +17,14 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ROUTES
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
-from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 from labkit.trace.events import collective_op
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["DDP_MODES", "run", "sweep", "timelines"]
 

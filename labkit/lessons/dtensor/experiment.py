@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -13,9 +13,6 @@ from labkit.lessons.dtensor.routes import ROUTES
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["routes"]
 VIEW = "labkit.lessons.dtensor.figures:figure"

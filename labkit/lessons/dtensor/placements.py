@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,9 +15,6 @@ from labkit.experiments.registry import EXPERIMENTS
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 from labkit.torch_compat import on_collective
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["placements"]
 VIEW = "labkit.lessons.dtensor.placements_figures:figure"

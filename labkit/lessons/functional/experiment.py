@@ -6,7 +6,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,9 +18,6 @@ from labkit.lessons.functional.programs import UNWAITED, Program, choose, progra
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["collectives"]
 COMPILERS = ("eager", "aot_eager", "inductor")

@@ -9,16 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch.distributed as dist
 
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Arrival", "meet"]
 

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,9 +23,6 @@ from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, bootstrap_interval, by_slowest, check_rounds, compare, median_interval
 from labkit.torch_compat import funcol
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["depth"]
 VIEW = "labkit.lessons.guards.depth_figures:figure"

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,9 +17,6 @@ from labkit.lessons.shared.sweep import Sweep
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.report import Report, provenance
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["drift"]
 VIEW = "labkit.lessons.guards.drift_figures:figure"

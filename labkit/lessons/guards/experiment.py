@@ -7,27 +7,23 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.guards import on_ranks as guard_ranks
-from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP, REUSED
+from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP
 from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ABOUT = EXPERIMENTS["guards"]
 COMPILERS = ("eager", "aot_eager", "inductor")
 SIZES = ("sequence length", "batch")  # what a policy has something to say about
-ALWAYS = "compiles for every value"
 
 
 def run(
@@ -282,6 +278,3 @@ def _notes(steps: pd.DataFrame) -> list[str]:
         if not wrong else f"outputs: {wrong} of {len(steps)} calls DIFFER from eager",
         f"gave up: {', '.join(given) or 'nothing'}",
     ]  # fmt: skip
-
-
-STATES = (FIRST, REUSED, COMPILED, DYNAMIC, GAVE_UP, ERROR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -18,9 +18,6 @@ from labkit.lessons.shared.tensor_parallel import Config
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = EXPERIMENTS["mesh_or_world"]
 RANKS = 3

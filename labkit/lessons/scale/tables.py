@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -13,9 +13,6 @@ from labkit.lessons.shared.tensor_parallel.block import COLLECTIVES
 from labkit.timing import quantile, slowest
 from labkit.timing.costs import Compute, Fit, Link, fit_compute, fit_link, step
 from labkit.trace import sockets
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["STATED", "tables"]
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from labkit.timing.costs import Fit, Link
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["assumptions", "notes_of", "summary"]
 

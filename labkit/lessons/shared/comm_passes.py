@@ -15,8 +15,9 @@ import torch.distributed as dist
 from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import record
-from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.lessons.shared.harness import settled
 from labkit.ranks import Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 

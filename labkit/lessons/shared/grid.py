@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,9 +18,6 @@ from labkit.timing import costs
 from labkit.timing.costs import terms
 from labkit.torch_compat import renamed
 from labkit.trace import sockets
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["OPERATIONS", "WORLD", "ring_bytes", "run"]
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 
 from labkit.files import ours
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["load", "names"]
 

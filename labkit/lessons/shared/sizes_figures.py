@@ -8,22 +8,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from labkit.lessons.shared.sizes import size
 from labkit.views import style
 from labkit.views.frames import table
 from labkit.views.rows import LEFT, beside, empty, panels
 from labkit.views.style import Figure, Sheet, styled
 
-__all__ = ["crossover", "labels", "size", "source"]
+__all__ = ["crossover", "labels", "source"]
 
 MARKS = {"all_reduce": ("#000000", "o"), "all_gather": ("#0072B2", "s"), "reduce_scatter": ("#D55E00", "^")}
-
-
-def size(nbytes: float) -> str:
-    """A size as people write it: 4 B, 16 KB, 64 MB."""
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:g} {unit}"
-    return f"{nbytes:g} B"
 
 
 def labels(report: Any, shown: pd.DataFrame) -> str:

@@ -24,7 +24,6 @@ from labkit import files, hardware
 __all__ = ["Sweep", "parse_range"]
 
 MOST_POINTS = 64
-SHOWN_S = 0.5  # a progress line is renewed no more often
 METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
 
 

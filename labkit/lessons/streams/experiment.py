@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -25,9 +25,6 @@ from labkit.lessons.streams.shaped import shaped
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Measurement, check_rounds, compare, quantile
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["WAYS", "run", "shaped", "timelines"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared import reference, tensor_parallel
+from labkit.lessons.shared.sizes import size
 from labkit.lessons.trap import on_ranks as trap_ranks
 from labkit.lessons.trap import tables as trap_tables
 from labkit.lessons.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
@@ -106,16 +107,16 @@ def parse_sizes(sizes: str | Sequence[int]) -> tuple[int, ...]:
     """
     given = sizes.split(",") if isinstance(sizes, str) else list(sizes)
     found: list[int] = []
-    for size in given:
-        number: Any = size
-        if isinstance(size, str):
-            digits, unit = size.strip()[:-1], size.strip()[-1:].upper()
+    for one in given:
+        number: Any = one
+        if isinstance(one, str):
+            digits, unit = one.strip()[:-1], one.strip()[-1:].upper()
             factor = {"K": 1024, "M": 1 << 20, "G": 1 << 30}.get(unit)
-            text = digits if factor else size.strip()
+            text = digits if factor else one.strip()
             number = int(text) * (factor or 1) if text.isdecimal() else None
         whole = isinstance(number, int) and not isinstance(number, bool)
         if not whole or number % 4 or not 4 <= number <= LARGEST:
-            raise ValueError(f"a size is a multiple of 4 bytes up to 1G, such as 4, 16K or 64M, got {size!r}")
+            raise ValueError(f"a size is a multiple of 4 bytes up to 1G, such as 4, 16K or 64M, got {one!r}")
         found.append(number)
     if not found:
         raise ValueError("no size was given: give at least one, such as 4 or 16K")
@@ -164,7 +165,7 @@ def _notes(made: dict[str, pd.DataFrame], runs: dict[str, PerRank[dict[str, Any]
     )
     for evidence, found in runs.items():
         notes += [
-            f"left out on {evidence}: {collective} of {trap_tables.size_label(nbytes)}, {seconds:.0f} s"
+            f"left out on {evidence}: {collective} of {size(nbytes)}, {seconds:.0f} s"
             for collective, nbytes, seconds in found[0]["left_out"]
         ]
     errors = [e for found in runs.values() for one in found for e in one["model"]["error"].values()]

@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from labkit.lessons.shared.sizes_figures import crossover, labels, size, source
+from labkit.lessons.shared.sizes import size
+from labkit.lessons.shared.sizes_figures import crossover, labels, source
 from labkit.views import style
 from labkit.views.frames import table
 from labkit.views.matrix import Cell, matrix

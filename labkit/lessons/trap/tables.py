@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -11,26 +11,11 @@ from labkit.lessons.trap.on_ranks import STEPS, WAITED
 from labkit.report import PerRank
 from labkit.timing import Measurement, Verdict, compare, noise_floor, slowest
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["crossover", "model_verdicts", "size_label", "tables"]
+__all__ = ["crossover", "model_verdicts", "tables"]
 
 Runs = dict[str, PerRank[dict[str, Any]]]
 RETURN, DONE, CONTROL = "return", "done", "control"
 STAGES = {RETURN: 0, DONE: 1}
-
-
-def size_label(nbytes: int) -> str:
-    """A size as people write it.
-
-    >>> size_label(4), size_label(16384), size_label(64 << 20)
-    ('4 B', '16 KB', '64 MB')
-    """
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:g} {unit}"
-    return f"{nbytes} B"
 
 
 def tables(runs: Runs, collectives: int) -> dict[str, pd.DataFrame]:

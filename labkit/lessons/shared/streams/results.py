@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -10,9 +10,6 @@ from labkit.lessons.shared.streams import ops
 from labkit.lessons.shared.streams.hazards import Explainer
 from labkit.lessons.shared.streams.nodes import HostStep, Node
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS, Timeline
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["timeline"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -11,9 +11,6 @@ from labkit.lessons.shared.streams import overlap
 from labkit.lessons.shared.streams.hazards import Race
 from labkit.lessons.shared.streams.ops import COMMUNICATION, StreamError
 from labkit.report import Report
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["ARROWS", "SPANS", "Timeline"]
 
