@@ -78,10 +78,10 @@ def table(widths: list[int], rounds: int, calls: int) -> labkit.Report:
     verdicts: list[Verdict] = []
     for width in widths:
         found = measure(width, rounds, calls)
-        without = Measurement(f"no record, width {width}", tuple(found["without"]))
+        without = Measurement("no record", tuple(found["without"]))
         for name in ("operators", "regions"):
-            within = Measurement(f"{name}, width {width}", tuple(found[name]))
-            verdict = compare(within, without)
+            within = Measurement(name, tuple(found[name]))
+            verdict = compare(within, without, case={"width": width})
             verdicts.append(verdict)
             rows.append(
                 {

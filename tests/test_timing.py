@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -237,5 +238,10 @@ def test_a_verdict_survives_its_dictionary():
     assert Verdict.from_dict(verdict.to_dict()) == verdict
     assert verdict.to_dict()["outcome"] == "slower"
     assert Verdict.from_dict(verdict.over(1.1).to_dict()).floor == 1.1
-    saved_before = {key: value for key, value in verdict.to_dict().items() if key != "floor"}
-    assert Verdict.from_dict(saved_before).floor == 1
+    told = compare(noisy(1, 2.0), noisy(2), evidence="gloo · cpu", case={"blocks": 8, "busy_ms": 5.0})
+    assert Verdict.from_dict(json.loads(json.dumps(told.to_dict()))) == told
+    assert str(told) == f"{verdict} [gloo · cpu, blocks=8, busy_ms=5]"
+    assert told.row() == {
+        "evidence": "gloo · cpu", "blocks": 8, "busy_ms": 5.0,
+        **{key: value for key, value in verdict.to_dict().items() if key not in ("evidence", "case")},
+    }  # fmt: skip

@@ -98,12 +98,8 @@ def evidence_of(found: Any) -> Evidence:
     """
     if isinstance(found, Evidence):
         return found
-    if hasattr(found, "headline"):
-        text = str(found)
-        hung = found.headline.startswith(("stalled", "no end"))
-        _, mark, rest = text.partition("First difference, ")
-        head, *calls = [" ".join(line.split()) for line in rest.splitlines()[:3]] if mark else [""]
-        return Evidence(hung=hung, difference=f"{head} {', '.join(calls)}".strip())
+    if hasattr(found, "ended"):
+        return Evidence(hung=found.hung, difference=found.difference)
     if hasattr(found, "counts") and hasattr(found, "breaks") and hasattr(found.breaks, "itertuples"):
         counts = found.counts()
         return Evidence(

@@ -313,14 +313,3 @@ def install() -> Watch:
 def watch() -> Watch:
     """The process's watch, listening."""
     return install()
-
-
-def uninstall() -> None:
-    """Stop listening and forget every compile."""
-    global _watch
-    with _lock:
-        if _watch is not None:
-            torch_compat.trace_logger().removeHandler(_watch)
-            if _watch._unhook:
-                _watch._unhook()
-        _watch = None

@@ -95,6 +95,9 @@ class Call:
             member.value = None
         if len(values) < len(self.members):
             raise RankError(
-                "the call ran, but a result could not come back", outcomes, "The ranks are still up."
+                "the call ran, but a result could not come back",
+                outcomes,
+                "The ranks are still up.",
+                ended="not returned",
             )
         return PerRank(values)

@@ -8,7 +8,7 @@ import signal
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from labkit.ranks.standing import HIDDEN, SHOWN, Collective, is_library, place
 
@@ -199,15 +199,36 @@ def _times(lines: Sequence[str], at: int, length: int) -> int:
     return times
 
 
+Ending = Literal["raised", "died", "stalled", "timed out", "not returned", "not started"]
+
+
 class RankError(RuntimeError):
     """A call on the ranks failed.
 
-    `outcomes` holds every rank's `Outcome`, the cause first; `rank` is the culprit; `__cause__` is the
-    culprit's own exception where it could travel.
+    Attributes:
+        ended: 'raised' (an error on a rank), 'died' (a process ended), 'stalled' (the ranks waited for each other
+            longer than the stall limit), 'timed out', 'not returned' (a result could not travel to the kernel) or
+            'not started' (the ranks did not come up).
+        outcomes: every rank's `Outcome`, the cause first.
+        rank: the culprit.
+        difference: the first collective in which the ranks differ, such as 'at collective 3: rank 0 all_reduce,
+            rank 1 never called it'; '' where none is known.
+        __cause__: the culprit's own exception, where it could travel.
+
+    >>> RankError("rank 0 failed", [Outcome(0, "error", "ValueError", "no")], ended="raised").ended
+    'raised'
     """
 
-    def __init__(self, headline: str, outcomes: list[Outcome], after: str = ""):
-        self.headline = headline
+    def __init__(
+        self,
+        headline: str,
+        outcomes: Sequence[Outcome],
+        after: str = "",
+        *,
+        ended: Ending,
+        difference: str = "",
+    ):
+        self.headline, self.ended, self.difference = headline, ended, difference
         self.outcomes = sorted(outcomes, key=lambda o: (o.order, o.rank))
         self.after = after
         super().__init__("\n".join(filter(None, [headline, *paragraphs(self.outcomes), after])))
@@ -215,6 +236,11 @@ class RankError(RuntimeError):
     @property
     def rank(self) -> int:
         return self.outcomes[0].rank
+
+    @property
+    def hung(self) -> bool:
+        """Whether a limit of time ended the call."""
+        return self.ended in ("stalled", "timed out")
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of labkit's own frames, which say nothing about the reader's code."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 MAX_LINE = 1 << 16  # a longer line is passed on in pieces, so that memory stays bounded
 READ = 1 << 16
@@ -64,3 +66,16 @@ class Printer:
 
     def _stream(self):
         return sys.stderr if self.error else sys.stdout
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Without what C++ and Dynamo write to stderr: for what makes them complain, or abort, on purpose."""
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)

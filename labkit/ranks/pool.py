@@ -61,7 +61,7 @@ class Pool:
                 outcomes = [
                     m.outcome or (Outcome(m.rank, "ok") if m.up else m.unfinished()) for m in self.members
                 ]
-                raise RankError("the ranks could not be started", outcomes)
+                raise RankError("the ranks could not be started", outcomes, ended="not started")
         except BaseException:
             self.close()
             raise

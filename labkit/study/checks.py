@@ -7,7 +7,6 @@ judge a record in which the claim is false and see that it says so: a check that
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 from labkit import hardware
 from labkit.per_rank import PerRank
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 
 __all__ = [
     "CHECKS",
@@ -124,16 +124,9 @@ class Bench:
 
 def quietly(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function with stderr shut, C++ logs included: a probe provokes warnings and timeouts on purpose."""
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return function(*arguments)
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
+    with quiet_stderr(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*arguments)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.ranks import RankError, Ranks
+from labkit.ranks.errors import Outcome
+from labkit.ranks.stall import waiting
 from labkit.report import PerRank
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "listed", "on_ranks"]
+__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "on_ranks"]
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
@@ -115,21 +117,16 @@ def on_ranks(
 
 def _mistake(error: RankError, hint: str) -> Mistake:
     # the reader's lines, not those of the exercise around them
-    outcomes = [
-        replace(outcome, frames=[f for f in outcome.frames if not OURS.match(f[0])])
-        for outcome in error.outcomes
-    ]
+    outcomes = [_own(outcome) for outcome in error.outcomes]
     first = outcomes[0]
     if first.type == "NotImplementedError" and not first.message:
         return Mistake("there is nothing to check yet: write the body of the function first")
-    if error.headline.startswith("stalled"):
-        # the last line says that the ranks are new; collectives of an earlier exercise may still be in the record
-        facts = [line for line in error.after.splitlines()[:-1] if not OURS.match(line.partition(" at ")[2])]
+    if error.ended == "stalled":
         return Mistake(
-            str(RankError(error.headline, outcomes, "\n".join(facts))),
+            str(waiting(error.headline, "stalled", outcomes)),
             "the ranks wait for each other: every rank has to call the same collectives, in the same order",
         )
-    if first.kind == "unfinished":
+    if error.ended == "timed out":
         return Mistake(error.headline, "your function does not come to an end: look at its loops and waits")
     said = first.describe()
     if first.kind == "dead":
@@ -143,14 +140,11 @@ def _mistake(error: RankError, hint: str) -> Mistake:
     return Mistake(said, hint)
 
 
-def listed(items: list[Any]) -> str:
-    """'1', '1 and 2', '1, 2 and 3'.
-
-    >>> listed([0, 1, 2])
-    '0, 1 and 2'
-    """
-    words = [str(item) for item in items]
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+def _own(outcome: Outcome) -> Outcome:
+    """The outcome with the reader's lines and collectives only; the record may hold those of an earlier exercise."""
+    called = outcome.collectives and [c for c in outcome.collectives if not OURS.match(c.place)]
+    frames = [frame for frame in outcome.frames if not OURS.match(frame[0])]
+    return replace(outcome, frames=frames, collectives=called)
 
 
 def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,10 +90,14 @@ class Verdict:
 
     `ratio` is the median over rounds of time(a) / time(b); `low`..`high` its interval at the stated confidence, by
     the rule of `labkit.timing`. Below 1 means `a` takes less time. `floor` is how far A strayed from A, as a ratio of
-    at least 1 (1: not measured): what lies within it is noise.
+    at least 1 (1: not measured): what lies within it is noise. `evidence` says on what it was measured, such as
+    'gloo · cpu' or 'host only' ('': on what its report is labelled with); `case` holds what else both had in common,
+    such as {'size': 'tiny'}.
 
     >>> Verdict("C", "B", 0.98, 0.97, 0.99, 40).outcome
     'faster'
+    >>> str(Verdict("C", "B", 0.98, 0.97, 0.99, 40, evidence="host only", case={"blocks": 8}))
+    'C is faster than B (time ratio 0.98, 99% interval 0.97-0.99, n=40) [host only, blocks=8]'
     >>> Verdict("C", "B", 0.98, 0.97, 0.99, 40, floor=1.02).outcome
     'cannot tell'
     """
@@ -106,6 +110,8 @@ class Verdict:
     n: int
     confidence: float = CONFIDENCE
     floor: float = 1.0
+    evidence: str = ""
+    case: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def outcome(self) -> str:
@@ -126,9 +132,24 @@ class Verdict:
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Verdict:
-        """Read what `to_dict` made; a verdict that was saved without a floor has none."""
-        known = {k: body[k] for k in ("a", "b", "ratio", "low", "high", "n", "confidence")}
-        return cls(**known, floor=body.get("floor", 1.0))
+        """Read what `to_dict` made."""
+        return cls(**{key: value for key, value in body.items() if key != "outcome"})
+
+    def row(self) -> dict[str, Any]:
+        """The verdict as the row of a table: evidence, a column for each entry of `case`, then the other fields.
+
+        >>> row = Verdict("C", "B", 0.98, 0.97, 0.99, 40, evidence="host only", case={"blocks": 8}).row()
+        >>> list(row)
+        ['evidence', 'blocks', 'a', 'b', 'ratio', 'low', 'high', 'n', 'confidence', 'floor', 'outcome']
+        """
+        fields = self.to_dict()
+        return {"evidence": fields.pop("evidence"), **fields.pop("case"), **fields}
+
+    @property
+    def where(self) -> str:
+        """Evidence and case in words: 'host only, mlp, tiny', 'blocks=8'."""
+        case = (value if isinstance(value, str) else f"{key}={value:g}" for key, value in self.case.items())
+        return ", ".join(filter(None, [self.evidence, *case]))
 
     def over(self, floor: float) -> Verdict:
         """The same verdict, held against a noise floor. Raises ValueError for a floor below 1."""
@@ -142,9 +163,10 @@ class Verdict:
             f"time ratio {self.ratio:.2f}, {percent} interval {self.low:.2f}-{self.high:.2f}, n={self.n}"
         )
         interval += f", noise floor {self.floor:.2f}" if self.floor > 1 else ""
+        where = f" [{self.where}]" if self.where else ""
         if self.outcome == "cannot tell":
-            return f"{self.a} against {self.b}: cannot tell ({interval})"
-        return f"{self.a} is {self.outcome} than {self.b} ({interval})"
+            return f"{self.a} against {self.b}: cannot tell ({interval}){where}"
+        return f"{self.a} is {self.outcome} than {self.b} ({interval}){where}"
 
 
 def quantile(samples: Sequence[float], q: float) -> float:
@@ -204,11 +226,25 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def compare(a: Measurement, b: Measurement, confidence: float = CONFIDENCE, floor: float = 1.0) -> Verdict:
+def compare(
+    a: Measurement,
+    b: Measurement,
+    confidence: float = CONFIDENCE,
+    floor: float = 1.0,
+    evidence: str = "",
+    case: Mapping[str, Any] | None = None,
+) -> Verdict:
     """Compare two variants measured in the same rounds, pair by pair, by the rule of `labkit.timing`.
 
-    floor: what `noise_floor` said of the same rounds. Raises ValueError when the two were not measured in the same
-    number of rounds, in one round only, or with a time of 0 to divide by.
+    Args:
+        a, b: measurements of the same rounds.
+        confidence: of the interval.
+        floor: what `noise_floor` said of the same rounds.
+        evidence, case: where the two were measured; see `Verdict`.
+
+    Raises:
+        ValueError: the two were not measured in the same number of rounds, in one round only, or with a time of 0 to
+            divide by.
 
     >>> ten = tuple(0.010 + 0.0001 * i for i in range(20))
     >>> str(compare(Measurement("C", ten), Measurement("B", tuple(2 * s for s in ten))))
@@ -226,7 +262,8 @@ def compare(a: Measurement, b: Measurement, confidence: float = CONFIDENCE, floo
     ratios = [x / y for x, y in zip(a.samples, b.samples, strict=True)]
     exact, resampled = median_interval(ratios, confidence), bootstrap_interval(ratios, confidence)
     low, high = min(exact[0], resampled[0]), max(exact[1], resampled[1])
-    return Verdict(a.name, b.name, quantile(ratios, 0.5), low, high, a.n, confidence).over(floor)
+    verdict = Verdict(a.name, b.name, quantile(ratios, 0.5), low, high, a.n, confidence)
+    return replace(verdict.over(floor), evidence=evidence, case=dict(case or {}))
 
 
 def noise_floor(once: Measurement, again: Measurement) -> float:
@@ -265,19 +302,17 @@ def slowest(name: str, per_rank: Mapping[int, Sequence[float]]) -> Measurement:
     return Measurement(name, tuple(max(together) for together in zip(*each, strict=True)))
 
 
-def by_slowest(samples: pd.DataFrame, column: str, where: str = "") -> dict[Any, Measurement]:
+def by_slowest(samples: pd.DataFrame, column: str) -> dict[Any, Measurement]:
     """A measurement for each value of `column`, out of a table with the columns `rank` and `seconds`; see `slowest`.
 
-    The value is a measurement's name, with `where` behind it. Raises what `slowest` raises.
+    The value is a measurement's name. Raises what `slowest` raises.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"way": list("aabb"), "rank": [0, 1, 0, 1], "seconds": [0.25, 0.5, 0.75, 0.5]})
-    >>> by_slowest(table, "way", " [cpu]")["b"]
-    Measurement(name='b [cpu]', samples=(0.75,))
+    >>> by_slowest(table, "way")["b"]
+    Measurement(name='b', samples=(0.75,))
     """
     return {
-        value: slowest(
-            f"{value}{where}", {rank: list(taken) for rank, taken in rows.groupby("rank")["seconds"]}
-        )
+        value: slowest(str(value), {rank: list(taken) for rank, taken in rows.groupby("rank")["seconds"]})
         for value, rows in samples.groupby(column, sort=False)
     }

@@ -119,14 +119,15 @@ def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, lab
     """Draw each verdict's time ratio with its interval on a log axis, 1 marked, and its outcome in words.
 
     `verdicts` are `labkit.timing.Verdict` objects or a table with a, b, ratio, low, high, n, confidence and outcome;
-    with a column `evidence` the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
+    with an evidence the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
 
     Raises ValueError for a missing column.
     """
     if not isinstance(verdicts, pd.DataFrame):
         fields = ("a", "b", "ratio", "low", "high", "n", "confidence", "outcome")
-        rows = [{f: getattr(v, f) for f in fields if hasattr(v, f)} for v in verdicts]
-        verdicts = pd.DataFrame(rows, columns=list(fields) if not rows else None)
+        rows = [{f: getattr(v, f) for f in (*fields, "where") if hasattr(v, f)} for v in verdicts]
+        found = pd.DataFrame(rows, columns=list(fields) if not rows else None)
+        verdicts = found.rename(columns={"where": "evidence"})
     table = need(verdicts, ["a", "b", "ratio", "low", "high", "n", "confidence", "outcome"], "verdicts")
     sheet = Sheet()
     if table.empty:

@@ -13,7 +13,7 @@ from labkit.trace.events import marked
 from labkit.views import steps
 from labkit.views.steps import Difference, Reason
 
-__all__ = ["Forward", "forward", "need", "of_report", "table_of"]
+__all__ = ["Forward", "forward", "need", "of_report", "table", "table_of"]
 
 SEGMENTS = ("rank", "forward", "kind", "start_us", "end_us", "compile_id", "name")
 EVENTS = ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile_id")
@@ -91,6 +91,19 @@ def table_of(record: Any, name: str) -> pd.DataFrame | None:
         return tables.get(name)
     found = getattr(record, name, None)
     return found if isinstance(found, pd.DataFrame) else None
+
+
+def table(report: Any, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    """A table of a report with the columns that a figure needs.
+
+    Raises ValueError naming what there is for a table that the report lacks, or a column that the table lacks.
+    """
+    found = table_of(report, name)
+    if found is None:
+        raise ValueError(
+            f"this report has no table {name!r}: it has {', '.join(getattr(report, 'tables', {}))}"
+        )
+    return need(found, columns, name)
 
 
 def whole(record: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from labkit.views import style
@@ -98,16 +98,14 @@ def machines(*reports: Any, title: str | None = None) -> Figure:
 
 
 def _verdicts(report: Any) -> Iterator[tuple[str, str, Any]]:
-    """Pair, machine and link, and verdict: a link in 'C [shm · cpu]' is the machine's and not the pair's."""
+    """Pair, machine and link, and verdict: what a verdict was measured on is the machine's, its case the pair's."""
     for verdict in report.verdicts:
         if not hasattr(verdict, "ratio"):
             continue
-        links = list(dict.fromkeys(re.findall(r" \[([^\]]+)\]", f"{verdict.a}{verdict.b}")))
-        pair = " against ".join(re.sub(r" \[[^\]]+\]", "", name) for name in (verdict.a, verdict.b))
-        where = report.label
-        if links and links != [report.label]:
-            where += f", {' against '.join(links)}"
-        yield pair, where, verdict
+        case = replace(verdict, evidence="").where
+        pair = f"{verdict.a} against {verdict.b}" + (f", {case}" if case else "")
+        on_label = verdict.evidence in ("", report.label)
+        yield pair, report.label if on_label else f"{report.label}, {verdict.evidence}", verdict
 
 
 def _drawn(verdict: Any) -> bool:

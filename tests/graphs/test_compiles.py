@@ -128,14 +128,16 @@ def test_a_call_belongs_to_the_compile_that_was_done_when_it_began(begins_ms, re
     assert tell([call], watched, at, Names()).of(call).name == owner
 
 
-def test_code_compiled_before_anyone_listened_still_has_its_name():
+def test_code_compiled_before_anyone_listened_still_has_its_name(monkeypatch):
     def quiet(x):
         return x.cos()
 
-    watching.uninstall()
+    torch_compat.trace_logger().removeHandler(watching.watch())
+    monkeypatch.setattr(watching, "_watch", None)
     run = torch.compile(quiet, backend="eager")
     run(torch.ones(2))
     with labkit.record() as rec:
         run(torch.ones(2))
     assert rec.graphs[["name", "calls"]].values.tolist() == [["quiet", 1]]
     assert "before labkit listened" in rec.notes[0] and "note:" in repr(rec)
+    torch_compat.trace_logger().removeHandler(watching.watch())  # the one that listened before comes back

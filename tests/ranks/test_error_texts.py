@@ -96,7 +96,7 @@ def test_ranks_that_say_the_same_say_it_together():
 
 def test_ranks_with_other_messages_do_not():
     both = [Outcome(0, "error", "ValueError", "mine"), Outcome(1, "error", "ValueError", "other")]
-    text = str(RankError("failed", [*both, Outcome(2, "ok")]))
+    text = str(RankError("failed", [*both, Outcome(2, "ok")], ended="raised"))
     assert text.splitlines()[1:] == [
         "rank 0 raised ValueError: mine",
         "rank 1 raised ValueError: other",

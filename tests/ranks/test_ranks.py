@@ -205,8 +205,9 @@ def test_timeout_says_where_every_rank_stood(ranks):
 
 def test_a_result_that_cannot_travel_leaves_the_ranks_up(ranks):
     before = list(ranks.run(os.getpid))
-    with pytest.raises(RankError, match="cannot travel back.*generator"):
+    with pytest.raises(RankError, match="cannot travel back.*generator") as caught:
         ranks.run(lambda: (i for i in range(3)))
+    assert caught.value.ended == "not returned"
     assert list(ranks.run(os.getpid)) == before
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from labkit.ranks.errors import Outcome
-from labkit.ranks.stall import differences
+from labkit.ranks.stall import differences, explain
 from labkit.ranks.standing import Collective, unfinished
 
 
@@ -41,6 +45,23 @@ def call(op: str, number: int, between_two: bool = False) -> Collective:
 def test_messages_are_no_difference_between_ranks():
     sends, receives = call("send 0->1", 1, True), call("recv 1<-0", 1, True)
     same = call("all_reduce", 1)
-    assert differences([outcome(0, sends, same), outcome(1, receives, same)]) == ""
-    other = differences([outcome(0, sends, same), outcome(1, receives, call("broadcast", 1))])
-    assert other.startswith("First difference, at collective 1:") and "rank 1  broadcast" in other
+    assert differences([outcome(0, sends, same), outcome(1, receives, same)]) == []
+    (other,) = differences([outcome(0, sends, same), outcome(1, receives, call("broadcast", 1))])
+    assert str(other).startswith("First difference, at collective 1:") and "rank 1  broadcast" in str(other)
+
+
+def test_the_error_has_the_first_difference_on_one_line_and_no_other_line_for_one():
+    one, elsewhere = call("all_reduce", 0), replace(call("all_reduce", 0), place="In [5]:3")
+    kept = [outcome(0, one, call("barrier", 1)), outcome(1, elsewhere)]
+    error = explain("timeout", kept, 1.0, 1.0, None, "")
+    assert (error.ended, error.hung) == ("timed out", True)
+    signature = "barrier (4,) float32"
+    assert error.difference == f"at collective 1: rank 0 {signature}, rank 1 never called it"
+    assert "Called from different lines since collective 0:" in str(error)
+    assert explain("stalled", [outcome(0, one), outcome(1, elsewhere)], 1.0, None, 1.0, "").difference == ""
+
+
+@pytest.mark.parametrize(("kind", "ended"), [("dead", "died"), ("error", "raised")])
+def test_a_failed_call_says_whether_a_rank_died_or_raised(kind, ended):
+    error = explain("failed", [Outcome(0, "error", message="is gone"), Outcome(1, kind)], 1.0, None, None, "")
+    assert (error.ended, error.hung, error.difference) == (ended, False, "")

@@ -17,6 +17,7 @@ import labkit
 from labkit import check, files, registry
 from labkit.lessons.cliff.exercises import audit
 from labkit.ranks.errors import Outcome, RankError
+from labkit.ranks.standing import Collective
 from labkit.study.catalog import EXERCISES
 from labkit.study.exercises import DIFFICULTIES, OURS, Answer, Exercise, Mistake, _mistake, on_ranks
 
@@ -227,8 +228,13 @@ def test_the_records_of_the_gate_are_what_they_are_said_to_be():
 
 
 def test_collectives_of_another_exercise_are_left_out_of_a_stall():
-    stood = [Outcome(rank, "unfinished") for rank in range(2)]
-    judges = "labkit/lessons/cliff/exercises/gate.py"
-    record = f"    81  barrier at {judges}:90 (_look)\n    82  all_reduce () int64 at In [5]:3 (mine)"
-    seen = _mistake(RankError("stalled: for 5 s", stood, f"{record}\nAll ranks were replaced."), "").seen
-    assert "In [5]:3" in seen and not OURS.search(seen) and "replaced" not in seen
+    judges = "labkit/lessons/cliff/exercises/gate.py:90 (_look)"
+    earlier = Collective("0", 81, "barrier", (), (), judges, True)
+    mine = [
+        Collective("0", 82, op, ((),), ("int64",), "In [5]:3 (mine)", False)
+        for op in ("all_reduce", "barrier")
+    ]
+    stood = [Outcome(rank, "unfinished", collectives=[earlier, mine[rank]]) for rank in range(2)]
+    seen = _mistake(RankError("for 5 s", stood, "All ranks were replaced.", ended="stalled"), "").seen
+    assert "First difference, at collective 82:\n    rank 0  all_reduce () int64 at In [5]:3 (mine)" in seen
+    assert not OURS.search(seen) and "replaced" not in seen

@@ -116,7 +116,7 @@ def test_a_row_without_a_check_is_not_yet_tested():
     [
         (RuntimeError("no such operator"), "RuntimeError: no such operator"),
         (
-            RankError("rank 1 failed", [Outcome(1, "error", "TypeError", "cannot")]),
+            RankError("rank 1 failed", [Outcome(1, "error", "TypeError", "cannot")], ended="raised"),
             "rank 1 raised TypeError: cannot",
         ),
         (OSError("out of processes"), "OSError: out of processes"),

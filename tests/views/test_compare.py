@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -77,6 +78,13 @@ def test_ratios_say_the_outcome_in_words():
         "2 of 4 comparisons are clear, the others cannot tell",
     ]
     assert "99% interval" in ax.get_xlabel()
+
+
+def test_verdicts_taken_on_different_links_have_a_panel_each():
+    taken = [replace(verdict(ratio=r), evidence=e) for e, r in (("host only", 0.5), ("shm · cpu", 0.4))]
+    figure = ratios(taken)
+    assert {"host only", "shm · cpu"} <= set(words(figure)) and words(figure)[0].endswith("(host only)")
+    assert [names(ax) for ax in figure.axes if names(ax)] == [["C against B"]] * 2
 
 
 def test_ratios_of_no_comparison_at_all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from labkit.views import machines
 RECORDED = sorted((Path(__file__).parents[2] / "data" / "recorded").glob("*/cliff.json"))[-1]
 
 
-def verdict(a: str, ratio: float, spread: float = 1.1) -> Verdict:
-    return Verdict(a, "B", ratio, ratio / spread, ratio * spread, 30)
+def verdict(a: str, ratio: float, spread: float = 1.1, **where: Any) -> Verdict:
+    return Verdict(a, "B", ratio, ratio / spread, ratio * spread, 30, **where)
 
 
 def report(label: str, *verdicts: Verdict, name: str = "cliff") -> Report:
@@ -31,13 +32,14 @@ def marks(figure, filled: bool) -> list[float]:
 
 def test_each_comparison_has_a_mark_for_each_machine_and_only_a_verdict_is_filled():
     figure = machines(
-        report("nccl", verdict("C", 0.4), verdict("D", 1.2, spread=2)),
-        report("shm · cpu", verdict("C [shm · cpu]", 0.5), verdict("D [host only]", 2.0)),
+        report("nccl", verdict("C", 0.4), verdict("D", 1.2, spread=2), verdict("D", 3.0, case={"blocks": 8})),
+        report("shm · cpu", verdict("C", 0.5, evidence="shm · cpu"), verdict("D", 2.0, evidence="host only")),
     )
-    assert marks(figure, True) == [0.4, 0.5, 2.0] and marks(figure, False) == [1.2]
+    assert sorted(marks(figure, True)) == [0.4, 0.5, 2.0, 3.0] and marks(figure, False) == [1.2]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
         "C\nagainst B",
         "D\nagainst B",
+        "D\nagainst B, blocks=8",
     ]
     assert "D against B: 1.20 (nccl), 2.00 (shm · cpu, host only)" in figure.summary
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 
 from labkit.contract import Exchange, announce, receive
-from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
+from labkit.contract.exchange import listed
+from labkit.ranks import RankError, Ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["LEAD", "TRIPWIRE"]
 
@@ -68,7 +69,7 @@ def judge_lead(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     try:
         seen = list(on_ranks(ranks, _lead, attempt, hint=hint))
     except Mistake as mistake:
-        if not mistake.seen.startswith("stalled"):
+        if not (isinstance(mistake.__cause__, RankError) and mistake.__cause__.ended == "stalled"):
             raise
         strands = "a worker is left waiting: preflight before you announce, and announce 'noop' for what cannot be sent"
         raise Mistake(mistake.seen, strands) from mistake

@@ -21,9 +21,9 @@ from labkit.contract import Exchange
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.tests import BODIES, WINDOW_S, Stand, orphan
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import dynamo_reset
 

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.views import style
 from labkit.views.colour import ink_on
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
@@ -94,7 +94,4 @@ def _finding(runs: list[pd.DataFrame]) -> str:
 
 
 def _tests(report: Any) -> pd.DataFrame:
-    found = table_of(report, "tests")
-    if found is None:
-        raise ValueError(f"this report has no table 'tests': it has {', '.join(report.tables)}")
-    return need(found, ["test", "result", "seconds", "observed"], "tests")
+    return table(report, "tests", ["test", "result", "seconds", "observed"])

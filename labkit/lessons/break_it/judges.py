@@ -37,7 +37,7 @@ def judge(test: BreakTest, found: PerRank | RankError) -> Judged:
     What ended by a limit of time is red for every test.
     """
     if isinstance(found, RankError):
-        if found.headline.startswith(("stalled", "no end")):
+        if found.hung:
             waits = [f"rank {o.rank} waits in {o.waits}" for o in found.outcomes if o.waits]
             return False, f"hung: {', '.join(sorted(waits)) or found.headline}"
         late = [o for o in found.outcomes if o.type == "Absent"]

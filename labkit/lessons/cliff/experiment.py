@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -147,7 +148,10 @@ def _report(
     tables["cold"] = _cold(runs, variants)
     tables["source"] = reference.load("scope_runs")
     verdicts = _verdicts(tables["samples"], variants)
-    tables["verdicts"] = pd.DataFrame([v.to_dict() | _who(v) for v in verdicts])
+    letters = {variant.title: variant.letter for variant in variants}
+    tables["verdicts"] = pd.DataFrame(
+        [{**verdict.row(), "a": letters[verdict.a], "b": letters[verdict.b]} for verdict in verdicts]
+    )
     tables = {"summary": _summary(tables, variants), **tables}
     for name in ("counts", "samples", "breakdown", "segments", "breaks"):
         tables[name].insert(0, "blocks", blocks)
@@ -193,17 +197,17 @@ def _cold(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) -> 
 
 
 def _verdicts(samples: pd.DataFrame, variants: list[Variant]) -> list[Verdict]:
-    titled = samples.assign(variant=samples["variant"].map({v.letter: v.title for v in variants}))
+    titles = {variant.letter: variant.title for variant in variants}
     verdicts = []
-    for evidence, rows in titled.groupby("evidence", sort=False):
-        taken = {title[0]: found for title, found in by_slowest(rows, "variant", f" [{evidence}]").items()}
-        verdicts += [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
+    for evidence, rows in samples.groupby("evidence", sort=False):
+        taken = {
+            letter: replace(found, name=titles[letter])
+            for letter, found in by_slowest(rows, "variant").items()
+        }
+        verdicts += [
+            compare(taken[a], taken[b], evidence=str(evidence)) for a, b in PAIRS if a in taken and b in taken
+        ]
     return verdicts
-
-
-def _who(verdict: Verdict) -> dict[str, str]:
-    """Evidence and letters out of a verdict's names: 'C compiled, functional [host only]'."""
-    return {"evidence": verdict.a.partition("[")[2].rstrip("]"), "a": verdict.a[0], "b": verdict.b[0]}
 
 
 def _summary(tables: dict[str, pd.DataFrame], variants: list[Variant]) -> pd.DataFrame:

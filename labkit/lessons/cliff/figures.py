@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.views import frames, style
 from labkit.views.compare import ratios, timings
-from labkit.views.frames import need, table_of
+from labkit.views.frames import need
 from labkit.views.rows import LEFT, empty, names
 from labkit.views.shares import breakdown
 from labkit.views.source import beside_source
@@ -43,11 +43,7 @@ def figure(report: Any, which: str = "strip", **options: Any) -> Figure:
 
 
 def _table(report: Any, name: str, blocks: int | None) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(
-            f"this report has no table {name!r}: it has {', '.join(getattr(report, 'tables', {}))}"
-        )
+    found = frames.table(report, name, [])
     if "blocks" in found.columns and len(found):
         there = sorted(set(found["blocks"]))
         blocks = there[-1] if blocks is None else blocks

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
@@ -49,7 +49,7 @@ def figure(report: Any, which: str = "forms", forms: Sequence[str] = (), title: 
     draw = {"forms": _forms, "waterfall": _waterfall, "requests": _requests}.get(which)
     if draw is None:
         raise ValueError(f"no figure {which!r} of this report: there is forms, waterfall, requests")
-    spans = _table(report, "spans", ["form", "round", "rank", "phase", "from_s", "to_s"])
+    spans = table(report, "spans", ["form", "round", "rank", "phase", "from_s", "to_s"])
     there = list(dict.fromkeys(spans["form"]))
     for form in forms:
         if form not in there:
@@ -71,7 +71,7 @@ def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None
         or f"From {_s(longest)} ({order[0]}) to {_s(shortest)} ({order[-1]}) until the first request is answered",
         "The slowest rank of each way; phases summed up, of a fresh process that has imported torch; first round.",
     )
-    builds = _table(report, "ready", ["form", "builds"]).set_index("form")["builds"]
+    builds = table(report, "ready", ["form", "builds"]).set_index("form")["builds"]
     notes = [
         f"{_s(ends[form].max())}, {builds[form]} C++ build{'s' if builds[form] != 1 else ''}"
         for form in order
@@ -138,7 +138,7 @@ def _block(ax: Axes, phase: str, begin: float, length: float, row: int) -> None:
 
 
 def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
-    latency = _table(report, "latency", ["form", "round", "request", "seconds"])
+    latency = table(report, "latency", ["form", "round", "request", "seconds"])
     each = latency[latency["round"] == latency["round"].min()]
     each = each.groupby(["form", "request"], sort=False)["seconds"].max().reset_index()
     known = list(dict.fromkeys(each["form"]))
@@ -194,10 +194,3 @@ def _swatch(phase: str) -> Any:
 
 def _s(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
-
-
-def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
-    return need(found, columns, name)

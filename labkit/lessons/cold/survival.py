@@ -18,9 +18,9 @@ from labkit.lessons.cold import program as cold_program
 from labkit.lessons.cold.experiment import machine
 from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches
 from labkit.lessons.shared.dimensions import choose
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance, run_label
 
 ABOUT = EXPERIMENTS["survival"]

@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, bool] | None] = {
     },
 }
 TRANSFER = "transfer"
-GIB, MIB = 2**30, 2**20
+MIB = 2**20
 
 
 @dataclass(frozen=True)

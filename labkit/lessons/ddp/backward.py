@@ -15,9 +15,10 @@ from labkit.graphs import record
 from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
-from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.timing import Measurement, check_rounds, compare
 

@@ -14,8 +14,8 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import quiet_dynamo
 

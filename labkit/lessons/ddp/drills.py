@@ -18,8 +18,8 @@ from labkit import torch_compat
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import RankError, Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 
 __all__ = ["DRILLS", "run"]
@@ -87,10 +87,9 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
     try:
         found = ranks.run(_play, name, remedy, images, labels, timeout=TIMEOUT_S, stall=stall)
     except RankError as error:
-        waits = error.headline.startswith("stalled")
-        said = str(error).splitlines()
+        waits = error.hung
         first = (
-            said[0]
+            error.headline
             if waits
             else f"rank {error.outcomes[0].rank}: {error.outcomes[0].type}: {error.outcomes[0].message}"
         )

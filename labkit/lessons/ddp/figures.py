@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
 from labkit.views.frames import need, table_of
+from labkit.views.matrix import Cell, key, matrix
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
@@ -91,7 +90,7 @@ def _memory(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
         "Of the rank that holds most. Bars: what stays between steps. Diamond: with the most that a step adds to it.",
     )
     sheet.legend(
-        [*((name, _swatch(colour)) for name, colour in MEMORY.items()), ("with the peak of a step", _diamond)]
+        [*((name, key(colour)) for name, colour in MEMORY.items()), ("with the peak of a step", _diamond)]
     )
     left = 0.3 + max(style.text_width(str(name), style.NORMAL) for name in worst.index)
     ax = sheet.axes(left, sheet.width - left - 0.5, ROW * len(worst))
@@ -110,10 +109,6 @@ def _memory(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
     ax.tick_params(axis="y", length=0, labelcolor=style.INK)
     ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
     return sheet.finish(report.label)
-
-
-def _swatch(colour: str) -> Callable[..., Any]:
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.13, facecolor=colour, linewidth=0))
 
 
 def _diamond(ax: Any, x: float, y: float) -> None:
@@ -182,28 +177,19 @@ def _order(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
     )
     sheet.legend(
         [
-            (f"{mark}: {words}" if mark != words else words, _swatch(colour))
+            (f"{mark}: {words}" if mark != words else words, key(colour))
             for colour, mark, words in CALLS.values()
         ]
     )
     most = max(len(text.split()) for text in table["calls"])
-    left = 0.3 + max(style.text_width(f"{r.way}, backward", style.NORMAL) for r in table.itertuples())
-    ax = sheet.axes(left, sheet.width - left - 0.3, ROW * len(table))
-    ax.set(xlim=(0, most), ylim=(len(table), 0), xticks=[])
-    ax.spines[:].set_visible(False)
-    labels = []
+    labels, cells = [], []
     for i, row in enumerate(table.to_dict("records")):
         labels.append(f"{row['way']}, {row['pass']}")
         for j, call in enumerate(row["calls"].split()):
             colour, mark, _ = CALLS.get(call, ("#BBBBBB", "?", call))
-            ax.add_patch(Rectangle((j + 0.05, i + 0.1), 0.9, 0.8, facecolor=colour, linewidth=0))
-            ax.text(
-                j + 0.5, i + 0.52, mark, ha="center", va="center", fontsize=style.SMALL, color=ink_on(colour)
-            )
+            cells.append(Cell(i, j, colour, mark))
         sheet.say(f"{labels[-1]}: {row['calls']}")
-    ax.set_yticks([i + 0.5 for i in range(len(table))], labels)
-    ax.tick_params(length=0, labelcolor=style.INK)
-    sheet.top += 0.1
+    matrix(sheet, labels, [""] * most, cells, height=ROW)
     return sheet.finish(report.label)
 
 

@@ -16,8 +16,8 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 from labkit.trace.events import collective_op
 

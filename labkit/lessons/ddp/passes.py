@@ -14,8 +14,8 @@ from torch import nn
 from labkit import torch_compat
 from labkit.lessons.ddp.routes import gathered
 from labkit.lessons.shared.comm_passes import between
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.ranks import Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 
 __all__ = ["WAYS", "run"]

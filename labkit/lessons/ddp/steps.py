@@ -17,10 +17,11 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ROUTES
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
-from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
 from labkit.ranks import Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 from labkit.trace.events import collective_op

@@ -118,7 +118,7 @@ def _report(
         "samples": samples,
         "counts": counts,
         "graphs": graphs,
-        "verdicts": pd.DataFrame([v.to_dict() | _who(v) for v in verdicts]),
+        "verdicts": pd.DataFrame([verdict.row() for verdict in verdicts]),
     }
     tables |= {
         "eager": pd.DataFrame(alone["eager"]),
@@ -140,17 +140,13 @@ def _report(
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     verdicts = []
     for (evidence, kind, size), rows in samples.groupby(["evidence", "kind", "size"], sort=False):
-        taken = by_slowest(rows, "way", f" [{evidence}; {kind}, {size}]")
-        verdicts += [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
+        taken, case = by_slowest(rows, "way"), {"kind": kind, "size": size}
+        verdicts += [
+            compare(taken[a], taken[b], evidence=evidence, case=case)
+            for a, b in PAIRS
+            if a in taken and b in taken
+        ]
     return verdicts
-
-
-def _who(verdict: Verdict) -> dict[str, str]:
-    """Evidence, kind, size and ways out of a verdict's names: 'c eager [host only; mlp, tiny]'."""
-    way, _, where = verdict.a.partition(" [")
-    evidence, _, case = where.rstrip("]").partition("; ")
-    kind, _, size = case.partition(", ")
-    return {"evidence": evidence, "kind": kind, "size": size, "a": way, "b": verdict.b.partition(" [")[0]}
 
 
 def _summary(

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["WHICH", "figure"]
@@ -47,15 +47,8 @@ def figure(report: Any, which: str = "time", evidence: str | None = None, title:
     return (_spent if which == "spent" else _parts)(report, title)
 
 
-def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
-    return need(found, columns, name)
-
-
 def _time(report: Any, evidence: str, title: str | None) -> Figure:
-    samples = _table(report, "samples", ["evidence", "kind", "size", "way", "rank", "round", "seconds"])
+    samples = table(report, "samples", ["evidence", "kind", "size", "way", "rank", "round", "seconds"])
     known = list(pd.unique(samples["evidence"]))
     if evidence not in known:
         raise ValueError(f"no times of {evidence!r}: there is {', '.join(known)}")
@@ -145,7 +138,7 @@ def _finding(verdicts: dict[Any, Any], cases: list[tuple[str, str]]) -> str:
 
 
 def _spent(report: Any, title: str | None) -> Figure:
-    found = _table(report, "spent", ["kind", "size", "route", *SPENT])
+    found = table(report, "spent", ["kind", "size", "route", *SPENT])
     cases = list(dict.fromkeys(zip(found["kind"], found["size"], strict=True)))
     kind, size = cases[-1]
     mine = found[(found["kind"] == kind) & (found["size"] == size)].set_index("route")
@@ -196,7 +189,7 @@ def _bar(colour: str, hatch: str) -> Any:
 
 
 def _parts(report: Any, title: str | None) -> Figure:
-    found = _table(report, "parts", ["part", "round", "seconds"])
+    found = table(report, "parts", ["part", "round", "seconds"])
     median = found.groupby("part", sort=False)["seconds"].median() * 1e6
     spread = found.groupby("part")["seconds"].quantile([0.1, 0.9]).mul(1e6)
     sheet = Sheet()

@@ -10,8 +10,9 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from labkit.lessons.shared.grid_figures import mesh_grid
 from labkit.views import style
-from labkit.views.frames import need, table_of
-from labkit.views.style import Figure, Sheet, cut, styled
+from labkit.views.frames import table
+from labkit.views.matrix import Cell, matrix
+from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["figure"]
 
@@ -39,13 +40,6 @@ def figure(report: Any, which: str = "moves", start: str = "S(0)", end: str = "R
         if given not in WORDS:
             raise ValueError(f"unknown placement {given!r}: there is {', '.join(WORDS)}")
     return _one(report, start, end) if which == "one" else _flow(report, start, end)
-
-
-def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
-    return need(found, columns, name)
 
 
 def words(collectives: str) -> str:
@@ -82,8 +76,8 @@ def tile(
 
 
 def _one(report: Any, start: str, end: str) -> Figure:
-    holds = _table(report, "holds", ["start", "end", "rank", "before", "after"])
-    moves = _table(report, "redistribute", ["start", "end", "forward", "backward", "bytes"])
+    holds = table(report, "holds", ["start", "end", "rank", "before", "after"])
+    moves = table(report, "redistribute", ["start", "end", "forward", "backward", "bytes"])
     move = moves[(moves["start"] == start) & (moves["end"] == end)].iloc[0]
     mine = holds[(holds["start"] == start) & (holds["end"] == end)].set_index("rank")
     if mine.empty:
@@ -121,7 +115,7 @@ def _one(report: Any, start: str, end: str) -> Figure:
 
 @styled
 def _moves(report: Any) -> Figure:
-    moves = _table(report, "redistribute", ["start", "end", "forward", "backward"])
+    moves = table(report, "redistribute", ["start", "end", "forward", "backward"])
     return _cells(
         report, moves.rename(columns={"start": "row", "end": "column"}),
         "from", "to", lambda r: (r["forward"], f"back: {words(r['backward'])}" if r["forward"] != "refused" else ""),
@@ -131,7 +125,7 @@ def _moves(report: Any) -> Figure:
 
 @styled
 def _matmul(report: Any) -> Figure:
-    found = _table(report, "matmul", ["x", "w", "y", "forward", "backward"])
+    found = table(report, "matmul", ["x", "w", "y", "forward", "backward"])
     free = int((found["forward"] == "-").sum())
     return _cells(
         report, found.rename(columns={"x": "row", "w": "column"}),
@@ -147,41 +141,20 @@ def _cells(report: Any, found: pd.DataFrame, rows: str, columns: str, said: Any,
         title,
         f"Rows: the placement of {rows}; columns: of {columns}. Bold: collectives that CommDebugMode counts.",
     )
-    left, high = 1.2, 0.52
-    wide = (sheet.width - left - 0.25) / len(names)
-    ax = sheet.axes(left, wide * len(names), high * len(names), top=sheet.top + 0.25)
-    ax.set(xlim=(0, len(names)), ylim=(len(names), 0))
-    ax.set_label("cells")
-    ax.spines[:].set_visible(False)
-    ax.set_xticks([i + 0.5 for i in range(len(names))], [WORDS[n] for n in names])
-    ax.set_yticks([i + 0.5 for i in range(len(names))], [WORDS[n] for n in names])
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0, labelsize=style.NORMAL, labelcolor=style.INK)
+    cells = []
     for row in found.to_dict("records"):
-        i, j = names.index(row["row"]), names.index(row["column"])
         main, below = said(row)
-        face = COLOURS.get(main, "#D6ECF8")
-        ax.add_patch(
-            Rectangle((j + 0.015, i + 0.04), 0.97, 0.92, facecolor=face, edgecolor="#999999", linewidth=0.7)
-        )
-        ax.text(j + 0.5, i + 0.34, words(main), ha="center", va="center", fontsize=style.NORMAL,
-                fontweight="normal" if main in COLOURS else "bold")  # fmt: skip
-        ax.text(
-            j + 0.5,
-            i + 0.7,
-            cut(below, wide - 0.1, style.SMALL),
-            ha="center",
-            va="center",
-            fontsize=style.SMALL,
-        )
+        place = names.index(row["row"]), names.index(row["column"])
+        cells.append(Cell(*place, COLOURS.get(main, "#D6ECF8"), words(main), below, bold=main not in COLOURS))
         sheet.say(f"{row['row']}, {row['column']}: {words(main)}{', ' if below else ''}{below}")
-    sheet.top += 0.25 + high * len(names) + 0.08
+    shown = [WORDS[name] for name in names]
+    matrix(sheet, shown, shown, cells, height=0.52, size=style.NORMAL, label="cells")
     return sheet.finish(report.label)
 
 
 @styled
 def _flow(report: Any, start: str, end: str) -> Figure:
-    found = _table(report, "matmul", ["x", "w", "y", "forward", "to_whole", "backward", "gradients"])
+    found = table(report, "matmul", ["x", "w", "y", "forward", "to_whole", "backward", "gradients"])
     row = found[(found["x"] == start) & (found["w"] == end)].iloc[0]
     settings = report.provenance
     ranks, side, cell = int(settings.get("world_size", 2)), int(settings.get("side", 4)), 0.2

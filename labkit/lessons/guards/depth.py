@@ -308,5 +308,5 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     deepest = samples["depth"].max()
     mine = samples[samples["depth"] == deepest]
-    taken = by_slowest(mine, "form", f", {deepest} blocks")
-    return [compare(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
+    taken, case = by_slowest(mine, "form"), {"blocks": int(deepest)}
+    return [compare(taken[a], taken[b], case=case) for a, b in PAIRS if a in taken and b in taken]

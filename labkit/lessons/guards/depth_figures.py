@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.views import style
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
@@ -28,8 +28,8 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
     """
     if which != "growth":
         raise ValueError(f"no figure {which!r} of this report: there is growth")
-    summary = _table(report, "summary", ["depth", "form", "p10_s", "median_s", "p90_s", "n"])
-    fits = _table(
+    summary = table(report, "summary", ["depth", "form", "p10_s", "median_s", "p90_s", "n"])
+    fits = table(
         report,
         "fits",
         ["form", "first_s", "per_block_s", "per_block_low", "per_block_high", "exponent", "low", "high"],
@@ -100,7 +100,7 @@ def _finding(report: Any, fits: pd.DataFrame) -> str:
     by = fits.set_index("form")["per_block_s"]
     if "whole" not in by:
         return "Compile time over depth"
-    slopes = _table(report, "slopes", ["a", "b", "outcome"])
+    slopes = table(report, "slopes", ["a", "b", "outcome"])
     told = slopes[slopes["b"] == "whole"].set_index("a")["outcome"]
     words = {"cannot tell": "cannot be told apart", "less": "less", "more": "more"}
     others = [
@@ -109,10 +109,3 @@ def _finding(report: Any, fits: pd.DataFrame) -> str:
         if name != "whole"
     ]
     return f"A further block costs the whole model {by['whole'] * 1e3:z.0f} ms; {', '.join(others)}"
-
-
-def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
-    return need(found, columns, name)

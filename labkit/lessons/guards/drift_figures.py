@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.views import style
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
@@ -27,18 +27,13 @@ COLUMNS = [
 
 
 @styled
-def figure(report: Any, which: str = "stages", title: str | None = None) -> Figure:
-    """Draw the report of `labkit.lessons.guards.drift`: 'stages': two numbers for each dtype and stage.
+def figure(report: Any, title: str | None = None) -> Figure:
+    """Draw the report of `labkit.lessons.guards.drift`: two numbers for each dtype and stage.
 
     Left the share of elements that are not eager's bit for bit, right the error against float64 over eager's own: below
-    1 the compiled numbers are nearer to the truth. Raises ValueError for another figure or a missing table.
+    1 the compiled numbers are nearer to the truth. Raises ValueError for a missing table.
     """
-    if which != "stages":
-        raise ValueError(f"no figure {which!r} of this report: there is stages")
-    found = table_of(report, "stages")
-    if found is None:
-        raise ValueError(f"this report has no table 'stages': it has {', '.join(report.tables)}")
-    stages = need(found, COLUMNS, "stages")
+    stages = table(report, "stages", COLUMNS)
     sheet = Sheet()
     if stages.empty:
         return empty(sheet, title, "Nothing was compared", report.label)
@@ -83,7 +78,7 @@ def figure(report: Any, which: str = "stages", title: str | None = None) -> Figu
 
 def _finding(report: Any) -> str:
     """By most inputs; the few that differ earlier are in the figure's bars and in the report's notes."""
-    first = need(table_of(report, "first"), ["dtype", "most differ from"], "first")
+    first = table(report, "first", ["dtype", "most differ from"])
     said = [
         f"{row['dtype']} nowhere"
         if row["most differ from"] == "none"

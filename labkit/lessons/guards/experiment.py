@@ -14,7 +14,7 @@ import pandas as pd
 from labkit.experiments.options import on_cpu
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.guards import on_ranks as guard_ranks
-from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP, REUSED
+from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP
 from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
@@ -24,7 +24,6 @@ from labkit.timing import Verdict, by_slowest, check_rounds, compare
 ABOUT = EXPERIMENTS["guards"]
 COMPILERS = ("eager", "aot_eager", "inductor")
 SIZES = ("sequence length", "batch")  # what a policy has something to say about
-ALWAYS = "compiles for every value"
 
 
 def run(
@@ -279,6 +278,3 @@ def _notes(steps: pd.DataFrame) -> list[str]:
         if not wrong else f"outputs: {wrong} of {len(steps)} calls DIFFER from eager",
         f"gave up: {', '.join(given) or 'nothing'}",
     ]  # fmt: skip
-
-
-STATES = (FIRST, REUSED, COMPILED, DYNAMIC, GAVE_UP, ERROR)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
+from labkit.views.matrix import Cell, key, matrix
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
@@ -40,7 +39,7 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
         return _cost(report, title)
     if which not in ("map", "policies"):
         raise ValueError(f"no figure {which!r} of this report: there is map, policies, cost")
-    steps = _table(report, "steps", COLUMNS)
+    steps = table(report, "steps", COLUMNS)
     there = sorted(set(steps["ranks"]))
     chosen = max(there, default=0) if ranks is None else ranks
     if steps.empty or chosen not in there:
@@ -81,26 +80,14 @@ def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
     rows, many = list(pd.unique(mine["row"])), int(mine["step"].max()) + 1
     sheet.title(title, subtitle)
     used = [state for state in LOOKS if state in set(mine["state"])]
-    sheet.legend([(_key(state), _swatch(state)) for state in used])
-    left = 0.35 + max(style.text_width(row, style.SMALL + 0.5) for row in rows)
-    width = sheet.width - left - 0.2
-    ax = sheet.axes(left, width, ROW * len(rows))
-    ax.set(xlim=(0, many), ylim=(len(rows), 0))
-    ax.spines[:].set_visible(False)
-    ax.set_yticks([i + 0.5 for i in range(len(rows))], rows)
-    ax.set_xticks([i + 0.5 for i in range(many)], [str(i + 1) for i in range(many)])
-    ax.tick_params(length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
-    ax.set_xlabel("call", fontsize=style.SMALL)
-    wide = width / many
+    sheet.legend([(_key(state), key(LOOKS[state][0])) for state in used])
+    drawn = []
     for row in mine.to_dict("records"):
         colour, mark, _ = LOOKS.get(str(row["state"]), ("#FFFFFF", "?", ""))
-        x, y = row["step"], rows.index(row["row"])
-        ax.add_patch(Rectangle((x + 0.03, y + 0.06), 0.94, 0.88, facecolor=colour, linewidth=0))
-        text = style.cut(f"{mark} {row['value']}".strip(), wide - 0.06, style.SMALL - 1)
-        ax.text(
-            x + 0.5, y + 0.52, text, ha="center", va="center", fontsize=style.SMALL - 1, color=ink_on(colour)
-        )
-    sheet.top += 0.45
+        words = f"{mark} {row['value']}".strip()
+        drawn.append(Cell(rows.index(row["row"]), int(row["step"]), colour, words))
+    calls = [str(i + 1) for i in range(many)]
+    matrix(sheet, rows, calls, drawn, height=ROW, size=style.SMALL - 1, xlabel="call")
     for name, cells in mine.groupby("row", sort=False):
         sheet.say(f"{name}: " + ", ".join(f"{c['value']} {c['state']}" for c in cells.to_dict("records")))
     return sheet.finish(label)
@@ -109,11 +96,6 @@ def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
 def _key(state: str) -> str:
     mark = LOOKS[state][1]
     return f"{mark}: {LOOKS[state][2]}" if mark else LOOKS[state][2]
-
-
-def _swatch(state: str) -> Any:
-    look = {"facecolor": LOOKS[state][0], "edgecolor": style.QUIET, "linewidth": 0.4}
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.13, **look))
 
 
 def _finding(mine: pd.DataFrame) -> str:
@@ -146,7 +128,7 @@ def _compared(names: pd.DataFrame, order: pd.Series) -> str:
 
 
 def _cost(report: Any, title: str | None) -> Figure:
-    cost = _table(report, "cost", ["compiler", "part", "what", "rank", "round", "seconds"])
+    cost = table(report, "cost", ["compiler", "part", "what", "rank", "round", "seconds"])
     sheet = Sheet()
     if cost.empty:
         return empty(sheet, title, "No cost was measured", report.label)
@@ -191,10 +173,3 @@ def _unit(seconds: float) -> str:
         if seconds < 1
         else f"{seconds:.3g} s"
     )
-
-
-def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
-    return need(found, columns, name)

@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.lessons.shared.outcomes import judge
 from labkit.ranks import RankError, Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import (
     compiler_collectives_on_cpu,

@@ -5,34 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared.drill_figures import LOOKS
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
+from labkit.views.matrix import Cell, matrix
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["figure"]
 
-LEFT, ROW = 1.7, 0.62  # inches
+ROW = 0.62  # inches
 
 
 @styled
-def figure(report: Any, which: str = "outcomes", title: str | None = None) -> Figure:
-    """Draw the report of `labkit.lessons.guards.odd_shape`: 'outcomes', a row for when one rank's shape differs.
+def figure(report: Any, title: str | None = None) -> Figure:
+    """Draw the report of `labkit.lessons.guards.odd_shape`: a row for when one rank's shape differs.
 
     A column is what was switched on; a cell says how three calls in step ended, the graphs that each rank compiled, and
-    whether one of them is dynamic. Raises ValueError for another figure or a missing table.
+    whether one of them is dynamic. Raises ValueError for a missing table.
     """
-    if which != "outcomes":
-        raise ValueError(f"no figure {which!r} of this report: there is outcomes")
-    found = table_of(report, "outcomes")
-    if found is None:
-        raise ValueError(f"this report has no table 'outcomes': it has {', '.join(report.tables)}")
     columns = ["differs", "help", "outcome", "graphs by rank", "dynamic by rank", "sleep_s", "timeout_s"]
-    found = need(found, columns, "outcomes")
+    found = table(report, "outcomes", columns)
     sheet = Sheet()
     if found.empty:
         return empty(sheet, title, "Nothing was run", report.label)
@@ -42,39 +36,17 @@ def figure(report: Any, which: str = "outcomes", title: str | None = None) -> Fi
         "Each cell: how it ended, and graphs compiled by rank. Rows: when the last rank's input is longer. Arranged: "
         f"{_arranged(found)}.",
     )
-    wide = (sheet.width - LEFT - 0.2) / len(columns)
-    ax = sheet.axes(LEFT, wide * len(columns), ROW * len(rows), top=sheet.top + 0.42)
-    ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
-    ax.spines[:].set_visible(False)
-    ax.set_yticks([i + 0.5 for i in range(len(rows))], [name.replace(", ", ",\n") for name in rows])
-    heads = ["no help" if name == "none" else name.replace(", ", ",\n") for name in columns]
-    ax.set_xticks([i + 0.5 for i in range(len(columns))], heads)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
+    cells = []
     for row in found.to_dict("records"):
-        at = columns.index(row["help"]), rows.index(row["differs"])
         colour, words = LOOKS.get(str(row["outcome"]), ("#FFFFFF", str(row["outcome"])))
         words = "error" if row["outcome"] == "error" else words
-        size = {"width": 1 - 0.07 / wide, "height": 1 - 0.07 / ROW}
-        ax.add_patch(
-            Rectangle((at[0] + 0.035 / wide, at[1] + 0.035 / ROW), **size, facecolor=colour, linewidth=0)
-        )
         graphs = _graphs(row)
-        ax.text(
-            at[0] + 0.5, at[1] + (0.36 if graphs else 0.5), words, ha="center", va="center", fontsize=style.NORMAL,
-            color=ink_on(colour), fontweight="bold",
-        )  # fmt: skip
-        ax.text(
-            at[0] + 0.5,
-            at[1] + 0.72,
-            graphs,
-            ha="center",
-            va="center",
-            fontsize=style.SMALL,
-            color=ink_on(colour),
-        )
+        place = rows.index(row["differs"]), columns.index(row["help"])
+        cells.append(Cell(*place, colour, words, graphs, bold=True))
         sheet.say(f"{row['differs']}, {row['help']}: {row['outcome']}" + (f", {graphs}" if graphs else ""))
-    sheet.top += 0.42 + ROW * len(rows) + 0.1
+    heads = ["no help" if name == "none" else name.replace(", ", ",\n") for name in columns]
+    names = [name.replace(", ", ",\n") for name in rows]
+    matrix(sheet, names, heads, cells, height=ROW, size=style.NORMAL)
     return sheet.finish(report.label)
 
 

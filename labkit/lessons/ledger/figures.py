@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.views import style
 from labkit.views.colour import ink_on
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.live import Live
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
@@ -241,10 +241,7 @@ def browser(report: Any, **first: Any) -> Browser:
 
 
 def _lines(report: Any) -> pd.DataFrame:
-    found = table_of(report, "lines")
-    if found is None:
-        raise ValueError(f"this report has no table 'lines': it has {', '.join(report.tables)}")
-    lines = need(found, COLUMNS, "lines").fillna("")
+    lines = table(report, "lines", COLUMNS).fillna("")
     unknown = [status for status in pd.unique(lines["status"]) if status not in LOOKS]
     if unknown:
         raise ValueError(f"table 'lines' has the status {unknown[0]!r}: known are {', '.join(LOOKS)}")

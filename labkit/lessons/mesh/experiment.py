@@ -165,20 +165,21 @@ def _samples(timed: PerRank[dict[str, Any]]) -> pd.DataFrame:
     for rank, found in timed.items():
         for name, seconds in found["samples"].items():
             form, _, ms = name.partition("|")
-            rows += [
-                (f"rank 0 has {ms} ms of its own to do in each step", form, rank, i, s)
-                for i, s in enumerate(seconds)
-            ]
-    return pd.DataFrame(rows, columns=["evidence", "variant", "rank", "round", "seconds"])
+            evidence = f"rank 0 has {ms} ms of its own to do in each step"
+            rows += [(evidence, float(ms), form, rank, i, s) for i, s in enumerate(seconds)]
+    return pd.DataFrame(rows, columns=["evidence", "busy_ms", "variant", "rank", "round", "seconds"])
 
 
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     """Each form with rank 0 in the step against rank 0 outside, held against how far 'outside' strays from itself."""
     found = []
-    for evidence, rows in samples[samples["rank"] > 0].groupby("evidence", sort=False):
-        taken = by_slowest(rows, "variant", f" [{evidence}]")
+    for ms, rows in samples[samples["rank"] > 0].groupby("busy_ms", sort=False):
+        taken = by_slowest(rows, "variant")
         floor = noise_floor(taken[AGAIN], taken[OUTSIDE])
-        found += [compare(taken[form], taken[OUTSIDE], floor=floor) for form in (ONCE, EVERY)]
+        found += [
+            compare(taken[form], taken[OUTSIDE], floor=floor, case={"busy_ms": float(ms)})
+            for form in (ONCE, EVERY)
+        ]
     return found
 
 

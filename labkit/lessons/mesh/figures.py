@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from labkit.lessons.shared import drill_figures as divergence
 from labkit.views import frames, style
 from labkit.views.compare import timings
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.strip import strip
 from labkit.views.style import Figure, Sheet, styled
 
@@ -38,7 +38,7 @@ def figure(report: Any, which: str = "strip", **options: Any) -> Figure:
 
 def mistakes(report: Any, title: str | None = None) -> Figure:
     """Draw the report of `labkit.lessons.mesh.wrong_group`: what came of each mistake under each defence."""
-    if title is None and len(found := _table(report, "outcomes", ["drill", "defence", "outcome"])):
+    if title is None and len(found := table(report, "outcomes", ["drill", "defence", "outcome"])):
         plain = found[found["defence"] == "none"]["outcome"].value_counts()
         caught = found[(found["defence"] == "domain") & (found["outcome"] == "caught")]
         title = (
@@ -49,7 +49,7 @@ def mistakes(report: Any, title: str | None = None) -> Figure:
 
 
 def _strip(report: Any, call: int = 2, **options: Any) -> Figure:
-    counts = _table(report, "counts", ["rank", "role"])
+    counts = table(report, "counts", ["rank", "role"])
     groups = [[int(r) for r in mine["rank"]] for _, mine in counts.groupby("role", sort=False)]
     record = frames.of_report(report)
     record.counts = None  # they are of all calls together
@@ -74,8 +74,8 @@ def _served(run: frames.Forward, groups: list[list[int]], call: int) -> str:
 
 @styled
 def _plans(report: Any, title: str | None = None) -> Figure:
-    heard = _table(report, "heard", ["rank", "call", "action", "index", "x", "compiled"])
-    used = _table(report, "groups", ["rank", "call", "group", "op", "calls"])
+    heard = table(report, "heard", ["rank", "call", "action", "index", "x", "compiled"])
+    used = table(report, "groups", ["rank", "call", "group", "op", "calls"])
     ranks, calls = sorted(set(heard["rank"])), sorted(set(heard["call"]))
     sheet = Sheet()
     mesh = used[used["group"] == "mesh"].groupby("rank")["calls"].sum()
@@ -140,22 +140,14 @@ def _patch(colour: str) -> Any:
 
 
 def _cost(report: Any, title: str | None = None) -> Figure:
-    samples = _table(report, "samples", ["evidence", "variant", "rank", "round", "seconds"])
+    samples = table(report, "samples", ["evidence", "variant", "rank", "round", "seconds"])
     mesh = samples[samples["rank"] > 0]
     if title is None:
         said = []
         for verdict in report.verdicts:
-            form, _, evidence = verdict.a.partition(" [")
-            if form == "every collective":
-                ms = evidence.partition(" has ")[2].partition(" of")[0]
+            if verdict.a == "every collective":
+                ms = f"{verdict.case['busy_ms']:g} ms"
                 told = "" if verdict.outcome != "cannot tell" else ", not told from noise"
                 said.append(f"{verdict.ratio:.1f} times as long (it has {ms} to do{told})")
         title = f"With rank 0 in every collective a step takes {' and '.join(said)}"
     return timings(mesh, title=title, label=report.label, per="step")
-
-
-def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
-    return need(found, columns, name)

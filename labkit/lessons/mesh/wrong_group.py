@@ -16,9 +16,9 @@ from labkit import places
 from labkit.contract import Domain, Exchange
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.mesh.experiment import RANKS, check
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.lessons.shared.outcomes import judge
 from labkit.ranks import RankError, Ranks
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import dynamo_reset, funcol
 

@@ -20,9 +20,9 @@ from labkit.lessons.scale.figures import (
     labelled,
     rank_axis,
 )
-from labkit.lessons.shared.sizes_figures import table
 from labkit.timing.costs import ALGORITHMS, Compute, Link, step
 from labkit.views import style
+from labkit.views.frames import table
 from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, styled
 

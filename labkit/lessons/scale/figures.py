@@ -10,8 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from labkit.lessons.shared.sizes_figures import size, table
+from labkit.lessons.shared.sizes import size
 from labkit.views import style
+from labkit.views.frames import table
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 

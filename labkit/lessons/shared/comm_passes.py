@@ -15,8 +15,9 @@ import torch.distributed as dist
 from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import record
-from labkit.lessons.shared.harness import quiet_stderr, settled
+from labkit.lessons.shared.harness import settled
 from labkit.ranks import Ranks, here
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 
@@ -108,7 +109,7 @@ def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
             for i, value in enumerate(values)
         ]
     )
-    verdicts = [str(compare(times[way], times[DEFAULT])) for way in WAYS[1:]]
+    verdicts = [compare(times[way], times[DEFAULT]) for way in WAYS[1:]]
     tables = {"order": order, "summary": summary, "samples": samples}
     return Report("comm_passes", ABOUT.title, label, tables, verdicts, made)
 

@@ -9,14 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.frames import need, table_of
+from labkit.views.frames import need, table, table_of
+from labkit.views.matrix import Cell, matrix
 from labkit.views.rows import empty
 from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["figure", "first_difference"]
 
-LEFT, ROW, GAP = 1.25, 0.3, 0.035  # inches
 # what came of a cell: a colour and the words in it, from what one wants to what one fears
 LOOKS: dict[str, tuple[str, str]] = {
     "caught": ("#009E73", "caught"),
@@ -51,32 +50,25 @@ def figure(
     that the report does not have, or a missing table.
     """
     if which == "difference":
-        calls = _table(report, "collectives", ["drill", "rank", "number", "op", "what", "place", "ended"])
+        calls = table(report, "collectives", ["drill", "rank", "number", "op", "what", "place", "ended"])
         if drill not in set(calls["drill"]):
             there = ", ".join(pd.unique(calls["drill"])) or "none"
             raise ValueError(f"no collectives of a drill {drill!r} in this report: there is {there}")
         return first_difference(calls[calls["drill"] == drill], label=report.label, title=title)
     if which != "matrix":
         raise ValueError(f"no figure {which!r} of this report: there is matrix, difference")
-    found = _table(report, "outcomes", ["drill", "defence", "outcome"])
+    found = table(report, "outcomes", ["drill", "defence", "outcome"])
     sheet = Sheet()
     if found.empty:
         return empty(sheet, title, "No drill was run", report.label)
     drills, defences = list(pd.unique(found["drill"])), list(pd.unique(found["defence"]))
     sheet.title(title or _finding(found), MEANS + _arranged(table_of(report, "arranged")))
-    left = max(LEFT, 0.45 + max(style.text_width(name, style.SMALL + 0.5) for name in drills))
-    wide = (sheet.width - left - 0.2) / len(defences)
-    ax = sheet.axes(left, wide * len(defences), ROW * len(drills), top=sheet.top + 0.26)
-    ax.set(xlim=(0, len(defences)), ylim=(len(drills), 0))
-    ax.spines[:].set_visible(False)
-    ax.set_yticks([i + 0.5 for i in range(len(drills))], drills)
-    ax.set_xticks([i + 0.5 for i in range(len(defences))], [_head(name) for name in defences])
-    ax.set_ylabel(what, fontsize=style.SMALL)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
+    cells = []
     for row in found.to_dict("records"):
-        _cell(ax, defences.index(row["defence"]), drills.index(row["drill"]), str(row["outcome"]), wide)
-    sheet.top += 0.26 + ROW * len(drills) + 0.1
+        colour, words = LOOKS.get(str(row["outcome"]), ("#FFFFFF", str(row["outcome"])))
+        place = drills.index(row["drill"]), defences.index(row["defence"])
+        cells.append(Cell(*place, colour, words, bold=row["outcome"] in ("caught", "repaired")))
+    matrix(sheet, drills, [_head(name) for name in defences], cells, ylabel=what)
     for name, rows in found.groupby("drill", sort=False):
         said = (f"{row['defence']} {row['outcome']}" for row in rows.to_dict("records"))
         sheet.say(f"{name}: {', '.join(said)}")
@@ -163,17 +155,6 @@ def _place(row: Any) -> str:
     return f" at {row['place']}" if row["place"] else ""
 
 
-def _cell(ax: Axes, column: int, line: int, outcome: str, wide: float) -> None:
-    colour, words = LOOKS.get(outcome, ("#FFFFFF", outcome))
-    dx, dy = GAP / wide, GAP / ROW
-    ax.add_patch(Rectangle((column + dx, line + dy), 1 - 2 * dx, 1 - 2 * dy, facecolor=colour, linewidth=0))
-    ax.text(
-        *(column + 0.5, line + 0.53, words),
-        ha="center", va="center", fontsize=style.SMALL, color=ink_on(colour),
-        fontweight="bold" if outcome in ("caught", "repaired") else "normal",
-    )  # fmt: skip
-
-
 def _head(name: str) -> str:
     return {"none": "no defence"}.get(name, name.replace(" ", "\n"))
 
@@ -198,10 +179,3 @@ def _finding(found: pd.DataFrame) -> str:
     if by.max() == every:
         return f"One defence notices all drills: {best}"
     return f"No single defence notices every drill. The widest: {best}; all together {noticed['drill'].nunique()}"
-
-
-def _table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(f"this report has no table {name!r}: it has {', '.join(report.tables)}")
-    return need(found, columns, name)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -165,16 +164,3 @@ def _regional(build: Callable[[Variant], Any], variants: list[Variant], x: Any) 
     started = time.perf_counter()
     settled(functools.partial(model, x))()
     return time.perf_counter() - started
-
-
-@contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Without what C++ and Dynamo write to stderr: for what makes them complain, or abort, on purpose."""
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)

@@ -30,7 +30,7 @@ def judge(error: RankError) -> tuple[str, str]:
     own = next((o for o in error.outcomes if o.type in CAUGHT), None)
     if own is not None:
         return "caught", f"{own.type}: {own.message}"
-    if error.headline.startswith("stalled"):
+    if error.ended == "stalled":
         waits = [f"rank {o.rank} in {o.waits}" for o in error.outcomes if o.waits]
         return "hung", ", ".join(sorted(waits)) or error.headline
     if first.kind == "dead":

@@ -8,31 +8,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from labkit.lessons.shared.sizes import size
 from labkit.views import style
-from labkit.views.frames import need, table_of
+from labkit.views.frames import table
 from labkit.views.rows import LEFT, beside, empty, panels
 from labkit.views.style import Figure, Sheet, styled
 
-__all__ = ["crossover", "labels", "size", "source", "table"]
+__all__ = ["crossover", "labels", "source"]
 
 MARKS = {"all_reduce": ("#000000", "o"), "all_gather": ("#0072B2", "s"), "reduce_scatter": ("#D55E00", "^")}
-
-
-def table(report: Any, name: str, columns: list[str]) -> pd.DataFrame:
-    """A table of a report, with these columns. Raises ValueError naming what there is instead."""
-    found = table_of(report, name)
-    if found is None:
-        there = ", ".join(getattr(report, "tables", {}))
-        raise ValueError(f"this report has no table {name!r}: it has {there}")
-    return need(found, columns, name)
-
-
-def size(nbytes: float) -> str:
-    """A size as people write it: 4 B, 16 KB, 64 MB."""
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:g} {unit}"
-    return f"{nbytes:g} B"
 
 
 def labels(report: Any, shown: pd.DataFrame) -> str:
@@ -127,9 +111,8 @@ def source(
         raise ValueError(f"no call of {size(nbytes)} was measured: there are {', '.join(map(size, sizes))}")
     rows: list[tuple[str, str, float, float, float]] = []
     for verdict in report.verdicts:
-        if verdict.a.startswith("functional ["):
-            evidence = verdict.a.partition("[")[2].rstrip("]")
-            rows.append((f"here, {evidence}", "the model", verdict.ratio, verdict.low, verdict.high))
+        if verdict.a == "functional":
+            rows.append((f"here, {verdict.evidence}", "the model", verdict.ratio, verdict.low, verdict.high))
     for row in calls[(calls["stage"] == "done") & (calls["bytes"] == nbytes)].to_dict("records"):
         what = f"{row['collective']} of {size(nbytes)}"
         rows.append((f"here, {row['evidence']}", what, row["ratio"], row["low"], row["high"]))

@@ -25,7 +25,6 @@ __all__ = ["Sweep", "parse_range", "parse_sizes"]
 
 MOST_POINTS = 64
 LARGEST = 1 << 30  # bytes
-SHOWN_S = 0.5  # a progress line is renewed no more often
 METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
 
 

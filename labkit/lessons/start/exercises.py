@@ -6,9 +6,10 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+from labkit.contract.exchange import listed
 from labkit.graphs import record
 from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["EXERCISE"]
 

@@ -98,17 +98,16 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     )
     spans = _spans(found)
     notes = [] if all(seen["right"] for seen in found) else ["a sum came out wrong"]
-    verdicts: list[Any] = []
-    told = []
-    for case in cases:
-        for way in (w for w in BESIDE if w in ways):
-            verdict = compare(taken[case, way], taken[case, SEQUENCE])
-            verdicts.append(f"{case}: {verdict}")
-            told.append({"case": case, **verdict.to_dict()})
+    verdicts = [
+        compare(taken[case, way], taken[case, SEQUENCE], case={"case": case})
+        for case in cases
+        for way in BESIDE
+        if way in ways
+    ]
     tables = {
         "summary": summary,
         "overlap": _definitions(taken, spans, label, cases),
-        "verdicts": pd.DataFrame(told),
+        "verdicts": pd.DataFrame([verdict.row() for verdict in verdicts]),
         "samples": samples,
         "spans": spans,
     }

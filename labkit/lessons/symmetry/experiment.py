@@ -14,10 +14,10 @@ import torch.distributed as dist
 from labkit.contract import Exchange
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
-from labkit.lessons.shared.harness import quiet_stderr
 from labkit.lessons.shared.outcomes import judge
 from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
 from labkit.ranks import RankError, Ranks, standing
+from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import compiling_together, dynamo_reset, on_region_entry
 

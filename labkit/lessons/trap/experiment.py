@@ -10,6 +10,7 @@ from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared import reference
 from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.program import choose as choose_program
+from labkit.lessons.shared.sizes import size
 from labkit.lessons.shared.sweep import parse_sizes
 from labkit.lessons.trap import on_ranks as trap_ranks
 from labkit.lessons.trap import tables as trap_tables
@@ -148,7 +149,7 @@ def _notes(made: dict[str, pd.DataFrame], runs: dict[str, PerRank[dict[str, Any]
     )
     for evidence, found in runs.items():
         notes += [
-            f"left out on {evidence}: {collective} of {trap_tables.size_label(nbytes)}, {seconds:.0f} s"
+            f"left out on {evidence}: {collective} of {size(nbytes)}, {seconds:.0f} s"
             for collective, nbytes, seconds in found[0]["left_out"]
         ]
     errors = [e for found in runs.values() for one in found for e in one["model"]["error"].values()]

@@ -9,9 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from labkit.lessons.shared.sizes_figures import crossover, labels, size, source, table
+from labkit.lessons.shared.sizes import size
+from labkit.lessons.shared.sizes_figures import crossover, labels, source
 from labkit.views import style
-from labkit.views.colour import ink_on
+from labkit.views.frames import table
+from labkit.views.matrix import Cell, matrix
 from labkit.views.rows import LEFT, beside, empty, heading, panels
 from labkit.views.style import Figure, Sheet, styled
 
@@ -69,23 +71,23 @@ def verdicts(report: Any, title: str | None = None, label: str | None = None) ->
     )
     sheet.legend([(words, _patch(colour)) for words, colour in OUTCOMES.items()])
     sizes = sorted(set(shown["bytes"]))
-    names_at, wide = 3.15, (sheet.width - 3.15 - 0.2) / len(sizes)
     for name, part in panels(shown):
         heading(sheet, name)
         rows = [(c, s) for s in STAGES for c in pd.unique(part["collective"])]
         rows = [(c, s) for c, s in rows if ((part["collective"] == c) & (part["stage"] == s)).any()]
-        ax = sheet.axes(names_at, wide * len(sizes), ROW * len(rows), top=sheet.top + 0.24)
-        ax.set(xlim=(0, len(sizes)), ylim=(len(rows), 0))
-        ax.set_label(f"verdicts {name}")
-        ax.spines[:].set_visible(False)
-        ax.set_yticks([i + 0.5 for i in range(len(rows))], [f"{c}, {STAGES[s]}" for c, s in rows])
-        ax.set_xticks([i + 0.5 for i in range(len(sizes))], [size(n) for n in sizes])
-        ax.xaxis.tick_top()
-        ax.tick_params(length=0, labelsize=style.SMALL, labelcolor=style.INK)
-        for row in part.to_dict("records"):
-            place = (sizes.index(row["bytes"]), rows.index((row["collective"], row["stage"])))
-            _cell(ax, *place, row["outcome"], row["ratio"])
-        sheet.top += 0.24 + ROW * len(rows) + 0.12
+        cells = [
+            Cell(
+                rows.index((row["collective"], row["stage"])),
+                sizes.index(row["bytes"]),
+                OUTCOMES[row["outcome"]],
+                f"{row['ratio']:.2f}×" if row["ratio"] < 9.95 else f"{row['ratio']:.0f}×",
+                bold=row["outcome"] != "cannot tell",
+                gid=row["outcome"],
+            )
+            for row in part.to_dict("records")
+        ]
+        heads, lines = [size(n) for n in sizes], [f"{c}, {STAGES[s]}" for c, s in rows]
+        matrix(sheet, lines, heads, cells, height=ROW, label=f"verdicts {name}")
         for collective, stage in rows:
             mine = part[(part["collective"] == collective) & (part["stage"] == stage)].sort_values("bytes")
             said = (f"{size(r['bytes'])} {r['outcome']} {r['ratio']:.2f}" for r in mine.to_dict("records"))
@@ -93,19 +95,6 @@ def verdicts(report: Any, title: str | None = None, label: str | None = None) ->
     return sheet.finish(
         label, "Sizes are of the larger tensor of a call: what is reduced, or gathered and scattered, whole."
     )
-
-
-def _cell(ax: Axes, column: int, line: int, outcome: str, ratio: float) -> None:
-    colour = OUTCOMES[outcome]
-    ax.add_patch(
-        Rectangle((column + 0.02, line + 0.07), 0.96, 0.86, facecolor=colour, linewidth=0, gid=outcome)
-    )
-    said = f"{ratio:.2f}×" if ratio < 9.95 else f"{ratio:.0f}×"
-    ax.text(
-        *(column + 0.5, line + 0.52, said),
-        ha="center", va="center", fontsize=style.SMALL, color=ink_on(colour),
-        fontweight="normal" if outcome == "cannot tell" else "bold",
-    )  # fmt: skip
 
 
 @styled

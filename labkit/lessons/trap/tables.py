@@ -11,23 +11,11 @@ from labkit.lessons.trap.on_ranks import STEPS, WAITED
 from labkit.report import PerRank
 from labkit.timing import Measurement, Verdict, compare, noise_floor, slowest
 
-__all__ = ["crossover", "model_verdicts", "size_label", "tables"]
+__all__ = ["crossover", "model_verdicts", "tables"]
 
 Runs = dict[str, PerRank[dict[str, Any]]]
 RETURN, DONE, CONTROL = "return", "done", "control"
 STAGES = {RETURN: 0, DONE: 1}
-
-
-def size_label(nbytes: int) -> str:
-    """A size as people write it.
-
-    >>> size_label(4), size_label(16384), size_label(64 << 20)
-    ('4 B', '16 KB', '64 MB')
-    """
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:g} {unit}"
-    return f"{nbytes} B"
 
 
 def tables(runs: Runs, collectives: int) -> dict[str, pd.DataFrame]:
@@ -65,12 +53,10 @@ def _flat(runs: Runs, name: str) -> pd.DataFrame:
     )
 
 
-def _model(per_rank: PerRank[dict[str, Any]], evidence: str) -> dict[str, Measurement]:
+def _model(per_rank: PerRank[dict[str, Any]]) -> dict[str, Measurement]:
     forms = per_rank[0]["model"]["samples"]
     return {
-        form: slowest(
-            f"{form} [{evidence}]", {r: one["model"]["samples"][form] for r, one in per_rank.items()}
-        )
+        form: slowest(form, {r: one["model"]["samples"][form] for r, one in per_rank.items()})
         for form in forms
     }
 
@@ -79,11 +65,13 @@ def model_verdicts(runs: Runs) -> list[Verdict]:
     """The model, form against form, each held against how far `in place` strayed from itself in the same rounds."""
     found = []
     for evidence, per_rank in runs.items():
-        taken = _model(per_rank, evidence)
+        taken = _model(per_rank)
         floor = noise_floor(taken[AGAIN], taken[IN_PLACE])
-        found.append(compare(taken[AGAIN], taken[IN_PLACE]))
-        others = [form for form in taken if form not in (IN_PLACE, AGAIN)]
-        found += [compare(taken[form], taken[IN_PLACE], floor=floor) for form in others]
+        floors = {form: 1.0 if form == AGAIN else floor for form in (AGAIN, *taken) if form != IN_PLACE}
+        found += [
+            compare(taken[form], taken[IN_PLACE], floor=least, evidence=evidence)
+            for form, least in floors.items()
+        ]
     return found
 
 
@@ -93,7 +81,7 @@ def _summary(runs: Runs) -> pd.DataFrame:
     for form, work in first.items():
         row: dict[str, Any] = {"model, eager": form, **work}
         for evidence, per_rank in runs.items():
-            taken = _model(per_rank, evidence)[form]
+            taken = _model(per_rank)[form]
             row[f"{evidence}: ms"] = round(taken.median * 1e3, 2)
             row[f"{evidence}: p10-p90"] = f"{taken.p10 * 1e3:.2f}-{taken.p90 * 1e3:.2f}"
         rows.append(row)
@@ -135,15 +123,14 @@ def _verdicts(runs: Runs) -> pd.DataFrame:
         done, back = _calls(per_rank, key, DONE), _calls(per_rank, key, RETURN)
         floor = noise_floor(done[AGAIN], done[IN_PLACE])
         found = {
-            CONTROL: compare(done[AGAIN], done[IN_PLACE]),
-            DONE: compare(done[FUNCTIONAL], done[IN_PLACE], floor=floor),
+            CONTROL: (done[AGAIN], done[IN_PLACE], 1.0),
+            DONE: (done[FUNCTIONAL], done[IN_PLACE], floor),
         }
         if ASYNC in back:
-            found[RETURN] = compare(back[FUNCTIONAL], back[ASYNC], floor=floor)
-        rows += [
-            {"evidence": evidence, "collective": key[0], "bytes": key[1], "stage": stage, **verdict.to_dict()}
-            for stage, verdict in found.items()
-        ]
+            found[RETURN] = (back[FUNCTIONAL], back[ASYNC], floor)
+        for stage, (a, b, least) in found.items():
+            case = {"collective": key[0], "bytes": key[1], "stage": stage}
+            rows.append(compare(a, b, floor=least, evidence=evidence, case=case).row())
     return pd.DataFrame(rows)
 
 
@@ -215,7 +202,7 @@ def _extra(runs: Runs, ladder: pd.DataFrame, collectives: int) -> pd.DataFrame:
     """
     rows = []
     for evidence, per_rank in runs.items():
-        taken = _model(per_rank, evidence)
+        taken = _model(per_rank)
         steps = ladder[ladder["evidence"] == evidence].set_index("step")["us"]
         calls = collectives * (steps[STEPS["used"]] - steps[STEPS["in place"]]) / 1e3
         extra = _differences(taken[FUNCTIONAL], taken[IN_PLACE])

@@ -65,8 +65,14 @@ def test_red_where_the_defence_is_off(name, ranks):
 
 def stalled(*kinds: str) -> RankError:
     return RankError(
-        "stalled: the ranks have waited", [Outcome(r, k, waits="all_reduce") for r, k in enumerate(kinds)]
+        "the ranks have waited",
+        [Outcome(r, k, waits="all_reduce") for r, k in enumerate(kinds)],
+        ended="stalled",
     )
+
+
+def both(kind: str, said: str) -> RankError:
+    return RankError("rank 0 failed", [Outcome(rank, "error", kind, said) for rank in (0, 1)], ended="raised")
 
 
 @each
@@ -74,8 +80,8 @@ def stalled(*kinds: str) -> RankError:
     "found",
     [
         stalled("unfinished", "unfinished"),
-        RankError("no end within 120 s", [Outcome(0, "unfinished"), Outcome(1, "unfinished")]),
-        RankError("rank 0 failed", [Outcome(r, "error", "Absent", "rank 1 did not come") for r in (0, 1)]),
+        RankError("120 s", [Outcome(0, "unfinished"), Outcome(1, "unfinished")], ended="timed out"),
+        both("Absent", "rank 1 did not come"),
     ],
     ids=["stall", "timeout", "deadline"],
 )
@@ -84,19 +90,20 @@ def test_what_ends_by_a_limit_of_time_is_red(name, found):
     assert not passed and ("hung" in observed or "deadline" in observed)
 
 
-def both(kind: str, said: str) -> RankError:
-    return RankError("rank 0 failed", [Outcome(rank, "error", kind, said) for rank in (0, 1)])
-
-
 def died(leader: int, worker: int) -> RankError:
     ends = [Outcome(1, "dead", code=leader), Outcome(2, "dead", code=worker)]
-    return RankError("rank 1 died", [Outcome(0, "ok"), *ends])
+    return RankError("rank 1 died", [Outcome(0, "ok"), *ends], ended="died")
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("digest", RankError("rank 1 failed", [Outcome(0, "unfinished"), Outcome(1, "error", "DigestError", "x")])),
+        (
+            "digest",
+            RankError(
+                "rank 1", [Outcome(0, "unfinished"), Outcome(1, "error", "DigestError", "x")], ended="raised"
+            ),
+        ),
         ("digest", both("DigestError", "the ranks compare the inputs of different calls")),
         ("fingerprint", both("DigestError", "x")),
         ("env", both("ParityError", "1 of 1 settings differ between ranks:\n    version torch: ...")),

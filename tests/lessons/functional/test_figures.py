@@ -45,8 +45,6 @@ def test_the_title_is_the_finding_and_the_summary_holds_every_cell():
 
 def test_a_report_without_rows_or_table_is_told_apart():
     assert "there is nothing to draw" in " ".join(texts(collectives.figure(report([]))))
-    with pytest.raises(ValueError, match="no figure 'strip'"):
-        collectives.figure(report(), "strip")
     with pytest.raises(ValueError, match="has no table 'summary': it has other"):
         collectives.figure(Report("c", "t", "gloo · cpu", {"other": pd.DataFrame()}))
     with pytest.raises(ValueError, match="form"):

@@ -180,18 +180,18 @@ def test_bad_requests_are_refused_before_anything_runs(ranks):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "headline", "judged"),
+    ("outcome", "ended", "judged"),
     [
-        (Outcome(0, "error", "PlanError", "two"), "rank 0 failed", ("caught", "PlanError: two")),
-        (Outcome(0, "error", "Diverged", "other"), "rank 0 failed", ("caught", "Diverged: other")),
-        (Outcome(0, "error", "RuntimeError", "Timed out\nmore"), "rank 0 failed", ("error", "RuntimeError: Timed out")),
-        (Outcome(0, "unfinished", waits="all_reduce"), "stalled: the ranks", ("hung", "rank 0 in all_reduce")),
-        (Outcome(0, "dead", code=-6), "rank 0 failed", ("crash", "rank 0 died: killed by SIGABRT.")),
-        (Outcome(0, "unfinished"), "no end within 60 s", ("hung", "no end within 60 s")),
+        (Outcome(0, "error", "PlanError", "two"), "raised", ("caught", "PlanError: two")),
+        (Outcome(0, "error", "Diverged", "other"), "raised", ("caught", "Diverged: other")),
+        (Outcome(0, "error", "RuntimeError", "Timed out\nmore"), "raised", ("error", "RuntimeError: Timed out")),
+        (Outcome(0, "unfinished", waits="all_reduce"), "stalled", ("hung", "rank 0 in all_reduce")),
+        (Outcome(0, "dead", code=-6), "died", ("crash", "rank 0 died: killed by SIGABRT.")),
+        (Outcome(0, "unfinished"), "timed out", ("hung", "the call failed")),
     ],
 )  # fmt: skip
-def test_how_an_end_is_judged(outcome, headline, judged):
-    assert divergence.judge(RankError(headline, [outcome, Outcome(1, "ok")])) == judged
+def test_how_an_end_is_judged(outcome, ended, judged):
+    assert divergence.judge(RankError("the call failed", [outcome, Outcome(1, "ok")], ended=ended)) == judged
 
 
 def test_every_drill_says_what_it_does_and_the_report_is_drawn_after_saving(some, tmp_path):

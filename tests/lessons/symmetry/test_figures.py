@@ -89,11 +89,10 @@ def test_the_path_follows_the_evidence(evidence, answers, advice):
 
 
 def test_evidence_is_read_from_what_runs_leave():
-    difference = "First difference, at collective 3:\n    rank 0  all_reduce\n    rank 1  never called it"
-    hang = RankError("stalled: 1 s", [Outcome(0, "unfinished"), Outcome(1, "ok")], difference)
-    found = evidence_of(hang)
-    assert found.hung and found.difference == "at collective 3: rank 0 all_reduce, rank 1 never called it"
-    assert not evidence_of(RankError("rank 0 failed", [Outcome(0, "error", "E", "x"), Outcome(1, "ok")])).hung
+    ends = [Outcome(0, "unfinished"), Outcome(1, "ok")]
+    found = evidence_of(RankError("1 s", ends, ended="timed out", difference="at collective 3"))
+    assert found.hung and found.difference == "at collective 3"
+    assert not evidence_of(RankError("stalled: no", ends, ended="raised")).hung
     healths = {0: Health(1), 1: Health(2, 1, sites=["print at a.py:3"])}
     assert evidence_of(healths).differs == ["breaks", "graphs"]
     counts = pd.DataFrame({"rank": [0, 1], "breaks": [1, 1], "recompiles": [0, 0], "graphs": [2, 2]})

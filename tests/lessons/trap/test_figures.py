@@ -45,7 +45,7 @@ def made(**tables) -> Report:
         "source": reference.load("scope_runs"),
         **tables,
     }
-    model = Verdict("functional [shm · cpu]", "in place [shm · cpu]", 2.2, 1.9, 2.5, 12)
+    model = Verdict("functional", "in place", 2.2, 1.9, 2.5, 12, evidence="shm · cpu")
     return Report("eager_trap", "t", "shm · cpu", found, [model])
 
 

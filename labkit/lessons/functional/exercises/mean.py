@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from labkit.contract.exchange import listed
 from labkit.graphs import record
 from labkit.lessons.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["EXERCISE"]
 

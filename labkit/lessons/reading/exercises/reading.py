@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from labkit.contract.exchange import listed
 from labkit.graphs import inspect, record
 from labkit.lessons.reading.exercises.unfamiliar import SNIPPETS, block, tangled
 from labkit.lessons.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, listed, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import dynamo_reset
 
 __all__ = ["COUNT", "FIND", "ONE"]
