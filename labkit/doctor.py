@@ -78,7 +78,7 @@ def _tested(version: str) -> str:
 def gpu_tests() -> list[tuple[str, str]]:
     """Files and names of the tests marked `gpu` in this checkout; none where labkit was installed without it.
 
-    >>> ("tests/streams/test_cuda.py", "streams") in {(path, path.split("/")[1]) for path, _ in gpu_tests()}
+    >>> "tests/lessons/shared/streams/test_cuda.py" in {path for path, _ in gpu_tests()}
     True
     """
     root = files.ours("notebooks").parent

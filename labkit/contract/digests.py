@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import torch
-
 from labkit.contract.exchange import ContractError, Exchange
 
 __all__ = ["DigestError", "InputDigests", "digest"]
@@ -28,6 +26,8 @@ def digest(tensor: Any) -> str:
     >>> digest(x) == digest(x.clone()), digest(x) == digest(x.reshape(2, 3)), digest(x) == digest(x + 1e-6)
     (True, False, False)
     """
+    import torch
+
     flat = tensor.detach().cpu().contiguous()
     found = hashlib.blake2b(f"{tuple(flat.shape)} {flat.dtype}".encode(), digest_size=8)
     if flat.numel():

@@ -16,9 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from labkit import torch_compat
 from labkit.contract.exchange import ContractError, Exchange, listed
 
@@ -73,6 +70,8 @@ class Domain:
         >>> rehearse(3, compare)
         ['outside', {1: 1, 2: 1}, {1: 1, 2: 1}]
         """
+        import torch.distributed as dist
+
         members = tuple(sorted(ranks))
         wrong = [rank for rank in members if rank not in world.ranks]
         if not members or wrong or len(set(members)) < len(members):
@@ -163,6 +162,8 @@ class Domain:
 
 
 def _world() -> Any:
+    import torch.distributed as dist
+
     return dist.group.WORLD
 
 
@@ -173,6 +174,8 @@ def _called(name: str) -> str:
 
 def _collectives(graph: Any) -> Iterator[tuple[str, str, str, int]]:
     """The collectives of a graph of Dynamo's: operation, name of the group, and file and line of the user's code."""
+    import torch
+
     library = os.path.dirname(torch.__file__) + os.sep
     for node in graph.graph.nodes:
         schema = getattr(getattr(node.target, "default", node.target), "_schema", None)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
 __all__ = ["Absent", "ContractError", "Exchange", "listed", "rehearse"]
 
 _made: Counter[tuple[str, int]] = Counter()
@@ -66,6 +64,8 @@ class Exchange:
 
         torchrun and `labkit.Ranks` set them. Raises ValueError naming one that is missing.
         """
+        import torch.distributed as dist
+
         names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         missing = [key for key in names if not os.environ.get(key)]
         if missing:
@@ -129,6 +129,8 @@ def rehearse(world_size: int, body: Callable[[Exchange], Any], timeout: float = 
     >>> rehearse(2, lambda exchange: exchange.gather("rank", exchange.rank * 10))
     [{0: 0, 1: 10}, {0: 0, 1: 10}]
     """
+    import torch.distributed as dist
+
     store = dist.HashStore()
     with _lock:
         name = f"rehearsal-{_made['rehearsal', -1]}"

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
-
 from labkit.contract.exchange import ContractError, Exchange
 
 __all__ = ["FingerprintError", "Fingerprints", "fingerprint"]
@@ -36,6 +34,8 @@ def fingerprint(tensor: Any) -> int:
     >>> fingerprint(w) == fingerprint(w.clone()), fingerprint(w) == fingerprint(w.flip(0))
     (True, False)
     """
+    import torch
+
     flat = tensor.detach().contiguous().reshape(-1)
     if not flat.numel():
         return 0

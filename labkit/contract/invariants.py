@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from labkit.contract.parity import UNSET
 
 __all__ = ["INVARIANTS", "Invariant", "survey"]
@@ -32,6 +29,8 @@ class Invariant:
 
 
 def _topology() -> dict[str, Any]:
+    import torch.distributed as dist
+
     up = dist.is_initialized()
     return (
         {"world size": dist.get_world_size(), "backend": dist.get_backend()}
@@ -41,14 +40,20 @@ def _topology() -> dict[str, Any]:
 
 
 def _weights() -> dict[str, Any]:
+    import torch
+
     return {"default dtype": torch.get_default_dtype(), "grad enabled": torch.is_grad_enabled()}
 
 
 def _compiling() -> dict[str, Any]:
+    import torch
+
     return {"torch": torch.__version__, "deterministic": torch.are_deterministic_algorithms_enabled()}
 
 
 def _kernels() -> dict[str, Any]:
+    import torch
+
     cuda = torch.backends.cuda
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {
@@ -60,6 +65,8 @@ def _kernels() -> dict[str, Any]:
 
 
 def _phases() -> dict[str, Any]:
+    import torch
+
     return {"threads": torch.get_num_threads()}
 
 

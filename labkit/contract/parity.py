@@ -12,8 +12,6 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
-
 from labkit.contract.exchange import ContractError, Exchange
 
 __all__ = ["UNSET", "ParityError", "assert_parity", "differences", "settings", "versions"]
@@ -43,6 +41,8 @@ def versions() -> dict[str, str]:
     >>> "torch" in versions(), "default dtype" in versions()
     (True, True)
     """
+    import torch
+
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,

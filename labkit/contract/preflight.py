@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 __all__ = ["Packed", "PreflightError", "preflight", "receive", "send"]
 
 MOST = 1 << 30  # bytes of metadata: more is a mistake
@@ -44,6 +41,8 @@ def preflight(
     Traceback (most recent call last):
     labkit.contract.preflight.PreflightError: meta 'prompt' (function) cannot be pickled...
     """
+    import torch
+
     given = dict(tensors or {})
     for name, tensor in given.items():
         if not isinstance(tensor, torch.Tensor):
@@ -68,6 +67,9 @@ def send(packed: Packed, group: Any = None) -> None:
 
     Every other rank of the group calls `receive`. Raises what the collectives raise.
     """
+    import torch
+    import torch.distributed as dist
+
     me, device = dist.get_rank(), packed.tensors[0].device if packed.tensors else torch.device("cpu")
     header = torch.tensor([len(packed.body)], device=device)
     dist.broadcast(header, me, group=group)
@@ -78,6 +80,9 @@ def send(packed: Packed, group: Any = None) -> None:
 
 def receive(source: int = 0, group: Any = None, device: Any = "cpu") -> tuple[dict[str, Any], dict[str, Any]]:
     """The metadata and the tensors by name that rank `source` sends. Unpickles: only for ranks of one job."""
+    import torch
+    import torch.distributed as dist
+
     header = torch.zeros(1, dtype=torch.int64, device=device)
     dist.broadcast(header, source, group=group)
     body = torch.zeros(int(header), dtype=torch.uint8, device=device)

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from labkit.contract.exchange import ContractError, Exchange
 from labkit.contract.health import Health, assert_same_health, compile_health
 
@@ -122,5 +120,7 @@ def sealed() -> Iterator[None]:
     >>> with sealed():
     ...     _ = compiled(torch.ones(2))
     """
+    import torch
+
     with torch.compiler.set_stance("fail_on_recompile"):
         yield

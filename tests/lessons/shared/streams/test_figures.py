@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from labkit.lessons.shared import redraw
+from labkit.lessons.shared.redraw import redraw
 from labkit.lessons.shared.streams import Program, Timeline, simulate
 from labkit.lessons.shared.streams_figures import timeline, timeline_text
 from labkit.lessons.streams.condition import condition
