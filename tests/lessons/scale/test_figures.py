@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from labkit.lessons.scale import explorer as scale_explorer
 from labkit.lessons.scale import figures as scale
 from labkit.lessons.scale import tables as scale_tables
+from labkit.lessons.scale.explorer import scale_explorer
 from labkit.lessons.shared.tensor_parallel import Config
 from labkit.report import Report
 from labkit.timing.costs import Compute, Link, terms
