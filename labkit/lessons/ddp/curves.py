@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.lessons.ddp import data
-from labkit.lessons.ddp.kinds import ALONE, choose
+from labkit.lessons.ddp.kinds import ALONE
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
 from labkit.ranks import Ranks
@@ -21,25 +21,20 @@ from labkit.torch_compat import quiet_dynamo
 
 __all__ = ["TRAP", "run"]
 
+BATCH, RATE = 64, 0.1
 TRAP = ("tensor parallel, functional", "in place, compiled", "in place, eager")
 _running: dict[str, Any] = {}  # on a rank: what is trained between two calls
 
 
 def run(
     ranks: Ranks,
-    routes: Sequence[str] = TRAP,
     *,
     steps: int = 120,
     every: int = 20,
-    batch: int = 64,
-    rate: float = 0.1,
-    width: int = 64,
-    hidden: int = 128,
-    blocks: int = 2,
     seen: Callable[[Report], Any] | None = None,
     timeout: float | None = 300.0,
 ) -> Report:
-    """Train by each route, and in one process beside them, with gradient descent; all see the same batches.
+    """Train by each route of `TRAP`, and in one process beside them, with gradient descent; all see the same batches.
 
     every: steps between two looks; `seen(report)` is called with the curves so far after each, to draw them growing.
     Tables: `curves` (route, step, loss), `summary` (loss at the end, share of 297 held-out images that are recognized,
@@ -51,26 +46,19 @@ def run(
     Traceback (most recent call last):
     ValueError: every must be a whole number from 1 to steps=10, got 20
     """
-    chosen = [route.name for route in choose(routes)]
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
     if not isinstance(every, int) or not 1 <= every <= steps:
         raise ValueError(f"every must be a whole number from 1 to steps={steps}, got {every!r}")
-    names = [ALONE, *(name for name in chosen if name != ALONE)]
+    names = [ALONE, *TRAP]
     images, labels = data.digits()
-    sizes = Sizes(width, hidden, blocks)
-    made = provenance(
-        backend=ranks.backend, device=ranks.device, steps=steps, batch=batch, rate=rate, width=width
-    )
+    made = provenance(backend=ranks.backend, device=ranks.device, steps=steps, batch=BATCH, rate=RATE)
     losses: dict[str, list[float]] = {name: [] for name in names}
-    ranks.run(_begin, names, images, labels, sizes, timeout=timeout)
+    ranks.run(_begin, names, images, labels, timeout=timeout)
     for start in range(0, steps, every):
         stop = min(start + every, steps)
         for name in names:
-            parts = {
-                share: values
-                for share, values in ranks.run(_go_on, name, start, stop, batch, rate, timeout=timeout)
-            }
+            parts = {share: values for share, values in ranks.run(_go_on, name, start, stop, timeout=timeout)}
             losses[name] += [sum(each) / len(parts) for each in zip(*parts.values(), strict=True)]
         last = stop == steps
         ends = {name: list(ranks.run(_look, name, timeout=timeout)) for name in names} if last else {}
@@ -84,15 +72,15 @@ def run(
 # --- on a rank; what is trained stays here from call to call ---
 
 
-def _begin(names: list[str], images: Any, labels: Any, sizes: Any) -> None:
+def _begin(names: list[str], images: Any, labels: Any) -> None:
 
     _end()
     torch_compat.dynamo_reset()
     _running["data"] = data.on_device(images, labels)
-    _running["trainers"] = {name: build(name, sizes) for name in names}
+    _running["trainers"] = {name: build(name, Sizes()) for name in names}
 
 
-def _go_on(name: str, start: int, stop: int, batch: int, rate: float) -> tuple[int, list[float]]:
+def _go_on(name: str, start: int, stop: int) -> tuple[int, list[float]]:
     (images, labels), trainer = _running["data"], _running["trainers"][name]
     losses = []
     with (
@@ -100,12 +88,12 @@ def _go_on(name: str, start: int, stop: int, batch: int, rate: float) -> tuple[i
         torch_compat.quiet_dynamo(),
     ):  # the trap's only sign is a warning, once; the lesson shows it
         for step in range(start, stop):
-            index = data.batch(step, batch, len(images) - data.HELD_OUT)
+            index = data.batch(step, BATCH, len(images) - data.HELD_OUT)
             trainer.model.zero_grad()
             losses.append(float(trainer.backward(images[index], labels[index])))
             with torch.no_grad():
                 for parameter in trainer.model.parameters():
-                    parameter -= rate * parameter.grad
+                    parameter -= RATE * parameter.grad
     return trainer.data[0], losses
 
 

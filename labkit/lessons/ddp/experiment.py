@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.ddp import backward, curves, drills, parity, passes, pipeline
@@ -17,13 +16,11 @@ ABOUT = EXPERIMENTS["training"]
 __all__ = ["TOLERANCE", "passed", "run"]
 
 
-def run(
-    ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, talk: bool = False, **settings: Any
-) -> Report:
-    """Every route beside one process (`parity.run`, whose settings these are), or with `only` another part.
+def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, talk: bool = False) -> Report:
+    """Every route beside one process (`parity.run`), or with `only` another part.
 
     `talk` goes to the parts that print as they go. Raises ValueError for a part that does not exist, more than one of
-    them, or settings that a part does not take; and what the part raises.
+    them, or steps for a part that takes none; and what the part raises.
 
     >>> run(None, ["weather"])
     Traceback (most recent call last):
@@ -36,11 +33,10 @@ def run(
     if len(names) > 1:
         raise ValueError(f"one part of training at a time, got {', '.join(names)}")
     (name,) = names
-    settings |= {} if steps is None else {"steps": steps}
     if name == "routes":
-        return parity.run(ranks, talk=talk, **settings)
-    if settings:
-        raise ValueError(f"training/{name} takes no {', '.join(settings)}: that is for training/routes")
+        return parity.run(ranks, steps=parity.STEPS if steps is None else steps, talk=talk)
+    if steps is not None:
+        raise ValueError(f"training/{name} takes no steps: that is for training/routes")
     if name == "ddp":
         return timeline.run(ranks, [*timeline.DDP_MODES, "DDP, python_reducer, compiled autograd"], talk=talk)
     if name == "fsdp":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -26,7 +27,8 @@ __all__ = ["RATE", "TOLERANCE", "run"]
 # float32; of the largest gradient of the same parameter. Summed in another order: 4e-7 here, 70 % for what is wrong
 ROUTE_RANKS = 2  # data x tensor parallel alone has 4
 TOLERANCE = 1e-5
-RATE = 0.1
+RATE, STEPS = 0.1, 3
+BATCH = 64  # images a step, over all ranks
 MEMORY = ("parameters", "gradients", "Adam's moments", "peak of a step")
 
 
@@ -34,17 +36,13 @@ def run(
     ranks: Ranks,
     routes: Sequence[str] = (),
     *,
-    steps: int = 3,
-    batch: int = 64,
-    width: int = 64,
-    hidden: int = 128,
-    blocks: int = 2,
+    steps: int = STEPS,
     talk: bool = False,
     timeout: float | None = 300.0,
 ) -> Report:
     """Train the same model on the same batches by every route, and compare with one process after each step.
 
-    batch: images a step, over all ranks. Graphs are AOTAutograd's, run as they are. A route that needs another number
+    Graphs are AOTAutograd's, run as they are. A route that needs another number
     of ranks has gloo ranks of its own. Tables: `routes` (differences of loss and gradients, relative to the largest
     gradient of the same parameter; graphs; breaks, regions and collectives a step), `collectives` (kind by kind),
     `losses` (every step), `memory` (bytes by rank). Raises ValueError for a route or size that does not exist, before
@@ -56,19 +54,14 @@ def run(
     0  DDP, eager   True       0
     """
     chosen = [route for route in choose(routes) if route.name != ALONE]
-    sizes = Sizes(width, hidden, blocks)
-    for name, value in {"steps": steps, "batch": batch}.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
     if ranks.world_size != ROUTE_RANKS:
         raise ValueError(
             f"the routes are for {ROUTE_RANKS} ranks (one of them brings 4), and these are {ranks.world_size}"
         )
-    for name, value in {"batch": batch, "width": width, "hidden": hidden}.items():
-        if value % 2:
-            raise ValueError(f"{name} must be even, to be divided over ranks, got {value}")
     images, labels = data.digits()
-    arguments = (images, labels, sizes, batch, steps)
+    arguments = (images, labels, steps)
     found: dict[str, PerRank[dict[str, Any]]] = {}
     for route in chosen:
         began = time.perf_counter()
@@ -79,16 +72,14 @@ def run(
                 found[route.name] = own.run(measure, route.name, *arguments, timeout=timeout)
         if talk:
             print(f"{time.perf_counter() - began:5.1f} s  {route.name}", flush=True)
-    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch}
-    return _report(
-        chosen, found, ranks.label, provenance(**made, steps=steps, width=width, hidden=hidden, blocks=blocks)
-    )
+    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": BATCH}
+    return _report(chosen, found, ranks.label, provenance(**made, steps=steps, **asdict(Sizes())))
 
 
 # --- on a rank ---
 
 
-def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: int) -> dict[str, Any]:
+def measure(name: str, images: Any, labels: Any, steps: int) -> dict[str, Any]:
     """Train one route and the plain model beside it, then record one step and look at its memory."""
 
     from labkit.lessons.ddp.holding import held
@@ -98,13 +89,13 @@ def measure(name: str, images: Any, labels: Any, sizes: Any, batch: int, steps: 
     torch_compat.dynamo_reset()
     seen, captured = Capture(aot=True), Capture()
     with quiet_stderr(), torch_compat.quiet_dynamo():  # gloo and DDP's wrapper warn of what the report says
-        alone, route = build(ALONE, sizes), build(name, sizes, seen, captured=captured)
+        alone, route = build(ALONE, Sizes()), build(name, Sizes(), seen, captured=captured)
         try:
             began = time.perf_counter()
             losses: list[float] = []
             reference: list[float] = []
             for step in range(steps):
-                index = data.batch(step, batch, len(images) - data.HELD_OUT)
+                index = data.batch(step, BATCH, len(images) - data.HELD_OUT)
                 for trainer, into in ((alone, reference), (route, losses)):
                     if step:
                         _descend(trainer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from labkit.trace.events import collective_op
 __all__ = ["DDP_MODES", "run", "sweep", "timelines"]
 
 DDP_MODES = ("DDP, eager", "DDP, ddp_optimizer", "DDP, no_optimization", "DDP, python_reducer")
+SIZES = Sizes(width=256, hidden=1024)  # large enough that a step has something to hide behind
 STEPS = 3  # recorded; the one of middle length is kept
 LAUNCHED = "on a GPU work and collectives stand where the host launched them; what is hidden is not told"
 LEAST_MB = 1.0  # below DDP's first bucket, which has 1 MiB, torch's ddp_optimizer raises an AssertionError
@@ -39,9 +41,6 @@ def run(
     routes: Sequence[str] = DDP_MODES,
     *,
     cap_mb: float = 2.0,
-    width: int = 256,
-    hidden: int = 1024,
-    blocks: int = 2,
     batch: int = 256,
     rounds: int = 0,
     talk: bool = False,
@@ -61,16 +60,13 @@ def run(
     ValueError: cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), got 0.5
     """
     variants = {name: (name, cap_mb) for name in routes}
-    return _run(ranks, variants, width, hidden, blocks, batch, rounds, talk, timeout)
+    return _run(ranks, variants, batch, rounds, talk, timeout)
 
 
 def sweep(
     ranks: Ranks,
     caps: Sequence[float] = (1.0, 2.0, 4.0, 25.0),
     *,
-    width: int = 256,
-    hidden: int = 1024,
-    blocks: int = 2,
     batch: int = 256,
     rounds: int = 8,
     talk: bool = False,
@@ -88,15 +84,12 @@ def sweep(
     variants = {f"{cap:g} MiB": ("DDP, ddp_optimizer", cap) for cap in caps}
     if variants and rounds:  # what times are compared with
         variants["no_optimization"] = ("DDP, no_optimization", max(caps))
-    return _run(ranks, variants, width, hidden, blocks, batch, rounds, talk, timeout)
+    return _run(ranks, variants, batch, rounds, talk, timeout)
 
 
 def _run(
     ranks: Ranks,
     variants: dict[str, tuple[str, float]],
-    width: int,
-    hidden: int,
-    blocks: int,
     batch: int,
     rounds: int,
     talk: bool,
@@ -116,19 +109,15 @@ def _run(
             raise ValueError(f"{name!r} needs {ROUTES[name].ranks} ranks, and these are {ranks.world_size}")
     if rounds:
         check_rounds(rounds)
-    sizes = Sizes(width, hidden, blocks)
     images, labels = data.digits()
-    found = ranks.run(
-        _measure, variants, images[:batch], labels[:batch], sizes, rounds, talk, timeout=timeout
-    )
+    found = ranks.run(_measure, variants, images[:batch], labels[:batch], rounds, talk, timeout=timeout)
     made = {
         "backend": ranks.backend,
         "device": ranks.device,
         "threads": ranks.threads,
         "batch": batch,
-        "width": width,
     }
-    return _report(found, ranks.label, provenance(**made, hidden=hidden, blocks=blocks))
+    return _report(found, ranks.label, provenance(**made, **asdict(SIZES)))
 
 
 def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
@@ -146,7 +135,7 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
 
 
 def _measure(
-    variants: dict[str, tuple[str, float]], images: Any, labels: Any, sizes: Any, rounds: int, talk: bool
+    variants: dict[str, tuple[str, float]], images: Any, labels: Any, rounds: int, talk: bool
 ) -> dict[str, Any]:
     from labkit.graphs import record
 
@@ -164,7 +153,7 @@ def _measure(
             # routes share DDP's own code, whose compiles would pile up and be counted together
             torch_compat.dynamo_reset()
             seen, captured = Capture(aot=True), Capture()
-            with closing(build(name, sizes, seen, cap, captured)) as trainer:
+            with closing(build(name, SIZES, seen, cap, captured)) as trainer:
                 with record(operators=False) as cold:
                     step(trainer)
                 for _ in range(2):
@@ -181,7 +170,7 @@ def _measure(
             torch_compat.dynamo_reset()
             with ExitStack() as open_:
                 each = {
-                    v: open_.enter_context(closing(build(n, sizes, cap_mb=cap)))
+                    v: open_.enter_context(closing(build(n, SIZES, cap_mb=cap)))
                     for v, (n, cap) in variants.items()
                 }
                 calls = {variant: settled(partial(step, trainer)) for variant, trainer in each.items()}

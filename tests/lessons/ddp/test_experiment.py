@@ -27,8 +27,6 @@ class Two:
         (lambda: training.run(Two(), ["ddp"], steps=3), "training/ddp takes no steps"),
         (lambda: parity.run(Two(), ["DDP"]), "unknown route 'DDP': there is one process, DDP, eager"),
         (lambda: parity.run(Two(), steps=0), "steps must be a whole number above 0, got 0"),
-        (lambda: parity.run(Two(), blocks=1.5), "blocks must be a whole number above 0, got 1.5"),
-        (lambda: parity.run(Two(), width=63), "width must be even, to be divided over ranks, got 63"),
         (lambda: steps.run(Two(), []), "nothing to run: give at least one route or size"),
         (lambda: steps.sweep(Two(), [0.25]), "cap_mb must be at least 1 .* got 0.25"),
         (lambda: steps.run(Two(), ["data x tensor parallel"]), "needs 4 ranks, and these are 2"),
@@ -123,7 +121,7 @@ def test_a_route_that_learns_something_else_is_found(ranks):
 
 @pytest.mark.slow
 def test_a_cut_graph_starts_its_first_bucket_in_the_middle_of_backward_and_a_whole_one_behind_it(ranks):
-    clock = steps.run(ranks, ["DDP, ddp_optimizer", "DDP, no_optimization"], blocks=2, batch=32)
+    clock = steps.run(ranks, ["DDP, ddp_optimizer", "DDP, no_optimization"], batch=32)
     modes = clock.frame.set_index("route")
     cut, whole = modes.loc["DDP, ddp_optimizer"], modes.loc["DDP, no_optimization"]
     assert cut["backward graphs"] > 1 == whole["backward graphs"]
