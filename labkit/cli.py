@@ -64,6 +64,10 @@ def _status(arguments: list[str] | None) -> int:
         return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            where = "the current folder is not there any more: "
         print(f"labkit: {where}{error.strerror or error}", file=sys.stderr)
         return 2
     except MemoryError:

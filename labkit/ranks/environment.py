@@ -26,6 +26,30 @@ def merged(*parts: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in whole.items() if value is not None}
 
 
+def check(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
+    """Return `env` as a dict.
+
+    Raises:
+        ValueError: for what is no mapping of names to text or None, with the name.
+
+    >>> check({"TORCH_LOGS": "dynamo", "OLD": None})
+    {'TORCH_LOGS': 'dynamo', 'OLD': None}
+    >>> check({"A=B": "1"})
+    Traceback (most recent call last):
+        ...
+    ValueError: env: 'A=B' cannot be a variable's name: it is text that is not empty, without '=' and without a NUL
+    """
+    if env is not None and not isinstance(env, Mapping):
+        raise ValueError(f"env is a mapping of variables to their values, got {type(env).__name__}")
+    for name, value in (env or {}).items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            rule = "it is text that is not empty, without '=' and without a NUL"
+            raise ValueError(f"env: {name!r} cannot be a variable's name: {rule}")
+        if value is not None and (not isinstance(value, str) or "\0" in value):
+            raise ValueError(f"env: {name} is text without a NUL, or None for not set, got {value!r}")
+    return dict(env or {})
+
+
 def complete(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment with what every rank needs in it; labkit may be on `sys.path` only, as in a first cell."""
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit import hardware
-from labkit.ranks import cells
+from labkit.ranks import cells, environment
 from labkit.ranks.call import GRACE_S, Call
 from labkit.ranks.carry import checkable, no_interrupt, packed, positive
 from labkit.ranks.live import Live
@@ -87,7 +87,8 @@ class Ranks:
             )
         choice = nodes.choose(device, backend) if nodes else hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
-        if hardware.VISIBLE in (env or {}):
+        self.env = environment.check(env)
+        if hardware.VISIBLE in self.env:
             raise ValueError(f"set {hardware.VISIBLE} in os.environ, not in env: device and backend go by it")
         start = "torchrun" if isinstance(start, Nodes) else how_to_start(start)
         positive("timeout", timeout, none=True)
@@ -106,7 +107,6 @@ class Ranks:
         self.threads, self.port = threads, port
         self.stall, self.check, self.start = stall, check, start
         self._live = Live(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
-        self.env = dict(env or {})
         # none on the CPU, where compiling would use one; torchrun's ranks have theirs; a rank's successor has the same
         self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else {} if nodes else hardware.visible()
         self._environ = dict(os.environ)
@@ -318,6 +318,12 @@ class Ranks:
                 stop.add_note("\n".join(lines))
                 # IPython shows this instead of labkit's own frames
                 stop._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
+                raise
+            except (
+                BaseException
+            ):  # a signal handler of the reader's, for example: the call goes on without anybody
+                with no_interrupt():
+                    self._start_again()
                 raise
             if how != "done":
                 with no_interrupt():

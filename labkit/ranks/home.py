@@ -8,6 +8,7 @@ stand-in as well: what did not travel, it takes from the module's own file.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import pickle
@@ -37,7 +38,8 @@ def _from_file(name: str, wanted: str) -> Any:
         raise AttributeError(wanted)
     if name not in _files:
         parent, _, _ = name.rpartition(".")
-        spec = PathFinder.find_spec(name, sys.modules[parent].__path__ if parent in sys.modules else None)
+        # a module of a package is looked for where the package is, which this rank may not have imported yet
+        spec = PathFinder.find_spec(name, importlib.import_module(parent).__path__ if parent else None)
         if spec is None or spec.loader is None:
             raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
         _files[name] = importlib.util.module_from_spec(spec)  # there while it runs: it may import itself

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -169,13 +170,15 @@ class Spawner(Starter):
 
     def _last_words(self) -> str:
         try:
-            code = self.process.wait(1)
+            how = f"exit code {self.process.wait(5)}"
         except subprocess.TimeoutExpired:
-            return "it closed its socket"
+            how = "it closed its socket"
         size = os.fstat(self._said).st_size
         text = os.pread(self._said, LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace").strip()
-        last = text.splitlines()[-1] if text else "no message"
-        return f"exit code {code}, {last}"
+        lines = text.splitlines() or ["no message"]
+        # an exception may go on for lines behind the one that names it
+        named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        return f"{how}, {(named or lines)[-1][:300]}"
 
 
 _zygotes: list[Spawner] = []  # of this process, the one used last at the end

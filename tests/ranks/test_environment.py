@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -97,3 +100,40 @@ def test_under_torchrun_a_variable_that_comes_too_late_is_refused():
     Nodes.refuse_late(nodes, {"LABKIT_LATE": "1"})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"TORCH_LOGS in env: .* set it where torchrun is started"):
         Nodes.refuse_late(nodes, {"LABKIT_LATE": "1", "TORCH_LOGS": "+dynamo"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"": "x"}, "env: '' cannot be a variable's name"),
+        ({"A=B": "x"}, "env: 'A=B' cannot be a variable's name"),
+        ({1: "x"}, "env: 1 cannot be a variable's name"),
+        ({"A": 1}, "env: A is text without a NUL, or None for not set, got 1"),
+        ([1], "env is a mapping of variables to their values, got list"),
+    ],
+)
+def test_an_environment_that_cannot_be_is_refused_and_harms_no_later_ranks(env, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        labkit.Ranks(1, device="cpu", backend="fake", quiet=True, env=env)
+    assert started()
+
+
+def test_a_zygote_that_cannot_import_torch_says_why():
+    with pytest.raises(RuntimeError, match="exit code 1.*nonsense"):
+        started({"TORCH_LOGS": "nonsense"})
+
+
+@pytest.mark.slow
+def test_a_call_that_a_signal_handler_breaks_off_leaves_new_ranks(monkeypatch):
+    def alarm(*_):
+        raise LookupError("the reader's own handler")
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(LookupError):
+                ranks.run(time.sleep, 60)
+            assert ranks.run(lambda: "second", timeout=20)[0] == "second"
+    finally:
+        signal.signal(signal.SIGALRM, before)

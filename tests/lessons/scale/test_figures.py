@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from labkit.lessons.shared.tensor_parallel import Config
 
 from labkit.lessons.scale import figures as scale
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale.explorer import scale_explorer
-from labkit.lessons.shared.tensor_parallel import Config
 from labkit.report import Report
 from labkit.timing.costs import Compute, Link, terms
 
