@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         const=HERE,
         type=_folder,
         metavar="DIR",
-        help="keep the results, by default where lesson 15 finds them, and take what is kept of this torch and commit",
+        help="keep the results, by default where lesson 19 finds them, and take what is kept of this torch and commit",
     )
     ledger.add_argument("--again", action="store_true", help="with --save: also measure what is kept already")
     ledger.set_defaults(act=_ledger)

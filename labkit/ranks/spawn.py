@@ -175,10 +175,10 @@ class Spawner(Starter):
             how = "it closed its socket"
         size = os.fstat(self._said).st_size
         text = os.pread(self._said, LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace").strip()
-        lines = text.splitlines() or ["no message"]
         # an exception may go on for lines behind the one that names it
-        named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-        return f"{how}, {(named or lines)[-1][:300]}"
+        named = list(re.finditer(r"^[\w.]+(Error|Exception)\b", text, re.MULTILINE))
+        said = " ".join(text[named[-1].start() :].split()) if named else text.rpartition("\n")[2]
+        return f"{how}, {said[:300] or 'no message'}"
 
 
 _zygotes: list[Spawner] = []  # of this process, the one used last at the end

@@ -30,8 +30,8 @@ LESSONS = (
     "11_mesh_or_world",
     "12_cold_and_warm",
     "13_training",
-    "14_break_it",
-    "15_ledger",
+    "15_break_it",
+    "19_ledger",
 )
 # what a row may need: how many GPUs, and how to say so
 NEEDS = {"gpu": (1, "a GPU"), "2 gpus": (2, "2 GPUs"), "nvlink": (2, "2 GPUs joined by NVLink")}

@@ -1,4 +1,4 @@
-"""Lesson 14: a tripwire that stops every rank, and a leader that leaves no worker waiting."""
+"""Lesson 15: a tripwire that stops every rank, and a leader that leaves no worker waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 15: a check that can fail, written for a claim of the sources."""
+"""Lesson 19: a check that can fail, written for a claim of the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plausible wrong answers to the exercises of lesson 14, each with words of the hint that is meant for it."""
+"""Plausible wrong answers to the exercises of lesson 15, each with words of the hint that is meant for it."""
 
 from __future__ import annotations
 
