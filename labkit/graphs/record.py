@@ -162,8 +162,14 @@ class Record:
 
         The other columns are static, they do not grow with the number of calls: `graphs` (Dynamo's, as `explain` and
         Dynamo's counters have them), `backend_graphs` (the same as the backend was given them, so that a graph that
-        DDPOptimizer cut into five counts five times), `static_breaks` (compiles that ended in a break; Dynamo's own
-        counters agree, but for branches on data, which they leave out), `skips` (frames given up) and `recompiles`.
+        DDPOptimizer cut into five counts five times), `static_breaks` (compiles that ended in a break), `skips` (frames
+        given up) and `recompiles`.
+
+        Three things are counted otherwise than torch's own counters do. A graph without an operation is no graph here,
+        and one in `unique_graphs`. A branch on data is a break here, and none in `counters["graph_break"]`. Of frames
+        given up, an `nn.LSTM` is a skip here, and a break there. Marks hold for the thread that recorded; a region that
+        runs inside a backend while it compiles is part of that compile; and torch keeps the metrics of 64 compiles, so
+        of more frames that were compiled before labkit listened no graphs are known.
         """
         rows = []
         for rank in self.ranks:
