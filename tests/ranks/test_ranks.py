@@ -288,7 +288,7 @@ def test_no_files_leak_over_many_groups():
     for _ in range(10):
         with labkit.Ranks(2, device="cpu", quiet=True) as ranks:
             ranks.run(all_reduce, 1)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # an idle zygote of another test may end meanwhile
 
 
 def test_four_ranks():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from labkit.lessons.shared.tensor_parallel import Config
 
+from labkit.lessons.cliff.program import Config
 from labkit.lessons.scale import figures as scale
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale.explorer import scale_explorer
