@@ -319,9 +319,8 @@ class Ranks:
                 # IPython shows this instead of labkit's own frames
                 stop._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
                 raise
-            except (
-                BaseException
-            ):  # a signal handler of the reader's, for example: the call goes on without anybody
+            except BaseException:
+                # a signal handler of the reader's, for example: the call goes on without anybody
                 with no_interrupt():
                     self._start_again()
                 raise

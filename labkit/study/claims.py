@@ -168,7 +168,7 @@ def _row(
             raise ValueError(f"{who}: it cannot need {need!r}: there are {', '.join(map(repr, NEEDS))}")
     check = entry.get("check")
     if checks is not None and check is not None and check not in checks:
-        raise ValueError(f"{who}: there is no check {check!r} in labkit/study/checks")
+        raise ValueError(f"{who}: there is no check {check!r} in labkit/lessons/<topic>/claims")
     if check is not None and entry.get("beyond"):
         raise ValueError(f"{who}: it has a check, so it cannot be beyond one")
     fields = {name: value for name, value in entry.items() if name != "needs"}
