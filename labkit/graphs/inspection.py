@@ -28,7 +28,7 @@ def inspect(fn: Any, *args: Any, fresh: bool = False, **kwargs: Any) -> Frames:
     >>> import torch
     >>> def twice(x):
     ...     return x.sin() * 2
-    >>> inspect(torch.compile(twice, backend="eager"), torch.ones(4))[0].nodes()[1].short
+    >>> inspect(torch.compile(twice, backend="eager"), torch.ones(4), fresh=True)[0].nodes()[1].short
     'sin'
     """
     run = _compiled(fn)
