@@ -41,6 +41,7 @@ _OPAQUE = {
     "collective": {"op", "collective", "wait", "transfer", "entry"},
     "wait": {"op", "collective", "wait", "transfer", "entry"},
     "transfer": {"op", "collective", "wait", "transfer", "entry"},
+    "dispatch": {"op", "entry"},
     "lookup": {"op", "entry"},
     "entry": {"op", "entry"},
 }
@@ -130,7 +131,7 @@ def classify(name: str, on_main: bool = True, floating: bool = False) -> str:
         if match[2] == "wait_tensor":
             return "wait"
         if match[2].startswith("_wrap"):  # an eager tensor dressed for autograd: no communication
-            return "op"
+            return "dispatch"
         return "transfer" if floating or (match[1] == "shm" and not on_main) else "collective"
     return "op" if _OP.match(name) else ""
 
@@ -227,7 +228,11 @@ def _nest(raw: list[RawEvent], thread: str, on_main: bool, offset: int, drop_bod
             continue
         if not kind or (drop_body and event.name == BODY):
             continue
-        if inside is not None and kind in _OPAQUE.get(inside.kind, ()):
+        if inside is not None and inside.kind == "op" and kind == "wait":
+            # an operator that waits was given an asynchronous result: the tensor subclass handles it in Python
+            inside.kind = "dispatch"
+        waited = inside is not None and inside.kind == "dispatch" and found[-1].kind == "wait"
+        if inside is not None and kind in _OPAQUE.get(inside.kind, ()) and not waited:
             continue
         end = min(event.end, inside.end) if inside else event.end
         new = Event(kind, event.name, event.start, max(end, event.start), thread, len(open_))

@@ -9,11 +9,12 @@ from labkit.trace.events import Event
 
 __all__ = ["KINDS", "Segment", "partition"]
 
-KINDS = ("compute", "collective", "lookup", "entry", "python", "compile")
+KINDS = ("compute", "dispatch", "collective", "lookup", "entry", "python", "compile")
 
 _OWN = {
     "compiled": "compute",
     "op": "compute",
+    "dispatch": "dispatch",
     "collective": "collective",
     "wait": "collective",
     "transfer": "collective",
@@ -23,7 +24,7 @@ _OWN = {
     "forward": "python",
 }
 # what a region is there to do; the time before the first of these is the price of getting in
-_WORK = ("compiled", "op", "collective", "wait", "transfer", "region", "compile")
+_WORK = ("compiled", "op", "dispatch", "collective", "wait", "transfer", "region", "compile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ def partition(
 ) -> list[Segment]:
     """Split each forward of the main thread into segments without overlap or hole.
 
-    The innermost range decides: compiled code and eager operators are `compute`; collectives and waiting for them are
+    The innermost range decides: compiled code and eager operators are `compute`; an operator's own time around a wait
+    that a tensor subclass put into it, and dressing a result in that subclass, is `dispatch`; collectives and waiting for them are
     `collective`, also inside compiled code; cache lookups with their guard checks are `lookup`; Dynamo and Inductor at
     work are `compile`. A region's own time before its graph runs, and after it where no break follows, is `entry`: what
     it costs to get in and out. After the graph of a region that broke (`broken`: compile ids) the eager part

@@ -18,7 +18,7 @@ __all__ = ["Forward", "forward", "need", "of_report", "table", "table_of"]
 SEGMENTS = ("rank", "forward", "kind", "start_us", "end_us", "compile_id", "name")
 EVENTS = ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile_id")
 BREAKS = ("rank", "kind", "reason", "place")
-OVERHEAD = ("lookup", "entry", "python")  # neither compute nor communication
+OVERHEAD = ("dispatch", "lookup", "entry", "python")  # neither compute nor communication
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ FOOTNOTE = (
 )
 BAR, BETWEEN = 0.24, 0.13  # inches a rank's bar takes, and between variants
 SHORT = {
+    "dispatch": "subclass",
     "lookup": "lookup",
     "entry": "entry",
     "python": "Python",

@@ -28,6 +28,7 @@ INK, QUIET, FAINT = "#222222", "#666666", "#E6E6E6"
 # What a rank's main thread does. Okabe-Ito, told apart with any colour vision, the same in every figure.
 KINDS: dict[str, tuple[str, str]] = {
     "compute": ("#0072B2", "compute"),
+    "dispatch": ("#009E73", "tensor subclass, in Python"),
     "collective": ("#D55E00", "collective"),
     "lookup": ("#F0E442", "cache lookup & guards"),
     "entry": ("#CC79A7", "region entry & exit"),
@@ -53,6 +54,7 @@ STREAM_KINDS: dict[str, tuple[str, str]] = {
 SHAPES: dict[str, tuple[float, float]] = {
     "collective": (0.0, 1.0),
     "compute": (0.2, 1.0),
+    "dispatch": (0.5, 1.0),
     "entry": (0.4, 1.0),
     "lookup": (0.6, 1.0),
     "python": (0.8, 1.0),

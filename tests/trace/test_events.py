@@ -81,7 +81,7 @@ def test_a_collective_inside_compiled_code_and_inside_an_operator_is_kept():
             ("_c10d_functional::wait_tensor", 220, 280),
         )
     )
-    assert [kind for kind, _ in kinds(found)] == ["compiled", "collective", "op", "wait"]
+    assert [kind for kind, _ in kinds(found)] == ["compiled", "collective", "dispatch", "wait"]
     assert [e.depth for e in found] == [0, 1, 2, 1, 2]
 
 

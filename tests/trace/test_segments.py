@@ -71,8 +71,20 @@ def test_a_region_that_broke_before_any_graph_has_no_entry():
 def test_collectives_and_waits_are_cut_out_of_compiled_code_and_operators():
     found = cut((CALL, 100, 500), ("_c10d_functional::all_reduce_", 200, 250), ("aten::add", 600, 900))
     assert found[1:4] == [("compute", 100, 200), ("collective", 200, 250), ("compute", 250, 500)]
-    found = cut(("aten::add", 600, 900), ("_c10d_functional::wait_tensor", 650, 850))
-    assert found[1:4] == [("compute", 600, 650), ("collective", 650, 850), ("compute", 850, 900)]
+
+
+def test_an_operator_that_waits_is_dispatched_in_python_and_only_its_kernel_computes():
+    ranges = [("_c10d_functional::_wrap_tensor_autograd", 100, 200), ("aten::add", 300, 900)]
+    ranges += [("_c10d_functional::wait_tensor", 400, 450), ("aten::add", 500, 600), ("aten::to", 510, 520)]
+    assert cut(*ranges)[1:7] == [
+        ("dispatch", 100, 200),
+        ("python", 200, 300),
+        ("dispatch", 300, 400),
+        ("collective", 400, 450),
+        ("dispatch", 450, 500),
+        ("compute", 500, 600),
+    ]
+    assert ("compute", 300, 900) in cut(("aten::add", 300, 900), ("aten::add", 500, 600))  # without a wait
 
 
 def test_what_another_thread_does_takes_no_time_of_the_main_thread():
