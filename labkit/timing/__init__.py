@@ -30,9 +30,11 @@ from labkit.timing.verdicts import (
     bootstrap_interval,
     by_slowest,
     compare,
+    compare_all,
     median_interval,
     noise_floor,
     quantile,
+    samples,
     slowest,
 )
 
@@ -45,10 +47,12 @@ __all__ = [
     "by_slowest",
     "check_rounds",
     "compare",
+    "compare_all",
     "interleave",
     "laps",
     "median_interval",
     "noise_floor",
     "quantile",
+    "samples",
     "slowest",
 ]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 __all__ = [
     "CONFIDENCE",
@@ -19,9 +17,11 @@ __all__ = [
     "bootstrap_interval",
     "by_slowest",
     "compare",
+    "compare_all",
     "median_interval",
     "noise_floor",
     "quantile",
+    "samples",
     "slowest",
 ]
 
@@ -302,12 +302,49 @@ def slowest(name: str, per_rank: Mapping[int, Sequence[float]]) -> Measurement:
     return Measurement(name, tuple(max(together) for together in zip(*each, strict=True)))
 
 
+def samples(taken: Mapping[str, Measurement]) -> pd.DataFrame:
+    """Lay measurements out as a table; `PerRank.frame` puts the tables of several ranks into one.
+
+    Args:
+        taken: measurements by variant, as `interleave` returns them.
+
+    Returns:
+        A row for each round of each variant, with the columns variant, round and seconds.
+
+    >>> samples({"A": Measurement("A", (0.25, 0.5))})
+      variant  round  seconds
+    0       A      0     0.25
+    1       A      1     0.50
+    """
+    rows = [(name, i, s) for name, one in taken.items() for i, s in enumerate(one.samples)]
+    return pd.DataFrame(rows, columns=["variant", "round", "seconds"])
+
+
+def compare_all(samples: pd.DataFrame, pairs: Iterable[tuple[str, str]], evidence: str = "") -> list[Verdict]:
+    """Compare pairs of variants, each by its slowest rank in every round.
+
+    Args:
+        samples: a table with the columns variant, rank and seconds, in the order of the rounds.
+        pairs: which variants to compare, the first of a pair with the second. A pair with a variant that was not
+            timed is left out.
+        evidence: what the times were taken on, such as 'gloo · cpu' or 'host only'.
+
+    Raises:
+        ValueError: ranks have different numbers of rounds, or there is one round only.
+
+    >>> one = pd.DataFrame({"variant": ["A"] * 9 + ["B"] * 9, "rank": 0, "seconds": [0.25] * 9 + [0.5] * 9})
+    >>> [str(verdict) for verdict in compare_all(one, [("A", "B")])]
+    ['A is faster than B (time ratio 0.50, 99% interval 0.50-0.50, n=9)']
+    """
+    taken = by_slowest(samples, "variant")
+    return [compare(taken[a], taken[b], evidence=evidence) for a, b in pairs if a in taken and b in taken]
+
+
 def by_slowest(samples: pd.DataFrame, column: str) -> dict[Any, Measurement]:
     """A measurement for each value of `column`, out of a table with the columns `rank` and `seconds`; see `slowest`.
 
     The value is a measurement's name. Raises what `slowest` raises.
 
-    >>> import pandas as pd
     >>> table = pd.DataFrame({"way": list("aabb"), "rank": [0, 1, 0, 1], "seconds": [0.25, 0.5, 0.75, 0.5]})
     >>> by_slowest(table, "way")["b"]
     Measurement(name='b', samples=(0.75,))
