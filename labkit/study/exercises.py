@@ -72,6 +72,7 @@ class Exercise:
     minutes: int
     targets: tuple[str, ...]
     judge: Callable[[Attempt, Ranks, Callable[[str], None]], None]
+    takes: str = "function"  # or "class", of a module
 
     def __post_init__(self) -> None:
         if self.difficulty not in DIFFICULTIES:
@@ -154,16 +155,17 @@ def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
 
     >>> from labkit import lessons
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
-    ...     bool(check("cliff.gate", lessons.program("cliff").functional, ranks))
+    ...     bool(check("cliff.loop", lessons.program("cliff").functional, ranks))
     False
     """
     from labkit.study.catalog import EXERCISES  # imports every topic's exercises, which import this module
 
     if exercise not in EXERCISES:
         raise ValueError(f"unknown exercise {exercise!r}: there is {', '.join(EXERCISES)}")
-    if not callable(attempt) or isinstance(attempt, type):
-        raise ValueError(f"the attempt at {exercise!r} must be a function, got {_kind(attempt)}")
-    return EXERCISES[exercise].check(attempt, ranks)
+    asked = EXERCISES[exercise]
+    if not callable(attempt) or isinstance(attempt, type) != (asked.takes == "class"):
+        raise ValueError(f"the attempt at {exercise!r} must be a {asked.takes}, got {_kind(attempt)}")
+    return asked.check(attempt, ranks)
 
 
 def _kind(attempt: Any) -> str:

@@ -18,7 +18,7 @@ SMALLER = {
         'claims.choose(only=["rfc.*"])': 'claims.choose(only=["rfc.*"])[:1]',
     },
     "03_reading_graphs": {"look_at_model, ranks.device, 12": "look_at_model, ranks.device, 2"},
-    "04_graph_break_cliff": {"blocks=40": "blocks=2", "ranks, 40,": "ranks, 2,"},
+    "04_graph_break_cliff": {"Config(blocks=40)": "Config(blocks=2)", "rounds=30": "rounds=8"},
     "05_eager_trap": {
         "blocks=40, reduces": "blocks=6, rounds=8, reduces",
         '"4,1K,16K,256K,4M,16M"': '"4,16K,4M"',

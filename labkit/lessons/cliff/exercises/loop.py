@@ -9,12 +9,11 @@ import torch
 import torch.distributed as dist
 
 from labkit.graphs import record
-from labkit.lessons.cliff.exercises.gate import copies
 from labkit.lessons.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["EXERCISE", "STEPS", "damped"]
+__all__ = ["EXERCISE", "STEPS", "copies", "damped"]
 
 STEPS = 8
 CLOSE = 1e-4
@@ -114,6 +113,13 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     found["reason"] = str(new.iloc[-1]["reason"]) if len(new) else ""
     found["copies"] = copies(rec)
     return found
+
+
+def copies(rec: Any) -> int:
+    """How many `copy_` the graphs hold that ran in a record."""
+    ran = rec.graphs[rec.graphs["calls"] > 0]
+    lines = [line for code in ran["code"] for line in code.splitlines() if not line.lstrip().startswith("#")]
+    return sum(".copy_(" in line for line in lines)
 
 
 EXERCISE = Exercise(
