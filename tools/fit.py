@@ -7,6 +7,7 @@ small enough to open.
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tempfile
@@ -16,10 +17,58 @@ from typing import Any
 
 from labkit import files
 
-__all__ = ["MOST_BYTES", "alt_text", "code_cells", "headings", "outputs", "size", "unrun"]
+__all__ = [
+    "MOST_BYTES",
+    "OPENED",
+    "alt_text",
+    "code_cells",
+    "headings",
+    "numbers",
+    "outputs",
+    "prose",
+    "size",
+    "unrun",
+]
 
 ROOT = files.ours("notebooks").parent
 MOST_BYTES = 1_500_000
+# lessons whose subject stands in their cells: for these, prose stands in Markdown and every number in it has a source
+OPENED = ("04_graph_break_cliff",)
+MOST_SAID = 100  # characters of a string that a code cell shows
+SHOWS = ("print", "display", "Markdown", "HTML", "Latex")
+_TIMES = ("ms", "us", "µs", "ns", "s", "second", "millisecond", "microsecond")
+_UNITS = {
+    *(
+        "region",
+        "break",
+        "collective",
+        "graph",
+        "rank",
+        "block",
+        "copy",
+        "call",
+        "compile",
+        "recompile",
+        "guard",
+        "node",
+    ),
+    *(
+        "element",
+        "byte",
+        "operation",
+        "operator",
+        "kernel",
+        "frame",
+        "forward",
+        "step",
+        "round",
+        "weight",
+        "piece",
+    ),
+    *("%", "×", "times", "percent", "KB", "MB", "GB", "KiB", "MiB", "GiB"),
+}
+_NUMBER = re.compile(r"(?<![\w.\-/[(#])(\d[\d,]*(?:\.\d+)?)(\s?)(%|×|[A-Za-zµ]+)?")
+_SOURCED = re.compile(r"\b(sources?|Runs?|slides?|posts?|papers?|documents?|issues?|RFC|topic|default)\b")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_REPR = re.compile(r"Loading widget|^[A-Za-z]\w*\((?:.*, )?(?:children=\(|description=')", re.MULTILINE)
 
@@ -103,6 +152,90 @@ def stated(notebook: Any) -> list[str]:
     if not says or seconds is None or int(says[1]) - 1.25 <= seconds / 60 <= int(says[1]) + 0.25:
         return []
     return [f"its first cell says {says[1]} minutes to run, and it ran for {seconds} s when it was executed"]
+
+
+def prose(notebook: Any) -> list[str]:
+    """Code cells that assemble prose: what is explained stands in Markdown, and a cell prints a short result.
+
+    >>> import nbformat.v4 as v4
+    >>> long = v4.new_code_cell("print('" + 15 * "a word " + "')")
+    >>> prose(v4.new_notebook(cells=[long, v4.new_code_cell("print('one graph')")]))
+    ['cell 1: it shows 105 characters of prose: write them in Markdown, and print a short result']
+    """
+    found = []
+    for i, cell in code_cells(notebook):
+        source = "\n".join(
+            "" if line.lstrip()[:1] in ("%", "!") else line for line in cell.source.splitlines()
+        )
+        for call in ast.walk(ast.parse(source)):
+            if (
+                not isinstance(call, ast.Call)
+                or getattr(call.func, "id", getattr(call.func, "attr", "")) not in SHOWS
+            ):
+                continue
+            said = sum(_said(part) for part in ast.walk(call))
+            if said > MOST_SAID:
+                found.append(
+                    f"cell {i}: it shows {said} characters of prose: write them in Markdown, and print a short result"
+                )
+    return found
+
+
+def _said(node: ast.AST) -> int:
+    """How many characters of words a literal holds; a single word, such as a column's name, is none."""
+    words = isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip()
+    return len(node.value) if words else 0  # type: ignore[attr-defined]
+
+
+def numbers(notebook: Any) -> list[str]:
+    """Numbers with a unit in Markdown that no output or code above them shows; and measured times in Markdown.
+
+    A number with a unit, such as '320 breaks', has to stand in an output above together with that unit, or in the code
+    that made the output. A time has no place in Markdown, unless its sentence says where it comes from. The first cell
+    and the lines that declare an exercise are left out, and so is what stands in `code`.
+
+    >>> import nbformat.v4 as v4
+    >>> made = v4.new_code_cell("print(rec)", outputs=[v4.new_output("stream", text="rank 0: 440 regions")])
+    >>> wrong = v4.new_markdown_cell("It enters 440 regions in 12 ms, and has 7 breaks.")
+    >>> for line in numbers(v4.new_notebook(cells=[v4.new_markdown_cell("# Title"), made, wrong])):
+    ...     print(line)
+    cell 3: '12 ms' is a time: print it, or say where it is cited from
+    cell 3: no output above shows '7 breaks'
+    """
+    found, above = [], []
+    for i, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "code":
+            shown = [text for output in cell.outputs for text in _texts(output)]
+            above.append(" ".join([cell.source, *shown]))
+        elif cell.cell_type == "markdown" and i > 1:
+            for sentence in _sentences(cell.source):
+                for value, space, unit in _NUMBER.findall(sentence):
+                    kind = (
+                        unit
+                        if unit in _UNITS or unit in _TIMES
+                        else re.sub(r"(ie)?s$", lambda m: "y" * bool(m[1]), unit)
+                    )
+                    said = f"{value}{space}{unit}"
+                    if kind in _TIMES:
+                        if not _SOURCED.search(sentence):
+                            found.append(
+                                f"cell {i}: {said!r} is a time: print it, or say where it is cited from"
+                            )
+                    elif kind in _UNITS and not _SOURCED.search(sentence):
+                        stem = kind.rstrip("y")
+                        number = re.compile(rf"(?<![\w.]){re.escape(value.replace(',', ''))}(?![\w]|\.\d)")
+                        if not any(number.search(text.replace(",", "")) and stem in text for text in above):
+                            found.append(f"cell {i}: no output above shows {said!r}")
+    return found
+
+
+def _sentences(source: str) -> Iterator[str]:
+    """The sentences of a Markdown cell, without code, links, pictures and the lines that declare an exercise."""
+    kept = re.sub(
+        r"```.*?```|`[^`]*`|\]\([^)]*\)|\*\*Exercise\*\*.*?(?=\n\n|\Z)", " ", source, flags=re.DOTALL
+    )
+    for paragraph in re.split(r"\n\s*\n|\n(?=[*#|])", kept):
+        yield from re.split(r"(?<=[.?!:])\s+", " ".join(paragraph.split()))
 
 
 def size(path: Path) -> list[str]:

@@ -198,3 +198,36 @@ def test_all_lessons_together_ran_for_less_than_25_minutes_when_they_were_execut
     taken = {p.stem: nbformat.read(p, 4).metadata.labkit.get("seconds") for p in files.lessons()}
     assert None not in taken.values(), taken
     assert sum(taken.values()) < 25 * 60, taken
+
+
+# what the opened lessons keep to, each with a planted violation
+
+
+@pytest.mark.parametrize("name", fit.OPENED)
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ("It runs 98765 breaks.", "no output above shows '98765 breaks'"),
+        ("One forward takes 12.5 ms.", "'12.5 ms' is a time"),
+        ("print('" + 12 * "many words " + "', x)", "it shows 132 characters of prose"),
+        ("Markdown(f'So {x} of them, ' + '" + 12 * "and so on " + "')", "of prose"),
+    ],
+)
+def test_a_planted_violation_in_an_opened_lesson_is_found(name, planted, said):
+    notebook = nbformat.read(files.ours("notebooks") / f"{name}.ipynb", as_version=4)
+    assert fit.numbers(notebook) == fit.prose(notebook) == []
+    made = v4.new_code_cell if "(" in planted else v4.new_markdown_cell
+    notebook.cells.append(made(planted))
+    (found,) = fit.numbers(notebook) + fit.prose(notebook)
+    assert said in found and found.startswith(f"cell {len(notebook.cells)}: ")
+
+
+def test_a_number_in_markdown_needs_an_output_above_it_or_a_source():
+    made = v4.new_code_cell("x", outputs=[v4.new_output("stream", text="rank 0: 440 regions, 1,024 bytes")])
+    fine = "It enters 440 regions and sends 1024 bytes. The source reports 160 breaks and 24.5 ms."
+    wrong = "It enters 441 regions. The 440 breaks hurt."
+    cells = [title(), made, v4.new_markdown_cell(fine), v4.new_markdown_cell(wrong)]
+    found = fit.numbers(v4.new_notebook(cells=cells))
+    assert found == [f"cell 4: no output above shows {said!r}" for said in ("441 regions", "440 breaks")]
+    cells[1:1] = [v4.new_markdown_cell(fine)]  # said before it is shown
+    assert "cell 2: no output above shows '440 regions'" in fit.numbers(v4.new_notebook(cells=cells))
