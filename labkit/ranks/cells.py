@@ -9,12 +9,12 @@ import sys
 from typing import Any
 
 from labkit import places
-from labkit.ranks import home
+from labkit.ranks import transfer
 
 CELLS = (
     "__ranks__"  # the module that %%ranks cells run in, apart from what functions of the kernel bring along
 )
-namespace: dict[str, Any] = vars(home.found(CELLS))
+namespace: dict[str, Any] = vars(transfer.create_module(CELLS))
 
 
 def known_sources() -> dict[str, tuple[str, str]]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 import signal
 import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from labkit.ranks.standing import HIDDEN, SHOWN, Collective, is_library, place
+from labkit.ranks import wire
+from labkit.ranks.introspect import HIDDEN, SHOWN, Collective, is_library, place
 
 MEMBERS = 8  # exceptions of a group that are shown
 PERIOD = 12  # lines that a recursion goes round in
@@ -41,6 +44,45 @@ class Outcome:
     waits: str = ""
     collectives: list[Collective] | None = None
     members: list[Outcome] = field(default_factory=list)  # of an exception group
+
+    @classmethod
+    def of(cls, rank: int, error: BaseException) -> Outcome:
+        """Describe an exception of the reader's code as plain data, whatever it is like.
+
+        Args:
+            rank: The rank that raised it.
+            error: The exception; it travels along where it can be pickled.
+        """
+        outcome = cls._described(rank, error)
+        try:
+            outcome.exception = wire.dumps(error.with_traceback(None))
+        except Exception:
+            pass
+        return outcome
+
+    @classmethod
+    def _described(cls, rank: int, error: BaseException) -> Outcome:
+        trace = traceback.TracebackException.from_exception(error, compact=True)
+        frames = [
+            (place(f.filename, f.lineno or 0, f.name), (f.line or "").strip(), is_library(f.filename))
+            for f in trace.stack
+            if f.filename not in HIDDEN and not f.filename.startswith("<frozen")
+        ]
+        text = message_of(error)
+        if isinstance(error, SyntaxError):
+            text = "".join(trace.format_exception_only()).strip()
+        notes = getattr(error, "__notes__", ())
+        said = [text, *(n for n in notes if isinstance(n, str))] if isinstance(notes, list) else [text]
+        group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        return cls(
+            rank,
+            "error",
+            type(error).__name__,
+            "\n".join(said).strip(),
+            frames,
+            "".join(trace.format()),
+            members=[cls._described(rank, member) for member in group],
+        )
 
     @property
     def order(self) -> int:
@@ -90,6 +132,18 @@ class Outcome:
         last = self.collectives[-SHOWN:]
         lines = [f"    {c.number}  {c.describe()}{'' if c.ended else '  (not finished)'}" for c in last]
         return "\n".join([f"last collectives of {who}:", *lines])
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an exception, or why it has none.
+
+    >>> message_of(KeyError("lost"))
+    "'lost'"
+    """
+    try:
+        return str(error)
+    except Exception as inner:
+        return f"(no text: its __str__ raised {type(inner).__name__})"
 
 
 def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outcome.describe) -> list[str]:
@@ -247,15 +301,110 @@ class RankError(RuntimeError):
         return str(self).splitlines()
 
 
-def from_report(rank: int, report: dict[str, Any]) -> Outcome:
-    """The Outcome of a rank that raised, from what the rank sent."""
-    return Outcome(
-        rank,
-        "error",
-        report["type"],
-        "\n".join([report["message"], *report["notes"]]).strip(),
-        report["frames"],
-        report["text"],
-        exception=report.get("exception"),
-        members=[from_report(rank, member) for member in report["members"]],
-    )
+def explain(
+    how: str,
+    outcomes: Sequence[Outcome],
+    seconds: float,
+    limit: float | None,
+    patience: float | None,
+    after: str,
+) -> RankError:
+    """Make the error of a call that did not end well.
+
+    Args:
+        how: 'failed', 'timeout' or 'stalled'.
+        outcomes: How each rank's part of the call ended.
+        seconds: How long the call took.
+        limit: Its timeout, in seconds.
+        patience: Its stall limit, in seconds.
+        after: What became of the ranks, the last paragraph.
+
+    Returns:
+        The error; its `__cause__` is the exception of the rank that failed first, where that could travel.
+    """
+    if how == "failed":
+        first = min(outcomes, key=lambda o: (o.order, o.rank))
+        error = RankError(
+            f"rank {first.rank} failed after {seconds:.2f} s",
+            outcomes,
+            after,
+            ended="died" if first.kind == "dead" else "raised",
+        )
+        if first.exception:
+            try:
+                error.__cause__ = wire.loads(first.exception)
+            except Exception:
+                pass
+        return error
+    if how == "stalled":
+        head = f"stalled: the ranks have waited for each other for {patience:g} s (stall limit), {seconds:.1f} s in all"
+        return waiting(head, "stalled", outcomes, after)
+    return waiting(f"no end within {limit:g} s (timeout)", "timed out", outcomes, after)
+
+
+def waiting(head: str, ended: Ending, outcomes: Sequence[Outcome], after: str = "") -> RankError:
+    """Make the error of a call that a time limit ended, with the first difference between the ranks' collectives.
+
+    Args:
+        head: The headline.
+        ended: 'stalled' adds each rank's last collectives; or 'timed out'.
+        outcomes: Where each rank stood.
+        after: The last paragraph.
+    """
+    found = differences(outcomes)
+    facts = ["\n".join(map(str, found))]
+    facts += paragraphs(outcomes, Outcome.describe_collectives) if ended == "stalled" else []
+    first = next((one.in_words() for one in found if not one.only_lines), "")
+    return RankError(head, outcomes, "\n".join(filter(None, [*facts, after])), ended=ended, difference=first)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A collective in which ranks differ; `only_lines`: in nothing but the line that calls it."""
+
+    number: int
+    group: str
+    calls: dict[int, Collective | None]
+    only_lines: bool = False
+
+    def said(self) -> dict[int, str]:
+        """What each rank called."""
+        return {rank: c.describe() if c else "never called it" for rank, c in self.calls.items()}
+
+    def in_words(self) -> str:
+        """On one line: 'at collective 3: rank 0 all_reduce, rank 1 never called it'."""
+        said = ", ".join(f"rank {rank} {what}" for rank, what in self.said().items())
+        return f"at collective {self.number}{self._of}: {said}"
+
+    @property
+    def _of(self) -> str:
+        return "" if self.group == "0" else f" of group {self.group}"
+
+    def __str__(self) -> str:
+        width = max(len(str(rank)) for rank in self.calls)
+        head = "Called from different lines since" if self.only_lines else "First difference, at"
+        lines = (f"    rank {rank:<{width}}  {what}" for rank, what in self.said().items())
+        return "\n".join([f"{head} collective {self.number}{self._of}:", *lines])
+
+
+def differences(outcomes: Sequence[Outcome]) -> list[Difference]:
+    """The first collective in which ranks differ, then the first they call from different lines, where there is one."""
+    recorded = [o for o in outcomes if o.collectives is not None]
+    if len(recorded) < 2:
+        return []
+    shared = {o.rank: [c for c in o.collectives or () if not c.between_two] for o in recorded}
+    calls = {rank: {(c.group, c.number): c for c in found} for rank, found in shared.items()}
+    groups = {c.group: None for found in shared.values() for c in found}
+    lines: list[Difference] = []
+    for group in groups:
+        inside = {rank for rank, known in calls.items() if any(g == group for g, _ in known)}
+        ranks = sorted(calls if group == "0" else inside)  # every rank is in the first group
+        numbers = [[n for g, n in calls[rank] if g == group] for rank in ranks]
+        oldest = max((min(ns) for ns in numbers if ns), default=0)  # older ones have left some rank's record
+        for number in range(oldest, max(itertools.chain(*numbers), default=-1) + 1):
+            here = {rank: calls[rank].get((group, number)) for rank in ranks}
+            if len({c and c.signature for c in here.values()}) > 1:
+                return [Difference(number, group, here), *lines]
+            if not lines and len({c and c.place for c in here.values()}) > 1:
+                lines = [Difference(number, group, here, only_lines=True)]
+    return lines

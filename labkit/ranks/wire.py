@@ -6,7 +6,6 @@ is sent from its own memory and received into the memory that it then lives in.
 
 from __future__ import annotations
 
-import array
 import importlib
 import io
 import mmap
@@ -24,6 +23,7 @@ from typing import Any
 import cloudpickle
 
 HEADER = struct.Struct("!Q")
+STARTING = 0  # in an answer, in place of the number of a call: the rank has started, or why it could not
 CHUNK = 1 << 20
 APART = 1 << 16  # buffers of this many bytes travel outside the pickle
 
@@ -234,12 +234,6 @@ class Channel:
     def close(self) -> None:
         self._out.clear()
         self.sock.close()
-
-
-def send_fds(sock: socket.socket, message: bytes, fds: list[int]) -> None:
-    """Send a small message with open files over a SOCK_SEQPACKET socket."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    sock.sendmsg([message], rights)
 
 
 def listening_socket(port: int = 0, host: str = "127.0.0.1") -> socket.socket:

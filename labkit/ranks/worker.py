@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from labkit.ranks import cells, home, raised, standing, wire
+from labkit.ranks import cells, introspect, transfer, wire
+from labkit.ranks.errors import Outcome, message_of
 
 LOST = "labkit: labkit ended it, because its connection to the process that made the ranks was lost"
 
@@ -64,7 +65,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None) -> None:
+def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None = None) -> None:
     """Run a rank on the inherited sockets; never returns."""
     _State.crash = crash_fd
     sys.stdin = open(os.devnull)
@@ -76,12 +77,12 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None)
     threading.Thread(target=_answer, args=(control,), daemon=True, name="labkit-control").start()
     try:
         _join(config, listener_fd)
-        wire.send(calls, ("up", os.getpid()))
+        wire.send(calls, (wire.STARTING, None))
     except BaseException as error:
-        wire.send(calls, ("failed", raised.describe(error)))
+        wire.send(calls, (wire.STARTING, Outcome.of(config["rank"], error)))
         _leave(1)
     try:
-        _serve(calls)
+        _serve(calls, config["rank"])
     except (EOFError, OSError):  # the kernel is gone, or its machine
         _end_group()
 
@@ -137,7 +138,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
     sys.path[:] = config["path"]
     sys.argv[:] = ["labkit-rank"]
-    home.found("__main__")
+    transfer.create_module("__main__")
     if config["cwd"]:
         os.chdir(config["cwd"])
     random.seed()  # forked ranks would otherwise draw the same numbers where separate processes do not
@@ -162,7 +163,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     for hook in config["hooks"]:
         module, _, name = hook.partition(":")
         getattr(importlib.import_module(module), name)()
-    standing.prepare()
+    introspect.prepare()
     limit = datetime.timedelta(seconds=config["collective_timeout"])
     if backend == "fake":
         from labkit.torch_compat import fake_store
@@ -180,16 +181,16 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     )
     store = dist.TCPStore(host, config["port"], world_size, timeout=limit, wait_for_workers=False, **extra)
     if config["check"]:
-        from labkit.ranks import checking
+        from labkit.ranks import collective_check
 
         own = dist.TCPStore(host, config["port"], is_master=False, wait_for_workers=False, timeout=limit)
-        checking.install(backend, own)
+        collective_check.install(backend, own)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
-def _serve(calls: socket.socket) -> None:
-    functions: dict[bytes, home.Carried] = {}
-    checking: Any = sys.modules.get("labkit.ranks.checking")  # there only in checked ranks
+def _serve(calls: socket.socket, rank: int) -> None:
+    functions: dict[bytes, transfer.Unpickled] = {}
+    check: Any = sys.modules.get("labkit.ranks.collective_check")  # there only in checked ranks
     me = os.getpid()
     while True:
         _State.busy = False
@@ -197,16 +198,16 @@ def _serve(calls: socket.socket) -> None:
         cells.learn(sources)
         try:
             _State.busy = True
-            if checking:
-                checking.begin(number)
+            if check:
+                check.begin(number)
             if kind == "call":
                 value = _call(functions, *parts)
             else:
                 value = cells.run(*parts)
             if os.getpid() == me:
                 _arrive()
-            if checking:
-                checking.finish()
+            if check:
+                check.finish()
             _State.busy = False
         except BaseException as error:
             _State.busy = False
@@ -214,18 +215,19 @@ def _serve(calls: socket.socket) -> None:
                 traceback.print_exc()
                 _leave(1)
             _flush()
-            wire.send(calls, ("error", number, raised.describe(error)))
+            wire.send(calls, (number, Outcome.of(rank, error)))
             continue
         if os.getpid() != me:  # a child that the reader's code forked: it must not answer in the rank's name
             _leave(0)
-        answer: tuple[str, Any, Any]
+        answer: wire.Packed | Outcome
         try:
-            answer = ("ok", number, wire.pack(value))
+            answer = wire.pack(value)
         except Exception as error:
-            answer = ("unpicklable", number, f"{type(value).__name__}: {raised.message(error)}")
+            what = f"{type(value).__name__}: {message_of(error)}"
+            answer = Outcome(rank, "unpicklable", message=what)
         del value
         _flush()
-        wire.send(calls, answer)
+        wire.send(calls, (number, answer))
 
 
 def _arrive() -> None:
@@ -236,30 +238,30 @@ def _arrive() -> None:
         torch.cuda.synchronize()
 
 
-def _call(functions: dict[bytes, home.Carried], function: bytes, arguments: wire.Packed) -> Any:
+def _call(functions: dict[bytes, transfer.Unpickled], function: bytes, arguments: wire.Packed) -> Any:
     # one object for one pickle: a fresh function object each call would make torch.compile compile again
     if function not in functions:
         if len(functions) >= 256:
             functions.clear()
-        functions[function] = home.Carried(function)
-    args, kwargs = home.Carried(arguments.body, arguments.buffers).use()
+        functions[function] = transfer.Unpickled(function)
+    args, kwargs = transfer.Unpickled(arguments.body, arguments.buffers).use()
     return functions[function].use()(*args, **kwargs)
 
 
 def _answer(control: socket.socket) -> None:
-    looker = standing.Looker(lambda: _State.busy)
+    inspector = introspect.Inspector(lambda: _State.busy)
     try:
         while True:
             question = wire.receive(control)
-            answer: standing.Glance | standing.Standing | None
+            answer: introspect.Activity | introspect.Snapshot | None
             try:
                 if _here is not None and _here.device != "cpu":
                     # of this thread, which asks NCCL's events
                     sys.modules["torch"].cuda.set_device(_here.device)
-                answer = looker.look() if question == "look" else looker.where()
+                answer = inspector.look() if question == "look" else inspector.where()
             except Exception:
                 # the stack changed under the look: an empty answer is better than none ever again
-                answer = None if question == "look" else standing.Standing([], "", [])
+                answer = None if question == "look" else introspect.Snapshot([], "", [])
             wire.send(control, (question, answer))
     except (EOFError, OSError):
         _end_group()

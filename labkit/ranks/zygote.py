@@ -168,7 +168,7 @@ class Zygote:
         faulthandler.enable(crash, all_threads=True)
         from labkit.ranks import worker
 
-        worker.main(calls, control, crash, listener[0] if listener else None)
+        worker.main(calls, control, crash, *listener)
 
     def reap(self) -> None:
         """Report the ranks that have ended, each once nothing is left of what it had started."""

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from labkit.ranks import spawn, wire
 from labkit.ranks.environment import merged
 from labkit.ranks.nodes import launch as launching
 from labkit.ranks.nodes.launch import MEET_S, Launch
-from labkit.ranks.process import LOCAL_PIDS, Process, StartError, crash_file, now, plumbing
+from labkit.ranks.process import LOCAL_PIDS, Process, Starter, StartError, crash_file, now, plumbing
 
 FORK_S = 60.0
 
@@ -38,27 +38,25 @@ class Agent:
         return f"node {self.about['node']} ({self.about['host']})"
 
 
-class Nodes:
+class Nodes(Starter):
     """Starts the ranks of a torchrun launch where torchrun put them; give it to `Ranks(start=...)`.
 
     Made in rank 0's process; waits until every other process has said hello. Raises RuntimeError naming the ranks
     that did not, or nodes that have another torch than this one.
     """
 
-    answer_s = 10.0
-
     def __init__(self, launch: Launch):
+        super().__init__()
         if not hasattr(select, "epoll"):
             raise RuntimeError(f"ranks on torchrun's machines need Linux, this is {sys.platform}")
         self.launch, self.local = launch, spawn.shared()
         self.local.users += 1
-        self.users = 0
         self._token = launching.new_token()
         self._server = socket.create_server(("0.0.0.0", 0), backlog=256)
         self._poll = select.epoll()
         self._poll.register(self.local.fileno(), select.EPOLLIN)
         self._ended: dict[int, int | None] = {}
-        self.ended: Any = ChainMap(self._ended, self.local.ended)  # type: ignore[arg-type]
+        self.ended = ChainMap(self._ended, self.local.ended)  # type: ignore[arg-type]
         self._crash: dict[int, int] = {}
         self._ticket = 0
         self._streams: dict[tuple[int, str], socket.socket] = {}
@@ -67,6 +65,7 @@ class Nodes:
         mine = launching.own_address(launch.address, launch.port)
         launching.store(launch).set("driver", f"{mine}:{self._server.getsockname()[1]} {self._token}")
         self._meet()
+        self.host = "127.0.0.1" if self.count == 1 else "0.0.0.0"
 
     # -- who is there --------------------------------------------------------------------------------------
 
@@ -148,11 +147,6 @@ class Nodes:
 
     # -- what a pool asks of a starter ---------------------------------------------------------------------
 
-    @property
-    def host(self) -> str:
-        """Where the rendezvous store has to listen."""
-        return "127.0.0.1" if self.count == 1 else "0.0.0.0"
-
     def place(self, rank: int) -> dict[str, Any]:
         """What a rank must be told that differs between machines."""
         mine = {"local_rank": self.launch.local_rank, "local_world_size": self.launch.local_world_size}
@@ -164,9 +158,6 @@ class Nodes:
 
     def fileno(self) -> int:
         return self._poll.fileno()
-
-    def alive(self) -> bool:
-        return self.local.alive() and not any(agent.gone for agent in self.agents.values())
 
     def hear(self) -> None:
         """Read what agents and the own zygote have said, without waiting."""
@@ -195,20 +186,9 @@ class Nodes:
                         os.pwrite(self._crash[pid], words.encode(), 0)
                     self._ended[pid] = code
 
-    def _wait(self, done: Callable[[], bool], limit: float) -> bool:
-        deadline = now() + limit
-        self.hear()
-        while not done():
-            left = deadline - now()
-            if left <= 0:
-                return False
-            self._poll.poll(min(left, 0.2))
-            self.hear()
-        return True
-
-    def wait_ended(self, pids: list[int], limit: float) -> bool:
-        """Wait until ranks have ended; one whose machine is gone counts as ended."""
-        return self._wait(lambda: all(pid in self.ended or self._lost(pid) for pid in pids), limit)
+    def has_ended(self, pid: int) -> bool:
+        """Whether a rank has ended; one whose machine is gone counts as ended."""
+        return pid in self.ended or self._lost(pid)
 
     def _lost(self, pid: int) -> bool:
         return pid >= LOCAL_PIDS and self.agents[pid // LOCAL_PIDS].gone
@@ -261,10 +241,6 @@ class Nodes:
             self._crash.pop(process.pid, None)
             process.code = self._ended.pop(process.pid, None)
             process.close()
-
-    def release(self) -> None:
-        """One group that it served has ended."""
-        self.users -= 1
 
     def close(self, status: int = 0, why: str = "") -> None:
         """Tell every agent that the run is over, with the exit status to leave with and, for a failure, why."""

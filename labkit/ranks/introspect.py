@@ -14,13 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from labkit import places
 from labkit.torch_compat import COMPILER
 
-# what a checked process group notes by itself (see checking.py)
+# what a checked process group notes by itself (see collective_check.py)
 recorded: deque[Collective] | None = None
 waiting = ""
 
@@ -29,7 +29,7 @@ SHOWN = 4  # collectives in an error message
 IDLE = 0.2  # a main thread that used more than this share of a core computes
 HIDDEN = tuple(
     os.path.join(os.path.dirname(__file__), f)
-    for f in ("worker.py", "cells.py", "wire.py", "standing.py", "checking.py", "signature.py")
+    for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "collective_check.py")
 )
 _HERE = os.path.join(os.path.dirname(__file__), "")
 _SHM = os.path.join(_HERE, "shm", "")
@@ -64,7 +64,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Snapshot:
     """A rank's answer to "where are you?": its stack, outermost first, what it waits in, and its last collectives."""
 
     frames: list[tuple[str, str, bool]]
@@ -73,7 +73,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Glance:
+class Activity:
     """A rank's answer to a quick look.
 
     `progress` changes when the rank makes some; `waits`: the collective or store wait that it stands in, or '';
@@ -88,7 +88,7 @@ class Glance:
     def describe(self) -> str:
         """Such as `waiting in all_reduce at In [5]:3 (step)`.
 
-        >>> Glance((), "", "In [5]:3 (step)", True).describe()
+        >>> Activity((), "", "In [5]:3 (step)", True).describe()
         'compiling at In [5]:3 (step)'
         """
         doing = f"waiting in {self.waits}" if self.waits else "compiling" if self.compiling else "running"
@@ -120,7 +120,7 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 _STORE_WAIT = _noted(len).__code__
 
 
-class Looker:
+class Inspector:
     """Looks at the main thread from the control thread. `busy` says whether a call is running."""
 
     def __init__(self, busy: Callable[[], bool]):
@@ -128,7 +128,7 @@ class Looker:
         self.thread = threading.main_thread()
         self.seen = (time.monotonic(), self._used())
 
-    def look(self) -> Glance:
+    def look(self) -> Activity:
         """Whether the rank makes progress, what it waits in, and where."""
         frame = self._frame()
         before, self.seen = self.seen, (time.monotonic(), self._used())
@@ -151,17 +151,17 @@ class Looker:
         if recorded:
             turn = recorded[-1].number
         progress = (tuple(stack), turn, numbers)
-        return Glance(progress, self._waits(inner, pending, used, compiling), at, compiling)
+        return Activity(progress, self._waits(inner, pending, used, compiling), at, compiling)
 
     def _used(self) -> float:
         if hasattr(time, "pthread_getcpuclockid"):
             return time.clock_gettime(time.pthread_getcpuclockid(_ident(self.thread)))
         return time.process_time()  # macOS: with the other threads' time, so some waits are taken for work
 
-    def where(self) -> Standing:
+    def where(self) -> Snapshot:
         """The whole answer, source lines included."""
         frame = self._frame()
-        return Standing(stand(frame), self.look().waits, collectives())
+        return Snapshot(stack_of(frame), self.look().waits, collectives())
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(_ident(self.thread)) if self.busy() else None
@@ -201,7 +201,7 @@ def _ident(thread: threading.Thread) -> int:
     return thread.ident
 
 
-def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
+def stack_of(frame: FrameType | None) -> list[tuple[str, str, bool]]:
     """Where a stack stands, outermost frame first: (place, source line, is it library code)."""
     found = []
     while frame is not None:
@@ -286,3 +286,26 @@ def _record(stacks: bool) -> list[dict[str, Any]]:
     from labkit.torch_compat import flight_record
 
     return flight_record(stacks)
+
+
+def codes(*modules: ModuleType) -> list[CodeType]:
+    """Return the code of all functions that modules define, methods and nested functions included."""
+    files = {module.__file__ for module in modules}
+    found: dict[CodeType, None] = {}
+
+    def add(code: CodeType) -> None:
+        if code.co_filename in files and code not in found:
+            found[code] = None
+            for constant in code.co_consts:
+                if isinstance(constant, CodeType):
+                    add(constant)
+
+    members = [member for module in modules for member in vars(module).values()]
+    members += [m for cls in members if isinstance(cls, type) for m in vars(cls).values()]
+    for member in members:
+        member = getattr(member, "__wrapped__", member)
+        member = member.fget if isinstance(member, property) else member
+        for function in (member, getattr(member, "__func__", None)):
+            if isinstance(function, FunctionType):
+                add(function.__code__)
+    return list(found)

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.ranks.member import Member
+from labkit.ranks.pool import Member
 
 METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
 FIRST_LINE_S = 10.0  # on a terminal; every further one after twice the time
 
 
-class Live:
+class Progress:
     """The view of a group's long calls; `title` says what the ranks run on. `wanted=False` shows nothing."""
 
     def __init__(self, title: str, wanted: bool = True):
@@ -52,7 +52,7 @@ class Live:
     def text(self, how: str = "running") -> str:
         """The plain-text twin.
 
-        >>> live = Live("2 ranks · gloo · cpu", wanted=False)
+        >>> live = Progress("2 ranks · gloo · cpu", wanted=False)
         >>> live.seconds, live.states = 12.4, [(0, "finished"), (1, "compiling at In [5]:3 (step)")]
         >>> print(live.text())
         2 ranks · gloo · cpu: running, 12 s
