@@ -17,37 +17,27 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.ranks import introspect
 from labkit.ranks.introspect import Collective
 
-# c10d's method -> (name as in torch.distributed, the argument whose tensors must agree, whether shapes must too)
-METHODS: dict[str, tuple[str, int | None, bool]] = {
-    "allreduce": ("all_reduce", 0, True),
-    "allreduce_coalesced": ("all_reduce_coalesced", 0, True),
-    "broadcast": ("broadcast", 0, True),
-    "reduce": ("reduce", 0, True),
-    "allgather": ("all_gather", 1, True),
-    "allgather_coalesced": ("all_gather_coalesced", 1, True),
-    "all_gather_single": ("all_gather_into_tensor", 1, True),
-    "_allgather_base": ("all_gather_into_tensor", 1, True),
-    "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", 1, True),
-    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", 1, True),
-    "reduce_scatter": ("reduce_scatter", 0, True),
-    "reduce_scatter_single": ("reduce_scatter_tensor", 0, True),
-    "_reduce_scatter_base": ("reduce_scatter_tensor", 0, True),
-    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", 0, True),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 0, True),
-    "gather": ("gather", 1, True),
-    "scatter": ("scatter", 0, True),
-    "alltoall": ("all_to_all", 1, False),
-    "alltoall_base": ("all_to_all_single", 1, False),
-    "all_to_all_single": ("all_to_all_single", 1, False),
-    "barrier": ("barrier", None, False),
-}
+# c10d's method -> the collective's name in torch.distributed
+METHODS = {
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce_coalesced",
+    "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter", "barrier": "barrier",
+    "allgather": "all_gather", "allgather_coalesced": "all_gather_coalesced",
+    "all_gather_single": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter_tensor", "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
+    "alltoall": "all_to_all", "alltoall_base": "all_to_all_single", "all_to_all_single": "all_to_all_single",
+}  # fmt: skip
+INPUT_LAST = ("all_gather", "gather", "all_to_all")  # their tensors that must agree are the second argument
 # `if rank == 0: broadcast(...) else: ...` is good style
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -121,26 +111,24 @@ def sign(
     Returns:
         The signature; None for fake tensors, with which torch only traces.
     """
-    op, which, shaped = METHODS[method]
+    op, values = METHODS[method], [*args, *kwargs.values()]
     tensors: list[Any] = []
-    if which is not None:
-        values = [*args, *kwargs.values()]
-        _flatten(values[which], tensors)
+    if op != "barrier":
+        _flatten(values[op.startswith(INPUT_LAST)], tensors)
         if any(torch_compat.is_fake(t) for t in tensors):
             return None
-    opts = next((v for v in [*args, *kwargs.values()][1:] if hasattr(v, "timeout")), None)
+    opts = next((v for v in values[1:] if hasattr(v, "timeout")), None)
     reduction = _reduction(getattr(opts, "reduceOp", None)) if op.startswith(REDUCING) else ""
     root = getattr(opts, "rootRank", -1) if op in ROOTED else -1
     lines, names = _reader(frame, tensors)
+    shaped = not op.startswith("all_to_all")
     shapes = tuple(tuple(t.shape) for t in tensors) if shaped else ()
     dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
     return Signature(op, shapes, dtypes if shaped else dtypes[:1], reduction, root, lines, names)
 
 
 def _reduction(op: Any) -> str:
-    names = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
-    known = (name for name in names if op == getattr(torch.distributed.ReduceOp, name))
-    return next(known, "sum" if op is None else "?").lower()
+    return "sum" if op is None else op.op.name.lower()
 
 
 def _flatten(value: Any, into: list[Any]) -> None:

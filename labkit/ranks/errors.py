@@ -1,4 +1,4 @@
-"""One error for a failed call: the culprit rank and its own source lines first, then where every other rank stood."""
+"""The error of a failed call: the culprit rank and its source lines first, then where every other rank stood."""
 
 from __future__ import annotations
 
@@ -19,31 +19,36 @@ MEMBERS = 8  # exceptions of a group that are shown
 PERIOD = 12  # lines that a recursion goes round in
 
 # what a rank reports when a peer left a collective: a consequence, not the cause
-_PEER_GONE = (
-    "closed by peer",
-    "Connection reset",
-    "Broken pipe",
-    "Connection closed",
-    "connection reset",
-    "is gone",
-)
+_PEER_GONE = ("closed by peer", "connection reset", "broken pipe", "connection closed", "is gone")
 
 
 @dataclass
 class Outcome:
-    """How one rank's part of a call ended: 'ok', 'error', 'unpicklable', 'dead' or 'unfinished'."""
+    """How one rank's part of a call ended.
+
+    Attributes:
+        rank: The rank.
+        kind: 'ok', 'error', 'unpicklable' (its result cannot travel), 'dead' or 'unfinished'.
+        type: The type of its exception.
+        message: The exception's text with its notes, or what else is known of the end.
+        frames: Its stack, outermost frame first: (place, source line, whether it is library code).
+        code: The exit code of its process, negative for a signal.
+        exception: The pickled exception, if it could travel.
+        waits: The collective or store wait that it stands in, or ''.
+        collectives: Its last collectives; None if it said nothing about them.
+        members: The exceptions of an exception group.
+    """
 
     rank: int
     kind: str
     type: str = ""
     message: str = ""
     frames: list[tuple[str, str, bool]] = field(default_factory=list)
-    text: str = ""
     code: int | None = None
     exception: bytes | None = None
     waits: str = ""
     collectives: list[Collective] | None = None
-    members: list[Outcome] = field(default_factory=list)  # of an exception group
+    members: list[Outcome] = field(default_factory=list)
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> Outcome:
@@ -80,23 +85,22 @@ class Outcome:
             type(error).__name__,
             "\n".join(said).strip(),
             frames,
-            "".join(trace.format()),
             members=[cls._described(rank, member) for member in group],
         )
 
     @property
     def order(self) -> int:
-        """The cause comes first: a dead process, then an error of its own, then what follows from a peer's end."""
+        """Its place in the error: a dead process, then an error of its own, then what follows from a peer's end."""
         if self.kind == "dead":
             return 0
         if self.kind in ("error", "unpicklable"):
             if self.type == "KeyboardInterrupt":
                 return 4
-            return 3 if any(words in self.message for words in _PEER_GONE) else 1
+            return 3 if any(words in self.message.lower() for words in _PEER_GONE) else 1
         return 4 if self.kind == "unfinished" else 5
 
     def describe(self, who: str = "") -> str:
-        """A paragraph about this rank, or about `who` where several say the same, source lines included."""
+        """Return a paragraph about this rank, or about `who` if several ended alike, with source lines."""
         who = who or f"rank {self.rank}"
         if self.kind == "ok":
             return f"{who} finished its part."
@@ -123,7 +127,7 @@ class Outcome:
         return "\n".join(lines)
 
     def describe_collectives(self, who: str = "") -> str:
-        """The last collectives of this rank (or of `who`), a line each; '' when it said nothing about them."""
+        """Return the last collectives of this rank (or of `who`), a line each; '' if it said nothing about them."""
         who = who or f"rank {self.rank}"
         if self.collectives is None:
             return ""
@@ -147,7 +151,7 @@ def message_of(error: BaseException) -> str:
 
 
 def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outcome.describe) -> list[str]:
-    """What `describe` says of every rank, those of which it says the same in one paragraph."""
+    """Return what `describe` says of every rank, in one paragraph for ranks of which it says the same."""
     alike: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         alike.setdefault(describe(outcome, "it"), []).append(outcome)
@@ -155,7 +159,7 @@ def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outco
 
 
 def name_all(ranks: Sequence[int]) -> str:
-    """Ranks that have one thing in common, the first one first.
+    """Name ranks in words, the first one first.
 
     >>> name_all([0, 1, 2, 4, 6, 7])
     'rank 0 (and ranks 1, 2, 4, 6 and 7)'
@@ -179,7 +183,7 @@ def name_all(ranks: Sequence[int]) -> str:
 
 
 def how_it_ended(code: int | None) -> str:
-    """A process' end in words: 'killed by SIGKILL', 'exit code 3'.
+    """Describe the end of a process by its exit code, negative for a signal: 'exit code 3'.
 
     >>> how_it_ended(-9)
     'killed by SIGKILL (out of memory is one cause)'
@@ -193,7 +197,7 @@ def how_it_ended(code: int | None) -> str:
 
 
 def crash_frames(text: str) -> list[tuple[str, str, bool]]:
-    """The main thread's stack, outermost first, out of what faulthandler wrote as the process died.
+    """Return the main thread's stack, outermost frame first, from what faulthandler wrote as the process died.
 
     The process had one thread when its main thread began, so that is the last one listed.
     """
@@ -208,7 +212,7 @@ def crash_frames(text: str) -> list[tuple[str, str, bool]]:
 
 
 def stack(frames: list[tuple[str, str, bool]]) -> str:
-    """Source lines, the reader's own in full, runs of library code as their innermost call."""
+    """Return the lines of a stack, the reader's own in full, runs of library code as their innermost call."""
     lines, hidden = [], 0
     width = max((len(where) for where, _, library in frames if not library), default=0)
     for i, (where, line, library) in enumerate(frames):
@@ -223,7 +227,7 @@ def stack(frames: list[tuple[str, str, bool]]) -> str:
 
 
 def fold(lines: Sequence[str]) -> list[str]:
-    """The lines, with what a recursion repeats said once.
+    """Return the lines, with what a recursion repeats only once.
 
     >>> fold(["    a", "    b", "    a", "    b", "    a", "    b", "    c"])
     ['    a', '    b', '    ... the same 2 lines 2 times more', '    c']
@@ -264,7 +268,6 @@ class RankError(RuntimeError):
             longer than the stall limit), 'timed out', 'not returned' (a result could not travel to the kernel) or
             'not started' (the ranks did not come up).
         outcomes: every rank's `Outcome`, the cause first.
-        rank: the culprit.
         difference: the first collective in which the ranks differ, such as 'at collective 3: rank 0 all_reduce,
             rank 1 never called it'; '' where none is known.
         __cause__: the culprit's own exception, where it could travel.
@@ -289,11 +292,12 @@ class RankError(RuntimeError):
 
     @property
     def rank(self) -> int:
+        """The culprit."""
         return self.outcomes[0].rank
 
     @property
     def hung(self) -> bool:
-        """Whether a limit of time ended the call."""
+        """Whether a time limit ended the call."""
         return self.ended in ("stalled", "timed out")
 
     def _render_traceback_(self) -> list[str]:
@@ -360,7 +364,14 @@ def waiting(head: str, ended: Ending, outcomes: Sequence[Outcome], after: str = 
 
 @dataclass(frozen=True)
 class Difference:
-    """A collective in which ranks differ; `only_lines`: in nothing but the line that calls it."""
+    """A collective in which ranks differ.
+
+    Attributes:
+        number: Its number in the group.
+        group: Name of the process group.
+        calls: What each rank called; None for a rank that never called it.
+        only_lines: Whether they differ only in the line that calls it.
+    """
 
     number: int
     group: str
@@ -368,11 +379,11 @@ class Difference:
     only_lines: bool = False
 
     def said(self) -> dict[int, str]:
-        """What each rank called."""
+        """Return in words what each rank called."""
         return {rank: c.describe() if c else "never called it" for rank, c in self.calls.items()}
 
     def in_words(self) -> str:
-        """On one line: 'at collective 3: rank 0 all_reduce, rank 1 never called it'."""
+        """Return one line: 'at collective 3: rank 0 all_reduce, rank 1 never called it'."""
         said = ", ".join(f"rank {rank} {what}" for rank, what in self.said().items())
         return f"at collective {self.number}{self._of}: {said}"
 
@@ -388,7 +399,7 @@ class Difference:
 
 
 def differences(outcomes: Sequence[Outcome]) -> list[Difference]:
-    """The first collective in which ranks differ, then the first they call from different lines, where there is one."""
+    """Return the first collective in which ranks differ, then the first that they call from different lines, if any."""
     recorded = [o for o in outcomes if o.collectives is not None]
     if len(recorded) < 2:
         return []

@@ -1,7 +1,7 @@
-"""Where a rank stands, as its control thread sees it: the stack, what it waits in, and its last collectives.
+"""What a rank is doing, as its control thread sees it: its stack, what it waits in, and its last collectives.
 
-Nothing here runs during a call unless the kernel asks: torch's flight recorder notes every collective anyway
-(gloo and NCCL; `torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read from outside.
+Nothing here runs during a call unless the kernel asks. torch's flight recorder notes every collective of gloo and NCCL
+anyway (`torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read from another thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,18 @@ _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().ma
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective that a rank has called: group, number, name, shapes, dtypes, the reader's line, and if it ended."""
+    """A collective that a rank has called.
+
+    Attributes:
+        group: Name of its process group.
+        number: Its number in that group.
+        op: Its name.
+        shapes: The shapes of its tensors.
+        dtypes: Their dtypes.
+        place: The reader's line that called it.
+        ended: Whether it has ended.
+        between_two: Whether it is a message, in which only two ranks of the group take part.
+    """
 
     group: str
     number: int
@@ -48,24 +59,28 @@ class Collective:
     dtypes: tuple[str, ...]
     place: str
     ended: bool
-    between_two: bool = False  # a message: only two ranks of the group take part
+    between_two: bool = False
 
     @property
     def signature(self) -> tuple[Any, ...]:
+        """What has to be the same on all ranks."""
         return self.op, self.shapes, self.dtypes
 
     def describe(self) -> str:
-        """Such as `all_reduce (2, 3) float32 at In [5]:3`."""
-        what = [
-            self.op,
-            *(f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)),
-        ]
-        return " ".join(what) + (f" at {self.place}" if self.place else "")
+        """Return such as `all_reduce (2, 3) float32 at In [5]:3`."""
+        tensors = [f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)]
+        return " ".join([self.op, *tensors]) + (f" at {self.place}" if self.place else "")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A rank's answer to "where are you?": its stack, outermost first, what it waits in, and its last collectives."""
+    """A rank's answer to "where".
+
+    Attributes:
+        frames: Its stack, outermost frame first: (place, source line, whether it is library code).
+        waits: What it waits in, or ''.
+        collectives: Its last collectives; None if nothing records them.
+    """
 
     frames: list[tuple[str, str, bool]]
     waits: str
@@ -74,10 +89,13 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Activity:
-    """A rank's answer to a quick look.
+    """A rank's answer to "look".
 
-    `progress` changes when the rank makes some; `waits`: the collective or store wait that it stands in, or '';
-    `place`: the reader's innermost line; `compiling`: whether Dynamo is at work.
+    Attributes:
+        progress: A value that changes when the rank makes progress.
+        waits: The collective or store wait that it stands in, or ''.
+        place: The reader's innermost line.
+        compiling: Whether Dynamo is at work.
     """
 
     progress: tuple[Any, ...]
@@ -86,7 +104,7 @@ class Activity:
     compiling: bool
 
     def describe(self) -> str:
-        """Such as `waiting in all_reduce at In [5]:3 (step)`.
+        """Return such as `waiting in all_reduce at In [5]:3 (step)`.
 
         >>> Activity((), "", "In [5]:3 (step)", True).describe()
         'compiling at In [5]:3 (step)'
@@ -96,15 +114,12 @@ class Activity:
 
 
 def prepare() -> None:
-    """In a rank, before its process group exists: bound the flight recorder, and note waits in a store."""
+    """Limit the flight recorder and mark waits in a store; called in a rank before its process group exists."""
     import torch.distributed as dist
 
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(KEPT))
-    for kind in (
-        dist.TCPStore,
-        dist.PrefixStore,
-        dist.FileStore,
-    ):  # not Store: one written in Python would call itself
+    # not Store: one written in Python would call itself
+    for kind in (dist.TCPStore, dist.PrefixStore, dist.FileStore):
         for name in ("wait", "get", "multi_get"):
             setattr(kind, name, _noted(getattr(dist.Store, name)))
 
@@ -121,7 +136,11 @@ _STORE_WAIT = _noted(len).__code__
 
 
 class Inspector:
-    """Looks at the main thread from the control thread. `busy` says whether a call is running."""
+    """Looks at the main thread from the control thread.
+
+    Args:
+        busy: Says whether a call is running.
+    """
 
     def __init__(self, busy: Callable[[], bool]):
         self.busy = busy
@@ -129,7 +148,7 @@ class Inspector:
         self.seen = (time.monotonic(), self._used())
 
     def look(self) -> Activity:
-        """Whether the rank makes progress, what it waits in, and where."""
+        """Answer "look": what the rank is doing."""
         frame = self._frame()
         before, self.seen = self.seen, (time.monotonic(), self._used())
         used = (self.seen[1] - before[1]) / max(self.seen[0] - before[0], 1e-6)
@@ -159,7 +178,7 @@ class Inspector:
         return time.process_time()  # macOS: with the other threads' time, so some waits are taken for work
 
     def where(self) -> Snapshot:
-        """The whole answer, source lines included."""
+        """Answer "where": the stack with its source lines, what it waits in, and its collectives."""
         frame = self._frame()
         return Snapshot(stack_of(frame), self.look().waits, collectives())
 
@@ -202,7 +221,7 @@ def _ident(thread: threading.Thread) -> int:
 
 
 def stack_of(frame: FrameType | None) -> list[tuple[str, str, bool]]:
-    """Where a stack stands, outermost frame first: (place, source line, is it library code)."""
+    """Return a stack, outermost frame first: (place, source line, whether it is library code)."""
     found = []
     while frame is not None:
         code = frame.f_code
@@ -217,19 +236,22 @@ def stack_of(frame: FrameType | None) -> list[tuple[str, str, bool]]:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a frame is hidden from the reader: installed code, Python itself, and how labkit carries collectives."""
+    """Whether a file is no code of the reader's: installed code, Python itself, or this package."""
     return filename.startswith(_HERE) or places.is_library(filename)
 
 
 def place(filename: str, line: int, name: str) -> str:
-    """`In [5]:3 (name)`; code outside functions has no name."""
+    """Return `In [5]:3 (name)`; code outside functions has no name."""
     return places.place(filename, line, "" if name in ("<module>", "<cell line: 1>") else name)
 
 
 def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries of a flight record that have not ended.
+    """Return the entries of a flight record that have not ended.
 
-    NCCL never says so of the single parts of a coalesced operation: they have ended when their number has.
+    NCCL does not mark the parts of a coalesced operation as ended; they have ended when the entry of their number has.
+
+    Args:
+        noted: The entries, as `torch_compat.flight_record` returns them.
     """
 
     def number(entry: dict[str, Any]) -> tuple[Any, ...]:
@@ -242,7 +264,7 @@ def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def collectives() -> list[Collective] | None:
-    """The last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
+    """Return the last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
     if recorded is not None:
         return list(recorded)
     distributed = sys.modules.get("torch.distributed")
@@ -250,8 +272,7 @@ def collectives() -> list[Collective] | None:
         return None
     found = []
     for entry in _record(stacks=True):
-        theirs = (f for f in entry.get("frames", ()) if _readers(f["filename"]))
-        at = next(theirs, None)
+        at = next((f for f in entry.get("frames", ()) if _readers(f["filename"])), None)
         found.append(
             Collective(
                 entry["process_group"][0],

@@ -59,8 +59,7 @@ class Spawner(Starter):
         theirs.close()
         self.sock = ours
         self.ready = False
-        self._pids: dict[int, int] = {}
-        self._failed: dict[int, str] = {}
+        self._forked: dict[int, dict[str, Any]] = {}  # by ticket
         self._ticket = 0
 
     def fileno(self) -> int:
@@ -82,9 +81,7 @@ class Spawner(Starter):
                 self.ready = True
                 self.started.read, self.started.made = frozenset(said["read"]), said["made"]
             elif "forked" in said:
-                self._pids[said["forked"]] = said["pid"]
-            elif "failed" in said:
-                self._failed[said["failed"]] = said["why"]
+                self._forked[said["forked"]] = said
             elif "ended" in said:
                 self.ended[said["ended"]] = said["code"]
 
@@ -121,10 +118,11 @@ class Spawner(Starter):
                 socket.send_fds(self.sock, [json.dumps({"fork": ticket}).encode()], files)
             except OSError as error:
                 raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
-            self._expect(lambda: ticket in self._pids or ticket in self._failed, 30, "forking a rank")
-            if ticket in self._failed:
-                raise StartError(f"this machine refused to fork a rank: {self._failed.pop(ticket)}")
-            process.pid = self._pids.pop(ticket)
+            self._expect(lambda: ticket in self._forked, 30, "forking a rank")
+            said = self._forked.pop(ticket)
+            if "why" in said:
+                raise StartError(f"this machine refused to fork a rank: {said['why']}")
+            process.pid = said["pid"]
             return process
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""What runs inside a rank: join the process group, then take calls until the kernel is gone.
+"""What runs inside a rank: it joins the process group, then runs calls until the kernel is gone.
 
-The main thread runs calls; a control thread answers "where are you?" while the main thread is stuck in a
-collective, and ends the process when the kernel's end of the socket closes.
+The main thread runs the calls. A control thread answers what the rank is doing, also while the main thread is stuck in
+a collective, and ends the process when the kernel's end of the socket closes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ LOST = "labkit: labkit ended it, because its connection to the process that made
 
 @dataclass(frozen=True)
 class Here:
-    """This rank: its number, the number of ranks, its device ('cpu', 'cuda:0'), backend and run label.
+    """What code that runs on a rank can know of it.
+
+    Attributes:
+        rank: Its number.
+        world_size: Number of ranks.
+        device: Such as 'cpu' or 'cuda:0'.
+        backend: The backend of its process group.
+        label: The run label of its results, such as 'gloo · cpu'.
 
     >>> Here(0, 2, "cpu", "gloo", "gloo · cpu").rank
     0
@@ -47,7 +54,11 @@ _libc = ctypes.CDLL(None)
 
 
 def here() -> Here:
-    """The rank that this code runs on. Raises RuntimeError outside a rank."""
+    """Return the rank that this code runs on.
+
+    Raises:
+        RuntimeError: Outside a rank.
+    """
     if _here is None:
         raise RuntimeError(
             "here() has an answer only inside a rank: call it in a function given to Ranks.run"
@@ -66,7 +77,14 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None = None) -> None:
-    """Run a rank on the inherited sockets; never returns."""
+    """Run a rank on inherited files; never returns.
+
+    Args:
+        calls_fd: The socket for calls and their answers.
+        control_fd: The socket for questions during a call.
+        crash_fd: The file for its last words.
+        listener_fd: The listening socket of the rendezvous store, for the rank that serves it.
+    """
     _State.crash = crash_fd
     sys.stdin = open(os.devnull)
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
@@ -174,17 +192,20 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         from labkit.ranks import shm
 
         shm.register()
-    extra = (
-        {"master_listen_fd": listener_fd, "is_master": True}
-        if listener_fd is not None
-        else {"is_master": False}
+    reach: dict[str, Any] = {
+        "host_name": host,
+        "port": config["port"],
+        "timeout": limit,
+        "wait_for_workers": False,
+    }
+    serves: dict[str, Any] = (
+        {} if listener_fd is None else {"master_listen_fd": listener_fd, "is_master": True}
     )
-    store = dist.TCPStore(host, config["port"], world_size, timeout=limit, wait_for_workers=False, **extra)
+    store = dist.TCPStore(world_size=world_size, **reach, **serves)
     if config["check"]:
         from labkit.ranks import collective_check
 
-        own = dist.TCPStore(host, config["port"], is_master=False, wait_for_workers=False, timeout=limit)
-        collective_check.install(backend, own)
+        collective_check.install(backend, dist.TCPStore(**reach))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 

@@ -1,4 +1,4 @@
-"""The driver's side of ranks on several machines: takes the place of the starter that forks ranks on this one."""
+"""The driver's side of ranks on several machines: a starter that asks the agents there to start them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ FORK_S = 60.0
 
 @dataclass
 class Agent:
-    """One torchrun process as the driver knows it: what it said about itself, and the connection to it."""
+    """A torchrun process as the driver knows it: what it has said about itself, and the connection to it."""
 
     about: dict[str, Any]
     channel: wire.Channel
     gone: bool = False
-    pids: dict[int, int] = field(default_factory=dict)  # ticket -> pid
-    failed: dict[int, str] = field(default_factory=dict)
+    forked: dict[int, int | str] = field(default_factory=dict)  # by ticket: the pid, or why it failed
 
     @property
     def name(self) -> str:
@@ -39,10 +38,15 @@ class Agent:
 
 
 class Nodes(Starter):
-    """Starts the ranks of a torchrun launch where torchrun put them; give it to `Ranks(start=...)`.
+    """Starts the ranks of a torchrun launch where torchrun has placed them; an argument of `Ranks(start=...)`.
 
-    Made in rank 0's process; waits until every other process has said hello. Raises RuntimeError naming the ranks
-    that did not, or nodes that have another torch than this one.
+    It is made in rank 0's process, and waits until every other process has connected.
+
+    Args:
+        launch: What torchrun has told this process.
+
+    Raises:
+        RuntimeError: If ranks did not connect, or have another torch than this process.
     """
 
     def __init__(self, launch: Launch):
@@ -106,11 +110,11 @@ class Nodes(Starter):
 
     @property
     def count(self) -> int:
-        """How many machines take part."""
+        """Number of machines."""
         return len({self.launch.node} | {agent.about["node"] for agent in self.agents.values()})
 
     def machines(self) -> list[str]:
-        """What each machine is, in the order of nodes, as provenance stores it."""
+        """Return what each machine is, in the order of nodes, for the provenance of a report."""
         known = {self.launch.node: f"{hardware.name()} ({self.launch.local_world_size} ranks)"}
         for agent in self.agents.values():
             about = agent.about
@@ -118,7 +122,15 @@ class Nodes(Starter):
         return [known[node] for node in sorted(known)]
 
     def choose(self, device: str, backend: str) -> Choice:
-        """Pick device and backend for all machines. Raises ValueError where they cannot be the same everywhere."""
+        """Choose device and backend for all machines.
+
+        Args:
+            device: As for `Ranks`.
+            backend: As for `Ranks`.
+
+        Raises:
+            ValueError: If they cannot be the same on every machine.
+        """
         if backend == "shm" and self.count > 1:
             raise ValueError(
                 f"backend 'shm' is the memory of one machine, and these ranks are on {self.count}: use 'gloo'"
@@ -136,7 +148,7 @@ class Nodes(Starter):
         return Choice(choice.device, choice.backend, f"{machines}; {choice.why}")
 
     def refuse_late(self, env: Mapping[str, str | None]) -> None:
-        """Raise ValueError naming the variables that torch has read already in the processes that start the ranks."""
+        """Raise ValueError if torch has already read one of these variables in the processes that start the ranks."""
         self.local.wait_ready()
         started = self.local.started
         if late := started.late(merged(started.environ, env)):
@@ -148,7 +160,7 @@ class Nodes(Starter):
     # -- what a pool asks of a starter ---------------------------------------------------------------------
 
     def place(self, rank: int) -> dict[str, Any]:
-        """What a rank must be told that differs between machines."""
+        """Return what a rank must be told that differs between machines."""
         mine = {"local_rank": self.launch.local_rank, "local_world_size": self.launch.local_world_size}
         if rank == 0:
             return {**mine, "interface": self._interface}
@@ -160,7 +172,7 @@ class Nodes(Starter):
         return self._poll.fileno()
 
     def hear(self) -> None:
-        """Read what agents and the own zygote have said, without waiting."""
+        """Read what the agents and this machine's zygote have said, without waiting."""
         self.local.hear()
         if self.local.gone:
             raise StartError("the process that starts ranks on this machine has ended")
@@ -176,9 +188,7 @@ class Nodes(Starter):
                 continue
             for kind, number, *rest in messages:
                 if kind == "forked":
-                    agent.pids[number] = rest[0]
-                elif kind == "failed":
-                    agent.failed[number] = rest[0]
+                    agent.forked[number] = rest[0]
                 else:
                     pid = _far(rank, number)
                     code, words = rest
@@ -194,7 +204,6 @@ class Nodes(Starter):
         return pid >= LOCAL_PIDS and self.agents[pid // LOCAL_PIDS].gone
 
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
-        """Start one rank where torchrun put it. Raises StartError when its machine is gone or refuses."""
         if rank == 0:
             return self.local.fork(listener, pipes)
         agent = self.agents[rank]
@@ -205,12 +214,11 @@ class Nodes(Starter):
             agent.channel.post(wire.frame(("fork", ticket)))
         names = ("calls", "control", "out", "err")
         deadline = now() + FORK_S
-        complete = lambda: ticket in agent.pids and all((ticket, name) in self._streams for name in names)  # noqa: E731
-        while not complete():
+        while ticket not in agent.forked or any((ticket, name) not in self._streams for name in names):
             if agent.gone:
                 raise StartError(f"rank {rank} cannot be started: {agent.name} is gone")
-            if ticket in agent.failed:
-                raise StartError(f"{agent.name} could not start rank {rank}: {agent.failed.pop(ticket)}")
+            if isinstance(why := agent.forked.get(ticket), str):
+                raise StartError(f"{agent.name} could not start rank {rank}: {why}")
             if now() > deadline:
                 raise StartError(f"{agent.name} took more than {FORK_S:.0f} s to start rank {rank}")
             self._accept(0.05)
@@ -218,13 +226,12 @@ class Nodes(Starter):
         streams = {name: self._streams.pop((ticket, name)) for name in names}
         for name in ("out", "err"):
             streams[name].setblocking(False)
-        pid, crash = _far(rank, agent.pids.pop(ticket)), crash_file()
+        pid, crash = _far(rank, int(agent.forked.pop(ticket))), crash_file()
         self._crash[pid] = crash
         calls, control = wire.Channel(streams["calls"]), wire.Channel(streams["control"])
         return Process(pid, calls, control, streams["out"].detach(), streams["err"].detach(), crash)
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
-        """Send a signal to ranks (with `group`, to everything they started too)."""
         self.local.signal([pid for pid in pids if pid < LOCAL_PIDS], number, group)
         for pid in pids:
             if pid >= LOCAL_PIDS and not self._lost(pid):
@@ -232,7 +239,6 @@ class Nodes(Starter):
                 self.agents[pid // LOCAL_PIDS].channel.post(wire.frame(("signal", own, int(number), group)))
 
     def kill(self, processes: list[Process], limit: float = 10.0) -> None:
-        """End ranks for good, and close their files."""
         far = [p for p in processes if p.pid >= LOCAL_PIDS]
         self.signal([p.pid for p in far], signal.SIGKILL, group=True)
         self.local.kill([p for p in processes if p.pid < LOCAL_PIDS])
@@ -243,7 +249,12 @@ class Nodes(Starter):
             process.close()
 
     def close(self, status: int = 0, why: str = "") -> None:
-        """Tell every agent that the run is over, with the exit status to leave with and, for a failure, why."""
+        """Tell every agent that the run is over.
+
+        Args:
+            status: The exit status to leave with.
+            why: For a failure, the reason.
+        """
         for agent in self.agents.values():
             if not agent.gone:
                 agent.channel.post(wire.frame(("end", status, why)))

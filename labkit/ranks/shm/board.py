@@ -195,7 +195,9 @@ class Board:
                     self.waiting = (word & 0xFFFFFFFF, numel, since, ranks)
                     self._look_for_dead(missing, word, numel, now - since)
                     if now - since >= limit:
-                        raise Deadline(self._late(ranks, word, numel, now - since))
+                        late = "; ".join(map(self._whereabouts, ranks))
+                        called = operations.unpack(word & 0xFFFFFFFF, numel)
+                        raise Deadline(f"rank {self.rank} waited {now - since:.1f} s in {called} for {late}")
                 time.sleep(min(max(NAP_S[0], (now - since) / 50), NAP_S[1], max(limit - (now - since), 0)))
         finally:
             self.waiting = None
@@ -232,12 +234,6 @@ class Board:
                     f"rank {at // WORDS} (pid {peer.pid}) is gone: its process ended while rank {self.rank} waited "
                     f"for it in {operations.unpack(word & 0xFFFFFFFF, numel)}, {waited:.2f} s by now"
                 )
-
-    def _late(self, ranks: list[int], word: int, numel: int, waited: float) -> str:
-        call = operations.unpack(word & 0xFFFFFFFF, numel)
-        return (
-            f"rank {self.rank} waited {waited:.1f} s in {call} for {'; '.join(map(self._whereabouts, ranks))}"
-        )
 
     def _whereabouts(self, rank: int) -> str:
         peer = self.peer(rank)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -214,7 +213,6 @@ def join(store: Any, rank: int, size: int, timeout: float) -> tuple[Link, str]:
         store.delete_key(TICKET)  # the same store may carry another group of this name later
     else:
         ticket = _ticket(store, rank, timeout)
-        layout = replace(layout, slot_bytes=ticket.slot_bytes)
         try:
             memory = attach(ticket, layout)
         except ShmError as error:

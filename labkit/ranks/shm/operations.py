@@ -12,20 +12,9 @@ import torch.distributed as dist
 Reducer = Callable[[Sequence[torch.Tensor], torch.Tensor], None]
 
 OPS = (
-    "nothing",
-    "barrier",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "all_to_all",
-    "reduce",
-    "gather",
-    "scatter",
+    "nothing barrier all_reduce all_gather reduce_scatter broadcast all_to_all reduce gather scatter".split()
 )
-REDUCTIONS = ("", "sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
-SUM = REDUCTIONS.index("sum")
 _STEP: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,
     "avg": torch.add,
@@ -36,6 +25,8 @@ _STEP: dict[str, Callable[..., torch.Tensor]] = {
     "bor": torch.bitwise_or,
     "bxor": torch.bitwise_xor,
 }
+REDUCTIONS = ("", *_STEP)
+SUM = REDUCTIONS.index("sum")
 
 # every rank runs the same torch, so the same list
 DTYPES = tuple(sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str))

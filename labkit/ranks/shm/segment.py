@@ -47,7 +47,6 @@ class Ticket:
     path: str
     machine: str
     pid: int
-    slot_bytes: int
     token: str  # names this very group: a store may outlive several groups of one name
 
     def dumps(self) -> str:
@@ -108,7 +107,7 @@ def create(layout: Layout) -> Iterator[tuple[mmap.mmap, Ticket]]:
     """
     fd, path, named = _open(layout)
     try:
-        ticket = Ticket(path, machine(), os.getpid(), layout.slot_bytes, secrets.token_hex(8))
+        ticket = Ticket(path, machine(), os.getpid(), secrets.token_hex(8))
         yield mmap.mmap(fd, layout.total), ticket
     finally:
         os.close(fd)
