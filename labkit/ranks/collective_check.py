@@ -8,6 +8,7 @@ a root, the reader's lines that led there. Point-to-point messages and the split
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import weakref
@@ -203,18 +204,14 @@ class Swaps:
         if not all(own.values()):
             return ""
         for before in self.seen:
-            for rank, names in own.items():
-                for peer in own:
-                    if (
-                        peer > rank
-                        and (mine := before[rank] & own[peer])
-                        and (theirs := before[peer] & names)
-                    ):
-                        first, second = min(mine), min(theirs)
-                        return (
-                            f"swapped tensors: rank {rank} sent `{first}` and then `{second}`,"
-                            f" rank {peer} `{second}` and then `{first}`"
-                        )
+            for rank, peer in itertools.combinations(own, 2):
+                mine, theirs = before[rank] & own[peer], before[peer] & own[rank]
+                if mine and theirs:
+                    first, second = min(mine), min(theirs)
+                    return (
+                        f"swapped tensors: rank {rank} sent `{first}` and then `{second}`,"
+                        f" rank {peer} `{second}` and then `{first}`"
+                    )
         if len({frozenset(names) for names in own.values()}) > 1 and len(self.seen) < 64:
             self.seen.append(own)
         return ""

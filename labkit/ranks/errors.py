@@ -9,6 +9,7 @@ import signal
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -59,10 +60,8 @@ class Outcome:
             error: The exception; it travels along where it can be pickled.
         """
         outcome = cls._described(rank, error)
-        try:
+        with suppress(Exception):
             outcome.exception = wire.dumps(error.with_traceback(None))
-        except Exception:
-            pass
         return outcome
 
     @classmethod
@@ -335,10 +334,8 @@ def explain(
             ended="died" if first.kind == "dead" else "raised",
         )
         if first.exception:
-            try:
+            with suppress(Exception):
                 error.__cause__ = wire.loads(first.exception)
-            except Exception:
-                pass
         return error
     if how == "stalled":
         head = f"stalled: the ranks have waited for each other for {patience:g} s (stall limit), {seconds:.1f} s in all"

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from labkit.ranks.environment import Started, complete
@@ -45,7 +46,7 @@ class Interpreters(Starter):
     def fileno(self) -> int:
         return self._rank_end
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Note which ranks have ended, without waiting."""
         for pid, process in list(self._running.items()):
             if (code := process.poll()) is not None:
@@ -79,10 +80,8 @@ class Interpreters(Starter):
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         for pid in pids:
             if pid in self._running:  # not reaped before now, so the number has not gone to another process
-                try:
+                with suppress(ProcessLookupError):
                     (os.killpg if group else os.kill)(pid, number)
-                except ProcessLookupError:
-                    pass
 
     def release(self) -> None:
         """End what is left; an `Interpreters` serves one group."""

@@ -152,9 +152,8 @@ class Ranks:
         return f"{ranks} · {self.backend} · {where} ({self.why})"
 
     def __repr__(self) -> str:
-        state = (
-            "closed" if self._closed else f"pids {', '.join(str(m.process.pid) for m in self._pool.members)}"
-        )
+        pids = ", ".join(str(m.process.pid) for m in self._pool.members)
+        state = "closed" if self._closed else f"pids {pids}"
         return f"<Ranks: {self.describe()}; {state}>"
 
     def __len__(self) -> int:

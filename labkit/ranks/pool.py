@@ -107,7 +107,7 @@ class Member:
         self.number, self.outcome, self.value = number, None, None
         self.snapshot = self.activity = None
 
-    def hear_calls(self) -> None:
+    def receive_answers(self) -> None:
         """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
         self.process.calls.flush()
         try:
@@ -120,7 +120,7 @@ class Member:
                 failed = isinstance(answer, Outcome)
                 self.outcome, self.value = (answer, None) if failed else (Outcome(self.rank, "ok"), answer)
 
-    def hear_control(self) -> None:
+    def receive_reports(self) -> None:
         """Read answers of the control thread; its end is the process' end, which the call socket reports."""
         try:
             for question, answer in self.process.control.poll():
@@ -201,7 +201,7 @@ class Pool:
         try:
             for member in self.members:
                 message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
-                message |= spawner.place(member.rank)
+                message |= spawner.rank_config(member.rank)
                 member.process.calls.post(wire.frame(message))
             answered = lambda: all(m.outcome for m in self.members)  # noqa: E731
             failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
@@ -285,14 +285,14 @@ class Pool:
         poller = select.poll()
         handlers: dict[int, Callable[[], Any]] = {}
         if (fd := self.spawner.fileno()) >= 0:
-            handlers[fd] = self.spawner.hear
+            handlers[fd] = self.spawner.receive
             poller.register(fd, select.POLLIN)
         for member in self.members:
             if not member.dead:
                 calls, control = member.process.calls, member.process.control
-                handlers[calls.fileno()] = member.hear_calls
+                handlers[calls.fileno()] = member.receive_answers
                 poller.register(calls, select.POLLIN | (select.POLLOUT if calls.wants_write else 0))
-                handlers[control.fileno()] = member.hear_control
+                handlers[control.fileno()] = member.receive_reports
                 poller.register(control, select.POLLIN)
             for printer in member.printers:
                 if printer.open:
@@ -305,7 +305,7 @@ class Pool:
         # the connection closes a moment before the zygote has reaped the process
         self.spawner.wait_ended([pid], 1.0)
         member.process.code, member.noted = self.spawner.ended.get(pid), True
-        if member.outcome is None:
+        if member.outcome is None or member.number == wire.STARTING:
             frames, how = crash_frames(member.process.last_words()), member.process.ending()
             member.outcome = Outcome(
                 member.rank, "dead", message=how, frames=frames, code=member.process.code

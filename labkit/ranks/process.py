@@ -93,7 +93,7 @@ class Starter:
         """Return the file to poll for news of ranks, -1 if there is none any more."""
         raise NotImplementedError
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Read the news of ranks, without waiting."""
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class Starter:
         """Send a signal to ranks or, with `group`, to their process groups."""
         raise NotImplementedError
 
-    def place(self, rank: int) -> dict[str, Any]:
+    def rank_config(self, rank: int) -> dict[str, Any]:
         """Return what a rank must be told beyond the pool's own settings: nothing, on one machine."""
         return {}
 
@@ -133,13 +133,13 @@ class Starter:
     def wait(self, done: Callable[[], bool], limit: float) -> bool:
         """Hear the news until `done()`; False if `limit` seconds have passed or the starter is gone."""
         deadline = now() + limit
-        self.hear()
+        self.receive()
         while not done():
             left = deadline - now()
             if left <= 0 or self.gone:
                 return False
             select.select([self], [], [], min(left, self.tick_s))
-            self.hear()
+            self.receive()
         return True
 
     def kill(self, processes: list[Process], limit: float = 10.0) -> None:

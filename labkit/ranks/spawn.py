@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from labkit import torch_compat
@@ -69,7 +70,7 @@ class Spawner(Starter):
         """Whether the zygote still runs."""
         return not self.gone and self.process.poll() is None
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Read what the zygote has said, without waiting. When it ends, so do its ranks, which report it themselves."""
         while self.fileno() >= 0 and select.select([self.sock], [], [], 0)[0]:
             message = self.sock.recv(1 << 16)
@@ -127,10 +128,8 @@ class Spawner(Starter):
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
         if pids and self.alive():
-            try:
+            with suppress(OSError):
                 self.sock.send(json.dumps({"signal": int(number), "pids": pids, "group": group}).encode())
-            except OSError:
-                pass
 
     def close(self) -> None:
         """End the zygote and every rank it forked."""

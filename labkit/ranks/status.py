@@ -75,19 +75,13 @@ class Status(Sequence[dict[str, Any]]):
 def status_of(ranks: Ranks, pool: Pool) -> Status:
     """Return the status of a group whose processes are in `pool`."""
     busy = ranks._busy.locked()
-    shared = {
-        "device": ranks.device,
-        "backend": ranks.backend,
-        "calls": ranks.calls,
-        "restarts": ranks.restarts,
-    }
     rows = [
         {
             "rank": member.rank,
             "pid": member.process.pid % LOCAL_PIDS,
             "state": _state(member, busy),
             "memory_mb": None if member.dead else own_memory(member.process.pid),
-            **shared,
+            **{name: getattr(ranks, name) for name in ("device", "backend", "calls", "restarts")},
         }
         for member in pool.members
     ]

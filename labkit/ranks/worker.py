@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -106,10 +107,8 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None 
 
 
 def _end_group() -> None:
-    try:
+    with suppress(OSError):
         os.write(_State.crash, f"{LOST}\n".encode())
-    except OSError:
-        pass
     os.killpg(0, signal.SIGKILL)  # this process and whatever it started
     os._exit(0)
 
@@ -122,10 +121,8 @@ def _leave(code: int) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError):
             stream.flush()
-        except (OSError, ValueError):
-            pass
     _libc.fflush(None)
 
 

@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import ItemsView
+from contextlib import suppress
 from typing import Any, ClassVar
 
 PR_SET_PDEATHSIG = 1
@@ -68,7 +69,7 @@ def preload(modules: list[str]) -> None:
             continue
 
 
-def noted(modules: list[str]) -> dict[str, Any]:
+def preload_noting(modules: list[str]) -> dict[str, Any]:
     """Import what ranks need.
 
     Returns:
@@ -87,7 +88,7 @@ class Zygote:
 
     Args:
         sock: The socket.
-        found: What `noted` has returned, for the other end.
+        found: What `preload_noting` has returned, for the other end.
     """
 
     def __init__(self, sock: socket.socket, found: dict[str, Any]):
@@ -112,10 +113,8 @@ class Zygote:
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if self.wake_read in ready:
-                try:
+                with suppress(BlockingIOError):
                     os.read(self.wake_read, 4096)
-                except BlockingIOError:
-                    pass
                 self.reap()
             if self.sock.fileno() in ready:
                 message, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 8)
@@ -138,10 +137,8 @@ class Zygote:
         try:
             (os.killpg if group else os.kill)(pid, number)
         except ProcessLookupError:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)  # not a group leader yet: it was forked this instant
-            except ProcessLookupError:
-                pass
 
     def fork(self, request: dict, fds: list[int]) -> None:
         """Fork a rank that takes over `fds`, and report its pid, or why it could not be forked."""
@@ -251,11 +248,9 @@ class Zygote:
 def children() -> set[int]:
     """Return the children of this process, including those that have ended and were not waited for."""
     me, found = os.getpid(), set()
-    try:
+    with suppress(FileNotFoundError):  # Linux can be built without it
         with open(f"/proc/self/task/{me}/children") as listed:
             return set(map(int, listed.read().split()))
-    except FileNotFoundError:  # Linux can be built without it
-        pass
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
@@ -274,7 +269,7 @@ def main() -> None:
     if parent:
         die_with_parent(parent, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Zygote(socket.socket(fileno=fd), noted(modules)).serve()
+    Zygote(socket.socket(fileno=fd), preload_noting(modules)).serve()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from labkit.lessons.guards import experiment as guards
 from labkit.ranks import spawn
 from labkit.ranks.nodes import launched
 from labkit.ranks.nodes.command import torchrun_line
-from labkit.ranks.nodes.launch import greet, greeted, interface, lively, new_token
+from labkit.ranks.nodes.launch import interface, keep_alive, new_token, receive_greeting, send_greeting
 
 HANG_S = 240  # a guard, not an expectation
 ENV = {
@@ -95,7 +95,7 @@ def test_a_stranger_is_not_greeted(said: bytes) -> None:
         ours, _ = server.accept()
         stranger.sendall(said)
         stranger.shutdown(socket.SHUT_WR)
-        assert greeted(ours, new_token()) is None
+        assert receive_greeting(ours, new_token()) is None
         ours.close()
 
 
@@ -108,9 +108,9 @@ def test_one_of_us_is_greeted_and_nothing_that_follows_is_read() -> None:
         socket.create_connection(server.getsockname()) as friend,
     ):
         ours, _ = server.accept()
-        greet(lively(friend), token, kind="agent", rank=3)
+        send_greeting(keep_alive(friend), token, kind="agent", rank=3)
         friend.sendall(b"next")
-        assert greeted(ours, token) == {"kind": "agent", "rank": 3}
+        assert receive_greeting(ours, token) == {"kind": "agent", "rank": 3}
         assert ours.recv(4) == b"next"
         ours.close()
 

@@ -61,9 +61,9 @@ class Agent:
                 f"cannot reach rank 0's process at {self.driver[0]}:{self.driver[1]}: {error}"
             ) from error
         sock.settimeout(None)
-        launching.lively(sock)
+        launching.keep_alive(sock)
         mine = sock.getsockname()[0]
-        launching.greet(
+        launching.send_greeting(
             sock, self.token, **about, interface=launching.interface(mine), seen=sock.getpeername()[0]
         )
         return sock
@@ -84,7 +84,7 @@ class Agent:
             while True:
                 poller.poll(500)
                 self._report_ends()
-                for kind, *rest in self._heard():
+                for kind, *rest in self._received():
                     if kind == "fork":
                         self._fork(*rest)
                     elif kind == "signal":
@@ -98,7 +98,7 @@ class Agent:
             self.starter.kill(list(self.ranks.values()))
             self.channel.close()
 
-    def _heard(self) -> list[Any]:
+    def _received(self) -> list[Any]:
         self.channel.flush()
         try:
             return self.channel.poll()
@@ -140,7 +140,7 @@ class Agent:
         return pipes
 
     def _report_ends(self) -> None:
-        self.starter.hear()
+        self.starter.receive()
         for pid in [pid for pid in self.ranks if pid in self.starter.ended]:
             far = self.ranks.pop(pid)
             self.channel.post(wire.frame(("ended", pid, self.starter.ended.pop(pid), far.last_words())))

@@ -42,11 +42,9 @@ def torchrun_line(
     if nodes > 1 and backend == "shm":
         backend = "gloo"  # shm is the memory of one machine
     takes = {option.name: option for option in about.options}
-    words = ["torchrun"]
+    words = ["torchrun", "--nproc-per-node", str(world_size // nodes)]
     if nodes > 1:
-        words += ["--nnodes", str(nodes)]
-    words += ["--nproc-per-node", str(world_size // nodes)]
-    if nodes > 1:
+        words[1:1] = ["--nnodes", str(nodes)]
         words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"HOST:{PORT}"]
     words += ["-m", "labkit", "run", about.name, "--backend", backend, "--device", device]
     for key, value in options.items():

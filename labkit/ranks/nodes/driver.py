@@ -86,9 +86,8 @@ class Nodes(Starter):
                 )
         torches = {agent.about["torch"] for agent in self.agents.values()} - {hardware.torch_version()}
         if torches:
-            why = (
-                f"nodes have different versions of torch: {hardware.torch_version()} and {', '.join(torches)}"
-            )
+            versions = f"{hardware.torch_version()} and {', '.join(torches)}"
+            why = f"nodes have different versions of torch: {versions}"
             self.close(1, why)
             raise RuntimeError(why)
 
@@ -96,13 +95,13 @@ class Nodes(Starter):
         if not select.select([self._server], [], [], min(wait, 0.5))[0]:
             return
         sock, _ = self._server.accept()
-        said = launching.greeted(sock, self._token)
+        said = launching.receive_greeting(sock, self._token)
         if said is None:
             sock.close()
         elif said["kind"] == "stream":
-            self._streams[said["ticket"], said["name"]] = launching.lively(sock)
+            self._streams[said["ticket"], said["name"]] = launching.keep_alive(sock)
         else:
-            agent = Agent(said, wire.Channel(launching.lively(sock)))
+            agent = Agent(said, wire.Channel(launching.keep_alive(sock)))
             self.agents[said["rank"]] = agent
             self._poll.register(agent.channel.fileno(), select.EPOLLIN)
             if said["node"] != self.launch.node:  # the interface that other machines come in by
@@ -159,7 +158,7 @@ class Nodes(Starter):
 
     # -- what a pool asks of a starter ---------------------------------------------------------------------
 
-    def place(self, rank: int) -> dict[str, Any]:
+    def rank_config(self, rank: int) -> dict[str, Any]:
         """Return what a rank must be told that differs between machines."""
         mine = {"local_rank": self.launch.local_rank, "local_world_size": self.launch.local_world_size}
         if rank == 0:
@@ -171,9 +170,9 @@ class Nodes(Starter):
     def fileno(self) -> int:
         return self._poll.fileno()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Read what the agents and this machine's zygote have said, without waiting."""
-        self.local.hear()
+        self.local.receive()
         if self.local.gone:
             raise StartError("the process that starts ranks on this machine has ended")
         for rank, agent in self.agents.items():
@@ -209,7 +208,7 @@ class Nodes(Starter):
         agent = self.agents[rank]
         self._ticket += 1
         ticket = self._ticket
-        self.hear()
+        self.receive()
         if not agent.gone:
             agent.channel.post(wire.frame(("fork", ticket)))
         names = ("calls", "control", "out", "err")
@@ -222,7 +221,7 @@ class Nodes(Starter):
             if now() > deadline:
                 raise StartError(f"{agent.name} took more than {FORK_S:.0f} s to start rank {rank}")
             self._accept(0.05)
-            self.hear()
+            self.receive()
         streams = {name: self._streams.pop((ticket, name)) for name in names}
         for name in ("out", "err"):
             streams[name].setblocking(False)

@@ -122,12 +122,12 @@ def new_token() -> str:
     return secrets.token_hex(16)
 
 
-def greet(sock: socket.socket, token: str, **about: Any) -> None:
+def send_greeting(sock: socket.socket, token: str, **about: Any) -> None:
     """Send who connects, in one line of JSON: nothing is unpickled before the token has been compared."""
     sock.sendall((json.dumps({"token": token, **about}) + "\n").encode())
 
 
-def greeted(sock: socket.socket, token: str) -> dict[str, Any] | None:
+def receive_greeting(sock: socket.socket, token: str) -> dict[str, Any] | None:
     """Receive the other side's greeting; None if its token is wrong or it sends nothing within 5 s."""
     sock.settimeout(5)
     line = b""
@@ -145,7 +145,7 @@ def greeted(sock: socket.socket, token: str) -> dict[str, Any] | None:
     return said if known else None
 
 
-def lively(sock: socket.socket) -> socket.socket:
+def keep_alive(sock: socket.socket) -> socket.socket:
     """Set a socket to send small messages at once, and to notice within about 15 s a machine that vanished."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
