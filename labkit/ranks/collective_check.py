@@ -90,7 +90,12 @@ class Signature:
         return Signature(**{**fields, "shapes": tuple(map(tuple, fields["shapes"]))})
 
     def collective(self, group: str, number: int) -> Collective:
-        """Return it as one of the last collectives of a rank, number `number` of `group`."""
+        """Return it as one of the last collectives of a rank, number `number` of `group`.
+
+        Args:
+            group: Name of the process group.
+            number: The collective's number in it.
+        """
         settings = [self.reduction] if self.reduction else []
         settings += [f"root {self.root}"] if self.root >= 0 else []
         op = f"{self.op}({', '.join(settings)})" if settings else self.op

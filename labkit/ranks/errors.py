@@ -150,7 +150,12 @@ def message_of(error: BaseException) -> str:
 
 
 def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outcome.describe) -> list[str]:
-    """Return what `describe` says of every rank, in one paragraph for ranks of which it says the same."""
+    """Return what `describe` says of every rank, in one paragraph for ranks of which it says the same.
+
+    Args:
+        outcomes: How each rank's part of the call ended.
+        describe: Gives the paragraph of an Outcome; called with it and with the ranks in words.
+    """
     alike: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         alike.setdefault(describe(outcome, "it"), []).append(outcome)

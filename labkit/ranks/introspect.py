@@ -241,7 +241,13 @@ def is_library(filename: str) -> bool:
 
 
 def place(filename: str, line: int, name: str) -> str:
-    """Return `In [5]:3 (name)`; code outside functions has no name."""
+    """Return `In [5]:3 (name)`; code outside functions has no name.
+
+    Args:
+        filename: The file of the code.
+        line: The line.
+        name: The function.
+    """
     return places.place(filename, line, "" if name in ("<module>", "<cell line: 1>") else name)
 
 

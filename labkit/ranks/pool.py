@@ -235,7 +235,12 @@ class Pool:
                 printer.finish()
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
-        """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time."""
+        """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.
+
+        Args:
+            question: 'where' or 'look'.
+            members: The ranks to ask; those that have ended are left out.
+        """
         name = "snapshot" if question == "where" else "activity"
         members = [m for m in members if not m.dead]
         for member in members:
@@ -250,7 +255,13 @@ class Pool:
     def pump(
         self, done: Callable[[], bool], limit: float | None, stop: Callable[[], bool] | None = None
     ) -> bool:
-        """Serve sockets, pipes and deaths until `done()` or `stop()`; False if `limit` seconds have passed first."""
+        """Serve sockets, pipes and deaths until `done()` or `stop()`; False if `limit` seconds have passed first.
+
+        Args:
+            done: Says whether to return.
+            limit: Seconds to serve at most; None for no limit.
+            stop: Says whether to return early.
+        """
         deadline = None if limit is None else now() + limit
         while not done():
             if stop is not None and stop():

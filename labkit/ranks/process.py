@@ -111,7 +111,13 @@ class Starter:
         raise NotImplementedError
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
-        """Send a signal to ranks or, with `group`, to their process groups."""
+        """Send a signal to ranks or, with `group`, to their process groups.
+
+        Args:
+            pids: The ranks.
+            number: The signal.
+            group: Whether what they have started gets it, too.
+        """
         raise NotImplementedError
 
     def rank_config(self, rank: int) -> dict[str, Any]:
@@ -127,11 +133,21 @@ class Starter:
         return pid in self.ended
 
     def wait_ended(self, pids: list[int], limit: float) -> bool:
-        """Wait until ranks have ended; False if that takes longer than `limit` seconds."""
+        """Wait until ranks have ended; False if that takes longer than `limit` seconds.
+
+        Args:
+            pids: The ranks.
+            limit: Seconds to wait.
+        """
         return self.wait(lambda: all(map(self.has_ended, pids)), limit)
 
     def wait(self, done: Callable[[], bool], limit: float) -> bool:
-        """Hear the news until `done()`; False if `limit` seconds have passed or the starter is gone."""
+        """Read the news of ranks until `done()`; False if `limit` seconds have passed or the starter is gone.
+
+        Args:
+            done: Says whether to return.
+            limit: Seconds to wait.
+        """
         deadline = now() + limit
         self.receive()
         while not done():

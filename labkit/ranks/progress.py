@@ -37,7 +37,12 @@ class Progress:
         self.states: list[tuple[int, str]] = []
 
     def show(self, members: Sequence[Member], seconds: float) -> None:
-        """Show what each rank is doing, `seconds` after the call began."""
+        """Show what each rank is doing, `seconds` after the call began.
+
+        Args:
+            members: The ranks of the call.
+            seconds: How long it has taken so far.
+        """
         if not self.wanted:
             return
         self.seconds, self.states = seconds, [(m.rank, m.state) for m in members]
@@ -49,7 +54,12 @@ class Progress:
         self.shown = True
 
     def end(self, how: str, seconds: float) -> None:
-        """Leave one line that says how the call ended after `seconds`, if anything was shown."""
+        """Leave one line that says how the call ended after `seconds`, if anything was shown.
+
+        Args:
+            how: 'done', 'failed', 'timeout', 'stalled' or 'interrupted'.
+            seconds: How long it took.
+        """
         if self.shown and _in_kernel():
             self.seconds, self.states = seconds, []
             self._display(how)

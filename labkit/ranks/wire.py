@@ -152,7 +152,12 @@ def _room(size: int) -> memoryview:
 
 
 def send(sock: socket.socket, message: Any) -> None:
-    """Send one message on a blocking socket."""
+    """Send one message on a blocking socket.
+
+    Args:
+        sock: The socket.
+        message: What can be pickled.
+    """
     for part in frame(message):
         sock.sendall(part)
 

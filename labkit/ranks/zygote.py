@@ -33,7 +33,12 @@ SWEEP_S = 0.5  # a process that a driver holds takes longer to end, and nobody w
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Ask Linux to send this process `sig` when its parent ends; ends now if it already has."""
+    """Ask Linux to send this process `sig` when its parent ends; ends now if it already has.
+
+    Args:
+        parent: The pid of the parent.
+        sig: The signal.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(1)

@@ -34,6 +34,7 @@ class Agent:
 
     @property
     def name(self) -> str:
+        """Its node and host, for errors."""
         return f"node {self.about['node']} ({self.about['host']})"
 
 

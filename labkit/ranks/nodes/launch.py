@@ -123,12 +123,23 @@ def new_token() -> str:
 
 
 def send_greeting(sock: socket.socket, token: str, **about: Any) -> None:
-    """Send who connects, in one line of JSON: nothing is unpickled before the token has been compared."""
+    """Send who connects, in one line of JSON: nothing is unpickled before the token has been compared.
+
+    Args:
+        sock: The connection.
+        token: The secret of this launch.
+        **about: What else to say.
+    """
     sock.sendall((json.dumps({"token": token, **about}) + "\n").encode())
 
 
 def receive_greeting(sock: socket.socket, token: str) -> dict[str, Any] | None:
-    """Receive the other side's greeting; None if its token is wrong or it sends nothing within 5 s."""
+    """Receive the other side's greeting; None if its token is wrong or it sends nothing within 5 s.
+
+    Args:
+        sock: The connection.
+        token: The secret of this launch.
+    """
     sock.settimeout(5)
     line = b""
     try:

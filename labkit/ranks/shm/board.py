@@ -88,9 +88,11 @@ class Peer:
 
     @classmethod
     def me(cls) -> Peer:
+        """Return this process."""
         return cls(os.getpid(), started(os.getpid()) or 0)
 
     def alive(self) -> bool:
+        """Whether the process still runs."""
         return started(self.pid) == self.start
 
 
@@ -258,7 +260,12 @@ class Board:
         )
 
     def fail(self, why: str, kind: type[ShmError] = PeerLeft) -> None:
-        """Tell the peers that this turn failed; those that wait for this rank, now or later, raise `kind`."""
+        """Tell the peers that this turn failed; those that wait for this rank, now or later, raise `kind`.
+
+        Args:
+            why: What they say.
+            kind: The exception that they raise.
+        """
         if not self.failed:
             self._leave(why, kind)
             self.words[self._mine[self.turn & 1]] = TAKEN_BACK
@@ -286,7 +293,12 @@ class Board:
         raise kind(why if kind is Mismatch else f"rank {rank} is gone from the group: {why}")
 
     def table(self, rank: int, parity: int) -> slice:
-        """Return the slice of `words` with a rank's counts of all_to_all: sent to each rank, then expected of each."""
+        """Return the slice of `words` with a rank's counts of all_to_all: sent to each rank, then expected of each.
+
+        Args:
+            rank: Whose table.
+            parity: Which of the two: 0 or 1.
+        """
         start = rank * WORDS + TABLES + parity * 2 * MAX_RANKS
         return slice(start, start + 2 * self.size)
 

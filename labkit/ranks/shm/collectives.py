@@ -36,12 +36,25 @@ def _putting(link: Link, tensor: Tensor) -> Callable[[int, int, int], None]:
 
 
 def barrier(link: Link, opts: Any) -> None:
-    """Return when every rank has called it."""
+    """Return when every rank has called it.
+
+    Args:
+        link: This rank's link into the group.
+        opts: c10d's options, of which the timeout is used.
+    """
     link.run(operations.pack("barrier"), 0, [(0, 0)], _nothing, _nothing, opts)
 
 
 def reduce(link: Link, tensor: Tensor, reduction: int, root: int | None, opts: Any) -> None:
-    """Reduce `tensor` in place: on the root, or on every rank if root is None (all_reduce)."""
+    """Reduce `tensor` in place: on the root, or on every rank if root is None (all_reduce).
+
+    Args:
+        link: This rank's link into the group.
+        tensor: A flat tensor, of one length and dtype on all ranks.
+        reduction: The index in `operations.REDUCTIONS`.
+        root: The rank that gets the result; None for all.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel = tensor.dtype, tensor.numel()
     into = reducer(reduction, dtype, link.size)
 
@@ -55,7 +68,15 @@ def reduce(link: Link, tensor: Tensor, reduction: int, root: int | None, opts: A
 
 
 def gather(link: Link, outputs: Sequence[Tensor] | None, tensor: Tensor, root: int | None, opts: Any) -> None:
-    """Copy every rank's `tensor` into the outputs of the root, or of every rank if root is None (all_gather)."""
+    """Copy every rank's `tensor` into the outputs of the root, or of every rank if root is None (all_gather).
+
+    Args:
+        link: This rank's link into the group.
+        outputs: A flat tensor for each rank, each like `tensor`; None or empty on ranks that get nothing.
+        tensor: A flat tensor, of one length and dtype on all ranks.
+        root: The rank that gets the tensors; None for all.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel = tensor.dtype, tensor.numel()
 
     def take(parity: int, low: int, high: int) -> None:
@@ -67,7 +88,14 @@ def gather(link: Link, outputs: Sequence[Tensor] | None, tensor: Tensor, root: i
 
 
 def broadcast(link: Link, tensor: Tensor, root: int, opts: Any) -> None:
-    """Copy the root's `tensor` into that of every other rank."""
+    """Copy the root's `tensor` into that of every other rank.
+
+    Args:
+        link: This rank's link into the group.
+        tensor: A flat tensor, of one length and dtype on all ranks.
+        root: The rank that sends.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel = tensor.dtype, tensor.numel()
 
     def take(parity: int, low: int, high: int) -> None:
@@ -79,7 +107,15 @@ def broadcast(link: Link, tensor: Tensor, root: int, opts: Any) -> None:
 
 
 def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reduction: int, opts: Any) -> None:
-    """Reduce the ranks' lists of `inputs` item by item; rank i gets item i as its output."""
+    """Reduce the ranks' lists of `inputs` item by item; rank i gets item i as its output.
+
+    Args:
+        link: This rank's link into the group.
+        output: A flat tensor.
+        inputs: A flat tensor for each rank, each like `output`.
+        reduction: The index in `operations.REDUCTIONS`.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel, n = output.dtype, output.numel(), link.size
     into = reducer(reduction, dtype, n)
 
@@ -97,7 +133,15 @@ def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reducti
 
 
 def scatter(link: Link, output: Tensor, inputs: Sequence[Tensor] | None, root: int, opts: Any) -> None:
-    """Copy `inputs[i]` of the root into the output of rank i; inputs of other ranks are None or empty."""
+    """Copy `inputs[i]` of the root into the output of rank i; inputs of other ranks are None or empty.
+
+    Args:
+        link: This rank's link into the group.
+        output: A flat tensor.
+        inputs: On the root, a flat tensor for each rank, each like `output`.
+        root: The rank that sends.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel, n = output.dtype, output.numel(), link.size
 
     def put(parity: int, low: int, high: int) -> None:
@@ -115,6 +159,13 @@ def all_to_all(
     link: Link, outputs: Sequence[Tensor], inputs: Sequence[Tensor], dtype: torch.dtype, opts: Any
 ) -> None:
     """Send `inputs[i]` to rank i and receive `outputs[i]` from it; lengths may differ between pairs.
+
+    Args:
+        link: This rank's link into the group.
+        outputs: A flat tensor from each rank.
+        inputs: A flat tensor for each rank.
+        dtype: The dtype of all of them.
+        opts: c10d's options, of which the timeout is used.
 
     Raises:
         Mismatch: On every rank, if a rank sends another number of elements than its peer expects.

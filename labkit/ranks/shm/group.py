@@ -302,6 +302,7 @@ class ShmProcessGroup(dist.ProcessGroup):
         return self._link.board.where()
 
     def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long a collective waits for its peers."""
         self._timeout, self._link.board.timeout = timeout, timeout.total_seconds()
 
     def abort(self) -> None:
@@ -309,6 +310,7 @@ class ShmProcessGroup(dist.ProcessGroup):
         self._link.board.fail(f"rank {self._link.rank} aborted it")
 
     def shutdown(self) -> None:
+        """Leave the group and let its memory go."""
         self._link.close()
         self._gloo = self._store = None
 

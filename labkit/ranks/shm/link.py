@@ -62,13 +62,27 @@ class Link:
         self._plans: dict[Any, Plan | None] = {}
 
     def room(self, dtype: torch.dtype, blocks: int = 1) -> int:
-        """Return how many elements of `dtype` fit into a block of a slot that is cut into `blocks`."""
+        """Return how many elements of `dtype` fit into a block of a slot that is cut into `blocks`.
+
+        Args:
+            dtype: The dtype.
+            blocks: Number of blocks.
+        """
         return self.layout.slot_bytes // blocks // 64 * 64 // dtype.itemsize
 
     def view(
         self, parity: int, rank: int, dtype: torch.dtype, shape: Any, block: int = 0, blocks: int = 1
     ) -> Tensor:
-        """Return the front of a rank's slot, or of a block of it, as a tensor of `shape` (a size or torch.Size)."""
+        """Return the front of a rank's slot, or of a block of it, as a tensor of `shape` (a size or torch.Size).
+
+        Args:
+            parity: Which of the two slots: 0 or 1.
+            rank: Whose slot.
+            dtype: The dtype of the tensor.
+            shape: Number of elements, or a torch.Size.
+            block: Which block of the slot.
+            blocks: Number of blocks that the slot is cut into.
+        """
         key = (parity, rank, dtype, shape, block, blocks)
         found = self._views.get(key)
         if found is None:
@@ -83,7 +97,13 @@ class Link:
         return found
 
     def pieces(self, numel: int, dtype: torch.dtype, blocks: int = 1) -> list[Piece]:
-        """Return the pieces (from, to) in which `numel` elements go through; an empty tensor is one empty piece."""
+        """Return the pieces (from, to) in which `numel` elements go through; an empty tensor is one empty piece.
+
+        Args:
+            numel: Number of elements.
+            dtype: Their dtype.
+            blocks: Number of blocks that a slot is cut into.
+        """
         room = self.room(dtype, blocks)
         if numel <= room:
             return [(0, numel)]
@@ -127,6 +147,11 @@ class Link:
     def all_reduce(self, tensor: Tensor, reduction: int, opts: Any) -> bool:
         """Reduce a contiguous tensor in place, if it fits into one piece. It is `run` written out, to be fast.
 
+        Args:
+            tensor: A contiguous CPU tensor.
+            reduction: The index in `operations.REDUCTIONS`.
+            opts: c10d's options, of which the timeout is used.
+
         Returns:
             Whether it was reduced; False if it takes more than one piece.
         """
@@ -166,7 +191,13 @@ class Link:
             raise ShmError(f"this group ended earlier and cannot be used again: {self.board.failed}")
 
     def give_up(self, call: int, numel: int, error: BaseException) -> None:
-        """Tell the peers that this rank's call failed, and why."""
+        """Tell the peers that this rank's call failed, and why.
+
+        Args:
+            call: The packed call.
+            numel: Its number of elements.
+            error: What was raised in it.
+        """
         if isinstance(error, Mismatch):
             self.board.fail(str(error), Mismatch)
         else:

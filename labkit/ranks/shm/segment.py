@@ -34,9 +34,11 @@ class Layout:
 
     @property
     def total(self) -> int:
+        """Size of the segment, in bytes."""
         return self.size * (PAGE + 2 * self.slot_bytes)
 
     def slot(self, rank: int, parity: int) -> int:
+        """Return the offset of one of a rank's two slots, 0 or 1, in bytes."""
         return self.size * PAGE + (2 * rank + parity) * self.slot_bytes
 
 
@@ -50,10 +52,12 @@ class Ticket:
     token: str  # names this very group: a store may outlive several groups of one name
 
     def dumps(self) -> str:
+        """Return it as text."""
         return json.dumps(vars(self))
 
     @classmethod
     def loads(cls, text: str | bytes) -> Ticket:
+        """Return the ticket that `dumps` has written."""
         return cls(**json.loads(text))
 
 
@@ -139,6 +143,10 @@ def _open(layout: Layout) -> tuple[int, str, bool]:
 
 def attach(ticket: Ticket, layout: Layout) -> mmap.mmap:
     """Map the segment that rank 0 made.
+
+    Args:
+        ticket: What rank 0 has sent.
+        layout: The layout of the segment.
 
     Raises:
         ShmError: If it is on another machine, or cannot be opened.
