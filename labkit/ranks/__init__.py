@@ -1,4 +1,4 @@
-"""Starting, feeding, watching and ending ranks from a notebook kernel."""
+"""Rank processes that a notebook kernel starts, gives calls to, watches and ends."""
 
 from __future__ import annotations
 

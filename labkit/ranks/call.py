@@ -1,47 +1,57 @@
-"""One call: send it to ranks, watch it, and say how it ended on each."""
+"""One call on ranks: send it, watch it until it ends or stalls, and collect what each rank answered.
+
+The stall limit tells ranks that wait for each other for ever from ranks that compile or compute for long.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.ranks import cells, stall, wire
+from labkit.ranks import cells, wire
 from labkit.ranks.errors import Outcome, RankError, paragraphs
-from labkit.ranks.live import Live
-from labkit.ranks.member import Member
-from labkit.ranks.pool import Pool
+from labkit.ranks.pool import Member, Pool
+from labkit.ranks.progress import Progress
 from labkit.report import PerRank
 
 GRACE_S = 0.5  # after the first failure, how long the other ranks have to report their own
+QUIET_S = 2.0  # no rank is asked anything in a call shorter than this
+EVERY_S = 1.0
 
 
+@dataclass
 class Call:
-    """A request on its way to `members` of a pool. It may take `limit` seconds and stall for `patience`.
+    """One call on some ranks of a pool.
 
-    After the first failure the other ranks have `grace` seconds to end by themselves.
+    Attributes:
+        pool: The processes.
+        members: The ranks that take part.
+        number: The call's number, which their answers repeat.
+        limit: Seconds that it may take; None for no limit.
+        patience: Seconds that it may stall; None for no limit.
+        progress: Shows how a long call stands.
+        grace: Seconds that the other ranks have to end by themselves after the first failure.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        members: Sequence[Member],
-        number: int,
-        limit: float | None,
-        patience: float | None,
-        live: Live,
-        grace: float = GRACE_S,
-    ):
-        self.pool, self.members, self.number = pool, members, number
-        self.limit, self.patience, self.live, self.grace = limit, patience, live, grace
-        self.began = time.perf_counter()
+    pool: Pool
+    members: Sequence[Member]
+    number: int
+    limit: float | None
+    patience: float | None
+    progress: Progress
+    grace: float = GRACE_S
+    began: float = field(default_factory=time.perf_counter)
 
     @property
     def seconds(self) -> float:
+        """Seconds since the call began."""
         return time.perf_counter() - self.began
 
     def send(self, request: tuple[Any, ...]) -> None:
-        """Queue the request, with the sources of cells that a rank does not know yet."""
+        """Queue a request, such as `("cell", source, ...)`, with the sources of cells that a rank does not know yet."""
         sources = cells.known_sources()
         framed: dict[frozenset[str], list[Any]] = {}  # ranks that know the same cells share one buffer
         for member in self.members:
@@ -56,25 +66,55 @@ class Call:
             member.process.calls.post(framed[fresh])
 
     def watch(self) -> str:
-        """Wait for the end: 'done', 'failed', 'timeout' or 'stalled'."""
+        """Wait until the call is 'done', has 'failed', or ran into its limits: 'timeout' or 'stalled'.
+
+        It has stalled when, for `patience` seconds, every rank that has not finished stood in the same collective or
+        store wait.
+        """
         done = lambda: all(m.outcome for m in self.members)  # noqa: E731
-        bad = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in self.members)  # noqa: E731
         how = "interrupted"
         try:
-            how = stall.watch(self.pool, self.members, self.limit, self.patience, done, bad, self.live)
+            how = self._watch(done)
             if how == "failed":
                 self.pool.pump(done, self.grace)
             return how
         finally:
-            self.live.end(how, self.seconds)
+            self.progress.end(how, self.seconds)
+
+    def _watch(self, done: Callable[[], bool]) -> str:
+        failed = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in self.members)  # noqa: E731
+        limit = math.inf if self.limit is None else self.limit
+        patience = math.inf if self.patience is None else self.patience
+        looks = self.progress.wanted or self.patience is not None
+        look = min(QUIET_S, patience / 4) if looks else math.inf
+        seen, since = None, 0.0
+        while True:
+            until = min(limit, look)
+            if self.pool.pump(done, None if until == math.inf else until - self.seconds, stop=failed):
+                return "failed" if failed() else "done"
+            if (asked := self.seconds) >= limit:
+                return "timeout"
+            if asked < look:
+                continue
+            look = asked + min(EVERY_S, patience / 4)
+            unfinished = [m for m in self.members if not m.outcome]
+            self.pool.ask("look", unfinished)
+            self.progress.show(self.members, asked)
+            activities = [m.activity for m in unfinished]
+            if any(m.outcome for m in unfinished) or not all(a and a.waits for a in activities):
+                seen = None
+            elif activities != seen:
+                seen, since = activities, asked
+            elif asked - since >= patience:
+                return "stalled"
 
     def outcomes(self, how: str) -> list[Outcome]:
-        """How every rank's part ended or stands, once `watch` has said `how` the call ended."""
+        """Return how every rank's part ended or stands, once `watch` has said `how` the call ended."""
         self.pool.ask("where", [m for m in self.members if how != "failed" or not m.outcome])
         return [m.ended() for m in self.members]
 
     def interrupt(self) -> list[str]:
-        """Raise KeyboardInterrupt on the ranks that have not finished; a paragraph on where each of them stood."""
+        """Raise KeyboardInterrupt on the ranks that have not finished; returns paragraphs on where they stood."""
         stuck = [m for m in self.members if not m.outcome]
         self.pool.ask("where", stuck)
         self.pool.interrupt(stuck)
@@ -82,7 +122,11 @@ class Call:
         return paragraphs([m.unfinished() for m in stuck])
 
     def values(self) -> PerRank:
-        """The values that came back. Raises RankError when one of them cannot be had in the kernel."""
+        """Return the values that came back.
+
+        Raises:
+            RankError: If a value does not unpickle in the kernel.
+        """
         outcomes, values = [], {}
         for member in self.members:
             if member.value is not None:

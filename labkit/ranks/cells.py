@@ -1,57 +1,62 @@
-"""Notebook cells on the ranks: their sources travel along, and `%%ranks` bodies run in a namespace that persists."""
+"""Notebook cells on the ranks: their sources travel with calls; `%%ranks` bodies run in a namespace that persists."""
 
 from __future__ import annotations
 
 import ast
 import linecache
-import re
 import sys
 from typing import Any
 
 from labkit import places
-from labkit.ranks import home
+from labkit.ranks import transfer
 
-CELLS = (
-    "__ranks__"  # the module that %%ranks cells run in, apart from what functions of the kernel bring along
-)
-namespace: dict[str, Any] = vars(home.found(CELLS))
+# the module that %%ranks cells run in, apart from what functions of the kernel bring along
+CELLS = "__ranks__"
+namespace: dict[str, Any] = vars(transfer.create_module(CELLS))
 
 
 def known_sources() -> dict[str, tuple[str, str]]:
-    """In the kernel: {file name that a cell was compiled under: (label such as 'In [5]', source text)}.
+    """Return the sources of the kernel's cells.
 
-    Outside IPython there are no cells, and the result is empty.
+    Returns:
+        By the file name that a cell was compiled under: its label, such as 'In [5]', and its text. Empty outside
+        IPython.
     """
-    shell = _shell()
-    if shell is None:
-        return {}
     found = {}
     for filename, entry in list(linecache.cache.items()):
-        if (
-            len(entry) == 4 and entry[1] is None
-        ):  # IPython's entries have no mtime, so that they are never dropped
-            named = shell.compile.format_code_name(filename)
-            if named:
-                label = re.sub(r"\[", " [", named[1], count=1)
-                found[filename] = (label, "".join(entry[2]))
-                places.register(filename, label)  # for what the kernel itself has to say, as about a crash
+        # IPython's entries have no mtime, so that they are never dropped
+        if len(entry) == 4 and entry[1] is None and (label := label_of(filename)):
+            found[filename] = (label, "".join(entry[2]))
+            places.register(filename, label)  # for what the kernel itself has to say, as about a crash
     return found
 
 
-def _shell() -> Any:
+def shell() -> Any:
+    """Return the IPython shell of this process, None outside IPython."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None
 
 
+def label_of(filename: str) -> str:
+    """Return the label, such as 'In [5]', of the cell that was compiled under a file name; '' if it is no cell's."""
+    ipython = shell()
+    named = ipython.compile.format_code_name(filename) if ipython else None
+    return named[1].replace("[", " [", 1) if named else ""
+
+
 def learn(sources: dict[str, tuple[str, str]]) -> None:
-    """In a rank: put cell sources where tracebacks, inspect and Dynamo's break reports look for them."""
+    """Put cell sources where tracebacks, inspect and Dynamo's break reports look for them; called in a rank.
+
+    Args:
+        sources: What `known_sources` has returned in the kernel.
+    """
     for filename, (label, text) in sources.items():
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         places.register(filename, label)
 
 
 class Shown:
-    """A value that could not travel, as its text."""
+    """The text, and the HTML if any, of a value that could not travel."""
 
     def __init__(self, text: str, html: str | None = None):
         self.text, self.html = text, html
@@ -64,9 +69,15 @@ class Shown:
 
 
 def run(source: str, filename: str, first_line: int) -> Any:
-    """In a rank: run a `%%ranks` body and return the value of its last expression (None for a statement).
+    """Run a `%%ranks` body in a rank.
 
-    A trailing semicolon hides the value, as in any cell.
+    Args:
+        source: The body.
+        filename: The name of the cell.
+        first_line: The line of the cell in which the body begins.
+
+    Returns:
+        The value of its last expression; None for a statement, or after a semicolon, as in any cell.
     """
     learn({filename: (filename, "\n" * (first_line - 1) + source)})
     tree = ast.parse("\n" * (first_line - 1) + source, filename)
@@ -95,12 +106,16 @@ def _travelling(value: Any) -> Any:
 
 
 def push(values: dict[str, Any]) -> None:
-    """In a rank: define names in the `%%ranks` namespace."""
+    """Define names in the `%%ranks` namespace; called in a rank."""
     namespace.update(values)
 
 
 def pull(name: str) -> Any:
-    """In a rank: the value of a name in the `%%ranks` namespace. Raises NameError when it is not defined."""
+    """Return the value of a name in the `%%ranks` namespace; called in a rank.
+
+    Raises:
+        NameError: If it is not defined.
+    """
     if name not in namespace:
         raise NameError(f"name {name!r} is not defined in the %%ranks namespace")
     return namespace[name]

@@ -1,4 +1,4 @@
-"""The environment of the ranks: what they are told, and which variables matter before a rank has begun."""
+"""The environment variables of ranks, and which of them are read before a rank has begun."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LABKIT = str(Path(__file__).resolve().parents[2])
 
 
 def merged(*parts: Mapping[str, str | None]) -> dict[str, str]:
-    """One environment out of several mappings, the last one first; None: not set.
+    """Merge mappings into one environment. Later ones win; None as a value means not set.
 
     >>> merged({"A": "1", "B": "2"}, {"A": None})
     {'B': '2'}
@@ -27,10 +27,16 @@ def merged(*parts: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def check(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
-    """Return `env` as a dict.
+    """Check the variables that a caller has given for ranks.
+
+    Args:
+        env: The variables; None as a value means not set.
+
+    Returns:
+        The variables as a dict.
 
     Raises:
-        ValueError: for what is no mapping of names to text or None, with the name.
+        ValueError: If it is no mapping of names to text or None, with the name.
 
     >>> check({"TORCH_LOGS": "dynamo", "OLD": None})
     {'TORCH_LOGS': 'dynamo', 'OLD': None}
@@ -51,7 +57,7 @@ def check(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
 
 
 def complete(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment with what every rank needs in it; labkit may be on `sys.path` only, as in a first cell."""
+    """Return an environment with what every rank needs; labkit may be on `sys.path` only, as in a first cell."""
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)
     return {
         "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads at import, and a fork loses them
@@ -63,7 +69,13 @@ def complete(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Started:
-    """What a process was started with: `environ`, and what its imports `read` of it and `made` themselves."""
+    """The environment that a process was started in.
+
+    Attributes:
+        environ: The environment.
+        read: The variables that its imports have looked up.
+        made: The variables that its imports have set.
+    """
 
     def __init__(self, environ: Mapping[str, str]):
         self.environ = dict(environ)
@@ -71,7 +83,7 @@ class Started:
         self.made: dict[str, str] = {}
 
     def late(self, environ: Mapping[str, str]) -> list[str]:
-        """The variables that would have been read otherwise, had the process been started in `environ`.
+        """Return the variables that are too late to change: it has read them, and `environ` has other values for them.
 
         >>> started = Started({"A": "1", "OMP_NUM_THREADS": "1"})
         >>> started.read = frozenset({"TORCH_LOGS"})
@@ -85,5 +97,5 @@ class Started:
         return value == self.environ.get(name) or (value is not None and value == self.made.get(name))
 
     def overlay(self, environ: Mapping[str, str]) -> dict[str, str | None]:
-        """What a fork of the process has to set, or with None to unset, in order to be in `environ`."""
+        """Return what a fork of the process has to set, or with None to unset, in order to run in `environ`."""
         return {**dict.fromkeys(self.environ.keys() - environ.keys()), **environ}

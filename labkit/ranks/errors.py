@@ -1,60 +1,105 @@
-"""One error for a failed call: the culprit rank and its own source lines first, then where every other rank stood."""
+"""The error of a failed call: the culprit rank and its source lines first, then where every other rank stood."""
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 import signal
 import textwrap
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from labkit.ranks.standing import HIDDEN, SHOWN, Collective, is_library, place
+from labkit.ranks import wire
+from labkit.ranks.introspect import HIDDEN, SHOWN, Collective, is_library, place
 
 MEMBERS = 8  # exceptions of a group that are shown
 PERIOD = 12  # lines that a recursion goes round in
 
 # what a rank reports when a peer left a collective: a consequence, not the cause
-_PEER_GONE = (
-    "closed by peer",
-    "Connection reset",
-    "Broken pipe",
-    "Connection closed",
-    "connection reset",
-    "is gone",
-)
+_PEER_GONE = ("closed by peer", "connection reset", "broken pipe", "connection closed", "is gone")
 
 
 @dataclass
 class Outcome:
-    """How one rank's part of a call ended: 'ok', 'error', 'unpicklable', 'dead' or 'unfinished'."""
+    """How one rank's part of a call ended.
+
+    Attributes:
+        rank: The rank.
+        kind: 'ok', 'error', 'unpicklable' (its result cannot travel), 'dead' or 'unfinished'.
+        type: The type of its exception.
+        message: The exception's text with its notes, or what else is known of the end.
+        frames: Its stack, outermost frame first: (place, source line, whether it is library code).
+        code: The exit code of its process, negative for a signal.
+        exception: The pickled exception, if it could travel.
+        waits: The collective or store wait that it stands in, or ''.
+        collectives: Its last collectives; None if it said nothing about them.
+        members: The exceptions of an exception group.
+    """
 
     rank: int
     kind: str
     type: str = ""
     message: str = ""
     frames: list[tuple[str, str, bool]] = field(default_factory=list)
-    text: str = ""
     code: int | None = None
     exception: bytes | None = None
     waits: str = ""
     collectives: list[Collective] | None = None
-    members: list[Outcome] = field(default_factory=list)  # of an exception group
+    members: list[Outcome] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rank: int, error: BaseException) -> Outcome:
+        """Describe an exception of the reader's code as plain data, whatever it is like.
+
+        Args:
+            rank: The rank that raised it.
+            error: The exception; it travels along where it can be pickled.
+        """
+        outcome = cls._described(rank, error)
+        with suppress(Exception):
+            outcome.exception = wire.dumps(error.with_traceback(None))
+        return outcome
+
+    @classmethod
+    def _described(cls, rank: int, error: BaseException) -> Outcome:
+        trace = traceback.TracebackException.from_exception(error, compact=True)
+        frames = [
+            (place(f.filename, f.lineno or 0, f.name), (f.line or "").strip(), is_library(f.filename))
+            for f in trace.stack
+            if f.filename not in HIDDEN and not f.filename.startswith("<frozen")
+        ]
+        text = message_of(error)
+        if isinstance(error, SyntaxError):
+            text = "".join(trace.format_exception_only()).strip()
+        notes = getattr(error, "__notes__", ())
+        said = [text, *(n for n in notes if isinstance(n, str))] if isinstance(notes, list) else [text]
+        group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        return cls(
+            rank,
+            "error",
+            type(error).__name__,
+            "\n".join(said).strip(),
+            frames,
+            members=[cls._described(rank, member) for member in group],
+        )
 
     @property
     def order(self) -> int:
-        """The cause comes first: a dead process, then an error of its own, then what follows from a peer's end."""
+        """Its place in the error: a dead process, then an error of its own, then what follows from a peer's end."""
         if self.kind == "dead":
             return 0
         if self.kind in ("error", "unpicklable"):
             if self.type == "KeyboardInterrupt":
                 return 4
-            return 3 if any(words in self.message for words in _PEER_GONE) else 1
+            return 3 if any(words in self.message.lower() for words in _PEER_GONE) else 1
         return 4 if self.kind == "unfinished" else 5
 
     def describe(self, who: str = "") -> str:
-        """A paragraph about this rank, or about `who` where several say the same, source lines included."""
+        """Return a paragraph about this rank, or about `who` if several ended alike, with source lines."""
         who = who or f"rank {self.rank}"
         if self.kind == "ok":
             return f"{who} finished its part."
@@ -81,7 +126,7 @@ class Outcome:
         return "\n".join(lines)
 
     def describe_collectives(self, who: str = "") -> str:
-        """The last collectives of this rank (or of `who`), a line each; '' when it said nothing about them."""
+        """Return the last collectives of this rank (or of `who`), a line each; '' if it said nothing about them."""
         who = who or f"rank {self.rank}"
         if self.collectives is None:
             return ""
@@ -92,8 +137,25 @@ class Outcome:
         return "\n".join([f"last collectives of {who}:", *lines])
 
 
+def message_of(error: BaseException) -> str:
+    """Return the text of an exception, or why it has none.
+
+    >>> message_of(KeyError("lost"))
+    "'lost'"
+    """
+    try:
+        return str(error)
+    except Exception as inner:
+        return f"(no text: its __str__ raised {type(inner).__name__})"
+
+
 def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outcome.describe) -> list[str]:
-    """What `describe` says of every rank, those of which it says the same in one paragraph."""
+    """Return what `describe` says of every rank, in one paragraph for ranks of which it says the same.
+
+    Args:
+        outcomes: How each rank's part of the call ended.
+        describe: Gives the paragraph of an Outcome; called with it and with the ranks in words.
+    """
     alike: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         alike.setdefault(describe(outcome, "it"), []).append(outcome)
@@ -101,7 +163,7 @@ def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outco
 
 
 def name_all(ranks: Sequence[int]) -> str:
-    """Ranks that have one thing in common, the first one first.
+    """Name ranks in words, the first one first.
 
     >>> name_all([0, 1, 2, 4, 6, 7])
     'rank 0 (and ranks 1, 2, 4, 6 and 7)'
@@ -125,7 +187,7 @@ def name_all(ranks: Sequence[int]) -> str:
 
 
 def how_it_ended(code: int | None) -> str:
-    """A process' end in words: 'killed by SIGKILL', 'exit code 3'.
+    """Describe the end of a process by its exit code, negative for a signal: 'exit code 3'.
 
     >>> how_it_ended(-9)
     'killed by SIGKILL (out of memory is one cause)'
@@ -139,7 +201,7 @@ def how_it_ended(code: int | None) -> str:
 
 
 def crash_frames(text: str) -> list[tuple[str, str, bool]]:
-    """The main thread's stack, outermost first, out of what faulthandler wrote as the process died.
+    """Return the main thread's stack, outermost frame first, from what faulthandler wrote as the process died.
 
     The process had one thread when its main thread began, so that is the last one listed.
     """
@@ -154,7 +216,7 @@ def crash_frames(text: str) -> list[tuple[str, str, bool]]:
 
 
 def stack(frames: list[tuple[str, str, bool]]) -> str:
-    """Source lines, the reader's own in full, runs of library code as their innermost call."""
+    """Return the lines of a stack, the reader's own in full, runs of library code as their innermost call."""
     lines, hidden = [], 0
     width = max((len(where) for where, _, library in frames if not library), default=0)
     for i, (where, line, library) in enumerate(frames):
@@ -169,7 +231,7 @@ def stack(frames: list[tuple[str, str, bool]]) -> str:
 
 
 def fold(lines: Sequence[str]) -> list[str]:
-    """The lines, with what a recursion repeats said once.
+    """Return the lines, with what a recursion repeats only once.
 
     >>> fold(["    a", "    b", "    a", "    b", "    a", "    b", "    c"])
     ['    a', '    b', '    ... the same 2 lines 2 times more', '    c']
@@ -210,7 +272,6 @@ class RankError(RuntimeError):
             longer than the stall limit), 'timed out', 'not returned' (a result could not travel to the kernel) or
             'not started' (the ranks did not come up).
         outcomes: every rank's `Outcome`, the cause first.
-        rank: the culprit.
         difference: the first collective in which the ranks differ, such as 'at collective 3: rank 0 all_reduce,
             rank 1 never called it'; '' where none is known.
         __cause__: the culprit's own exception, where it could travel.
@@ -235,11 +296,12 @@ class RankError(RuntimeError):
 
     @property
     def rank(self) -> int:
+        """The culprit."""
         return self.outcomes[0].rank
 
     @property
     def hung(self) -> bool:
-        """Whether a limit of time ended the call."""
+        """Whether a time limit ended the call."""
         return self.ended in ("stalled", "timed out")
 
     def _render_traceback_(self) -> list[str]:
@@ -247,15 +309,115 @@ class RankError(RuntimeError):
         return str(self).splitlines()
 
 
-def from_report(rank: int, report: dict[str, Any]) -> Outcome:
-    """The Outcome of a rank that raised, from what the rank sent."""
-    return Outcome(
-        rank,
-        "error",
-        report["type"],
-        "\n".join([report["message"], *report["notes"]]).strip(),
-        report["frames"],
-        report["text"],
-        exception=report.get("exception"),
-        members=[from_report(rank, member) for member in report["members"]],
-    )
+def explain(
+    how: str,
+    outcomes: Sequence[Outcome],
+    seconds: float,
+    limit: float | None,
+    patience: float | None,
+    after: str,
+) -> RankError:
+    """Make the error of a call that did not end well.
+
+    Args:
+        how: 'failed', 'timeout' or 'stalled'.
+        outcomes: How each rank's part of the call ended.
+        seconds: How long the call took.
+        limit: Its timeout, in seconds.
+        patience: Its stall limit, in seconds.
+        after: What became of the ranks, the last paragraph.
+
+    Returns:
+        The error; its `__cause__` is the exception of the rank that failed first, where that could travel.
+    """
+    if how == "failed":
+        first = min(outcomes, key=lambda o: (o.order, o.rank))
+        error = RankError(
+            f"rank {first.rank} failed after {seconds:.2f} s",
+            outcomes,
+            after,
+            ended="died" if first.kind == "dead" else "raised",
+        )
+        if first.exception:
+            with suppress(Exception):
+                error.__cause__ = wire.loads(first.exception)
+        return error
+    if how == "stalled":
+        head = f"stalled: the ranks have waited for each other for {patience:g} s (stall limit), {seconds:.1f} s in all"
+        return waiting(head, "stalled", outcomes, after)
+    return waiting(f"no end within {limit:g} s (timeout)", "timed out", outcomes, after)
+
+
+def waiting(head: str, ended: Ending, outcomes: Sequence[Outcome], after: str = "") -> RankError:
+    """Make the error of a call that a time limit ended, with the first difference between the ranks' collectives.
+
+    Args:
+        head: The headline.
+        ended: 'stalled' adds each rank's last collectives; or 'timed out'.
+        outcomes: Where each rank stood.
+        after: The last paragraph.
+    """
+    found = differences(outcomes)
+    facts = ["\n".join(map(str, found))]
+    facts += paragraphs(outcomes, Outcome.describe_collectives) if ended == "stalled" else []
+    first = next((one.in_words() for one in found if not one.only_lines), "")
+    return RankError(head, outcomes, "\n".join(filter(None, [*facts, after])), ended=ended, difference=first)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A collective in which ranks differ.
+
+    Attributes:
+        number: Its number in the group.
+        group: Name of the process group.
+        calls: What each rank called; None for a rank that never called it.
+        only_lines: Whether they differ only in the line that calls it.
+    """
+
+    number: int
+    group: str
+    calls: dict[int, Collective | None]
+    only_lines: bool = False
+
+    def said(self) -> dict[int, str]:
+        """Return in words what each rank called."""
+        return {rank: c.describe() if c else "never called it" for rank, c in self.calls.items()}
+
+    def in_words(self) -> str:
+        """Return one line: 'at collective 3: rank 0 all_reduce, rank 1 never called it'."""
+        said = ", ".join(f"rank {rank} {what}" for rank, what in self.said().items())
+        return f"at collective {self.number}{self._of}: {said}"
+
+    @property
+    def _of(self) -> str:
+        return "" if self.group == "0" else f" of group {self.group}"
+
+    def __str__(self) -> str:
+        width = max(len(str(rank)) for rank in self.calls)
+        head = "Called from different lines since" if self.only_lines else "First difference, at"
+        lines = (f"    rank {rank:<{width}}  {what}" for rank, what in self.said().items())
+        return "\n".join([f"{head} collective {self.number}{self._of}:", *lines])
+
+
+def differences(outcomes: Sequence[Outcome]) -> list[Difference]:
+    """Return the first collective in which ranks differ, then the first that they call from different lines, if any."""
+    recorded = [o for o in outcomes if o.collectives is not None]
+    if len(recorded) < 2:
+        return []
+    shared = {o.rank: [c for c in o.collectives or () if not c.between_two] for o in recorded}
+    calls = {rank: {(c.group, c.number): c for c in found} for rank, found in shared.items()}
+    groups = {c.group: None for found in shared.values() for c in found}
+    lines: list[Difference] = []
+    for group in groups:
+        inside = {rank for rank, known in calls.items() if any(g == group for g, _ in known)}
+        ranks = sorted(calls if group == "0" else inside)  # every rank is in the first group
+        numbers = [[n for g, n in calls[rank] if g == group] for rank in ranks]
+        oldest = max((min(ns) for ns in numbers if ns), default=0)  # older ones have left some rank's record
+        for number in range(oldest, max(itertools.chain(*numbers), default=-1) + 1):
+            here = {rank: calls[rank].get((group, number)) for rank in ranks}
+            if len({c and c.signature for c in here.values()}) > 1:
+                return [Difference(number, group, here), *lines]
+            if not lines and len({c and c.place for c in here.values()}) > 1:
+                lines = [Difference(number, group, here, only_lines=True)]
+    return lines

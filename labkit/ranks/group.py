@@ -1,4 +1,4 @@
-"""`Ranks`: live rank processes that a notebook kernel starts, feeds, watches and ends."""
+"""`Ranks`: rank processes that a notebook kernel starts, gives calls to, watches and ends."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 from labkit import hardware
 from labkit.ranks import cells, environment
 from labkit.ranks.call import GRACE_S, Call
-from labkit.ranks.carry import checkable, no_interrupt, packed, positive
-from labkit.ranks.live import Live
-from labkit.ranks.member import Member
+from labkit.ranks.errors import explain
+from labkit.ranks.nodes.command import torchrun_line
 from labkit.ranks.nodes.driver import Nodes
-from labkit.ranks.nodes.written import line
-from labkit.ranks.pool import Pool
+from labkit.ranks.pool import Member, Pool, make_starter, start_method, why_slow
 from labkit.ranks.process import StartError
-from labkit.ranks.stall import explain
-from labkit.ranks.starting import how_to_start, starter, why_slow
+from labkit.ranks.progress import Progress
+from labkit.ranks.signals import no_interrupt
 from labkit.ranks.status import Status, status_of
+from labkit.ranks.transfer import pack_call
 from labkit.report import PerRank, run_label
+from labkit.torch_compat import check_version
 
 HOOKS = ("labkit.graphs:install",)  # run in every rank as it starts
 AGAIN_S = 0.5  # a second press of stop within this time means the same call
@@ -32,27 +32,48 @@ AGAIN_S = 0.5  # a second press of stop within this time means the same call
 _current: weakref.ref[Ranks] | None = None
 
 
+def _positive(name: str, value: Any, none: bool = False) -> float | None:
+    if value is None and none:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        raise ValueError(f"{name} must be a number above 0{' or None' if none else ''}, got {value!r}")
+    return value
+
+
 class Ranks:
-    """Start `world_size` ranks in one process group, ready for functions and `%%ranks` cells.
+    """Rank processes in one process group, started here, which run functions and `%%ranks` cells.
 
-    device: 'auto', 'cpu' (the ranks see no GPU) or 'cuda'; backend: 'auto', 'nccl', 'gloo', 'shm' (a fast link between
-    CPU ranks of one machine) or 'fake' (each rank runs alone, collectives do nothing: real host time, wrong numbers).
-    timeout: seconds a call may take unless it says otherwise; None waits for ever.
-    stall: seconds that every unfinished rank may stand in the same collective or store wait before the call ends
-    with each rank's last collectives and their first difference; None: no such limit. Compiling and computing
-    do not count, however long they take.
-    collective_timeout: seconds a collective waits for its peers before it raises; NCCL's ends its process instead.
-    check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes, reduction,
-    root, source lines), so that ranks that diverge raise instead of computing something wrong; gloo and shm.
-    threads: intra-op threads a rank. port: of the rendezvous store, 0 for any free one.
-    env: variables for the ranks, on top of what os.environ has now (None: not set). For one that torch reads as it is
-    imported, such as TORCH_LOGS, torch is imported once more, which takes seconds; the next ranks with it are fast.
-    start: 'zygote' forks every rank from one process that has imported torch, 'fresh' starts an interpreter for each
-    (the only way outside Linux); 'auto' takes the first where it can; `nodes.Nodes` is for ranks that torchrun placed.
-    live: show how a call of more than 2 s stands, below its cell.
+    Prints what was chosen and why, in one line.
 
-    Prints what was chosen and why, in one line; `quiet=True` does not. Raises ValueError, before any process is
-    started, for a request that this machine cannot carry, and RankError when a rank fails to start.
+    Args:
+        world_size: Number of ranks.
+        device: 'auto', 'cpu' (the ranks see no GPU) or 'cuda'.
+        backend: 'auto', 'nccl', 'gloo', 'shm' (shared memory, for CPU ranks of one machine) or 'fake' (each rank runs
+            alone and collectives do nothing: real host time, wrong numbers).
+        timeout: Seconds that a call may take unless it says otherwise; None for no limit.
+        stall: Seconds that every unfinished rank may stand in the same collective or store wait before the call ends
+            with each rank's last collectives and their first difference; None for no limit. Compiling and computing
+            do not count, however long they take.
+        collective_timeout: Seconds that a collective waits for its peers before it raises. NCCL ends its process
+            instead.
+        check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes,
+            reduction, root, source lines), so that ranks that diverge raise instead of computing something wrong. It
+            works on gloo and shm.
+        threads: Intra-op threads of each rank.
+        port: The port of the rendezvous store; 0 for any free one.
+        env: Environment variables of the ranks, on top of `os.environ`; None as a value means not set. For a variable
+            that torch reads as it is imported, such as TORCH_LOGS, torch is imported once more, which takes seconds;
+            the next ranks with the same variables start fast.
+        start: 'zygote' forks every rank from one process that has imported torch. 'fresh' starts an interpreter for
+            each rank, the only way outside Linux. 'auto' forks where it can. `nodes.Nodes` starts the ranks that
+            torchrun has placed.
+        live: Whether a call of more than 2 s shows below its cell how each rank stands.
+        quiet: Whether to print nothing at the start.
+
+    Raises:
+        ValueError: Before any process is started, for a request that this machine cannot carry.
+        RankError: If a rank fails to start.
+        StartError: If the processes cannot be started.
 
     >>> import labkit
     >>> with labkit.Ranks(2, device="cpu", quiet=True) as ranks:
@@ -78,8 +99,6 @@ class Ranks:
         quiet: bool = False,
     ):
         global _current
-        from labkit.torch_compat import check_version
-
         nodes = start if isinstance(start, Nodes) else None
         if nodes is not None and world_size != nodes.launch.world_size:
             raise ValueError(
@@ -90,12 +109,15 @@ class Ranks:
         self.env = environment.check(env)
         if hardware.VISIBLE in self.env:
             raise ValueError(f"set {hardware.VISIBLE} in os.environ, not in env: device and backend go by it")
-        start = "torchrun" if isinstance(start, Nodes) else how_to_start(start)
-        positive("timeout", timeout, none=True)
-        positive("stall", stall, none=True)
-        positive("collective_timeout", collective_timeout)
-        positive("threads", threads)
-        checkable(check, choice.backend)
+        start = "torchrun" if isinstance(start, Nodes) else start_method(start)
+        _positive("timeout", timeout, none=True)
+        _positive("stall", stall, none=True)
+        _positive("collective_timeout", collective_timeout)
+        _positive("threads", threads)
+        if check not in (None, "collectives"):
+            raise ValueError(f"check must be None or 'collectives', got {check!r}")
+        if check and choice.backend not in ("gloo", "shm"):
+            raise ValueError(f"check='collectives' works on gloo and shm, and this is {choice.backend}")
         self.world_size, self.device = world_size, choice.device
         self.backend, self.why = choice.backend, choice.why
         gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
@@ -106,7 +128,7 @@ class Ranks:
         self.timeout, self.collective_timeout = timeout, collective_timeout
         self.threads, self.port = threads, port
         self.stall, self.check, self.start = stall, check, start
-        self._live = Live(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
+        self._progress = Progress(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         # none on the CPU, where compiling would use one; torchrun's ranks have theirs; a rank's successor has the same
         self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else {} if nodes else hardware.visible()
         self._environ = dict(os.environ)
@@ -124,15 +146,14 @@ class Ranks:
                 print(why)
 
     def describe(self) -> str:
-        """One line: how many ranks, on what, and why that was chosen."""
+        """Return one line: how many ranks, on what, and why that was chosen."""
         where = {"cpu": "cpu"}.get(self.device, ", ".join(sorted(set(hardware.gpus()))))
         ranks = f"{self.world_size} rank{'s' * (self.world_size != 1)}"
         return f"{ranks} · {self.backend} · {where} ({self.why})"
 
     def __repr__(self) -> str:
-        state = (
-            "closed" if self._closed else f"pids {', '.join(str(m.process.pid) for m in self._pool.members)}"
-        )
+        pids = ", ".join(str(m.process.pid) for m in self._pool.members)
+        state = "closed" if self._closed else f"pids {pids}"
         return f"<Ranks: {self.describe()}; {state}>"
 
     def __len__(self) -> int:
@@ -157,19 +178,31 @@ class Ranks:
         grace: float = GRACE_S,
         **kwargs: Any,
     ) -> PerRank:
-        """Call `fn(*args, **kwargs)` on every rank (or on those in `ranks`) and return the values by rank.
+        """Call `fn(*args, **kwargs)` on the ranks and return the values by rank.
 
-        The function and its arguments travel by value; what it prints appears here, labelled, as it is printed.
-        `grace` (seconds): after the first failure, how long the other ranks have to end by themselves.
-        Raises RankError when a rank raises, dies, does not finish within `timeout` seconds, or when all stall: the
-        culprit and its source lines come first, then where every other rank stood, and the ranks are new afterwards.
-        Raises ValueError for something that cannot travel, before any rank hears of the call.
+        The function and its arguments travel by value. What it prints appears here, labelled, as it is printed. After
+        a failure all ranks are replaced by new processes.
+
+        Args:
+            fn: The function.
+            *args: Its positional arguments.
+            timeout: Seconds that the call may take; None for no limit; by default that of the ranks.
+            stall: Seconds that the call may stall; None for no limit; by default that of the ranks.
+            ranks: The rank or ranks that run it; None for all.
+            grace: Seconds that the other ranks have to end by themselves after the first failure.
+            **kwargs: Its keyword arguments.
+
+        Raises:
+            RankError: If a rank raises or dies, if the call runs into a limit, or if a value cannot travel back. The
+                culprit and its source lines come first, then where every other rank stood.
+            ValueError: If the function or an argument cannot travel; no rank has heard of the call then.
+            RuntimeError: If the ranks are closed, or busy with another call.
 
         >>> with Ranks(2, device="cpu", quiet=True) as ranks:
         ...     ranks.run(lambda x: x * 2, 21, ranks=[1])
         PerRank(rank 1: 42)
         """
-        return self._call(("call", *packed(fn, args, kwargs)), timeout, ranks, stall, grace)
+        return self._call(("call", *pack_call(fn, args, kwargs)), timeout, ranks, stall, grace)
 
     def run_cell(
         self,
@@ -180,7 +213,22 @@ class Ranks:
         ranks: int | Iterable[int] | None = None,
         stall: float | None | str = "default",
     ) -> PerRank:
-        """Run source text in the namespace that `%%ranks` cells share; the value of its last expression, by rank."""
+        """Run source text in the namespace that `%%ranks` cells share.
+
+        Args:
+            source: The text.
+            filename: The name under which tracebacks show it.
+            first_line: The number of its first line there.
+            timeout: As for `run`.
+            ranks: As for `run`.
+            stall: As for `run`.
+
+        Returns:
+            The value of its last expression, by rank.
+
+        Raises:
+            RankError: As for `run`.
+        """
         return self._call(("cell", source, filename, first_line), timeout, ranks, stall)
 
     def push(self, **values: Any) -> None:
@@ -188,13 +236,18 @@ class Ranks:
         self.run(cells.push, values)
 
     def pull(self, name: str) -> PerRank:
-        """Fetch a name from the `%%ranks` namespace of every rank; RankError when a rank has no such name."""
+        """Fetch the value of a name in the `%%ranks` namespace of every rank.
+
+        Raises:
+            RankError: If a rank has no such name, or its value cannot travel.
+        """
         return self.run(cells.pull, name)
 
     def status(self) -> Status:
-        """Each rank's pid, state, memory, device and backend, with the calls and restarts of the group so far.
+        """Return each rank's pid, state, memory, device and backend, and the calls and restarts of the group so far.
 
-        A sequence of dicts, one a rank, that shows itself as a table; `.frame()` is a DataFrame.
+        Returns:
+            A sequence of dicts, one for each rank, that shows itself as a table; `.frame()` is a DataFrame.
 
         >>> with Ranks(2, device="cpu", quiet=True) as ranks:
         ...     ranks.status()[1]["state"]
@@ -209,17 +262,25 @@ class Ranks:
         return status_of(self, self._pool)
 
     def command(self, experiment: Any, nodes: int = 1, save: str | None = None, **options: Any) -> str:
-        """The torchrun line that does what `experiment.run(self, **options)` does here, on `nodes` machines.
+        """Return the torchrun command that does on several machines what `experiment.run(self, **options)` does here.
 
-        `experiment` is a module of labkit.experiments; `save`: the folder for its report. It is to be started on every
-        machine (docs/clusters.md). Raises ValueError for an option that the command line does not have.
+        It has to be started on every machine (docs/clusters.md).
+
+        Args:
+            experiment: The module of an experiment.
+            nodes: Number of machines.
+            save: The folder for its report; None to print it only.
+            **options: The options of the experiment.
+
+        Raises:
+            ValueError: For an option that the command line does not have.
 
         >>> from labkit.lessons.cliff import experiment as cliff
         >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         ...     print(ranks.command(cliff, blocks=4, save="runs"))
         torchrun --nproc-per-node 2 -m labkit run cliff --backend gloo --device cpu --blocks 4 --save runs
         """
-        return line(experiment, self.world_size, nodes, self.backend, self.device, save, options)
+        return torchrun_line(experiment, self.world_size, nodes, self.backend, self.device, save, options)
 
     def restart(self) -> None:
         """Replace every rank by a new process."""
@@ -227,7 +288,7 @@ class Ranks:
             self._replace()
 
     def close(self) -> None:
-        """End the ranks, in a call of another thread too, which raises then. Calling it again does nothing."""
+        """End the ranks; calling it again does nothing. A call that another thread is in raises RuntimeError then."""
         self._closed = True
         if self._busy.acquire(blocking=False):
             try:
@@ -240,7 +301,7 @@ class Ranks:
     # -- starting and ending -------------------------------------------------------------------------------
 
     def _start(self) -> Pool:
-        start, env = starter(self._nodes or self.start, self._environ, {**self._sees, **self.env})
+        start, env = make_starter(self._nodes or self.start, self._environ, {**self._sees, **self.env})
         config = {
             "backend": self.backend,
             "device": self.device,
@@ -263,7 +324,7 @@ class Ranks:
         return time.perf_counter() - started
 
     def _start_again(self) -> str:
-        """Replace every rank after a failure, and say so; the failure itself is to be told in any case."""
+        """Replace every rank after a failure, and say so; does not raise, since the failure itself is to be raised."""
         if self._closed:
             self._pool.close()
             return "The ranks are closed."
@@ -294,9 +355,9 @@ class Ranks:
         stall: float | None | str = "default",
         grace: float = GRACE_S,
     ) -> PerRank:
-        positive("grace", grace)
-        limit = self.timeout if timeout == "default" else positive("timeout", timeout, none=True)
-        patience = self.stall if stall == "default" else positive("stall", stall, none=True)
+        _positive("grace", grace)
+        limit = self.timeout if timeout == "default" else _positive("timeout", timeout, none=True)
+        patience = self.stall if stall == "default" else _positive("stall", stall, none=True)
         members = self._chosen(ranks)
         with self._exclusive():
             self._pool.serve(0)  # print what arrived, notice who died
@@ -307,7 +368,7 @@ class Ranks:
                 members = self._chosen(ranks)
             self.calls += 1
             self._number += 1
-            call = Call(self._pool, members, self._number, limit, patience, self._live, grace)
+            call = Call(self._pool, members, self._number, limit, patience, self._progress, grace)
             try:
                 call.send(request)
                 how = call.watch()
@@ -347,6 +408,6 @@ class Ranks:
 
 
 def current() -> Ranks | None:
-    """The ranks that were started last and are still up, if any."""
+    """Return the ranks that were started last and are still up, if any."""
     ranks = _current() if _current is not None else None
     return None if ranks is None or ranks._closed else ranks

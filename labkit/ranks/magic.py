@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from labkit.ranks import group, spawn
+from labkit.ranks import cells, group, spawn
 from labkit.report import PerRank
 
 _USAGE = (
@@ -20,14 +20,14 @@ LIMITS = ("timeout", "stall")
 
 
 def load(shell: Any) -> None:
-    """Add `%%ranks` and start the zygote in the background, so that the first ranks need no import."""
+    """Add `%%ranks` to an IPython shell, and start the zygote in the background, so that the first ranks start fast."""
     shell.register_magic_function(ranks_cell, "cell", "ranks")
     if sys.platform == "linux":
         spawn.shared()
 
 
 def unload(shell: Any) -> None:
-    """Remove `%%ranks` and end the current ranks."""
+    """Remove `%%ranks` from an IPython shell, and end the current ranks."""
     shell.magics_manager.magics["cell"].pop("ranks", None)
     ranks = group.current()
     if ranks is not None:
@@ -35,9 +35,20 @@ def unload(shell: Any) -> None:
 
 
 def ranks_cell(line: str, cell: str) -> PerRank | None:
-    """Run the cell's body on every rank, in names that persist there; show the last expression side by side.
+    """Run the cell's body on every rank, in a namespace that persists there.
 
-    Uses the ranks started last (`labkit.Ranks(...)`), or starts two. Raises ValueError for options it does not know.
+    It runs on the ranks that were started last (`labkit.Ranks(...)`), or starts two.
+
+    Args:
+        line: The options.
+        cell: The body.
+
+    Returns:
+        The value of the last expression, by rank; None if every rank has None.
+
+    Raises:
+        ValueError: For an unknown option.
+        RankError: As `Ranks.run`.
     """
     chosen, limits = parse(line)
     ranks = group.current() or _start_default()
@@ -47,7 +58,13 @@ def ranks_cell(line: str, cell: str) -> PerRank | None:
 
 
 def parse(line: str) -> tuple[list[int] | None, dict[str, float]]:
-    """The options of a `%%ranks` line: which ranks (None for all), and the limits that it sets, in seconds.
+    """Parse the options of a `%%ranks` line.
+
+    Returns:
+        The ranks, None for all, and the limits that it sets, in seconds.
+
+    Raises:
+        ValueError: For an unknown option.
 
     >>> parse("1 --timeout 5")
     ([1], {'timeout': 5.0})
@@ -79,14 +96,10 @@ def _start_default() -> group.Ranks:
 
 def _place() -> tuple[str, int]:
     """The name and first line of the body, so that places read `In [5]:3` as the reader counts lines."""
-    from IPython import get_ipython
-
-    shell = get_ipython()
     frame: FrameType | None = sys._getframe()
-    while shell is not None and frame is not None:
+    while frame is not None:
         # asked of the running code: since IPython 9 the shell's own count is the next cell's while this one runs
-        named = shell.compile.format_code_name(frame.f_code.co_filename)
-        if named:
-            return named[1].replace("[", " [", 1), 2  # line 1 is the %%ranks line itself
+        if label := cells.label_of(frame.f_code.co_filename):
+            return label, 2  # line 1 is the %%ranks line itself
         frame = frame.f_back
     return "cell", 1

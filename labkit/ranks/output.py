@@ -1,4 +1,4 @@
-"""What ranks print, as it comes: labelled by rank, whole lines, on the running cell's own streams."""
+"""The output of ranks: printed as it comes, in whole lines, labelled by rank, on the streams of the running cell."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ READ = 1 << 16
 
 
 class Printer:
-    """One stream of one rank: reads the pipe, cuts it into lines, prints each behind `[rank N] `.
+    """Prints one stream of one rank line by line, each after `[rank N] `.
 
-    A carriage return starts the line again (progress bars); bytes that are not UTF-8 appear as U+FFFD.
+    A carriage return starts the line again (progress bars). Bytes that are not UTF-8 appear as U+FFFD.
+
+    Args:
+        fd: The pipe to read.
+        rank: The rank.
+        error: Whether it is printed to stderr.
     """
 
     def __init__(self, fd: int, rank: int, error: bool):
@@ -25,20 +30,19 @@ class Printer:
         self._over = False  # the last thing printed ended in \r, so the next piece overwrites it
         self.open = True
 
-    def drain(self, limit: int = 64) -> bool:
-        """Print what has arrived (at most `limit` reads); say whether more may be waiting."""
-        for _ in range(limit):
+    def drain(self) -> None:
+        """Print what has arrived, at most 4 MiB of it at a time."""
+        for _ in range(64):
             try:
                 data = os.read(self.fd, READ)
             except BlockingIOError:
-                return False
+                return
             except OSError:
                 data = b""
             if not data:
                 self.open = False
-                return False
+                return
             self._feed(self._decoder.decode(data))
-        return True
 
     def _feed(self, text: str) -> None:
         *whole, self._rest = (self._rest + text.replace("\r\n", "\n")).split("\n")
@@ -58,7 +62,7 @@ class Printer:
         return self.label + line.rsplit("\r", 1)[-1]
 
     def finish(self) -> None:
-        """Print what is left of an unfinished line, a character cut in half as U+FFFD."""
+        """Print what is left of an unfinished line; half a character appears as U+FFFD."""
         self._feed(self._decoder.decode(b"", final=True))
         if self._rest:
             self._stream().write(self.label + self._rest + "\n")
@@ -70,7 +74,7 @@ class Printer:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Without what C++ and Dynamo write to stderr: for what makes them complain, or abort, on purpose."""
+    """Drop in a block what this process writes to stderr, C++ and Dynamo included: for failures made on purpose."""
     kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:

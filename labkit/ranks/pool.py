@@ -1,4 +1,4 @@
-"""The processes of one group of ranks, and the one loop that serves them: answers, output and deaths together."""
+"""The processes of one group of ranks: how they are started, what is known of each, and the loop that serves them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,177 @@ import math
 import os
 import select
 import signal
+import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from labkit.ranks import wire
+from labkit.ranks import fresh, spawn, wire
+from labkit.ranks.environment import complete, merged
 from labkit.ranks.errors import Outcome, RankError, crash_frames
-from labkit.ranks.fresh import Interpreters
-from labkit.ranks.member import Member
+from labkit.ranks.introspect import Activity, Snapshot
 from labkit.ranks.nodes.driver import Nodes
-from labkit.ranks.process import Process, now
-from labkit.ranks.spawn import Spawner
-
-Starter = Spawner | Interpreters | Nodes
+from labkit.ranks.output import Printer
+from labkit.ranks.process import Process, Starter, now
+from labkit.ranks.wire import Packed
 
 START_LIMIT_S = 60.0
+STOPPED = "stopped by a signal; SIGCONT lets it go on"
+
+
+def start_method(start: str) -> str:
+    """Return how ranks are started here: 'zygote' or 'fresh'.
+
+    Args:
+        start: 'zygote', 'fresh', or 'auto' for the first that works here.
+
+    Raises:
+        ValueError: If this system does not have that way.
+
+    >>> start_method("fresh")
+    'fresh'
+    """
+    if sys.platform == "win32":
+        raise ValueError("Ranks needs Linux or macOS: on Windows, work in WSL2, which is Linux")
+    if start not in ("auto", "zygote", "fresh"):
+        raise ValueError(f"start must be 'auto', 'zygote' or 'fresh', got {start!r}")
+    if start == "zygote" and sys.platform != "linux":
+        raise ValueError(f"start='zygote' needs Linux (WSL2 included), and this is {sys.platform}")
+    return ("zygote" if sys.platform == "linux" else "fresh") if start == "auto" else start
+
+
+def make_starter(
+    how: str | Nodes, environ: Mapping[str, str], env: Mapping[str, str | None]
+) -> tuple[Starter, dict[str, str | None]]:
+    """Make what starts ranks.
+
+    Args:
+        how: 'zygote', 'fresh', or the machines that torchrun has gathered.
+        environ: The environment of the ranks.
+        env: Variables on top of it; None means not set.
+
+    Returns:
+        The starter, and the variables that each rank has to set or, where None, to unset.
+    """
+    if isinstance(how, Nodes):
+        return how, dict(env)  # each machine has its own environment
+    wanted = complete(merged(environ, env))
+    local = spawn.shared(wanted) if how == "zygote" else fresh.Interpreters(wanted)
+    return local, local.started.overlay(wanted)
+
+
+def why_slow(how: str) -> str:
+    """Say why starting ranks takes seconds here, '' if it does not."""
+    if how != "fresh":
+        return ""
+    linux = sys.platform == "linux"
+    reason = "start='fresh'" if linux else f"forking prepared ranks needs Linux, this is {sys.platform}"
+    return f"{reason}: {fresh.WHY}"
+
+
+class Member:
+    """One rank of a pool as the kernel sees it.
+
+    Attributes:
+        rank: Its number.
+        process: Its process.
+        dead: Whether its process has ended.
+        noted: Whether it is known how the process ended.
+        number: The number of its current or last call.
+        outcome: How that call ended on this rank; None while it runs.
+        value: What it returned.
+        snapshot: Its last answer to "where": its stack and collectives.
+        activity: Its last answer to "look": what it is doing.
+        sent: The cells whose sources it knows.
+        printers: Print its output.
+    """
+
+    def __init__(self, rank: int, process: Process):
+        self.rank, self.process = rank, process
+        self.dead = self.noted = False
+        self.number = wire.STARTING
+        self.outcome: Outcome | None = None
+        self.value: Packed | None = None
+        self.snapshot: Snapshot | None = None
+        self.activity: Activity | None = None
+        self.sent: set[str] = set()
+        self.printers = [Printer(process.out, rank, error=False), Printer(process.err, rank, error=True)]
+
+    def begin(self, number: int) -> None:
+        """Forget the last call: `number` is about to be sent."""
+        self.number, self.outcome, self.value = number, None, None
+        self.snapshot = self.activity = None
+
+    def receive_answers(self) -> None:
+        """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
+        self.process.calls.flush()
+        try:
+            messages = self.process.calls.poll()
+        except EOFError:
+            self.dead = True
+            return
+        for number, answer in messages:
+            if number == self.number:
+                failed = isinstance(answer, Outcome)
+                self.outcome, self.value = (answer, None) if failed else (Outcome(self.rank, "ok"), answer)
+
+    def receive_reports(self) -> None:
+        """Read answers of the control thread; its end is the process' end, which the call socket reports."""
+        try:
+            for question, answer in self.process.control.poll():
+                if question == "look":
+                    self.activity = answer
+                else:
+                    self.snapshot = answer
+        except EOFError:
+            self.dead = True
+
+    def unfinished(self) -> Outcome:
+        """Return how the call stands on this rank, which has not ended it."""
+        if self.snapshot is None:
+            return Outcome(self.rank, "unfinished", message=STOPPED if self.process.stopped else "")
+        silent = "in a built-in function called directly"
+        return Outcome(
+            self.rank,
+            "unfinished",
+            message=silent,
+            frames=self.snapshot.frames,
+            waits=self.snapshot.waits,
+        )
+
+    @property
+    def state(self) -> str:
+        """What the rank is doing, as far as it last said."""
+        if self.dead:
+            return f"gone: {self.process.ending()}"
+        if self.process.stopped:
+            return STOPPED
+        if self.number == wire.STARTING:
+            return "idle"
+        if self.outcome is not None:
+            return "finished"
+        return self.activity.describe() if self.activity else "busy outside Python"
+
+    def ended(self) -> Outcome:
+        """Return how the call ended or stands, with what the rank has said about its collectives."""
+        outcome = self.outcome or self.unfinished()
+        if self.snapshot is not None:
+            outcome.collectives = self.snapshot.collectives
+        return outcome
 
 
 class Pool:
-    """Live ranks of one process group. Everything waits in the calling thread, so an interrupt works.
+    """The ranks of one process group. Everything waits in the calling thread, so that an interrupt works.
 
-    `starter` starts and ends the processes. `config` is what every rank is told as it starts; rank and port are
-    added. Raises RankError when a rank fails to start, ValueError when the port cannot be used.
+    Args:
+        world_size: Number of ranks.
+        config: What every rank is told as it starts; its rank and the port are added.
+        port: The port of the rendezvous store, 0 for any free one.
+        starter: Starts and ends the processes.
+
+    Raises:
+        RankError: If a rank fails to start.
+        ValueError: If the port cannot be used.
     """
 
     def __init__(self, world_size: int, config: dict[str, Any], port: int, starter: Starter):
@@ -52,15 +201,14 @@ class Pool:
         try:
             for member in self.members:
                 message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
-                message |= spawner.place(member.rank)
+                message |= spawner.rank_config(member.rank)
                 member.process.calls.post(wire.frame(message))
-            failed = lambda: any(m.outcome for m in self.members)  # noqa: E731
-            self.pump(lambda: all(m.up for m in self.members), START_LIMIT_S, stop=failed)
-            if not all(m.up for m in self.members):
-                self.ask("where", [m for m in self.members if not m.up and not m.outcome])
-                outcomes = [
-                    m.outcome or (Outcome(m.rank, "ok") if m.up else m.unfinished()) for m in self.members
-                ]
+            answered = lambda: all(m.outcome for m in self.members)  # noqa: E731
+            failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
+            self.pump(answered, START_LIMIT_S, stop=failed)
+            if failed() or not answered():
+                self.ask("where", [m for m in self.members if not m.outcome])
+                outcomes = [m.ended() for m in self.members]
                 raise RankError("the ranks could not be started", outcomes, ended="not started")
         except BaseException:
             self.close()
@@ -76,19 +224,24 @@ class Pool:
             self.end()
 
     def kill(self) -> None:
-        """Kill every rank, from any thread; whoever serves the pool hears of it."""
+        """Kill every rank; any thread may call it, and the one that serves the pool notices."""
         self.spawner.signal([m.process.pid for m in self.members], signal.SIGKILL, group=True)
 
     def finish_output(self) -> None:
-        """Print what the ranks have written, also what does not end in a newline."""
+        """Print what the ranks have written, incomplete lines included."""
         self.serve(0)
         for member in self.members:
             for printer in member.printers:
                 printer.finish()
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
-        """Ask ranks a question, 'where' or 'look'; `member.standing` or `.glance` has what each answered in time."""
-        name = "standing" if question == "where" else "glance"
+        """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.
+
+        Args:
+            question: 'where' or 'look'.
+            members: The ranks to ask; those that have ended are left out.
+        """
+        name = "snapshot" if question == "where" else "activity"
         members = [m for m in members if not m.dead]
         for member in members:
             setattr(member, name, None)
@@ -102,7 +255,13 @@ class Pool:
     def pump(
         self, done: Callable[[], bool], limit: float | None, stop: Callable[[], bool] | None = None
     ) -> bool:
-        """Serve sockets, pipes and deaths until `done()` or `stop()`; False when `limit` seconds passed first."""
+        """Serve sockets, pipes and deaths until `done()` or `stop()`; False if `limit` seconds have passed first.
+
+        Args:
+            done: Says whether to return.
+            limit: Seconds to serve at most; None for no limit.
+            stop: Says whether to return early.
+        """
         deadline = None if limit is None else now() + limit
         while not done():
             if stop is not None and stop():
@@ -114,7 +273,7 @@ class Pool:
         return True
 
     def serve(self, wait: float | None) -> None:
-        """One round: wait at most `wait` seconds for something to happen and handle it."""
+        """Wait at most `wait` seconds (None: without limit) for something to happen, and handle it."""
         kinds = (
             self.spawner.fileno(),
             *(
@@ -133,18 +292,18 @@ class Pool:
                 self._note_death(member)
 
     def _watched(self) -> tuple[select.poll, dict[int, Callable[[], Any]]]:
-        """Everything that something may happen on, and what to do then."""
+        """Return a poller of everything that something may happen on, and what to do then."""
         poller = select.poll()
         handlers: dict[int, Callable[[], Any]] = {}
         if (fd := self.spawner.fileno()) >= 0:
-            handlers[fd] = self.spawner.hear
+            handlers[fd] = self.spawner.receive
             poller.register(fd, select.POLLIN)
         for member in self.members:
             if not member.dead:
                 calls, control = member.process.calls, member.process.control
-                handlers[calls.fileno()] = member.hear_calls
+                handlers[calls.fileno()] = member.receive_answers
                 poller.register(calls, select.POLLIN | (select.POLLOUT if calls.wants_write else 0))
-                handlers[control.fileno()] = member.hear_control
+                handlers[control.fileno()] = member.receive_reports
                 poller.register(control, select.POLLIN)
             for printer in member.printers:
                 if printer.open:
@@ -157,7 +316,7 @@ class Pool:
         # the connection closes a moment before the zygote has reaped the process
         self.spawner.wait_ended([pid], 1.0)
         member.process.code, member.noted = self.spawner.ended.get(pid), True
-        if member.outcome is None:
+        if member.outcome is None or member.number == wire.STARTING:
             frames, how = crash_frames(member.process.last_words()), member.process.ending()
             member.outcome = Outcome(
                 member.rank, "dead", message=how, frames=frames, code=member.process.code

@@ -1,13 +1,14 @@
-"""A rank's process as the kernel holds it: its pid, sockets, pipes, and how it ended."""
+"""A rank's process as the kernel holds it, and the base class of what starts such processes."""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ class Process:
     closed: bool = field(default=False, repr=False)
 
     def close(self) -> None:
+        """Close the kernel's ends; calling it again does nothing."""
         if not self.closed:
             self.closed = True
             self.calls.close()
@@ -47,11 +49,11 @@ class Process:
             os.close(self.crash)
 
     def last_words(self) -> str:
-        """The stacks that the rank wrote as a fatal signal (SIGSEGV, SIGABRT, ...) ended it; '' otherwise."""
+        """Return the stacks that the rank wrote as a fatal signal (SIGSEGV, SIGABRT, ...) ended it; '' if none did."""
         return os.pread(self.crash, 1 << 16, 0).decode(errors="replace")
 
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Describe how it ended, such as 'exit code 3'."""
         words, _, _ = self.last_words().partition("\n")
         return words.removeprefix(NOTE) if words.startswith(NOTE) else how_it_ended(self.code)
 
@@ -66,41 +68,106 @@ class Process:
 
 
 class Starter:
-    """What both ways of starting ranks on this machine share: `Spawner` forks them, `Interpreters` start anew."""
+    """Base class of the ways to start ranks: `Spawner` forks them, `Interpreters` starts anew, `Nodes` asks machines.
 
-    host = "127.0.0.1"  # where the rendezvous store of its ranks listens
+    Attributes:
+        host: Where the rendezvous store of the ranks listens.
+        answer_s: Seconds that a stuck rank has to say where it stands.
+        ended: The exit codes of ranks that have ended, by pid.
+        users: Number of groups of ranks that it serves.
+        gone: Whether it can start no rank any more.
+    """
+
+    host = "127.0.0.1"
+    answer_s = 10.0
+    tick_s = 0.2  # how often a wait asks again
+    ended: Any
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.ended: dict[int, int] = {}
-        self.users = 0  # how many groups of ranks it serves
+        self.ended = {}
+        self.users = 0
+        self.gone = False
 
-    def place(self, rank: int) -> dict[str, Any]:
-        """What a rank must be told beyond the pool's own settings: nothing, on one machine."""
-        return {}
+    def fileno(self) -> int:
+        """Return the file to poll for news of ranks, -1 if there is none any more."""
+        raise NotImplementedError
 
-    def reaches(self) -> bool:
-        """Whether ranks can still be told something."""
-        return True
+    def receive(self) -> None:
+        """Read the news of ranks, without waiting."""
+        raise NotImplementedError
 
-    def release(self) -> None:
-        """One group that it served has ended."""
-        self.users -= 1
+    def fork(self, listener: socket.socket | None = None, pipes: Any = None, rank: int = 0) -> Process:
+        """Start one rank.
+
+        Args:
+            listener: The listening socket of the rendezvous store, for the rank that serves it.
+            pipes: Makes the rank's sockets and pipes; `plumbing` by default.
+            rank: The rank.
+
+        Raises:
+            StartError: If it cannot be started.
+        """
+        raise NotImplementedError
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
-        """Send a signal to ranks (with `group`, to everything they started too)."""
+        """Send a signal to ranks or, with `group`, to their process groups.
+
+        Args:
+            pids: The ranks.
+            number: The signal.
+            group: Whether what they have started gets it, too.
+        """
         raise NotImplementedError
+
+    def rank_config(self, rank: int) -> dict[str, Any]:
+        """Return what a rank must be told beyond the pool's own settings: nothing, on one machine."""
+        return {}
+
+    def release(self) -> None:
+        """Note that one group which it served has ended."""
+        self.users -= 1
+
+    def has_ended(self, pid: int) -> bool:
+        """Whether a rank has ended and was reaped."""
+        return pid in self.ended
 
     def wait_ended(self, pids: list[int], limit: float) -> bool:
-        """Wait until ranks are reaped; False when that takes longer than `limit` seconds."""
-        raise NotImplementedError
+        """Wait until ranks have ended; False if that takes longer than `limit` seconds.
+
+        Args:
+            pids: The ranks.
+            limit: Seconds to wait.
+        """
+        return self.wait(lambda: all(map(self.has_ended, pids)), limit)
+
+    def wait(self, done: Callable[[], bool], limit: float) -> bool:
+        """Read the news of ranks until `done()`; False if `limit` seconds have passed or the starter is gone.
+
+        Args:
+            done: Says whether to return.
+            limit: Seconds to wait.
+        """
+        deadline = now() + limit
+        self.receive()
+        while not done():
+            left = deadline - now()
+            if left <= 0 or self.gone:
+                return False
+            select.select([self], [], [], min(left, self.tick_s))
+            self.receive()
+        return True
 
     def kill(self, processes: list[Process], limit: float = 10.0) -> None:
-        """End ranks for good: kill their process groups, wait until they are reaped, close their files.
+        """Kill the process groups of ranks, wait until they are reaped, and close their files.
 
-        A process that a GPU's kernel holds takes seconds to end, and its memory is there until then.
+        A process that a GPU's kernel holds takes seconds to end, and its memory is not free until then.
+
+        Args:
+            processes: The ranks.
+            limit: Seconds to wait.
         """
-        if self.reaches():
+        if self.fileno() >= 0:  # else the zygote was closed first, as at exit: it takes its ranks along
             pids = [p.pid for p in processes]
             self.signal(pids, signal.SIGKILL, group=True)
             self.wait_ended(pids, limit)
@@ -111,9 +178,15 @@ class Starter:
 
 @contextmanager
 def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int]]]:
-    """A process-to-be and the files for its side: out, err, calls, control, crash and, for rank 0, the listener.
+    """Make the sockets and pipes of a rank that is about to be started.
 
-    Our copies of its files are closed at the end, and everything is when starting it fails.
+    The rank's ends are closed here when the block ends; both ends are if it raises.
+
+    Args:
+        listener: The listening socket of the rendezvous store; None for ranks that do not serve it.
+
+    Yields:
+        The process, its pid still missing, and the files of the rank: out, err, calls, control, crash, listener.
     """
     out, child_out = os.pipe()
     err, child_err = os.pipe()
@@ -136,7 +209,7 @@ def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int
 
 
 def crash_file() -> int:
-    """An unnamed file, open for a rank's last words."""
+    """Open an unnamed file, into which a rank writes its stack as a fatal signal ends it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("labkit-crash")
     with tempfile.TemporaryFile() as file:

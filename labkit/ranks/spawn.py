@@ -1,7 +1,7 @@
-"""The kernel's side of the zygote: start it in the background, have it fork ranks, hear how they ended.
+"""The kernel's side of the zygote: starts it in the background, has it fork ranks, and hears how they ended.
 
-What torch reads of the environment as it is imported, it does not read again in a fork. Ranks whose environment differs
-in such a variable are forked by a zygote of their own.
+Torch does not read again in a fork what it reads of the environment as it is imported. So ranks whose environment
+differs in such a variable are forked by a zygote of their own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from labkit import torch_compat
-from labkit.ranks import wire
 from labkit.ranks.environment import Started, complete
-from labkit.ranks.process import Process, Starter, StartError, crash_file, now, plumbing
+from labkit.ranks.process import Process, Starter, StartError, crash_file, plumbing
 
 # what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
 PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.ranks.shm", "labkit.graphs")
@@ -31,9 +31,14 @@ LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at
 
 
 class Spawner(Starter):
-    """One zygote and the ranks it forked, started in `environ`. Use `shared()`; a second kernel has its own."""
+    """A zygote and the ranks that it has forked; `shared()` gives the one to use.
 
-    answer_s = 2.0  # how long a stuck rank has to say where it stands
+    Args:
+        environ: The environment that the zygote is started in.
+    """
+
+    answer_s = 2.0
+    tick_s = 0.5
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__()
@@ -54,19 +59,19 @@ class Spawner(Starter):
         )
         theirs.close()
         self.sock = ours
-        self.ready = self.gone = False
-        self._pids: dict[int, int] = {}
-        self._failed: dict[int, str] = {}
+        self.ready = False
+        self._forked: dict[int, dict[str, Any]] = {}  # by ticket
         self._ticket = 0
 
     def fileno(self) -> int:
         return -1 if self.gone else self.sock.fileno()
 
     def alive(self) -> bool:
+        """Whether the zygote still runs."""
         return not self.gone and self.process.poll() is None
 
-    def hear(self) -> None:
-        """Read what the zygote has said, without waiting; its end is its ranks' end, which they report themselves."""
+    def receive(self) -> None:
+        """Read what the zygote has said, without waiting. When it ends, so do its ranks, which report it themselves."""
         while self.fileno() >= 0 and select.select([self.sock], [], [], 0)[0]:
             message = self.sock.recv(1 << 16)
             if not message:
@@ -77,30 +82,26 @@ class Spawner(Starter):
                 self.ready = True
                 self.started.read, self.started.made = frozenset(said["read"]), said["made"]
             elif "forked" in said:
-                self._pids[said["forked"]] = said["pid"]
-            elif "failed" in said:
-                self._failed[said["failed"]] = said["why"]
+                self._forked[said["forked"]] = said
             elif "ended" in said:
                 self.ended[said["ended"]] = said["code"]
 
-    def _wait(self, done: Callable[[], bool], limit: float, what: str) -> None:
-        deadline = now() + limit
-        self.hear()
-        while not done():
+    def _expect(self, done: Callable[[], bool], limit: float, what: str) -> None:
+        if not self.wait(done, limit):
             if self.gone:
                 raise StartError(f"the process that starts ranks ended: {self._last_words()}")
-            left = deadline - now()
-            if left <= 0:
-                raise StartError(f"{what} took more than {limit:.0f} s")
-            select.select([self.sock], [], [], min(left, 0.5))
-            self.hear()
+            raise StartError(f"{what} took more than {limit:.0f} s")
 
     def wait_ready(self) -> None:
-        """Wait until the zygote has imported torch. Raises StartError when it does not come to that."""
-        self._wait(lambda: self.ready, START_LIMIT_S, "importing torch")
+        """Wait until the zygote has imported torch.
+
+        Raises:
+            StartError: If it ends before, or takes more than START_LIMIT_S.
+        """
+        self._expect(lambda: self.ready, START_LIMIT_S, "importing torch")
 
     def fits(self, environ: Mapping[str, str]) -> bool:
-        """Whether its forks can be in `environ`; waits for its imports where that cannot be told before."""
+        """Whether its forks can run in `environ`; waits for its imports if only they can tell."""
         if self.started.environ == environ:
             return True
         try:
@@ -109,44 +110,26 @@ class Spawner(Starter):
             return False
         return not self.started.late(environ)
 
-    def wait_ended(self, pids: list[int], limit: float) -> bool:
-        """Wait until ranks are reaped; False when that takes longer than `limit` seconds."""
-        try:
-            self._wait(lambda: all(pid in self.ended for pid in pids), limit, "ending ranks")
-        except StartError:
-            return False
-        return True
-
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
-        """Fork one rank and return its process; rank 0 gets the rendezvous store's listening socket.
-
-        Raises StartError when the zygote is gone or the machine refuses another process.
-        """
         self.wait_ready()
         with pipes(listener) as (process, files):
             self._ticket += 1
             ticket = self._ticket
             try:
-                wire.send_fds(self.sock, json.dumps({"fork": ticket}).encode(), files)
+                socket.send_fds(self.sock, [json.dumps({"fork": ticket}).encode()], files)
             except OSError as error:
                 raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
-            self._wait(lambda: ticket in self._pids or ticket in self._failed, 30, "forking a rank")
-            if ticket in self._failed:
-                raise StartError(f"this machine refused to fork a rank: {self._failed.pop(ticket)}")
-            process.pid = self._pids.pop(ticket)
+            self._expect(lambda: ticket in self._forked, 30, "forking a rank")
+            said = self._forked.pop(ticket)
+            if "why" in said:
+                raise StartError(f"this machine refused to fork a rank: {said['why']}")
+            process.pid = said["pid"]
             return process
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
-        """Send a signal to ranks (with `group`, to everything they started too)."""
-        if pids and self.alive() and not self.gone:
-            try:
+        if pids and self.alive():
+            with suppress(OSError):
                 self.sock.send(json.dumps({"signal": int(number), "pids": pids, "group": group}).encode())
-            except OSError:
-                pass
-
-    def reaches(self) -> bool:
-        """Whether the zygote was not closed first, as at exit: it takes its ranks along."""
-        return self.sock.fileno() >= 0
 
     def close(self) -> None:
         """End the zygote and every rank it forked."""
@@ -164,7 +147,7 @@ class Spawner(Starter):
         atexit.unregister(self.close)
 
     def release(self) -> None:
-        """One group that it served has ended: it stays while it is among the last that were used."""
+        """Note that one group has ended; the zygote stays while it is among the last that were used."""
         super().release()
         _forget()
 
@@ -185,7 +168,11 @@ _zygotes: list[Spawner] = []  # of this process, the one used last at the end
 
 
 def shared(environ: Mapping[str, str] | None = None) -> Spawner:
-    """The zygote of this process for ranks in `environ` (this process' own), started where there is none yet."""
+    """Return a zygote for ranks in an environment; starts one if no running one fits.
+
+    Args:
+        environ: The environment of the ranks; None for that of this process.
+    """
     wanted = complete(os.environ if environ is None else environ)
     _end([spawner for spawner in _zygotes if spawner.owner != os.getpid() or not spawner.alive()])
     found = next((spawner for spawner in reversed(_zygotes) if spawner.fits(wanted)), None)
@@ -198,7 +185,7 @@ def shared(environ: Mapping[str, str] | None = None) -> Spawner:
 
 
 def _forget() -> None:
-    """End the zygotes that no group needs, but for the last ones."""
+    """End the zygotes that serve no group, except the ones used last."""
     _end([spawner for spawner in _zygotes if not spawner.users][:-KEPT])
 
 

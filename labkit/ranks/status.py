@@ -1,9 +1,9 @@
-"""`Ranks.status()`: what each rank process is, and what the group has done so far, as a table."""
+"""The table of `Ranks.status()`: what each rank process is, and what the group has done so far."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.ranks.process import LOCAL_PIDS
@@ -12,18 +12,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from labkit.ranks.group import Ranks
-    from labkit.ranks.member import Member
-    from labkit.ranks.pool import Pool
+    from labkit.ranks.pool import Member, Pool
 
 COLUMNS = ("rank", "pid", "state", "memory_mb", "device", "backend", "calls", "restarts")
 
 
 class Status(Sequence[dict[str, Any]]):
-    """One row a rank, and a line about the group.
+    """A row for each rank, and a line about the group.
 
-    rank, pid; state: 'idle', what it is doing, or how it ended; memory_mb: its own memory in MB (what it shares with
-    the process it was forked from is not counted), None where the system does not say; device; backend; calls and
-    restarts of the group.
+    The columns are COLUMNS. `state` is 'idle', what the rank is doing, or how it ended. `memory_mb` is its own memory
+    in MB, without what it shares with the process it was forked from; None if the system does not say. `calls` and
+    `restarts` count those of the group.
+
+    Args:
+        rows: A dict for each rank.
+        title: The line about the group.
 
     >>> row = dict(rank=0, pid=71, state="idle", memory_mb=12.0, device="cpu", backend="gloo", calls=3, restarts=0)
     >>> print(Status([row], "1 rank · gloo · cpu"))
@@ -41,11 +44,8 @@ class Status(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.rows)
-
     def frame(self) -> pd.DataFrame:
-        """The rows as a DataFrame."""
+        """Return the rows as a DataFrame."""
         import pandas as pd
 
         return pd.DataFrame(self.rows, columns=list(COLUMNS))
@@ -73,21 +73,15 @@ class Status(Sequence[dict[str, Any]]):
 
 
 def status_of(ranks: Ranks, pool: Pool) -> Status:
-    """The status of a group whose processes are in `pool`."""
+    """Return the status of a group whose processes are in `pool`."""
     busy = ranks._busy.locked()
-    shared = {
-        "device": ranks.device,
-        "backend": ranks.backend,
-        "calls": ranks.calls,
-        "restarts": ranks.restarts,
-    }
     rows = [
         {
             "rank": member.rank,
             "pid": member.process.pid % LOCAL_PIDS,
             "state": _state(member, busy),
             "memory_mb": None if member.dead else own_memory(member.process.pid),
-            **shared,
+            **{name: getattr(ranks, name) for name in ("device", "backend", "calls", "restarts")},
         }
         for member in pool.members
     ]
@@ -101,7 +95,7 @@ def _state(member: Member, busy: bool) -> str:
 
 
 def own_memory(pid: int) -> float | None:
-    """A process' private memory in MB (10^6 bytes), from Linux' `smaps_rollup`; None where that is not to be had.
+    """Return a process' private memory in MB (10^6 bytes), from Linux' `smaps_rollup`; None without it.
 
     >>> import os
     >>> own_memory(os.getpid()) > 1

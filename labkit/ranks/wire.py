@@ -1,12 +1,11 @@
-"""Messages between the kernel, the zygote and the ranks: framed pickles over unix sockets.
+"""Messages between the kernel and the ranks: framed pickles over sockets.
 
-A message is a length, a pickle, and the big buffers that the pickle leaves out (pickle protocol 5): a tensor of 1 GB
-is sent from its own memory and received into the memory that it then lives in.
+A message is a length, a pickle, and the big buffers that the pickle leaves out (pickle protocol 5). So a tensor of 1 GB
+is sent from its own memory, and received into the memory that it keeps.
 """
 
 from __future__ import annotations
 
-import array
 import importlib
 import io
 import mmap
@@ -17,13 +16,14 @@ import struct
 import sys
 import types
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 HEADER = struct.Struct("!Q")
+STARTING = 0  # in an answer, in place of the number of a call: the rank has started, or why it could not
 CHUNK = 1 << 20
 APART = 1 << 16  # buffers of this many bytes travel outside the pickle
 
@@ -75,7 +75,7 @@ def _tensor(raw: Any, dtype: Any, shape: Any, requires_grad: bool) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle by value whatever the receiving process cannot import."""
+    """Pickle a value; what the receiving process cannot import travels by value."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
@@ -86,7 +86,7 @@ loads = pickle.loads
 
 @dataclass
 class Packed:
-    """A value as `dumps` makes it, with its big buffers apart; `unpack` it once, its buffers become the value's own."""
+    """A pickled value with its big buffers apart; unpack it once only, since its buffers become the value's memory."""
 
     body: Any
     buffers: list[Any]
@@ -96,39 +96,38 @@ class Packed:
         return Packed, (body, [pickle.PickleBuffer(b) for b in self.buffers])
 
     def unpack(self) -> Any:
+        """Return the value."""
         return pickle.loads(self.body, buffers=self.buffers)
 
 
 def pack(value: Any) -> Packed:
-    """The value ready to be part of a message. Raises what pickling raises."""
-    buffer, apart = io.BytesIO(), _Apart()
-    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=apart).dump(value)
-    return Packed(buffer.getbuffer() if buffer.tell() >= APART else buffer.getvalue(), apart.buffers)
+    """Pickle a value for a message, its big buffers apart; raises what pickling raises."""
+    buffer, apart = io.BytesIO(), list[memoryview]()
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=_big_into(apart)).dump(value)
+    return Packed(buffer.getbuffer() if buffer.tell() >= APART else buffer.getvalue(), apart)
 
 
-class _Apart:
-    """Takes the buffers that are big enough out of a pickle."""
+def _big_into(apart: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
+    """Return what a pickler asks whether a buffer stays in the pickle; big ones are put into `apart`."""
 
-    def __init__(self) -> None:
-        self.buffers: list[memoryview] = []
-
-    def __call__(self, buffer: pickle.PickleBuffer) -> bool:
+    def stays(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < APART:
-            return True
-        self.buffers.append(raw)
-        return False
+        if raw.nbytes >= APART:
+            apart.append(raw)
+        return raw.nbytes < APART
+
+    return stays
 
 
 def frame(message: Any) -> list[Any]:
-    """A message as the byte strings to send, so that one pickle serves every rank."""
-    apart = _Apart()
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=apart)
-    sizes = [b.nbytes for b in apart.buffers]
+    """Return a message as the byte strings to send, so that one pickle serves every rank."""
+    apart: list[memoryview] = []
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=_big_into(apart))
+    sizes = [b.nbytes for b in apart]
     meta = struct.pack(f"!{len(sizes) + 1}Q", len(sizes), *sizes)
     head = HEADER.pack(len(meta) + len(body)) + meta
     # a small message goes out whole: a header of its own would wake the receiver twice
-    return [head + body, *apart.buffers] if len(body) < CHUNK else [head, body, *apart.buffers]
+    return [head + body, *apart] if len(body) < CHUNK else [head, body, *apart]
 
 
 def _messages(ready: list[Any]) -> Generator[memoryview, None, None]:
@@ -153,13 +152,22 @@ def _room(size: int) -> memoryview:
 
 
 def send(sock: socket.socket, message: Any) -> None:
-    """Send one message on a blocking socket."""
+    """Send one message on a blocking socket.
+
+    Args:
+        sock: The socket.
+        message: What can be pickled.
+    """
     for part in frame(message):
         sock.sendall(part)
 
 
 def receive(sock: socket.socket) -> Any:
-    """Receive one message from a blocking socket; raises EOFError when the other side is gone."""
+    """Receive one message from a blocking socket.
+
+    Raises:
+        EOFError: If the other side is gone.
+    """
     ready: list[Any] = []
     for view in _messages(ready):
         if ready:
@@ -174,11 +182,7 @@ def receive(sock: socket.socket) -> Any:
 
 
 class Channel:
-    """The kernel's end of a socket: never blocks, so that one loop can serve every rank.
-
-    `flush()` writes what it can of the queued messages; `poll()` returns the messages that are complete
-    and raises EOFError once the other side is gone and nothing is left to read.
-    """
+    """The kernel's end of a socket, which never blocks, so that one loop can serve every rank."""
 
     def __init__(self, sock: socket.socket):
         sock.setblocking(False)
@@ -194,6 +198,7 @@ class Channel:
 
     @property
     def wants_write(self) -> bool:
+        """Whether queued bytes wait to be sent."""
         return bool(self._out)
 
     def post(self, parts: list[Any]) -> None:
@@ -202,6 +207,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
+        """Send what fits of the queued bytes."""
         try:
             while self._out:
                 sent = self.sock.send(self._out[0][:CHUNK])
@@ -214,6 +220,11 @@ class Channel:
             self._out.clear()
 
     def poll(self) -> list[Any]:
+        """Return the messages that are complete.
+
+        Raises:
+            EOFError: If the other side is gone and nothing is left to read.
+        """
         while not self._closed:
             try:
                 n = self.sock.recv_into(self._room[self._got :], min(len(self._room) - self._got, CHUNK))
@@ -232,28 +243,23 @@ class Channel:
         return messages
 
     def close(self) -> None:
+        """Close the socket; what is queued is dropped."""
         self._out.clear()
         self.sock.close()
 
 
-def send_fds(sock: socket.socket, message: bytes, fds: list[int]) -> None:
-    """Send a small message with open files over a SOCK_SEQPACKET socket."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    sock.sendmsg([message], rights)
-
-
 def listening_socket(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
-    """A bound, listening socket for the rendezvous store, on loopback unless told: bound here, no port can be lost.
+    """Bind the listening socket of the rendezvous store here, so that no other process can take its port.
 
-    Raises ValueError naming the port when it is taken.
+    Args:
+        port: The port; 0 for any free one.
+        host: The address.
+
+    Raises:
+        ValueError: If the port cannot be used.
     """
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(128)
+        return socket.create_server((host, port), backlog=128)
     except (OSError, OverflowError) as error:
-        sock.close()
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise ValueError(f"port {port} cannot be used for the rendezvous store: {reason}") from error
-    return sock

@@ -1,7 +1,7 @@
-"""What runs inside a rank: join the process group, then take calls until the kernel is gone.
+"""What runs inside a rank: it joins the process group, then runs calls until the kernel is gone.
 
-The main thread runs calls; a control thread answers "where are you?" while the main thread is stuck in a
-collective, and ends the process when the kernel's end of the socket closes.
+The main thread runs the calls. A control thread answers what the rank is doing, also while the main thread is stuck in
+a collective, and ends the process when the kernel's end of the socket closes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,27 @@ import sys
 import threading
 import traceback
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from labkit.ranks import cells, home, raised, standing, wire
+from labkit.ranks import cells, introspect, transfer, wire
+from labkit.ranks.errors import Outcome, message_of
 
 LOST = "labkit: labkit ended it, because its connection to the process that made the ranks was lost"
 
 
 @dataclass(frozen=True)
 class Here:
-    """This rank: its number, the number of ranks, its device ('cpu', 'cuda:0'), backend and run label.
+    """What code that runs on a rank can know of it.
+
+    Attributes:
+        rank: Its number.
+        world_size: Number of ranks.
+        device: Such as 'cpu' or 'cuda:0'.
+        backend: The backend of its process group.
+        label: The run label of its results, such as 'gloo · cpu'.
 
     >>> Here(0, 2, "cpu", "gloo", "gloo · cpu").rank
     0
@@ -46,7 +55,11 @@ _libc = ctypes.CDLL(None)
 
 
 def here() -> Here:
-    """The rank that this code runs on. Raises RuntimeError outside a rank."""
+    """Return the rank that this code runs on.
+
+    Raises:
+        RuntimeError: Outside a rank.
+    """
     if _here is None:
         raise RuntimeError(
             "here() has an answer only inside a rank: call it in a function given to Ranks.run"
@@ -64,8 +77,15 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None) -> None:
-    """Run a rank on the inherited sockets; never returns."""
+def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None = None) -> None:
+    """Run a rank on inherited files; never returns.
+
+    Args:
+        calls_fd: The socket for calls and their answers.
+        control_fd: The socket for questions during a call.
+        crash_fd: The file for its last words.
+        listener_fd: The listening socket of the rendezvous store, for the rank that serves it.
+    """
     _State.crash = crash_fd
     sys.stdin = open(os.devnull)
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
@@ -76,21 +96,19 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None)
     threading.Thread(target=_answer, args=(control,), daemon=True, name="labkit-control").start()
     try:
         _join(config, listener_fd)
-        wire.send(calls, ("up", os.getpid()))
+        wire.send(calls, (wire.STARTING, None))
     except BaseException as error:
-        wire.send(calls, ("failed", raised.describe(error)))
+        wire.send(calls, (wire.STARTING, Outcome.of(config["rank"], error)))
         _leave(1)
     try:
-        _serve(calls)
+        _serve(calls, config["rank"])
     except (EOFError, OSError):  # the kernel is gone, or its machine
         _end_group()
 
 
 def _end_group() -> None:
-    try:
+    with suppress(OSError):
         os.write(_State.crash, f"{LOST}\n".encode())
-    except OSError:
-        pass
     os.killpg(0, signal.SIGKILL)  # this process and whatever it started
     os._exit(0)
 
@@ -103,10 +121,8 @@ def _leave(code: int) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError):
             stream.flush()
-        except (OSError, ValueError):
-            pass
     _libc.fflush(None)
 
 
@@ -137,7 +153,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
     sys.path[:] = config["path"]
     sys.argv[:] = ["labkit-rank"]
-    home.found("__main__")
+    transfer.create_module("__main__")
     if config["cwd"]:
         os.chdir(config["cwd"])
     random.seed()  # forked ranks would otherwise draw the same numbers where separate processes do not
@@ -162,7 +178,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     for hook in config["hooks"]:
         module, _, name = hook.partition(":")
         getattr(importlib.import_module(module), name)()
-    standing.prepare()
+    introspect.prepare()
     limit = datetime.timedelta(seconds=config["collective_timeout"])
     if backend == "fake":
         from labkit.torch_compat import fake_store
@@ -173,23 +189,26 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         from labkit.ranks import shm
 
         shm.register()
-    extra = (
-        {"master_listen_fd": listener_fd, "is_master": True}
-        if listener_fd is not None
-        else {"is_master": False}
+    reach: dict[str, Any] = {
+        "host_name": host,
+        "port": config["port"],
+        "timeout": limit,
+        "wait_for_workers": False,
+    }
+    serves: dict[str, Any] = (
+        {} if listener_fd is None else {"master_listen_fd": listener_fd, "is_master": True}
     )
-    store = dist.TCPStore(host, config["port"], world_size, timeout=limit, wait_for_workers=False, **extra)
+    store = dist.TCPStore(world_size=world_size, **reach, **serves)
     if config["check"]:
-        from labkit.ranks import checking
+        from labkit.ranks import collective_check
 
-        own = dist.TCPStore(host, config["port"], is_master=False, wait_for_workers=False, timeout=limit)
-        checking.install(backend, own)
+        collective_check.install(backend, dist.TCPStore(**reach))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
-def _serve(calls: socket.socket) -> None:
-    functions: dict[bytes, home.Carried] = {}
-    checking: Any = sys.modules.get("labkit.ranks.checking")  # there only in checked ranks
+def _serve(calls: socket.socket, rank: int) -> None:
+    functions: dict[bytes, transfer.Unpickled] = {}
+    check: Any = sys.modules.get("labkit.ranks.collective_check")  # there only in checked ranks
     me = os.getpid()
     while True:
         _State.busy = False
@@ -197,16 +216,16 @@ def _serve(calls: socket.socket) -> None:
         cells.learn(sources)
         try:
             _State.busy = True
-            if checking:
-                checking.begin(number)
+            if check:
+                check.begin(number)
             if kind == "call":
                 value = _call(functions, *parts)
             else:
                 value = cells.run(*parts)
             if os.getpid() == me:
                 _arrive()
-            if checking:
-                checking.finish()
+            if check:
+                check.finish()
             _State.busy = False
         except BaseException as error:
             _State.busy = False
@@ -214,18 +233,19 @@ def _serve(calls: socket.socket) -> None:
                 traceback.print_exc()
                 _leave(1)
             _flush()
-            wire.send(calls, ("error", number, raised.describe(error)))
+            wire.send(calls, (number, Outcome.of(rank, error)))
             continue
         if os.getpid() != me:  # a child that the reader's code forked: it must not answer in the rank's name
             _leave(0)
-        answer: tuple[str, Any, Any]
+        answer: wire.Packed | Outcome
         try:
-            answer = ("ok", number, wire.pack(value))
+            answer = wire.pack(value)
         except Exception as error:
-            answer = ("unpicklable", number, f"{type(value).__name__}: {raised.message(error)}")
+            what = f"{type(value).__name__}: {message_of(error)}"
+            answer = Outcome(rank, "unpicklable", message=what)
         del value
         _flush()
-        wire.send(calls, answer)
+        wire.send(calls, (number, answer))
 
 
 def _arrive() -> None:
@@ -236,30 +256,30 @@ def _arrive() -> None:
         torch.cuda.synchronize()
 
 
-def _call(functions: dict[bytes, home.Carried], function: bytes, arguments: wire.Packed) -> Any:
+def _call(functions: dict[bytes, transfer.Unpickled], function: bytes, arguments: wire.Packed) -> Any:
     # one object for one pickle: a fresh function object each call would make torch.compile compile again
     if function not in functions:
         if len(functions) >= 256:
             functions.clear()
-        functions[function] = home.Carried(function)
-    args, kwargs = home.Carried(arguments.body, arguments.buffers).use()
+        functions[function] = transfer.Unpickled(function)
+    args, kwargs = transfer.Unpickled(arguments.body, arguments.buffers).use()
     return functions[function].use()(*args, **kwargs)
 
 
 def _answer(control: socket.socket) -> None:
-    looker = standing.Looker(lambda: _State.busy)
+    inspector = introspect.Inspector(lambda: _State.busy)
     try:
         while True:
             question = wire.receive(control)
-            answer: standing.Glance | standing.Standing | None
+            answer: introspect.Activity | introspect.Snapshot | None
             try:
                 if _here is not None and _here.device != "cpu":
                     # of this thread, which asks NCCL's events
                     sys.modules["torch"].cuda.set_device(_here.device)
-                answer = looker.look() if question == "look" else looker.where()
+                answer = inspector.look() if question == "look" else inspector.where()
             except Exception:
                 # the stack changed under the look: an empty answer is better than none ever again
-                answer = None if question == "look" else standing.Standing([], "", [])
+                answer = None if question == "look" else introspect.Snapshot([], "", [])
             wire.send(control, (question, answer))
     except (EOFError, OSError):
         _end_group()

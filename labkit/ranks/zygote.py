@@ -1,10 +1,10 @@
 """The zygote: a process that has imported torch once and forks ranks on request.
 
-It starts no thread and touches no GPU, so a fork of it is safe; every start of ranks after the first costs a
-fork instead of an import. It is told what to do over a socket and reports how each rank ended. When the
-kernel is gone, however it went, the zygote ends every rank and then itself.
+It starts no thread and uses no GPU, so forking it is safe. Every start of ranks after the first costs a fork instead of
+an import. It gets its requests over a socket and reports how each rank ended. When the kernel is gone, however it
+ended, the zygote ends every rank and then itself.
 
-What a rank has started ends with it, in a session of its own or not. Linux gives the orphans of a process to its
+What a rank has started ends with the rank, even in a session of its own. Linux gives the orphans of a process to its
 nearest ancestor that is a "child subreaper". A rank is one, so nothing that descends from it leaves it while it
 lives. The zygote is one, too: when a rank has ended, what it left behind becomes a child of the zygote, whose other
 children are ranks.
@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import ItemsView
+from contextlib import suppress
 from typing import Any, ClassVar
 
 PR_SET_PDEATHSIG = 1
@@ -32,7 +33,12 @@ SWEEP_S = 0.5  # a process that a driver holds takes longer to end, and nobody w
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Ask Linux to send `sig` when the parent ends; end now if it already has."""
+    """Ask Linux to send this process `sig` when its parent ends; ends now if it already has.
+
+    Args:
+        parent: The pid of the parent.
+        sig: The signal.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(1)
@@ -44,7 +50,7 @@ def adopt_orphans() -> None:
 
 
 class Noting(type(os.environ)):  # type: ignore[misc]  # a class that os does not name
-    """`os.environ`, noting the names that are looked up in it; going through all of them is no look-up."""
+    """`os.environ` that notes which names are looked up; going through all of them is no look-up."""
 
     read: ClassVar[set[str]] = set()
 
@@ -60,7 +66,7 @@ class Noting(type(os.environ)):  # type: ignore[misc]  # a class that os does no
 
 
 def preload(modules: list[str]) -> None:
-    """Import what ranks need, once. A module that this torch lacks is left for the rank to complain about."""
+    """Import what ranks need. A module that this torch lacks is left for the rank to report."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -68,8 +74,12 @@ def preload(modules: list[str]) -> None:
             continue
 
 
-def noted(modules: list[str]) -> dict[str, Any]:
-    """Import what ranks need; the variables that were looked up meanwhile, and those that the imports set."""
+def preload_noting(modules: list[str]) -> dict[str, Any]:
+    """Import what ranks need.
+
+    Returns:
+        The environment variables that were looked up meanwhile ("read"), and those that the imports set ("made").
+    """
     before = dict(os.environ)
     plain, os.environ.__class__ = os.environ.__class__, Noting
     preload(modules)
@@ -79,7 +89,12 @@ def noted(modules: list[str]) -> dict[str, Any]:
 
 
 class Zygote:
-    """Serve fork, signal and exit messages on one SOCK_SEQPACKET socket until its other end closes."""
+    """Serves requests to fork and to signal ranks on a SOCK_SEQPACKET socket, until its other end closes.
+
+    Args:
+        sock: The socket.
+        found: What `preload_noting` has returned, for the other end.
+    """
 
     def __init__(self, sock: socket.socket, found: dict[str, Any]):
         self.sock, self.found = sock, found
@@ -91,6 +106,7 @@ class Zygote:
         os.set_blocking(self.wake_write, False)
 
     def serve(self) -> None:
+        """Serve requests and report ends; never returns."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
@@ -102,10 +118,8 @@ class Zygote:
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if self.wake_read in ready:
-                try:
+                with suppress(BlockingIOError):
                     os.read(self.wake_read, 4096)
-                except BlockingIOError:
-                    pass
                 self.reap()
             if self.sock.fileno() in ready:
                 message, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 8)
@@ -114,6 +128,7 @@ class Zygote:
                 self.handle(json.loads(message), fds)
 
     def handle(self, request: dict, fds: list[int]) -> None:
+        """Carry out one request, which came with open files."""
         if "fork" in request:
             self.fork(request, fds)
         elif "signal" in request:
@@ -123,19 +138,19 @@ class Zygote:
 
     @staticmethod
     def signal(pid: int, number: int, group: bool) -> None:
+        """Signal a process or, with `group`, its process group; does nothing if it is gone."""
         try:
             (os.killpg if group else os.kill)(pid, number)
         except ProcessLookupError:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)  # not a group leader yet: it was forked this instant
-            except ProcessLookupError:
-                pass
 
     def fork(self, request: dict, fds: list[int]) -> None:
+        """Fork a rank that takes over `fds`, and report its pid, or why it could not be forked."""
         try:
             pid = os.fork()
         except OSError as error:
-            self.reply({"failed": request["fork"], "why": error.strerror})
+            self.reply({"forked": request["fork"], "why": error.strerror})
             pid = -1
         if pid == 0:
             try:
@@ -151,6 +166,7 @@ class Zygote:
             self.reply({"forked": request["fork"], "pid": pid})
 
     def become_rank(self, fds: list[int]) -> None:
+        """Turn this fork of the zygote into a rank; never returns."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -168,10 +184,10 @@ class Zygote:
         faulthandler.enable(crash, all_threads=True)
         from labkit.ranks import worker
 
-        worker.main(calls, control, crash, listener[0] if listener else None)
+        worker.main(calls, control, crash, *listener)
 
     def reap(self) -> None:
-        """Report the ranks that have ended, each once nothing is left of what it had started."""
+        """Kill what ranks that have ended had started, then report their ends."""
         codes = self.ended()
         if codes:
             self.sweep(time.monotonic() + SWEEP_S)
@@ -179,7 +195,7 @@ class Zygote:
             self.reply({"ended": pid, "code": code})
 
     def ended(self) -> dict[int, int]:
-        """The ranks that have ended, with their exit codes."""
+        """Return the exit codes of the ranks that have ended, by pid."""
         codes = {}
         for pid in list(self.children):
             try:
@@ -192,7 +208,11 @@ class Zygote:
         return codes
 
     def sweep(self, deadline: float) -> None:
-        """Kill every child that is no rank, and what becomes one as these end, until none is left."""
+        """Kill every child that is no rank, and those that become children as these end, until none is left.
+
+        Args:
+            deadline: When to stop waiting for them, in seconds of `time.monotonic`.
+        """
         while True:
             left = children() - self.children
             self.kept &= left
@@ -212,12 +232,14 @@ class Zygote:
             time.sleep(0.001)
 
     def reply(self, message: dict) -> None:
+        """Send a message to the kernel; ends everything if the kernel is gone."""
         try:
             self.sock.send(json.dumps(message).encode())
         except OSError:
             self.end()
 
     def end(self) -> None:
+        """End every rank, what they have started, and this process."""
         for pid in self.children:
             self.signal(pid, signal.SIGKILL, group=True)
         deadline = time.monotonic() + SWEEP_S
@@ -229,13 +251,11 @@ class Zygote:
 
 
 def children() -> set[int]:
-    """The children of this process, those that have ended and were not waited for included."""
+    """Return the children of this process, including those that have ended and were not waited for."""
     me, found = os.getpid(), set()
-    try:
+    with suppress(FileNotFoundError):  # Linux can be built without it
         with open(f"/proc/self/task/{me}/children") as listed:
             return set(map(int, listed.read().split()))
-    except FileNotFoundError:  # Linux can be built without it
-        pass
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
@@ -249,12 +269,12 @@ def children() -> set[int]:
 
 
 def main() -> None:
-    """`python -m labkit.ranks.zygote SOCKET_FD PARENT_PID MODULE...`"""
+    """Run the zygote: `python -m labkit.ranks.zygote SOCKET_FD PARENT_PID MODULE...`."""
     fd, parent, modules = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if parent:
         die_with_parent(parent, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Zygote(socket.socket(fileno=fd), noted(modules)).serve()
+    Zygote(socket.socket(fileno=fd), preload_noting(modules)).serve()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.ranks import RankError, Ranks
-from labkit.ranks.errors import Outcome
-from labkit.ranks.stall import waiting
+from labkit.ranks.errors import Outcome, waiting
 from labkit.report import PerRank
 
 __all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "on_ranks"]

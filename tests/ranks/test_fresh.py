@@ -108,11 +108,11 @@ def test_what_cannot_be_started_is_refused(monkeypatch, platform, start, rule):
 
 
 def test_elsewhere_it_is_what_auto_takes(monkeypatch):
-    from labkit.ranks import starting
+    from labkit.ranks import pool
 
-    assert starting.how_to_start("auto") == ("zygote" if sys.platform == "linux" else "fresh")
+    assert pool.start_method("auto") == ("zygote" if sys.platform == "linux" else "fresh")
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert starting.how_to_start("auto") == "fresh"
+    assert pool.start_method("auto") == "fresh"
 
 
 def test_a_variable_that_torch_reads_as_it_is_imported_has_its_effect():

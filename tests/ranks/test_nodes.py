@@ -19,8 +19,8 @@ from labkit.lessons.cliff import experiment as cliff
 from labkit.lessons.guards import experiment as guards
 from labkit.ranks import spawn
 from labkit.ranks.nodes import launched
-from labkit.ranks.nodes.launch import greet, greeted, interface, lively, new_token
-from labkit.ranks.nodes.written import line
+from labkit.ranks.nodes.command import torchrun_line
+from labkit.ranks.nodes.launch import interface, keep_alive, new_token, receive_greeting, send_greeting
 
 HANG_S = 240  # a guard, not an expectation
 ENV = {
@@ -95,7 +95,7 @@ def test_a_stranger_is_not_greeted(said: bytes) -> None:
         ours, _ = server.accept()
         stranger.sendall(said)
         stranger.shutdown(socket.SHUT_WR)
-        assert greeted(ours, new_token()) is None
+        assert receive_greeting(ours, new_token()) is None
         ours.close()
 
 
@@ -108,9 +108,9 @@ def test_one_of_us_is_greeted_and_nothing_that_follows_is_read() -> None:
         socket.create_connection(server.getsockname()) as friend,
     ):
         ours, _ = server.accept()
-        greet(lively(friend), token, kind="agent", rank=3)
+        send_greeting(keep_alive(friend), token, kind="agent", rank=3)
         friend.sendall(b"next")
-        assert greeted(ours, token) == {"kind": "agent", "rank": 3}
+        assert receive_greeting(ours, token) == {"kind": "agent", "rank": 3}
         assert ours.recv(4) == b"next"
         ours.close()
 
@@ -122,12 +122,12 @@ def test_the_interface_of_an_address() -> None:
 
 
 def test_the_line_that_torchrun_takes() -> None:
-    words = line(guards, 4, 2, "shm", "cpu", "out dir", {"full": True})
+    words = torchrun_line(guards, 4, 2, "shm", "cpu", "out dir", {"full": True})
     assert words == (
         "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29400 "
         "-m labkit run guards --backend gloo --device cpu --full --save 'out dir'"
     )
-    words = line(cliff, 2, 1, "shm", "cpu", None, {"also": ("gloo",), "cold": False})
+    words = torchrun_line(cliff, 2, 1, "shm", "cpu", None, {"also": ("gloo",), "cold": False})
     assert words.endswith("run cliff --backend shm --device cpu --also gloo")
 
 
@@ -144,14 +144,14 @@ def test_a_line_that_cannot_be_written(
     experiment: object, nodes: int, options: dict[str, int], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        line(experiment, 2, nodes, "gloo", "cpu", None, options)
+        torchrun_line(experiment, 2, nodes, "gloo", "cpu", None, options)
 
 
 def test_every_experiment_has_a_line_that_the_command_line_reads() -> None:
     from labkit.cli import _parser
 
     for name in experiments.NAMES:
-        words = line(experiments.get(name), 2, 1, "gloo", "cpu", None, {}).split()
+        words = torchrun_line(experiments.get(name), 2, 1, "gloo", "cpu", None, {}).split()
         given = _parser().parse_args(words[words.index("labkit") + 1 :])
         assert experiments.get(given.experiment) is experiments.get(name)
 

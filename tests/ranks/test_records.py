@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from labkit.ranks.errors import Outcome
-from labkit.ranks.stall import differences, explain
-from labkit.ranks.standing import Collective, unfinished
+from labkit.ranks.errors import Outcome, differences, explain
+from labkit.ranks.introspect import Collective, unfinished
 
 
 def entry(name: str, number: int, retired: bool, p2p: bool = False, group: str = "0") -> dict:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labkit.ranks import shm
-from labkit.ranks.shm import board, calls, order, peers, segment
+from labkit.ranks.shm import board, operations, segment
 from labkit.ranks.shm.board import Board
 from labkit.ranks.shm.segment import Layout, Ticket, attach, create
 
@@ -72,33 +72,33 @@ def test_slots_and_pages_do_not_overlap():
 
 
 def test_a_zombie_and_another_process_of_the_same_number_are_dead():
-    me = peers.Peer.me()
-    assert me.alive() and not peers.Peer(me.pid, me.start + 1).alive()
+    me = board.Peer.me()
+    assert me.alive() and not board.Peer(me.pid, me.start + 1).alive()
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     try:
         deadline = time.monotonic() + 5
-        while peers.started(pid) is not None and time.monotonic() < deadline:
+        while board.started(pid) is not None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert os.path.exists(f"/proc/{pid}/stat")  # it is still there, as a zombie
-        assert peers.started(pid) is None
+        assert board.started(pid) is None
     finally:
         os.waitpid(pid, 0)
-    assert peers.started(pid) is None
+    assert board.started(pid) is None
 
 
 def test_every_call_survives_packing():
-    for op in calls.OPS:
+    for op in operations.OPS:
         for dtype in (None, torch.bool, torch.complex128, torch.float8_e5m2):
-            for reduction in range(len(calls.REDUCTIONS)):
-                packed = calls.pack(op, dtype, reduction, 63)
-                text = calls.unpack(packed, 12)
-                assert 0 <= packed < 2**31 and calls.name(packed) == op
-                assert calls.REDUCTIONS[reduction] in text and (dtype is None or str(dtype)[6:] in text)
+            for reduction in range(len(operations.REDUCTIONS)):
+                packed = operations.pack(op, dtype, reduction, 63)
+                text = operations.unpack(packed, 12)
+                assert 0 <= packed < 2**31 and operations.name(packed) == op
+                assert operations.REDUCTIONS[reduction] in text and (dtype is None or str(dtype)[6:] in text)
 
 
-BARRIER = calls.pack("barrier")
+BARRIER = operations.pack("barrier")
 
 
 def pair(timeout=5.0):
@@ -150,6 +150,6 @@ def test_a_turn_that_failed_is_taken_back():
 
 def test_the_fence_for_other_processors_lets_a_thread_through_again():
     for _ in range(3):
-        order._fence()
-    assert not order._lock.locked()
-    assert (order.fence is None) == (os.uname().machine == "x86_64")
+        board._fence()
+    assert not board._lock.locked()
+    assert (board.fence is None) == (os.uname().machine == "x86_64")

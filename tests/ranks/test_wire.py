@@ -144,10 +144,10 @@ def test_a_module_that_travelled_can_still_be_imported_by_its_name(tmp_path, mon
         import cloudpickle
         import readers_own
         cloudpickle.register_pickle_by_value(readers_own)
-        from labkit.ranks import home, wire
+        from labkit.ranks import transfer, wire
         sent = wire.dumps(readers_own.thrice)
         del sys.modules["readers_own"]
-        thrice = home.Carried(sent).use()
+        thrice = transfer.Unpickled(sent).use()
         import readers_own as stand_in
         from readers_own import unused
         print(thrice(2), unused, stand_in.factor, stand_in.thrice(1), hasattr(stand_in, "other"))

@@ -17,7 +17,7 @@ from lessons.start.wrong import summed
 import labkit
 from labkit import check, files, registry
 from labkit.ranks.errors import Outcome, RankError
-from labkit.ranks.standing import Collective
+from labkit.ranks.introspect import Collective
 from labkit.study.catalog import EXERCISES
 from labkit.study.exercises import DIFFICULTIES, OURS, Answer, Exercise, Mistake, _mistake, on_ranks
 

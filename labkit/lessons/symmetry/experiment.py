@@ -16,7 +16,7 @@ from labkit.experiments.options import on_cpu, two_or_more
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.outcomes import judge
 from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
-from labkit.ranks import RankError, Ranks, standing
+from labkit.ranks import RankError, Ranks, introspect
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import compiling_together, dynamo_reset, on_region_entry
@@ -184,7 +184,7 @@ def _play(drill: Drill, parts: Sequence[str], odd: bool, compiler: str) -> dict[
     finally:
         stop()
     met = sorted(site.met)
-    return {"values": values, "regions": len(entered), "met": met, "collectives": standing.collectives()}
+    return {"values": values, "regions": len(entered), "met": met, "collectives": introspect.collectives()}
 
 
 # --- in the kernel ---

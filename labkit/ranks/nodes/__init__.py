@@ -1,9 +1,9 @@
-"""Ranks on the machines that torchrun has gathered: one process drives, the others start ranks when it asks them to.
+"""Ranks on the machines that torchrun has gathered: one process drives, the others start ranks when it asks.
 
-torchrun starts a process a rank on every machine and finds them (torch elastic's rendezvous; that part is torch's).
-Here rank 0's process runs the experiment, as a notebook kernel would; every other one is an agent that starts
-its rank and hands the rank's sockets to the driver. A rank that failed can therefore be replaced, and every
-experiment runs unchanged. Messages are pickles, as those of torch.distributed are: the network must be trusted.
+torchrun starts a process for each rank on every machine, and they find each other by torch elastic's rendezvous. The
+process of rank 0 is the driver: it runs the experiment, as a notebook kernel would. Every other one is an agent, which
+starts its rank and hands the rank's sockets to the driver. So a rank that failed can be replaced, and every experiment
+runs unchanged. Messages are pickles, as in torch.distributed: the network must be trusted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every torchrun process but rank 0's does: start the rank when the driver asks, and end with the driver."""
+"""The torchrun processes other than rank 0's: each starts its rank when the driver asks, and ends with the driver."""
 
 from __future__ import annotations
 
@@ -19,23 +19,30 @@ from labkit.ranks.process import StartError, crash_file
 STREAMS = ("calls", "control", "out", "err")
 
 
-class Far:
-    """A rank process of this machine whose sockets the driver holds."""
+class RemoteRank:
+    """A rank process of this machine; the driver on another one holds its sockets."""
 
     def __init__(self) -> None:
         self.pid, self.code, self.crash = 0, None, crash_file()
 
     def last_words(self) -> str:
+        """Return the stack that it wrote as a fatal signal ended it."""
         return os.pread(self.crash, 1 << 16, 0).decode(errors="replace")
 
     def close(self) -> None:
+        """Close its files."""
         if self.crash >= 0:
             os.close(self.crash)
             self.crash = -1
 
 
 class Agent:
-    """Serves one driver: `fork`, `signal` and `end` come in, `forked`, `failed` and `ended` go out."""
+    """Serves one driver: `fork`, `signal` and `end` come in, `forked` and `ended` go out.
+
+    Args:
+        launch: What torchrun has told this process.
+        starter: Starts ranks on this machine.
+    """
 
     def __init__(self, launch: Launch, starter: Any):
         self.starter = starter
@@ -44,7 +51,7 @@ class Agent:
         self.driver = (host, int(port))
         self.link = self._connect(kind="agent", **_about(launch))
         self.channel = wire.Channel(self.link)
-        self.ranks: dict[int, Far] = {}
+        self.ranks: dict[int, RemoteRank] = {}
 
     def _connect(self, **about: Any) -> socket.socket:
         try:
@@ -54,15 +61,22 @@ class Agent:
                 f"cannot reach rank 0's process at {self.driver[0]}:{self.driver[1]}: {error}"
             ) from error
         sock.settimeout(None)
-        launching.lively(sock)
+        launching.keep_alive(sock)
         mine = sock.getsockname()[0]
-        launching.greet(
+        launching.send_greeting(
             sock, self.token, **about, interface=launching.interface(mine), seen=sock.getpeername()[0]
         )
         return sock
 
     def serve(self) -> int:
-        """Serve until the driver ends the run; returns the exit status. Raises RuntimeError when it vanishes."""
+        """Serve until the driver ends the run.
+
+        Returns:
+            The exit status to leave with.
+
+        Raises:
+            RuntimeError: If the driver vanishes.
+        """
         poller = select.poll()
         poller.register(self.channel.fileno(), select.POLLIN)
         poller.register(self.starter.fileno(), select.POLLIN)
@@ -70,7 +84,7 @@ class Agent:
             while True:
                 poller.poll(500)
                 self._report_ends()
-                for kind, *rest in self._heard():
+                for kind, *rest in self._received():
                     if kind == "fork":
                         self._fork(*rest)
                     elif kind == "signal":
@@ -84,7 +98,7 @@ class Agent:
             self.starter.kill(list(self.ranks.values()))
             self.channel.close()
 
-    def _heard(self) -> list[Any]:
+    def _received(self) -> list[Any]:
         self.channel.flush()
         try:
             return self.channel.poll()
@@ -99,7 +113,7 @@ class Agent:
         try:
             process = self.starter.fork(pipes=self._sockets(ticket))
         except (StartError, RuntimeError) as error:
-            self.channel.post(wire.frame(("failed", ticket, str(error))))
+            self.channel.post(wire.frame(("forked", ticket, str(error))))
             return
         self.ranks[process.pid] = process
         self.channel.post(wire.frame(("forked", ticket, process.pid)))
@@ -109,7 +123,7 @@ class Agent:
 
         @contextmanager
         def pipes(listener: socket.socket | None) -> Iterator[tuple[Any, list[int]]]:
-            far = Far()
+            far = RemoteRank()
             socks: dict[str, socket.socket] = {}
             try:
                 for name in STREAMS:
@@ -126,7 +140,7 @@ class Agent:
         return pipes
 
     def _report_ends(self) -> None:
-        self.starter.hear()
+        self.starter.receive()
         for pid in [pid for pid in self.ranks if pid in self.starter.ended]:
             far = self.ranks.pop(pid)
             self.channel.post(wire.frame(("ended", pid, self.starter.ended.pop(pid), far.last_words())))
@@ -149,9 +163,16 @@ def _about(launch: Launch) -> dict[str, Any]:
 
 
 def serve(launch: Launch) -> int:
-    """Be the agent of a rank until the driver ends the run; returns the exit status.
+    """Be the agent of a rank until the driver ends the run.
 
-    Raises RuntimeError when the driver cannot be reached, or when it vanishes.
+    Args:
+        launch: What torchrun has told this process.
+
+    Returns:
+        The exit status to leave with.
+
+    Raises:
+        RuntimeError: If the driver cannot be reached, or vanishes.
     """
     starter = spawn.shared() if sys.platform == "linux" else fresh.Interpreters(os.environ)
     starter.users += 1

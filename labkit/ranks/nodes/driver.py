@@ -1,4 +1,4 @@
-"""The driver's side of ranks on several machines: takes the place of the starter that forks ranks on this one."""
+"""The driver's side of ranks on several machines: a starter that asks the agents there to start them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,47 +18,50 @@ from labkit.ranks import spawn, wire
 from labkit.ranks.environment import merged
 from labkit.ranks.nodes import launch as launching
 from labkit.ranks.nodes.launch import MEET_S, Launch
-from labkit.ranks.process import LOCAL_PIDS, Process, StartError, crash_file, now, plumbing
+from labkit.ranks.process import LOCAL_PIDS, Process, Starter, StartError, crash_file, now, plumbing
 
 FORK_S = 60.0
 
 
 @dataclass
 class Agent:
-    """One torchrun process as the driver knows it: what it said about itself, and the connection to it."""
+    """A torchrun process as the driver knows it: what it has said about itself, and the connection to it."""
 
     about: dict[str, Any]
     channel: wire.Channel
     gone: bool = False
-    pids: dict[int, int] = field(default_factory=dict)  # ticket -> pid
-    failed: dict[int, str] = field(default_factory=dict)
+    forked: dict[int, int | str] = field(default_factory=dict)  # by ticket: the pid, or why it failed
 
     @property
     def name(self) -> str:
+        """Its node and host, for errors."""
         return f"node {self.about['node']} ({self.about['host']})"
 
 
-class Nodes:
-    """Starts the ranks of a torchrun launch where torchrun put them; give it to `Ranks(start=...)`.
+class Nodes(Starter):
+    """Starts the ranks of a torchrun launch where torchrun has placed them; an argument of `Ranks(start=...)`.
 
-    Made in rank 0's process; waits until every other process has said hello. Raises RuntimeError naming the ranks
-    that did not, or nodes that have another torch than this one.
+    It is made in rank 0's process, and waits until every other process has connected.
+
+    Args:
+        launch: What torchrun has told this process.
+
+    Raises:
+        RuntimeError: If ranks did not connect, or have another torch than this process.
     """
 
-    answer_s = 10.0
-
     def __init__(self, launch: Launch):
+        super().__init__()
         if not hasattr(select, "epoll"):
             raise RuntimeError(f"ranks on torchrun's machines need Linux, this is {sys.platform}")
         self.launch, self.local = launch, spawn.shared()
         self.local.users += 1
-        self.users = 0
         self._token = launching.new_token()
         self._server = socket.create_server(("0.0.0.0", 0), backlog=256)
         self._poll = select.epoll()
         self._poll.register(self.local.fileno(), select.EPOLLIN)
         self._ended: dict[int, int | None] = {}
-        self.ended: Any = ChainMap(self._ended, self.local.ended)  # type: ignore[arg-type]
+        self.ended = ChainMap(self._ended, self.local.ended)  # type: ignore[arg-type]
         self._crash: dict[int, int] = {}
         self._ticket = 0
         self._streams: dict[tuple[int, str], socket.socket] = {}
@@ -67,6 +70,7 @@ class Nodes:
         mine = launching.own_address(launch.address, launch.port)
         launching.store(launch).set("driver", f"{mine}:{self._server.getsockname()[1]} {self._token}")
         self._meet()
+        self.host = "127.0.0.1" if self.count == 1 else "0.0.0.0"
 
     # -- who is there --------------------------------------------------------------------------------------
 
@@ -83,9 +87,8 @@ class Nodes:
                 )
         torches = {agent.about["torch"] for agent in self.agents.values()} - {hardware.torch_version()}
         if torches:
-            why = (
-                f"nodes have different versions of torch: {hardware.torch_version()} and {', '.join(torches)}"
-            )
+            versions = f"{hardware.torch_version()} and {', '.join(torches)}"
+            why = f"nodes have different versions of torch: {versions}"
             self.close(1, why)
             raise RuntimeError(why)
 
@@ -93,13 +96,13 @@ class Nodes:
         if not select.select([self._server], [], [], min(wait, 0.5))[0]:
             return
         sock, _ = self._server.accept()
-        said = launching.greeted(sock, self._token)
+        said = launching.receive_greeting(sock, self._token)
         if said is None:
             sock.close()
         elif said["kind"] == "stream":
-            self._streams[said["ticket"], said["name"]] = launching.lively(sock)
+            self._streams[said["ticket"], said["name"]] = launching.keep_alive(sock)
         else:
-            agent = Agent(said, wire.Channel(launching.lively(sock)))
+            agent = Agent(said, wire.Channel(launching.keep_alive(sock)))
             self.agents[said["rank"]] = agent
             self._poll.register(agent.channel.fileno(), select.EPOLLIN)
             if said["node"] != self.launch.node:  # the interface that other machines come in by
@@ -107,11 +110,11 @@ class Nodes:
 
     @property
     def count(self) -> int:
-        """How many machines take part."""
+        """Number of machines."""
         return len({self.launch.node} | {agent.about["node"] for agent in self.agents.values()})
 
     def machines(self) -> list[str]:
-        """What each machine is, in the order of nodes, as provenance stores it."""
+        """Return what each machine is, in the order of nodes, for the provenance of a report."""
         known = {self.launch.node: f"{hardware.name()} ({self.launch.local_world_size} ranks)"}
         for agent in self.agents.values():
             about = agent.about
@@ -119,7 +122,15 @@ class Nodes:
         return [known[node] for node in sorted(known)]
 
     def choose(self, device: str, backend: str) -> Choice:
-        """Pick device and backend for all machines. Raises ValueError where they cannot be the same everywhere."""
+        """Choose device and backend for all machines.
+
+        Args:
+            device: As for `Ranks`.
+            backend: As for `Ranks`.
+
+        Raises:
+            ValueError: If they cannot be the same on every machine.
+        """
         if backend == "shm" and self.count > 1:
             raise ValueError(
                 f"backend 'shm' is the memory of one machine, and these ranks are on {self.count}: use 'gloo'"
@@ -137,7 +148,7 @@ class Nodes:
         return Choice(choice.device, choice.backend, f"{machines}; {choice.why}")
 
     def refuse_late(self, env: Mapping[str, str | None]) -> None:
-        """Raise ValueError naming the variables that torch has read already in the processes that start the ranks."""
+        """Raise ValueError if torch has already read one of these variables in the processes that start the ranks."""
         self.local.wait_ready()
         started = self.local.started
         if late := started.late(merged(started.environ, env)):
@@ -148,13 +159,8 @@ class Nodes:
 
     # -- what a pool asks of a starter ---------------------------------------------------------------------
 
-    @property
-    def host(self) -> str:
-        """Where the rendezvous store has to listen."""
-        return "127.0.0.1" if self.count == 1 else "0.0.0.0"
-
-    def place(self, rank: int) -> dict[str, Any]:
-        """What a rank must be told that differs between machines."""
+    def rank_config(self, rank: int) -> dict[str, Any]:
+        """Return what a rank must be told that differs between machines."""
         mine = {"local_rank": self.launch.local_rank, "local_world_size": self.launch.local_world_size}
         if rank == 0:
             return {**mine, "interface": self._interface}
@@ -165,12 +171,9 @@ class Nodes:
     def fileno(self) -> int:
         return self._poll.fileno()
 
-    def alive(self) -> bool:
-        return self.local.alive() and not any(agent.gone for agent in self.agents.values())
-
-    def hear(self) -> None:
-        """Read what agents and the own zygote have said, without waiting."""
-        self.local.hear()
+    def receive(self) -> None:
+        """Read what the agents and this machine's zygote have said, without waiting."""
+        self.local.receive()
         if self.local.gone:
             raise StartError("the process that starts ranks on this machine has ended")
         for rank, agent in self.agents.items():
@@ -185,9 +188,7 @@ class Nodes:
                 continue
             for kind, number, *rest in messages:
                 if kind == "forked":
-                    agent.pids[number] = rest[0]
-                elif kind == "failed":
-                    agent.failed[number] = rest[0]
+                    agent.forked[number] = rest[0]
                 else:
                     pid = _far(rank, number)
                     code, words = rest
@@ -195,56 +196,42 @@ class Nodes:
                         os.pwrite(self._crash[pid], words.encode(), 0)
                     self._ended[pid] = code
 
-    def _wait(self, done: Callable[[], bool], limit: float) -> bool:
-        deadline = now() + limit
-        self.hear()
-        while not done():
-            left = deadline - now()
-            if left <= 0:
-                return False
-            self._poll.poll(min(left, 0.2))
-            self.hear()
-        return True
-
-    def wait_ended(self, pids: list[int], limit: float) -> bool:
-        """Wait until ranks have ended; one whose machine is gone counts as ended."""
-        return self._wait(lambda: all(pid in self.ended or self._lost(pid) for pid in pids), limit)
+    def has_ended(self, pid: int) -> bool:
+        """Whether a rank has ended; one whose machine is gone counts as ended."""
+        return pid in self.ended or self._lost(pid)
 
     def _lost(self, pid: int) -> bool:
         return pid >= LOCAL_PIDS and self.agents[pid // LOCAL_PIDS].gone
 
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
-        """Start one rank where torchrun put it. Raises StartError when its machine is gone or refuses."""
         if rank == 0:
             return self.local.fork(listener, pipes)
         agent = self.agents[rank]
         self._ticket += 1
         ticket = self._ticket
-        self.hear()
+        self.receive()
         if not agent.gone:
             agent.channel.post(wire.frame(("fork", ticket)))
         names = ("calls", "control", "out", "err")
         deadline = now() + FORK_S
-        complete = lambda: ticket in agent.pids and all((ticket, name) in self._streams for name in names)  # noqa: E731
-        while not complete():
+        while ticket not in agent.forked or any((ticket, name) not in self._streams for name in names):
             if agent.gone:
                 raise StartError(f"rank {rank} cannot be started: {agent.name} is gone")
-            if ticket in agent.failed:
-                raise StartError(f"{agent.name} could not start rank {rank}: {agent.failed.pop(ticket)}")
+            if isinstance(why := agent.forked.get(ticket), str):
+                raise StartError(f"{agent.name} could not start rank {rank}: {why}")
             if now() > deadline:
                 raise StartError(f"{agent.name} took more than {FORK_S:.0f} s to start rank {rank}")
             self._accept(0.05)
-            self.hear()
+            self.receive()
         streams = {name: self._streams.pop((ticket, name)) for name in names}
         for name in ("out", "err"):
             streams[name].setblocking(False)
-        pid, crash = _far(rank, agent.pids.pop(ticket)), crash_file()
+        pid, crash = _far(rank, int(agent.forked.pop(ticket))), crash_file()
         self._crash[pid] = crash
         calls, control = wire.Channel(streams["calls"]), wire.Channel(streams["control"])
         return Process(pid, calls, control, streams["out"].detach(), streams["err"].detach(), crash)
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
-        """Send a signal to ranks (with `group`, to everything they started too)."""
         self.local.signal([pid for pid in pids if pid < LOCAL_PIDS], number, group)
         for pid in pids:
             if pid >= LOCAL_PIDS and not self._lost(pid):
@@ -252,7 +239,6 @@ class Nodes:
                 self.agents[pid // LOCAL_PIDS].channel.post(wire.frame(("signal", own, int(number), group)))
 
     def kill(self, processes: list[Process], limit: float = 10.0) -> None:
-        """End ranks for good, and close their files."""
         far = [p for p in processes if p.pid >= LOCAL_PIDS]
         self.signal([p.pid for p in far], signal.SIGKILL, group=True)
         self.local.kill([p for p in processes if p.pid < LOCAL_PIDS])
@@ -262,12 +248,13 @@ class Nodes:
             process.code = self._ended.pop(process.pid, None)
             process.close()
 
-    def release(self) -> None:
-        """One group that it served has ended."""
-        self.users -= 1
-
     def close(self, status: int = 0, why: str = "") -> None:
-        """Tell every agent that the run is over, with the exit status to leave with and, for a failure, why."""
+        """Tell every agent that the run is over.
+
+        Args:
+            status: The exit status to leave with.
+            why: For a failure, the reason.
+        """
         for agent in self.agents.values():
             if not agent.gone:
                 agent.channel.post(wire.frame(("end", status, why)))

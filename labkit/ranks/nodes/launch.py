@@ -1,4 +1,4 @@
-"""What torchrun told this process, and where the driver listens."""
+"""What torchrun has told this process, and how its processes find and recognise each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
 
 @dataclass(frozen=True)
 class Launch:
-    """This process among those that torchrun started: its rank and node, and the address of torchrun's store."""
+    """This process among those that torchrun has started: its rank and node, and the address of torchrun's store."""
 
     rank: int
     world_size: int
@@ -35,10 +35,18 @@ class Launch:
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """What torchrun said to this process in its environment, None where it was not started by torchrun.
+    """Read what torchrun has told this process in its environment.
 
-    Raises ValueError naming a variable that is missing, no number or out of its range
-    (torch/distributed/elastic/agent/server/local_elastic_agent.py sets them).
+    torch/distributed/elastic/agent/server/local_elastic_agent.py sets the variables.
+
+    Args:
+        environment: The environment; None for `os.environ`.
+
+    Returns:
+        None if torchrun has not started this process.
+
+    Raises:
+        ValueError: If a variable is missing, no number, or out of its range.
 
     >>> env = dict(RANK="1", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", GROUP_RANK="1")
     >>> launched({**env, "MASTER_ADDR": "a", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "x"}).node
@@ -85,7 +93,11 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
 
 
 def store(launch: Launch) -> Any:
-    """torchrun's store, under a prefix of ours. Raises RuntimeError naming the address when it is not there."""
+    """Connect to torchrun's store, under a prefix of labkit's.
+
+    Raises:
+        RuntimeError: If it cannot be reached, with its address.
+    """
     import torch.distributed as dist
 
     limit = datetime.timedelta(seconds=MEET_S)
@@ -106,17 +118,28 @@ def store(launch: Launch) -> Any:
 
 
 def new_token() -> str:
-    """A word that only processes with access to torchrun's store know."""
+    """Make a secret for processes that have access to torchrun's store."""
     return secrets.token_hex(16)
 
 
-def greet(sock: socket.socket, token: str, **about: Any) -> None:
-    """Say who connects, in one line of JSON: nothing is unpickled before the token was compared."""
+def send_greeting(sock: socket.socket, token: str, **about: Any) -> None:
+    """Send who connects, in one line of JSON: nothing is unpickled before the token has been compared.
+
+    Args:
+        sock: The connection.
+        token: The secret of this launch.
+        **about: What else to say.
+    """
     sock.sendall((json.dumps({"token": token, **about}) + "\n").encode())
 
 
-def greeted(sock: socket.socket, token: str) -> dict[str, Any] | None:
-    """The other side's greeting; None for a stranger, or for one that says nothing within 5 s."""
+def receive_greeting(sock: socket.socket, token: str) -> dict[str, Any] | None:
+    """Receive the other side's greeting; None if its token is wrong or it sends nothing within 5 s.
+
+    Args:
+        sock: The connection.
+        token: The secret of this launch.
+    """
     sock.settimeout(5)
     line = b""
     try:
@@ -133,8 +156,8 @@ def greeted(sock: socket.socket, token: str) -> dict[str, Any] | None:
     return said if known else None
 
 
-def lively(sock: socket.socket) -> socket.socket:
-    """Small messages at once; and a machine that vanished without a word is noticed within about 15 s."""
+def keep_alive(sock: socket.socket) -> socket.socket:
+    """Set a socket to send small messages at once, and to notice within about 15 s a machine that vanished."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
@@ -144,14 +167,19 @@ def lively(sock: socket.socket) -> socket.socket:
 
 
 def own_address(towards: str, port: int) -> str:
-    """The address of this machine on the way to another one; the name itself where that is this machine.
+    """Return the address of this machine by which another one reaches it.
+
+    Args:
+        towards: The other machine; if that is this one, its name is returned.
+        port: Any port.
+
+    Raises:
+        RuntimeError: If there is no route.
 
     >>> own_address("127.0.0.1", 9)
     '127.0.0.1'
     """
-    with socket.socket(
-        socket.AF_INET, socket.SOCK_DGRAM
-    ) as probe:  # connecting a datagram socket sends nothing
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
         try:
             probe.connect((towards, port))
         except OSError as error:
@@ -164,7 +192,7 @@ def own_address(towards: str, port: int) -> str:
 
 
 def interface(address: str) -> str:
-    """The network interface that has an IPv4 address, '' where that cannot be told.
+    """Return the network interface that has an IPv4 address, '' if that cannot be told.
 
     >>> interface("127.0.0.1") in ("lo", "lo0", "")
     True

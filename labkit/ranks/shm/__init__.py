@@ -1,27 +1,29 @@
-"""`shm`: a c10d backend for the ranks of one machine, over shared memory, with CPU tensors.
+"""`shm`: a c10d backend over shared memory, for CPU tensors on the ranks of one machine.
 
 An `all_reduce` of a few kilobytes between two ranks takes 10 to 20 us, of the order of NCCL over NVLink, where gloo
-takes hundreds: what a program does between its collectives becomes visible on a laptop.
+takes hundreds of us. So the time that a program spends between its collectives becomes visible on a laptop.
 
-- Every collective is done here; `send` and `recv` go over gloo. Reductions take any dtype that torch adds or compares
-  on CPU, copies take any. All ranks get the same bits, as parts are added in the order of the ranks.
+- All collectives are implemented here; `send` and `recv` go over gloo. Copies work for every dtype, reductions for
+  every dtype that torch adds or compares on the CPU. Parts are added in the order of the ranks, so all ranks get the
+  same bits.
 - A collective has ended when it returns, `async_op=True` or not. So ranks must start the collectives of *all* groups in
-  one order; where gloo would let two groups overtake each other, here both ranks wait until the deadline.
-- Ranks in different calls all raise `Mismatch`; a wait ends in `Deadline` (the group's timeout) or, within a few
-  hundredths of a second, in `PeerGone`. A group that failed once refuses every later call.
-- One machine, one user. Tested on Linux on x86-64; `order.py` has what other processors need.
+  the same order. Where gloo would let two groups overtake each other, both ranks wait here until the deadline.
+- When ranks meet in different calls, each of them raises `Mismatch`. A wait ends in `Deadline` (the group's timeout)
+  or, within a few hundredths of a second, in `PeerGone`. A group that failed once refuses every later call.
+- It joins processes of one user on one machine. It is tested on Linux on x86-64; `fence` in `board.py` is what other
+  processors need.
 """
 
 from __future__ import annotations
 
-import types
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from labkit import torch_compat
-from labkit.ranks.shm import board, collectives, group, join, link, order, peers, reduction, tensors, work
+from labkit.ranks.introspect import codes
+from labkit.ranks.shm import board, collectives, group, link, operations, tensors
 from labkit.ranks.shm.errors import Deadline, Mismatch, OutOfMemory, PeerGone, PeerLeft, ShmError
 from labkit.ranks.shm.group import ShmProcessGroup
 
@@ -38,7 +40,7 @@ __all__ = [
 
 
 def register() -> None:
-    """Make `shm` known to c10d, as often as one likes: `dist.init_process_group("shm", ...)` works afterwards.
+    """Register `shm` with c10d, so that `dist.init_process_group("shm", ...)` works; calling it again does nothing.
 
     >>> import torch, torch.distributed as dist
     >>> register()
@@ -54,32 +56,8 @@ def register() -> None:
     dist.Backend.register_backend("shm", _create, devices=["cpu"])
     torch_compat.not_in_flight_record("shm")
     # called from code that Dynamo is at work on, the spin would be traced instead of run
-    torch_compat.hide_from_dynamo(*_codes())
+    torch_compat.hide_from_dynamo(*codes(board, collectives, group, link, operations, tensors))
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> ShmProcessGroup:
     return ShmProcessGroup(store, rank, size, timeout)
-
-
-def _codes() -> list[types.CodeType]:
-    """The code of every function of this package, nested ones included."""
-    modules = (board, collectives, group, join, link, order, peers, reduction, tensors, work)
-    found: dict[types.CodeType, None] = {}
-
-    def add(code: types.CodeType) -> None:
-        if code not in found and "/ranks/shm/" in code.co_filename.replace("\\", "/"):
-            found[code] = None
-            for constant in code.co_consts:
-                if isinstance(constant, types.CodeType):
-                    add(constant)
-
-    for module in modules:
-        members = list(vars(module).values())
-        members += [m for cls in members if isinstance(cls, type) for m in vars(cls).values()]
-        for member in members:
-            member = getattr(member, "__wrapped__", member)
-            member = member.fget if isinstance(member, property) else member
-            for function in (member, getattr(member, "__func__", None)):
-                if isinstance(function, types.FunctionType):
-                    add(function.__code__)
-    return list(found)

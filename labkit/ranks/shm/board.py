@@ -1,20 +1,25 @@
-"""Where the ranks of a group meet: each raises a word that says its turn and its call, and waits for the others' words.
+"""The control pages in shared memory on which the ranks of a group meet in a collective.
 
-A word is `turn << 32 | call`, so one comparison tells both that a peer has arrived and that it means the same call.
-Words and slots are used in turn, even and odd: a rank that raises its word of turn k has finished reading turn k - 1,
-so once all words of turn k - 1 have been seen, nobody reads the slots of turn k - 2 any more.
+Each rank writes a word that says its turn and its call, and waits for the words of the others. A word is
+`turn << 32 | call`, so one comparison shows both that a peer has arrived and that it is in the same call.
+
+Words and slots alternate between even and odd turns. A rank that writes its word of turn k has finished reading turn
+k - 1. So once all words of turn k - 1 have been seen, nobody reads the slots of turn k - 2 any more.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from labkit.ranks.shm import calls
+from labkit.ranks.shm import operations
 from labkit.ranks.shm.errors import Deadline, Mismatch, PeerGone, PeerLeft, ShmError
-from labkit.ranks.shm.order import fence
-from labkit.ranks.shm.peers import Peer
 from labkit.ranks.shm.segment import MAX_RANKS, PAGE
 
 # a control page in int64 words: two lines of (word, numel, .), who this is, why it left, the tables of all_to_all
@@ -30,16 +35,81 @@ YIELD_S = 2e-3  # then give the core away between looks, for this long
 NAP_S = (5e-5, 1e-3)  # then sleep: between these bounds, a 50th of the time waited so far
 LOOK_S = 0.02  # how often to look whether the peers are alive
 
+HAS_PROC = Path("/proc/self/stat").exists()
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+_lock = threading.Lock()
+
+
+def _fence() -> None:
+    # Acquire after release on one lock orders everything before the release with everything after the acquire (ARMv8:
+    # [L]; po; [A]). Python offers no fence of its own. Reasoned from the architecture's manual, not tested on ARM.
+    _lock.acquire()
+    _lock.release()
+    _lock.acquire()
+    _lock.release()
+
+
+# x86 keeps stores in order, loads in order, and loads before later stores (TSO), which is all that the protocol
+# needs. A word is read and written whole: memoryview copies an aligned int64 with one instruction.
+fence: Callable[[], None] | None = None if platform.machine().lower() in ("x86_64", "amd64") else _fence
+
+
+def started(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot.
+
+    Without /proc it is 0 for every process that can be signalled; a zombie then counts as alive.
+
+    Returns:
+        The time; None if there is no such process, or only its zombie.
+    """
+    if not HAS_PROC:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass
+        return 0
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()  # the name before it may hold anything
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X", b"x") else int(fields[19])
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A process by pid and start time, since the system may give the pid to another process."""
+
+    pid: int
+    start: int
+
+    @classmethod
+    def me(cls) -> Peer:
+        """Return this process."""
+        return cls(os.getpid(), started(os.getpid()) or 0)
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return started(self.pid) == self.start
 
 
 def cores() -> int:
-    """The cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Board:
-    """The control pages as one rank sees them. `timeout` in seconds."""
+    """The control pages as one rank sees them.
+
+    Args:
+        memory: The shared segment.
+        rank: This rank.
+        size: Number of ranks.
+        timeout: Seconds that this rank waits for its peers in a call.
+    """
 
     def __init__(self, memory: Any, rank: int, size: int, timeout: float):
         self.words = memoryview(memory).cast("B")[: size * PAGE].cast("q")
@@ -53,6 +123,7 @@ class Board:
         self._spins = range(SPINS if size <= cores() else 0)
 
     def sign_in(self) -> None:
+        """Write this process into its page, which tells the others that it has joined."""
         me = Peer.me()
         self.words[self.rank * WORDS + START] = me.start
         if fence:
@@ -60,21 +131,30 @@ class Board:
         self.words[self.rank * WORDS + PID] = me.pid
 
     def peer(self, rank: int) -> Peer | None:
-        """The process of a rank; None while it has not signed in."""
+        """Return the process of a rank; None if it has not signed in yet."""
         pid = self.words[rank * WORDS + PID]
         if fence:
             fence()
         return Peer(pid, self.words[rank * WORDS + START]) if pid else None
 
     def next_turn(self) -> int:
-        """Begin a turn; returns which of the two slots is free for it."""
+        """Begin a turn and return which of the two slots, 0 or 1, is free for it."""
         self.turn = turn = self.turn + 1 & LAST_TURN
         return turn & 1
 
     def meet(self, call: int, numel: int, opts: Any = None) -> None:
-        """Say that this rank's slot is written, and return when every rank has said so in the same call.
+        """Tell the peers that this rank's slot is written, and wait until each of them has come to the same call.
 
-        opts: the options of c10d, for a timeout of this call alone. Raises Mismatch, Deadline, PeerGone or PeerLeft.
+        Args:
+            call: The packed call (`operations.pack`).
+            numel: Number of elements of this rank's tensor.
+            opts: c10d's options, which may have a timeout for this call alone.
+
+        Raises:
+            Mismatch: If a peer is in another call.
+            Deadline: If a peer does not come in time.
+            PeerGone: If the process of a peer has ended.
+            PeerLeft: If a peer has failed, or closed the group.
         """
         words, turn = self.words, self.turn
         parity, word = turn & 1, turn << 32 | call
@@ -117,7 +197,9 @@ class Board:
                     self.waiting = (word & 0xFFFFFFFF, numel, since, ranks)
                     self._look_for_dead(missing, word, numel, now - since)
                     if now - since >= limit:
-                        raise Deadline(self._late(ranks, word, numel, now - since))
+                        late = "; ".join(map(self._whereabouts, ranks))
+                        called = operations.unpack(word & 0xFFFFFFFF, numel)
+                        raise Deadline(f"rank {self.rank} waited {now - since:.1f} s in {called} for {late}")
                 time.sleep(min(max(NAP_S[0], (now - since) / 50), NAP_S[1], max(limit - (now - since), 0)))
         finally:
             self.waiting = None
@@ -142,7 +224,7 @@ class Board:
             both = sorted(
                 [(self.rank, word & 0xFFFFFFFF, numel), (at // WORDS, seen & 0xFFFFFFFF, self.words[at + 1])]
             )
-            said = ", ".join(f"rank {rank} called {calls.unpack(call, n)}" for rank, call, n in both)
+            said = ", ".join(f"rank {rank} called {operations.unpack(call, n)}" for rank, call, n in both)
             raise Mismatch(f"ranks met in different calls: {said}")
         return True
 
@@ -152,14 +234,8 @@ class Board:
             if peer and not peer.alive() and not self._arrived(at, word, numel):
                 raise PeerGone(
                     f"rank {at // WORDS} (pid {peer.pid}) is gone: its process ended while rank {self.rank} waited "
-                    f"for it in {calls.unpack(word & 0xFFFFFFFF, numel)}, {waited:.2f} s by now"
+                    f"for it in {operations.unpack(word & 0xFFFFFFFF, numel)}, {waited:.2f} s by now"
                 )
-
-    def _late(self, ranks: list[int], word: int, numel: int, waited: float) -> str:
-        call = calls.unpack(word & 0xFFFFFFFF, numel)
-        return (
-            f"rank {self.rank} waited {waited:.1f} s in {call} for {'; '.join(map(self._whereabouts, ranks))}"
-        )
 
     def _whereabouts(self, rank: int) -> str:
         peer = self.peer(rank)
@@ -169,20 +245,27 @@ class Board:
         last = max(self.words[at], self.words[at + LINE])
         if not last:
             return f"rank {rank} (pid {peer.pid}), which is alive and has called nothing yet"
-        op = calls.name(last & 0xFFFFFFFF)
+        op = operations.name(last & 0xFFFFFFFF)
         return f"rank {rank} (pid {peer.pid}), which is alive and was in {op} last"
 
     def where(self) -> str:
-        """What this rank waits for right now, in words; '' when it does not."""
+        """Describe what this rank waits for right now; '' if it does not wait."""
         waiting = self.waiting
         if waiting is None:
             return ""
         call, numel, since, ranks = waiting
         who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-        return f"in {calls.unpack(call, numel)}, waiting for {who} since {time.monotonic() - since:.1f} s"
+        return (
+            f"in {operations.unpack(call, numel)}, waiting for {who} since {time.monotonic() - since:.1f} s"
+        )
 
     def fail(self, why: str, kind: type[ShmError] = PeerLeft) -> None:
-        """This turn failed: tell the others, who raise `kind` when they wait for this rank, in this turn or later."""
+        """Tell the peers that this turn failed; those that wait for this rank, now or later, raise `kind`.
+
+        Args:
+            why: What they say.
+            kind: The exception that they raise.
+        """
         if not self.failed:
             self._leave(why, kind)
             self.words[self._mine[self.turn & 1]] = TAKEN_BACK
@@ -210,12 +293,17 @@ class Board:
         raise kind(why if kind is Mismatch else f"rank {rank} is gone from the group: {why}")
 
     def table(self, rank: int, parity: int) -> slice:
-        """The words of a rank's table of all_to_all: how much it sends to each rank, then how much it expects."""
+        """Return the slice of `words` with a rank's counts of all_to_all: sent to each rank, then expected of each.
+
+        Args:
+            rank: Whose table.
+            parity: Which of the two: 0 or 1.
+        """
         start = rank * WORDS + TABLES + parity * 2 * MAX_RANKS
         return slice(start, start + 2 * self.size)
 
     def close(self) -> None:
-        """Leave in good order. What others still read of this rank's last turn stays as it is."""
+        """Leave the group without an error; peers can still read what this rank wrote in its last turn."""
         if not self.failed:
             self._leave("it closed the group", PeerLeft)
         self.words.release()

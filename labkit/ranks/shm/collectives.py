@@ -1,21 +1,22 @@
-"""The collectives on flat tensors, each as what a rank puts into its slot and what it takes from the others'.
+"""The collectives on flat tensors: what each rank puts into its slot, and what it takes from the slots of the others.
 
-Every rank takes every turn, also where it has nothing to give or to take: turns are what keeps slots apart.
+Every rank takes part in every turn, even if it has nothing to put or to take, because turns keep the slots apart.
+In every function `opts` are c10d's options of the call; only its timeout is used here.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.ranks.shm import calls
+from labkit.ranks.shm import operations
 from labkit.ranks.shm.errors import Mismatch
 from labkit.ranks.shm.link import Link
-from labkit.ranks.shm.reduction import reducer
+from labkit.ranks.shm.operations import reducer
 
 
 def _cut(tensor: Tensor, low: int, high: int) -> Tensor:
@@ -27,59 +28,94 @@ def _nothing(parity: int, low: int, high: int) -> None:
     pass
 
 
+def _putting(link: Link, tensor: Tensor) -> Callable[[int, int, int], None]:
+    def put(parity: int, low: int, high: int) -> None:
+        link.view(parity, link.rank, tensor.dtype, high - low).copy_(_cut(tensor, low, high))
+
+    return put
+
+
 def barrier(link: Link, opts: Any) -> None:
-    """Return when every rank has come."""
-    link.run(calls.pack("barrier"), 0, [(0, 0)], _nothing, _nothing, opts)
+    """Return when every rank has called it.
+
+    Args:
+        link: This rank's link into the group.
+        opts: c10d's options, of which the timeout is used.
+    """
+    link.run(operations.pack("barrier"), 0, [(0, 0)], _nothing, _nothing, opts)
 
 
 def reduce(link: Link, tensor: Tensor, reduction: int, root: int | None, opts: Any) -> None:
-    """Reduce into `tensor` in place, on the root or, where root is None, on every rank."""
+    """Reduce `tensor` in place: on the root, or on every rank if root is None (all_reduce).
+
+    Args:
+        link: This rank's link into the group.
+        tensor: A flat tensor, of one length and dtype on all ranks.
+        reduction: The index in `operations.REDUCTIONS`.
+        root: The rank that gets the result; None for all.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel = tensor.dtype, tensor.numel()
     into = reducer(reduction, dtype, link.size)
-
-    def put(parity: int, low: int, high: int) -> None:
-        link.view(parity, link.rank, dtype, high - low).copy_(_cut(tensor, low, high))
 
     def take(parity: int, low: int, high: int) -> None:
         if root is None or root == link.rank:
             into([link.view(parity, r, dtype, high - low) for r in range(link.size)], _cut(tensor, low, high))
 
     op = "all_reduce" if root is None else "reduce"
-    link.run(calls.pack(op, dtype, reduction, root or 0), numel, link.pieces(numel, dtype), put, take, opts)
+    call = operations.pack(op, dtype, reduction, root or 0)
+    link.run(call, numel, link.pieces(numel, dtype), _putting(link, tensor), take, opts)
 
 
 def gather(link: Link, outputs: Sequence[Tensor] | None, tensor: Tensor, root: int | None, opts: Any) -> None:
-    """Every rank's `tensor` into the outputs of the root or, where root is None, of every rank."""
-    dtype, numel = tensor.dtype, tensor.numel()
+    """Copy every rank's `tensor` into the outputs of the root, or of every rank if root is None (all_gather).
 
-    def put(parity: int, low: int, high: int) -> None:
-        link.view(parity, link.rank, dtype, high - low).copy_(_cut(tensor, low, high))
+    Args:
+        link: This rank's link into the group.
+        outputs: A flat tensor for each rank, each like `tensor`; None or empty on ranks that get nothing.
+        tensor: A flat tensor, of one length and dtype on all ranks.
+        root: The rank that gets the tensors; None for all.
+        opts: c10d's options, of which the timeout is used.
+    """
+    dtype, numel = tensor.dtype, tensor.numel()
 
     def take(parity: int, low: int, high: int) -> None:
         for rank, output in enumerate(outputs or ()):
             _cut(output, low, high).copy_(link.view(parity, rank, dtype, high - low))
 
-    call = calls.pack("all_gather" if root is None else "gather", dtype, 0, root or 0)
-    link.run(call, numel, link.pieces(numel, dtype), put, take, opts)
+    call = operations.pack("all_gather" if root is None else "gather", dtype, 0, root or 0)
+    link.run(call, numel, link.pieces(numel, dtype), _putting(link, tensor), take, opts)
 
 
 def broadcast(link: Link, tensor: Tensor, root: int, opts: Any) -> None:
-    """The root's `tensor` into that of every rank."""
-    dtype, numel = tensor.dtype, tensor.numel()
+    """Copy the root's `tensor` into that of every other rank.
 
-    def put(parity: int, low: int, high: int) -> None:
-        if root == link.rank:
-            link.view(parity, root, dtype, high - low).copy_(_cut(tensor, low, high))
+    Args:
+        link: This rank's link into the group.
+        tensor: A flat tensor, of one length and dtype on all ranks.
+        root: The rank that sends.
+        opts: c10d's options, of which the timeout is used.
+    """
+    dtype, numel = tensor.dtype, tensor.numel()
 
     def take(parity: int, low: int, high: int) -> None:
         if root != link.rank:
             _cut(tensor, low, high).copy_(link.view(parity, root, dtype, high - low))
 
-    link.run(calls.pack("broadcast", dtype, 0, root), numel, link.pieces(numel, dtype), put, take, opts)
+    put = _putting(link, tensor) if root == link.rank else _nothing
+    link.run(operations.pack("broadcast", dtype, 0, root), numel, link.pieces(numel, dtype), put, take, opts)
 
 
 def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reduction: int, opts: Any) -> None:
-    """Reduce the ranks' lists of `inputs` item by item; this rank gets the item of its own number."""
+    """Reduce the ranks' lists of `inputs` item by item; rank i gets item i as its output.
+
+    Args:
+        link: This rank's link into the group.
+        output: A flat tensor.
+        inputs: A flat tensor for each rank, each like `output`.
+        reduction: The index in `operations.REDUCTIONS`.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel, n = output.dtype, output.numel(), link.size
     into = reducer(reduction, dtype, n)
 
@@ -92,12 +128,20 @@ def reduce_scatter(link: Link, output: Tensor, inputs: Sequence[Tensor], reducti
             [link.view(parity, r, dtype, high - low, link.rank, n) for r in range(n)], _cut(output, low, high)
         )
 
-    call = calls.pack("reduce_scatter", dtype, reduction)
+    call = operations.pack("reduce_scatter", dtype, reduction)
     link.run(call, numel, link.pieces(numel, dtype, n), put, take, opts)
 
 
 def scatter(link: Link, output: Tensor, inputs: Sequence[Tensor] | None, root: int, opts: Any) -> None:
-    """`inputs[i]` of the root into the output of rank i; elsewhere inputs are None or empty."""
+    """Copy `inputs[i]` of the root into the output of rank i; inputs of other ranks are None or empty.
+
+    Args:
+        link: This rank's link into the group.
+        output: A flat tensor.
+        inputs: On the root, a flat tensor for each rank, each like `output`.
+        root: The rank that sends.
+        opts: c10d's options, of which the timeout is used.
+    """
     dtype, numel, n = output.dtype, output.numel(), link.size
 
     def put(parity: int, low: int, high: int) -> None:
@@ -107,14 +151,25 @@ def scatter(link: Link, output: Tensor, inputs: Sequence[Tensor] | None, root: i
     def take(parity: int, low: int, high: int) -> None:
         _cut(output, low, high).copy_(link.view(parity, root, dtype, high - low, link.rank, n))
 
-    call = calls.pack("scatter", dtype, 0, root)
+    call = operations.pack("scatter", dtype, 0, root)
     link.run(call, numel, link.pieces(numel, dtype, n), put, take, opts)
 
 
 def all_to_all(
     link: Link, outputs: Sequence[Tensor], inputs: Sequence[Tensor], dtype: torch.dtype, opts: Any
 ) -> None:
-    """`inputs[i]` goes to rank i, `outputs[i]` comes from it; lengths may differ from pair to pair."""
+    """Send `inputs[i]` to rank i and receive `outputs[i]` from it; lengths may differ between pairs.
+
+    Args:
+        link: This rank's link into the group.
+        outputs: A flat tensor from each rank.
+        inputs: A flat tensor for each rank.
+        dtype: The dtype of all of them.
+        opts: c10d's options, of which the timeout is used.
+
+    Raises:
+        Mismatch: On every rank, if a rank sends another number of elements than its peer expects.
+    """
     n, me, words = link.size, link.rank, link.board.words
     room = link.room(dtype, n)
     counts = [t.numel() for t in (*inputs, *outputs)]
@@ -144,7 +199,7 @@ def all_to_all(
             yield low, low + room
             low += room
 
-    link.run(calls.pack("all_to_all", dtype), 0, pieces(), put, take, opts)
+    link.run(operations.pack("all_to_all", dtype), 0, pieces(), put, take, opts)
 
 
 def _agree(tables: list[list[int]]) -> int:

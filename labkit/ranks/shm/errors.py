@@ -1,4 +1,4 @@
-"""What can go wrong in a collective over shared memory, one exception a cause."""
+"""The exceptions of collectives over shared memory, one for each cause."""
 
 from __future__ import annotations
 

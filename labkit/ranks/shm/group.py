@@ -1,4 +1,4 @@
-"""The c10d process group: every entry that torch calls, from Python and from C++, mapped to a collective."""
+"""The c10d process group of `shm`: every method that torch calls, from Python and from C++, and its collective."""
 
 from __future__ import annotations
 
@@ -10,20 +10,53 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.futures import Future
 
 from labkit import torch_compat
 from labkit.ranks.shm import collectives
-from labkit.ranks.shm.join import join
-from labkit.ranks.shm.reduction import SUM, code
-from labkit.ranks.shm.tensors import FakeTensorGiven, Outputs, flat, same, split
-from labkit.ranks.shm.work import Done
+from labkit.ranks.shm.link import join
+from labkit.ranks.shm.operations import reduction_of
+from labkit.ranks.shm.tensors import FakeTensorGiven, Outputs, flat, split
 
 profiling = torch_compat.profiling_flag()
 Tensors = Sequence[Tensor]
 
 
+class Done(dist.Work):
+    """c10d's handle of a collective, which here has always ended; `get_future()` holds its tensors."""
+
+    def __init__(self, tensors: list[torch.Tensor]):
+        super().__init__()
+        self._tensors = tensors
+        self._future: Future[Any] | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def get_future(self) -> Future[Any]:
+        if self._future is None:
+            self._future = Future()
+            self._future.set_result(self._tensors)
+        return self._future
+
+
 def collective(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Show a collective to the profiler as `shm:name`, and give its tensors back in a handle that has ended."""
+    """Decorate a collective: the profiler shows it as `shm:name`, and fake tensors skip it."""
     shown = f"shm:{name}"
 
     def decorate(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,9 +76,15 @@ def collective(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class ShmProcessGroup(dist.ProcessGroup):
-    """Ranks of one machine over shared memory. Collectives end before they return, `async_op=True` or not.
+    """A process group of ranks on one machine; its collectives end before they return, `async_op=True` or not.
 
-    Point-to-point messages go over gloo, which two ranks connect when they first talk.
+    Point-to-point messages go over gloo, which connects two ranks when they first talk.
+
+    Args:
+        store: The rendezvous store.
+        rank: This rank.
+        size: Number of ranks.
+        timeout: How long a collective waits for its peers.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
@@ -60,7 +99,7 @@ class ShmProcessGroup(dist.ProcessGroup):
 
     @collective("all_reduce")
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Done:
-        reduction = SUM if opts is None else code(opts.reduceOp)
+        reduction = reduction_of(opts)
         for tensor in tensors:
             data = tensor.data
             if not (
@@ -70,9 +109,8 @@ class ShmProcessGroup(dist.ProcessGroup):
                 and not data.is_inference()
                 and self._link.all_reduce(data, reduction, opts)
             ):
-                out = Outputs([tensor], keep=True)
-                collectives.reduce(self._link, out.flat[0], reduction, None, opts)
-                out.done()
+                with Outputs([tensor], keep=True) as out:
+                    collectives.reduce(self._link, out[0], reduction, None, opts)
         return self._handle(tensors, opts)
 
     allreduce_coalesced = allreduce
@@ -80,50 +118,42 @@ class ShmProcessGroup(dist.ProcessGroup):
     @collective("reduce")
     def reduce(self, tensors: Tensors, opts: Any) -> Done:
         for tensor in tensors:
-            out = Outputs([tensor], keep=True)
-            collectives.reduce(self._link, out.flat[0], code(opts.reduceOp), opts.rootRank, opts)
-            out.done()
+            with Outputs([tensor], keep=True) as out:
+                collectives.reduce(self._link, out[0], reduction_of(opts), opts.rootRank, opts)
         return self._handle(tensors, opts)
 
     @collective("reduce_scatter")
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Done:
-        reduction = SUM if opts is None else code(opts.reduceOp)
+        reduction = reduction_of(opts)
         for output, parts in zip(outputs, inputs, strict=True):
-            self._expect("reduce_scatter", "input", parts)
-            same("reduce_scatter", "input", parts, output)
-            out = Outputs([output])
-            collectives.reduce_scatter(self._link, out.flat[0], [flat(t) for t in parts], reduction, opts)
-            out.done()
+            self._expect("reduce_scatter", "input", parts, output)
+            with Outputs([output]) as out:
+                collectives.reduce_scatter(self._link, out[0], [flat(t) for t in parts], reduction, opts)
         return self._handle(outputs, opts)
 
     @collective("reduce_scatter_tensor")
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Done:
-        reduction = SUM if opts is None else code(opts.reduceOp)
-        self._reduce_scatter_one(output, input, reduction, opts)
-        return self._handle([output], opts)
+        return self._reduce_scatter_tensors([output], [input], opts)
 
     @collective("reduce_scatter_tensor_coalesced")
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Done:
-        reduction = SUM if opts is None else code(opts.reduceOp)
-        for output, whole in zip(outputs, inputs, strict=True):
-            self._reduce_scatter_one(output, whole, reduction, opts)
-        return self._handle(outputs, opts)
+        return self._reduce_scatter_tensors(outputs, inputs, opts)
 
-    def _reduce_scatter_one(self, output: Tensor, input: Tensor, reduction: int, opts: Any) -> None:
-        self._expect_times("reduce_scatter_tensor", "input", input, output)
-        out = Outputs([output])
-        parts = flat(input).chunk(self._link.size) if input.numel() else [flat(input)] * self._link.size
-        collectives.reduce_scatter(self._link, out.flat[0], parts, reduction, opts)
-        out.done()
+    def _reduce_scatter_tensors(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Done:
+        for output, whole in zip(outputs, inputs, strict=True):
+            self._expect_times("reduce_scatter_tensor", "input", whole, output)
+            with Outputs([output]) as out:
+                parts = self._parts(flat(whole))
+                collectives.reduce_scatter(self._link, out[0], parts, reduction_of(opts), opts)
+        return self._handle(outputs, opts)
 
     # --- copies ---
 
     @collective("broadcast")
     def broadcast(self, tensors: Tensors, opts: Any) -> Done:
         for tensor in tensors:
-            out = Outputs([tensor], keep=True)
-            collectives.broadcast(self._link, out.flat[0], opts.rootRank, opts)
-            out.done()
+            with Outputs([tensor], keep=True) as out:
+                collectives.broadcast(self._link, out[0], opts.rootRank, opts)
         return self._handle(tensors, opts)
 
     @collective("all_gather")
@@ -139,30 +169,24 @@ class ShmProcessGroup(dist.ProcessGroup):
         return self._handle([t for parts in outputs for t in parts], opts)
 
     def _all_gather_one(self, parts: Tensors, tensor: Tensor, opts: Any) -> None:
-        self._expect("all_gather", "output", parts)
-        same("all_gather", "output", parts, tensor)
-        out = Outputs(parts)
-        collectives.gather(self._link, out.flat, flat(tensor), None, opts)
-        out.done()
+        self._expect("all_gather", "output", parts, tensor)
+        with Outputs(parts) as out:
+            collectives.gather(self._link, out, flat(tensor), None, opts)
 
     @collective("all_gather_into_tensor")
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Done:
-        self._all_gather_whole(output, input, opts)
-        return self._handle([output], opts)
+        return self._all_gather_tensors([output], [input], opts)
 
     @collective("all_gather_into_tensor_coalesced")
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Done:
-        for output, tensor in zip(outputs, inputs, strict=True):
-            self._all_gather_whole(output, tensor, opts)
-        return self._handle(outputs, opts)
+        return self._all_gather_tensors(outputs, inputs, opts)
 
-    def _all_gather_whole(self, output: Tensor, input: Tensor, opts: Any) -> None:
-        self._expect_times("all_gather_into_tensor", "output", output, input)
-        out = Outputs([output])
-        whole = out.flat[0]
-        parts = whole.chunk(self._link.size) if whole.numel() else [whole] * self._link.size
-        collectives.gather(self._link, parts, flat(input), None, opts)
-        out.done()
+    def _all_gather_tensors(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Done:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._expect_times("all_gather_into_tensor", "output", output, tensor)
+            with Outputs([output]) as out:
+                collectives.gather(self._link, self._parts(out[0]), flat(tensor), None, opts)
+        return self._handle(outputs, opts)
 
     @collective("gather")
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Done:
@@ -170,11 +194,9 @@ class ShmProcessGroup(dist.ProcessGroup):
         for i, tensor in enumerate(inputs):
             parts = outputs[i] if root else []
             if root:
-                self._expect("gather", "output", parts)
-                same("gather", "output", parts, tensor)
-            out = Outputs(parts)
-            collectives.gather(self._link, out.flat, flat(tensor), opts.rootRank, opts)
-            out.done()
+                self._expect("gather", "output", parts, tensor)
+            with Outputs(parts) as out:
+                collectives.gather(self._link, out, flat(tensor), opts.rootRank, opts)
         return self._handle([t for parts in outputs for t in parts], opts)
 
     @collective("scatter")
@@ -183,11 +205,9 @@ class ShmProcessGroup(dist.ProcessGroup):
         for i, output in enumerate(outputs):
             parts = inputs[i] if root else []
             if root:
-                self._expect("scatter", "input", parts)
-                same("scatter", "input", parts, output)
-            out = Outputs([output])
-            collectives.scatter(self._link, out.flat[0], [flat(t) for t in parts], opts.rootRank, opts)
-            out.done()
+                self._expect("scatter", "input", parts, output)
+            with Outputs([output]) as out:
+                collectives.scatter(self._link, out[0], [flat(t) for t in parts], opts.rootRank, opts)
         return self._handle(outputs, opts)
 
     @collective("all_to_all")
@@ -198,9 +218,8 @@ class ShmProcessGroup(dist.ProcessGroup):
         for tensor in (*inputs, *outputs):
             if tensor.dtype != dtype:
                 raise ValueError(f"all_to_all moves tensors of one dtype, got {dtype} and {tensor.dtype}")
-        out = Outputs(outputs)
-        collectives.all_to_all(self._link, out.flat, [flat(t) for t in inputs], dtype, opts)
-        out.done()
+        with Outputs(outputs) as out:
+            collectives.all_to_all(self._link, out, [flat(t) for t in inputs], dtype, opts)
         return self._handle(outputs, opts)
 
     @collective("all_to_all_single")
@@ -214,11 +233,10 @@ class ShmProcessGroup(dist.ProcessGroup):
     ) -> Done:
         if output.dtype != input.dtype:
             raise ValueError(f"all_to_all_single moves one dtype, got {input.dtype} and {output.dtype}")
-        out = Outputs([output])
-        received = split("output", out.flat[0], output.shape, output_sizes, self._link.size)
-        sent = split("input", flat(input), input.shape, input_sizes, self._link.size)
-        collectives.all_to_all(self._link, received, sent, input.dtype, opts)
-        out.done()
+        with Outputs([output]) as out:
+            received = split("output", out[0], output.shape, output_sizes, self._link.size)
+            sent = split("input", flat(input), input.shape, input_sizes, self._link.size)
+            collectives.all_to_all(self._link, received, sent, input.dtype, opts)
         return self._handle([output], opts)
 
     @collective("barrier")
@@ -257,9 +275,19 @@ class ShmProcessGroup(dist.ProcessGroup):
         # nobody looks at the handle of a call that waits: one for all of them
         return self._over if opts is not None and not opts.asyncOp else Done(list(tensors))
 
-    def _expect(self, op: str, what: str, parts: Tensors) -> None:
+    def _parts(self, whole: Tensor) -> Sequence[Tensor]:
+        return whole.chunk(self._link.size) if whole.numel() else [whole] * self._link.size
+
+    def _expect(self, op: str, what: str, parts: Tensors, like: Tensor | None = None) -> None:
+        """Raise ValueError, before any peer is involved, unless there is a part for each rank, each like `like`."""
         if len(parts) != self._link.size:
             raise ValueError(f"{op} takes one {what} for each of {self._link.size} ranks, got {len(parts)}")
+        for i, part in enumerate(parts):
+            if like is not None and (part.numel() != like.numel() or part.dtype != like.dtype):
+                raise ValueError(
+                    f"{op} over shm moves parts of one size: {what} {i} holds {part.numel()} elements of {part.dtype}, "
+                    f"it must hold {like.numel()} of {like.dtype}"
+                )
 
     def _expect_times(self, op: str, what: str, whole: Tensor, part: Tensor) -> None:
         if whole.dtype != part.dtype:
@@ -270,17 +298,19 @@ class ShmProcessGroup(dist.ProcessGroup):
             )
 
     def where(self) -> str:
-        """What this rank waits for in a collective right now, in words; '' when it does not. For another thread."""
+        """Describe what this rank waits for right now, '' if it does not wait; another thread may ask."""
         return self._link.board.where()
 
     def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long a collective waits for its peers."""
         self._timeout, self._link.board.timeout = timeout, timeout.total_seconds()
 
     def abort(self) -> None:
-        """Make every rank that waits in this group raise; callable from another thread."""
+        """Make every rank that waits in this group raise; another thread may call it."""
         self._link.board.fail(f"rank {self._link.rank} aborted it")
 
     def shutdown(self) -> None:
+        """Leave the group and let its memory go."""
         self._link.close()
         self._gloo = self._store = None
 

@@ -1,6 +1,6 @@
-"""The memory that the ranks of a group share, and how it comes into the world without a name that could be left behind.
+"""The memory that the ranks of a group share: its layout, and how it is made without leaving a name behind.
 
-Layout: a control page for each rank, then two slots for each rank, used in turn.
+It holds a control page for each rank, then two slots for each rank, which are used in turn.
 """
 
 from __future__ import annotations
@@ -20,47 +20,49 @@ from typing import Any
 from labkit.ranks.shm.errors import OutOfMemory, ShmError
 
 PAGE = 4096
-SLOT_BYTES = (
-    256 * 1024
-)  # longer tensors go through in pieces; of 64 KiB to 4 MiB the fastest where it was tried
+# longer tensors go through in pieces; of 64 KiB to 4 MiB the fastest where it was tried
+SLOT_BYTES = 256 * 1024
 MAX_RANKS = 64  # the tables of all_to_all in a control page have room for no more
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie in the segment of `size` ranks, in bytes."""
+    """The offsets, in bytes, in the segment of `size` ranks."""
 
     size: int
     slot_bytes: int = SLOT_BYTES
 
     @property
     def total(self) -> int:
+        """Size of the segment, in bytes."""
         return self.size * (PAGE + 2 * self.slot_bytes)
 
     def slot(self, rank: int, parity: int) -> int:
+        """Return the offset of one of a rank's two slots, 0 or 1, in bytes."""
         return self.size * PAGE + (2 * rank + parity) * self.slot_bytes
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """What the other ranks need to open the segment; it travels through the store."""
+    """What the other ranks need to open the segment. Rank 0 sends it through the store."""
 
     path: str
     machine: str
     pid: int
-    slot_bytes: int
     token: str  # names this very group: a store may outlive several groups of one name
 
     def dumps(self) -> str:
+        """Return it as text."""
         return json.dumps(vars(self))
 
     @classmethod
     def loads(cls, text: str | bytes) -> Ticket:
+        """Return the ticket that `dumps` has written."""
         return cls(**json.loads(text))
 
 
 def machine() -> str:
-    """A name for this machine that differs between two machines, and between two boots of one."""
+    """Return a name of this machine that differs between machines, and between two boots of one."""
     try:
         return platform.node() + " " + Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -96,13 +98,20 @@ PLACES: tuple[tuple[str, Any], ...] = (
 
 @contextmanager
 def create(layout: Layout) -> Iterator[tuple[mmap.mmap, Ticket]]:
-    """A new segment, all zeros. It can be opened by others until the block ends, and by nobody afterwards.
+    """Make a segment of zeros, which other processes can open until the block ends.
 
-    Raises OutOfMemory, naming each place that was tried, when there is no room.
+    Args:
+        layout: Its layout.
+
+    Yields:
+        The mapped memory, and the ticket with which others open it.
+
+    Raises:
+        OutOfMemory: If no place has room, with each place that was tried.
     """
     fd, path, named = _open(layout)
     try:
-        ticket = Ticket(path, machine(), os.getpid(), layout.slot_bytes, secrets.token_hex(8))
+        ticket = Ticket(path, machine(), os.getpid(), secrets.token_hex(8))
         yield mmap.mmap(fd, layout.total), ticket
     finally:
         os.close(fd)
@@ -133,7 +142,15 @@ def _open(layout: Layout) -> tuple[int, str, bool]:
 
 
 def attach(ticket: Ticket, layout: Layout) -> mmap.mmap:
-    """The segment that rank 0 made, mapped into this process. Raises ShmError when it is out of reach."""
+    """Map the segment that rank 0 made.
+
+    Args:
+        ticket: What rank 0 has sent.
+        layout: The layout of the segment.
+
+    Raises:
+        ShmError: If it is on another machine, or cannot be opened.
+    """
     if ticket.machine != machine():
         there, here = ticket.machine.split()[0], platform.node()
         raise ShmError(

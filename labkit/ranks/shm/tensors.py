@@ -1,22 +1,25 @@
-"""From the tensors that c10d hands over to the flat, plain ones that the collectives move, and back."""
+"""Conversion between the tensors that c10d hands over and the flat CPU tensors that the collectives move."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
 class FakeTensorGiven(Exception):
-    """Torch is only tracing: there are no numbers to move."""
+    """A collective was called with a fake tensor: torch is tracing, and there are no numbers to move."""
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The tensor without its autograd history: as with c10d's own backends, autograd sees nothing of a collective.
+    """Return a tensor without its autograd history; as in c10d's own backends, autograd sees no collective.
 
-    Raises ValueError for what is not a dense CPU tensor.
+    Raises:
+        FakeTensorGiven: If torch is tracing.
+        ValueError: If it is not a dense CPU tensor.
     """
     data = tensor.data
     if type(data) is not Tensor:
@@ -33,14 +36,22 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """A flat tensor with the numbers of `tensor`, to read: a view where it is contiguous, else a copy."""
+    """Return the elements of a tensor as one row, to read: a view of a contiguous tensor, else a copy."""
     return plain(tensor).reshape(-1)
 
 
 class Outputs:
-    """Flat tensors to write, standing for `tensors`; `done()` brings their numbers into those that are no plain row.
+    """A context that gives flat tensors to write into, one for each output tensor.
 
-    keep: the tensors are read too.
+    An output that is not contiguous, or an inference tensor, gets a temporary tensor; when the block ends without an
+    error, its numbers are copied into the output.
+
+    Args:
+        tensors: The output tensors.
+        keep: Whether a temporary tensor starts with the numbers of its output, which the collective also reads.
+
+    Raises:
+        ValueError: If an output is not a dense CPU tensor, or its elements share memory.
     """
 
     def __init__(self, tensors: Sequence[Tensor], keep: bool = False):
@@ -60,25 +71,31 @@ class Outputs:
             self.flat.append(temporary.view(-1))
             self._back.append((data, temporary))
 
-    def done(self) -> None:
-        for data, temporary in self._back:
+    def __enter__(self) -> list[Tensor]:
+        return self.flat
+
+    def __exit__(self, kind: Any, *error: object) -> None:
+        for data, temporary in self._back if kind is None else ():
             # an inference tensor can be written in inference mode only
             with torch.inference_mode() if data.is_inference() else nullcontext():
                 data.copy_(temporary)
 
 
-def same(op: str, what: str, tensors: Sequence[Tensor], like: Tensor) -> None:
-    """Raise ValueError, before any peer is involved, unless each of `tensors` has the size and dtype of `like`."""
-    for i, tensor in enumerate(tensors):
-        if tensor.numel() != like.numel() or tensor.dtype != like.dtype:
-            raise ValueError(
-                f"{op} over shm moves parts of one size: {what} {i} holds {tensor.numel()} elements of {tensor.dtype}, "
-                f"it must hold {like.numel()} of {like.dtype}"
-            )
-
-
 def split(what: str, flat: Tensor, shape: Sequence[int], sizes: Sequence[int], n: int) -> list[Tensor]:
-    """The rows of a flattened tensor of `shape` for each of `n` ranks: `sizes` rows, or as many for each.
+    """Split a flattened tensor into the rows for each rank.
+
+    Args:
+        what: What the tensor is called in an error: "input" or "output".
+        flat: The flattened tensor.
+        shape: Its shape before it was flattened.
+        sizes: Number of rows for each rank; empty for equal parts.
+        n: Number of ranks.
+
+    Returns:
+        A flat tensor for each rank.
+
+    Raises:
+        ValueError: If the sizes do not fit the shape, or the rows cannot be shared equally.
 
     >>> [t.tolist() for t in split("input", torch.arange(6), (3, 2), [1, 2], 2)]
     [[0, 1], [2, 3, 4, 5]]

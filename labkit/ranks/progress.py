@@ -1,6 +1,6 @@
-"""What a long call is doing, shown below the running cell: the time so far, each rank's state and its collective.
+"""The progress of a long call, shown below the running cell: the time so far, and what each rank is doing.
 
-In a notebook it is one output that renews itself, HTML with a plain-text twin; on a terminal, a line now and then.
+In a notebook it is one output that is updated, HTML with a plain-text version; on a terminal it is a line now and then.
 It needs no messages from the front end, so it works while the kernel is busy with the call.
 """
 
@@ -11,14 +11,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.ranks.member import Member
+from labkit.ranks.cells import shell
+from labkit.ranks.pool import Member
 
 METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
 FIRST_LINE_S = 10.0  # on a terminal; every further one after twice the time
 
 
-class Live:
-    """The view of a group's long calls; `title` says what the ranks run on. `wanted=False` shows nothing."""
+class Progress:
+    """Shows the progress of a group's long calls.
+
+    Args:
+        title: What the ranks run on.
+        wanted: Whether to show anything.
+    """
 
     def __init__(self, title: str, wanted: bool = True):
         self.title = title
@@ -31,7 +37,12 @@ class Live:
         self.states: list[tuple[int, str]] = []
 
     def show(self, members: Sequence[Member], seconds: float) -> None:
-        """Show how each rank stands, `seconds` after the call began."""
+        """Show what each rank is doing, `seconds` after the call began.
+
+        Args:
+            members: The ranks of the call.
+            seconds: How long it has taken so far.
+        """
         if not self.wanted:
             return
         self.seconds, self.states = seconds, [(m.rank, m.state) for m in members]
@@ -43,18 +54,23 @@ class Live:
         self.shown = True
 
     def end(self, how: str, seconds: float) -> None:
-        """Leave one line on how the call ended after `seconds`, where anything was shown."""
+        """Leave one line that says how the call ended after `seconds`, if anything was shown.
+
+        Args:
+            how: 'done', 'failed', 'timeout', 'stalled' or 'interrupted'.
+            seconds: How long it took.
+        """
         if self.shown and _in_kernel():
             self.seconds, self.states = seconds, []
             self._display(how)
         self.shown, self.next_line = False, FIRST_LINE_S
 
     def text(self, how: str = "running") -> str:
-        """The plain-text twin.
+        """Return the plain-text version.
 
-        >>> live = Live("2 ranks · gloo · cpu", wanted=False)
-        >>> live.seconds, live.states = 12.4, [(0, "finished"), (1, "compiling at In [5]:3 (step)")]
-        >>> print(live.text())
+        >>> progress = Progress("2 ranks · gloo · cpu", wanted=False)
+        >>> progress.seconds, progress.states = 12.4, [(0, "finished"), (1, "compiling at In [5]:3 (step)")]
+        >>> print(progress.text())
         2 ranks · gloo · cpu: running, 12 s
           rank 0  finished
           rank 1  compiling at In [5]:3 (step)
@@ -77,7 +93,7 @@ class Live:
         from IPython.display import display
 
         data = {"text/plain": self.text(how), "text/html": self._html(how)}
-        cell = _cell()
+        cell = getattr(shell(), "execution_count", None)
         if self.handle is None or cell != self.cell:  # one output a cell, however many calls it makes
             self.cell = cell
             self.handle = display(data, raw=True, display_id=True, metadata=METADATA)
@@ -85,14 +101,5 @@ class Live:
             self.handle.update(data, raw=True, metadata=METADATA)
 
 
-def _shell() -> Any:
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython else None
-
-
 def _in_kernel() -> bool:
-    return getattr(_shell(), "kernel", None) is not None
-
-
-def _cell() -> Any:
-    return getattr(_shell(), "execution_count", None)
+    return getattr(shell(), "kernel", None) is not None

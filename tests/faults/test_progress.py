@@ -7,8 +7,8 @@ import time
 import pytest
 from kernels import LIVE
 
-from labkit.ranks.live import FIRST_LINE_S, Live
-from labkit.ranks.standing import Glance
+from labkit.ranks.introspect import Activity
+from labkit.ranks.progress import FIRST_LINE_S, Progress
 
 
 class Rank:
@@ -79,7 +79,7 @@ def test_compiling_is_told_from_running(lesson):
 
 def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    live = Live("2 ranks · gloo · cpu")
+    live = Progress("2 ranks · gloo · cpu")
     for seconds in (3.0, FIRST_LINE_S + 0.5, FIRST_LINE_S + 2, 2 * FIRST_LINE_S + 0.5):
         live.show([Rank(0, "finished"), Rank(1, "running")], seconds)
     live.end("done", 21.0)
@@ -91,8 +91,8 @@ def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
 
 
 def test_the_last_line_has_the_time_of_the_whole_call(monkeypatch):
-    monkeypatch.setattr("labkit.ranks.live._in_kernel", lambda: True)
-    live, shown = Live("2 ranks"), []
+    monkeypatch.setattr("labkit.ranks.progress._in_kernel", lambda: True)
+    live, shown = Progress("2 ranks"), []
     monkeypatch.setattr(live, "_display", lambda how="running": shown.append(live.text(how)))
     live.show([Rank(0, "running")], 4.4)
     live.end("done", 5.1)
@@ -100,12 +100,12 @@ def test_the_last_line_has_the_time_of_the_whole_call(monkeypatch):
 
 
 def test_where_nobody_looks_nothing_is_shown(capsys):
-    live = Live("2 ranks")
+    live = Progress("2 ranks")
     live.show([Rank(0, "running")], 100.0)
     assert not live.wanted and capsys.readouterr().err == ""
 
 
 def test_a_state_cannot_inject_markup():
-    live = Live("2 ranks", wanted=False)
-    live.states = [(0, Glance((), "", "In [1]:1 (<lambda>)", False).describe())]
+    live = Progress("2 ranks", wanted=False)
+    live.states = [(0, Activity((), "", "In [1]:1 (<lambda>)", False).describe())]
     assert "&lt;lambda&gt;" in live._html("running") and "<lambda>" not in live._html("running")

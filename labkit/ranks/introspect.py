@@ -1,7 +1,7 @@
-"""Where a rank stands, as its control thread sees it: the stack, what it waits in, and its last collectives.
+"""What a rank is doing, as its control thread sees it: its stack, what it waits in, and its last collectives.
 
-Nothing here runs during a call unless the kernel asks: torch's flight recorder notes every collective anyway
-(gloo and NCCL; `torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read from outside.
+Nothing here runs during a call unless the kernel asks. torch's flight recorder notes every collective of gloo and NCCL
+anyway (`torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read from another thread.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from labkit import places
 from labkit.torch_compat import COMPILER
 
-# what a checked process group notes by itself (see checking.py)
+# what a checked process group notes by itself (see collective_check.py)
 recorded: deque[Collective] | None = None
 waiting = ""
 
@@ -29,7 +29,7 @@ SHOWN = 4  # collectives in an error message
 IDLE = 0.2  # a main thread that used more than this share of a core computes
 HIDDEN = tuple(
     os.path.join(os.path.dirname(__file__), f)
-    for f in ("worker.py", "cells.py", "wire.py", "standing.py", "checking.py", "signature.py")
+    for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "collective_check.py")
 )
 _HERE = os.path.join(os.path.dirname(__file__), "")
 _SHM = os.path.join(_HERE, "shm", "")
@@ -39,7 +39,18 @@ _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().ma
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective that a rank has called: group, number, name, shapes, dtypes, the reader's line, and if it ended."""
+    """A collective that a rank has called.
+
+    Attributes:
+        group: Name of its process group.
+        number: Its number in that group.
+        op: Its name.
+        shapes: The shapes of its tensors.
+        dtypes: Their dtypes.
+        place: The reader's line that called it.
+        ended: Whether it has ended.
+        between_two: Whether it is a message, in which only two ranks of the group take part.
+    """
 
     group: str
     number: int
@@ -48,24 +59,28 @@ class Collective:
     dtypes: tuple[str, ...]
     place: str
     ended: bool
-    between_two: bool = False  # a message: only two ranks of the group take part
+    between_two: bool = False
 
     @property
     def signature(self) -> tuple[Any, ...]:
+        """What has to be the same on all ranks."""
         return self.op, self.shapes, self.dtypes
 
     def describe(self) -> str:
-        """Such as `all_reduce (2, 3) float32 at In [5]:3`."""
-        what = [
-            self.op,
-            *(f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)),
-        ]
-        return " ".join(what) + (f" at {self.place}" if self.place else "")
+        """Return such as `all_reduce (2, 3) float32 at In [5]:3`."""
+        tensors = [f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)]
+        return " ".join([self.op, *tensors]) + (f" at {self.place}" if self.place else "")
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A rank's answer to "where are you?": its stack, outermost first, what it waits in, and its last collectives."""
+class Snapshot:
+    """A rank's answer to "where".
+
+    Attributes:
+        frames: Its stack, outermost frame first: (place, source line, whether it is library code).
+        waits: What it waits in, or ''.
+        collectives: Its last collectives; None if nothing records them.
+    """
 
     frames: list[tuple[str, str, bool]]
     waits: str
@@ -73,11 +88,14 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Glance:
-    """A rank's answer to a quick look.
+class Activity:
+    """A rank's answer to "look".
 
-    `progress` changes when the rank makes some; `waits`: the collective or store wait that it stands in, or '';
-    `place`: the reader's innermost line; `compiling`: whether Dynamo is at work.
+    Attributes:
+        progress: A value that changes when the rank makes progress.
+        waits: The collective or store wait that it stands in, or ''.
+        place: The reader's innermost line.
+        compiling: Whether Dynamo is at work.
     """
 
     progress: tuple[Any, ...]
@@ -86,9 +104,9 @@ class Glance:
     compiling: bool
 
     def describe(self) -> str:
-        """Such as `waiting in all_reduce at In [5]:3 (step)`.
+        """Return such as `waiting in all_reduce at In [5]:3 (step)`.
 
-        >>> Glance((), "", "In [5]:3 (step)", True).describe()
+        >>> Activity((), "", "In [5]:3 (step)", True).describe()
         'compiling at In [5]:3 (step)'
         """
         doing = f"waiting in {self.waits}" if self.waits else "compiling" if self.compiling else "running"
@@ -96,15 +114,12 @@ class Glance:
 
 
 def prepare() -> None:
-    """In a rank, before its process group exists: bound the flight recorder, and note waits in a store."""
+    """Limit the flight recorder and mark waits in a store; called in a rank before its process group exists."""
     import torch.distributed as dist
 
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(KEPT))
-    for kind in (
-        dist.TCPStore,
-        dist.PrefixStore,
-        dist.FileStore,
-    ):  # not Store: one written in Python would call itself
+    # not Store: one written in Python would call itself
+    for kind in (dist.TCPStore, dist.PrefixStore, dist.FileStore):
         for name in ("wait", "get", "multi_get"):
             setattr(kind, name, _noted(getattr(dist.Store, name)))
 
@@ -120,16 +135,20 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 _STORE_WAIT = _noted(len).__code__
 
 
-class Looker:
-    """Looks at the main thread from the control thread. `busy` says whether a call is running."""
+class Inspector:
+    """Looks at the main thread from the control thread.
+
+    Args:
+        busy: Says whether a call is running.
+    """
 
     def __init__(self, busy: Callable[[], bool]):
         self.busy = busy
         self.thread = threading.main_thread()
         self.seen = (time.monotonic(), self._used())
 
-    def look(self) -> Glance:
-        """Whether the rank makes progress, what it waits in, and where."""
+    def look(self) -> Activity:
+        """Answer "look": what the rank is doing."""
         frame = self._frame()
         before, self.seen = self.seen, (time.monotonic(), self._used())
         used = (self.seen[1] - before[1]) / max(self.seen[0] - before[0], 1e-6)
@@ -151,17 +170,17 @@ class Looker:
         if recorded:
             turn = recorded[-1].number
         progress = (tuple(stack), turn, numbers)
-        return Glance(progress, self._waits(inner, pending, used, compiling), at, compiling)
+        return Activity(progress, self._waits(inner, pending, used, compiling), at, compiling)
 
     def _used(self) -> float:
         if hasattr(time, "pthread_getcpuclockid"):
             return time.clock_gettime(time.pthread_getcpuclockid(_ident(self.thread)))
         return time.process_time()  # macOS: with the other threads' time, so some waits are taken for work
 
-    def where(self) -> Standing:
-        """The whole answer, source lines included."""
+    def where(self) -> Snapshot:
+        """Answer "where": the stack with its source lines, what it waits in, and its collectives."""
         frame = self._frame()
-        return Standing(stand(frame), self.look().waits, collectives())
+        return Snapshot(stack_of(frame), self.look().waits, collectives())
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(_ident(self.thread)) if self.busy() else None
@@ -201,8 +220,8 @@ def _ident(thread: threading.Thread) -> int:
     return thread.ident
 
 
-def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
-    """Where a stack stands, outermost frame first: (place, source line, is it library code)."""
+def stack_of(frame: FrameType | None) -> list[tuple[str, str, bool]]:
+    """Return a stack, outermost frame first: (place, source line, whether it is library code)."""
     found = []
     while frame is not None:
         code = frame.f_code
@@ -217,19 +236,28 @@ def stand(frame: FrameType | None) -> list[tuple[str, str, bool]]:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a frame is hidden from the reader: installed code, Python itself, and how labkit carries collectives."""
+    """Whether a file is no code of the reader's: installed code, Python itself, or this package."""
     return filename.startswith(_HERE) or places.is_library(filename)
 
 
 def place(filename: str, line: int, name: str) -> str:
-    """`In [5]:3 (name)`; code outside functions has no name."""
+    """Return `In [5]:3 (name)`; code outside functions has no name.
+
+    Args:
+        filename: The file of the code.
+        line: The line.
+        name: The function.
+    """
     return places.place(filename, line, "" if name in ("<module>", "<cell line: 1>") else name)
 
 
 def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries of a flight record that have not ended.
+    """Return the entries of a flight record that have not ended.
 
-    NCCL never says so of the single parts of a coalesced operation: they have ended when their number has.
+    NCCL does not mark the parts of a coalesced operation as ended; they have ended when the entry of their number has.
+
+    Args:
+        noted: The entries, as `torch_compat.flight_record` returns them.
     """
 
     def number(entry: dict[str, Any]) -> tuple[Any, ...]:
@@ -242,7 +270,7 @@ def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def collectives() -> list[Collective] | None:
-    """The last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
+    """Return the last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
     if recorded is not None:
         return list(recorded)
     distributed = sys.modules.get("torch.distributed")
@@ -250,8 +278,7 @@ def collectives() -> list[Collective] | None:
         return None
     found = []
     for entry in _record(stacks=True):
-        theirs = (f for f in entry.get("frames", ()) if _readers(f["filename"]))
-        at = next(theirs, None)
+        at = next((f for f in entry.get("frames", ()) if _readers(f["filename"])), None)
         found.append(
             Collective(
                 entry["process_group"][0],
@@ -286,3 +313,26 @@ def _record(stacks: bool) -> list[dict[str, Any]]:
     from labkit.torch_compat import flight_record
 
     return flight_record(stacks)
+
+
+def codes(*modules: ModuleType) -> list[CodeType]:
+    """Return the code of all functions that modules define, methods and nested functions included."""
+    files = {module.__file__ for module in modules}
+    found: dict[CodeType, None] = {}
+
+    def add(code: CodeType) -> None:
+        if code.co_filename in files and code not in found:
+            found[code] = None
+            for constant in code.co_consts:
+                if isinstance(constant, CodeType):
+                    add(constant)
+
+    members = [member for module in modules for member in vars(module).values()]
+    members += [m for cls in members if isinstance(cls, type) for m in vars(cls).values()]
+    for member in members:
+        member = getattr(member, "__wrapped__", member)
+        member = member.fget if isinstance(member, property) else member
+        for function in (member, getattr(member, "__func__", None)):
+            if isinstance(function, FunctionType):
+                add(function.__code__)
+    return list(found)

@@ -1,4 +1,4 @@
-"""The torchrun line of an experiment, written out."""
+"""The torchrun command that runs an experiment on several machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 PORT = 29400
 
 
-def line(
+def torchrun_line(
     experiment: Any,
     world_size: int,
     nodes: int,
@@ -18,9 +18,19 @@ def line(
     save: str | None,
     options: Mapping[str, Any],
 ) -> str:
-    """`torchrun ... -m labkit run NAME ...` for `world_size` ranks spread evenly over `nodes` machines.
+    """Return `torchrun ... -m labkit run NAME ...`, with ranks spread evenly over machines.
 
-    HOST in it stands for the name of one of them. Raises ValueError naming what cannot be written.
+    Args:
+        experiment: The experiment, or a module that has it as ABOUT.
+        world_size: Number of ranks.
+        nodes: Number of machines; with more than one, HOST in the line stands for the name of one of them.
+        backend: The backend; shm becomes gloo on more than one machine.
+        device: 'cpu' or 'cuda'.
+        save: The folder for the report, or None.
+        options: The options of the experiment's command line.
+
+    Raises:
+        ValueError: If `nodes` does not divide the ranks, or the experiment lacks an option.
     """
     about = getattr(experiment, "ABOUT", experiment)
     if not hasattr(about, "options"):
@@ -32,11 +42,9 @@ def line(
     if nodes > 1 and backend == "shm":
         backend = "gloo"  # shm is the memory of one machine
     takes = {option.name: option for option in about.options}
-    words = ["torchrun"]
+    words = ["torchrun", "--nproc-per-node", str(world_size // nodes)]
     if nodes > 1:
-        words += ["--nnodes", str(nodes)]
-    words += ["--nproc-per-node", str(world_size // nodes)]
-    if nodes > 1:
+        words[1:1] = ["--nnodes", str(nodes)]
         words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"HOST:{PORT}"]
     words += ["-m", "labkit", "run", about.name, "--backend", backend, "--device", device]
     for key, value in options.items():
