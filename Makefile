@@ -42,14 +42,9 @@ $(STAMP): requirements.lock pyproject.toml
 	fi
 	@case "$(TORCH_INDEX)" in ''|*://*|/*) ;; *) \
 	  echo "TORCH_INDEX must be the address of a package index, got $(TORCH_INDEX)" >&2; exit 1;; esac
-	@echo "Installing into $(VENV): a few minutes the first time."
-ifneq ($(INDEX) $(TORCH_FROM),default default) # another build of the locked torch would count as installed
-	$(PIP) install --no-deps $(if $(filter-out $(TORCH_FROM),$(INDEX)),--force-reinstall) \
-	  $(addprefix --index-url ,$(TORCH_INDEX)) $$(grep '^torch==' requirements.lock)
+	@echo "Installing into $(VENV): about a minute the first time."
+	$(PY) tools/install.py $(addprefix --torch-index ,$(TORCH_INDEX)) $(if $(filter-out $(TORCH_FROM),$(INDEX)),--again)
 	@echo '$(INDEX)' > $(VENV)/torch-index
-endif
-	$(PIP) install $(addprefix --extra-index-url ,$(TORCH_INDEX)) -r requirements.lock
-	$(PIP) install --no-deps --no-build-isolation -e .
 	@{ command -v $${CXX:-g++} || command -v clang++; } >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
 	  sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 	  echo "Note: torch.compile needs a C++ compiler and Python's headers (g++ and python3-dev on Debian and Ubuntu)."
