@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from labkit import files
-from tools import course, notebooks
+from tools import course, install, notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -77,7 +77,8 @@ def test_conda_users_get_the_versions_of_the_lock():
 
 
 @pytest.mark.parametrize(
-    "name", ["Makefile", "requirements.lock", "environment.yml", "pyproject.toml", ".ci/run"]
+    "name",
+    ["Makefile", "requirements.lock", "environment.yml", "pyproject.toml", ".ci/run", "tools/install.py"],
 )
 def test_set_up_names_no_host(name):
     assert not re.search(r"\w+://\w|pypi|\.org\b", (ROOT / name).read_text())
@@ -154,7 +155,50 @@ def test_set_up_follows_and_remembers_the_index_of_torch(checkout):
     assert not up_to_date(checkout, "TORCH_INDEX=https://example.test/cuda")
     assert not up_to_date(checkout, "TORCH_INDEX=")
     plan = make(checkout, "-n", "setup", "TORCH_INDEX=https://example.test/cuda").stdout
-    assert re.search(r"--force-reinstall.*\n?.*--index-url https://example.test/cuda", plan)
+    assert "install.py --torch-index https://example.test/cuda --again" in plan
+
+
+@pytest.mark.parametrize("uv", [(), ("--no-config", "--find-links", "/wheels")])
+def test_torch_comes_from_its_index_alone_and_the_rest_from_where_pip_takes_it(uv):
+    first, rest, labkit = install.commands("torch==2.13.0", "https://example.test/cpu", True, uv)
+    alone, also = ("--default-index", "--index") if uv else ("--index-url", "--extra-index-url")
+    assert first[first.index(alone) + 1] == rest[rest.index(also) + 1] == "https://example.test/cpu"
+    assert "--no-deps" in first and ("--force-reinstall" in first or "--reinstall-package" in first)
+    assert all(set(uv) <= set(command) for command in (first, rest, labkit))
+    assert len(install.commands("torch==2.13.0", "", False, uv)) == 2
+
+
+def test_uv_asks_where_pip_would_ask_and_nowhere_else():
+    listing = """:env:.find-links='/wheels'
+global.cert='/ca.pem'
+global.constraint='/a.txt'
+global.extra-index-url='file:///one file:///two'
+global.find-links='/not taken'
+install.index-url='file:///main'
+list.format='json'
+user.name='nobody'
+"""
+    options, env = install.as_uv(install.configured(listing))
+    said = " ".join(options)
+    assert "--default-index file:///main --index file:///one --index file:///two --find-links /wheels" in said
+    assert "--constraints /a.txt" in said and "not taken" not in said and "--no-config" in options
+    assert env == {"SSL_CERT_FILE": "/ca.pem"}
+
+
+@pytest.mark.parametrize("broken", ["uv", "lock"])
+def test_pip_installs_where_uv_cannot(broken, monkeypatch, capsys):
+    ran = []
+
+    def run(command, env=None):
+        ran.append(command)
+        # uv itself is not to be had; or it is there, and fails on the lock
+        return int(command[-1] == install.UV if broken == "uv" else "uv" in command and "-r" in command)
+
+    monkeypatch.setattr(install, "_run", run)
+    assert install.main([]) == 0
+    by_pip = [command for command in ran if command[:5] == [*install.PIP, "install"]]
+    assert [command[-1] for command in by_pip[1:]] == [str(ROOT / "requirements.lock"), str(ROOT)]
+    assert "so pip does it" in capsys.readouterr().out
 
 
 def test_set_up_follows_a_folder_that_moved(checkout, tmp_path_factory):
