@@ -15,15 +15,11 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "Dynamo forgets",
-        "2.11",
-        "2.15",
         ("torch._dynamo.reset",),
         "whatever compiles the same function more than once: most experiments",
     ),
     Feature(
         "code that Dynamo leaves alone",
-        "2.11",
-        "2.15",
         (
             "torch._C._dynamo.eval_frame._FrameExecStrategy",
             "torch._C._dynamo.eval_frame._FrameAction",
@@ -33,15 +29,11 @@ FEATURES = (
     ),
     Feature(
         "the compilers' settings",
-        "2.11",
-        "2.15",
         ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config"),
         "experiments that compare settings, and `contract` on settings in effect",
     ),
     Feature(
         "the modes of DDP",
-        "2.11",
-        "2.15",
         (
             "torch._dynamo.config.optimize_ddp",
             "torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST",
@@ -53,15 +45,11 @@ FEATURES = (
     ),
     Feature(
         "tensors without memory",
-        "2.11",
-        "2.15",
         ("torch._subclasses.fake_tensor.FakeTensorMode", "torch._subclasses.fake_tensor.FakeTensor"),
         "`labkit run scale` and offloading in lesson 07",
     ),
     Feature(
         "sizes that are said to vary",
-        "2.11",
-        "2.15",
         ("torch._dynamo.mark_dynamic", "torch._dynamo.decorators.mark_unbacked"),
         "dynamic shapes in `labkit run guards`",
     ),

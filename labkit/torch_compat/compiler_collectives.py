@@ -10,15 +10,11 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "ranks that agree on guards and traces",
-        "2.11",
-        "2.15",
         ("torch.compiler.set_enable_guard_collectives", "torch._dynamo.config.enable_compiler_collectives"),
         "these two defences in `labkit run divergence` and `odd_shape`",
     ),
     Feature(
         "compiler collectives on CPU ranks",
-        "2.11",
-        "2.15",
         ("torch._dynamo.distributed._COMPILE_PG", "torch._dynamo.device_interface.CpuInterface"),
         "compiler collectives in `labkit run odd_shape` without a GPU",
     ),
