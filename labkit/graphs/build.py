@@ -18,7 +18,7 @@ from labkit.graphs.story import Story, tell
 from labkit.graphs.tables import table
 from labkit.graphs.watch import Watch
 from labkit.trace import Event, RawEvent, partition, tidy
-from labkit.trace.clock import shared_clock
+from labkit.trace.profiler import shared_clock
 
 __all__ = ["build"]
 

@@ -12,7 +12,7 @@ from labkit.graphs.build import build
 from labkit.graphs.record import Record
 from labkit.graphs.watch import install
 from labkit.trace.profiler import BODY, FORWARD, STEP, Profile
-from labkit.trace.regions import Regions, beside
+from labkit.trace.regions import RegionListener, add_unprofiled_threads
 
 __all__ = ["record"]
 
@@ -58,7 +58,7 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
         )
     try:
         watch = install()
-        regions = Regions(watch.id_of)
+        regions = RegionListener(watch.id_of)
         profile = Profile(shapes=shapes) if operators else regions
         rec = Record()
         kept, watch.keep_stages = watch.keep_stages, stages
@@ -74,7 +74,11 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
             finally:
                 rec._mark = None
                 entered = regions.stop()
-                raw = beside(profile.stop(), entered) if isinstance(profile, Profile) else entered
+                raw = (
+                    add_unprofiled_threads(profile.stop(), entered)
+                    if isinstance(profile, Profile)
+                    else entered
+                )
                 # also after an exception in the block: what ran until then is worth reading
                 _fill(rec, build(raw, watch, began, stages, operators))
                 if isinstance(profile, Profile) and profile.note:
@@ -89,7 +93,7 @@ def _fill(rec: Record, done: Record) -> None:
     rec.__dict__.update(done.__dict__)
 
 
-def _marks(profile: Profile | Regions) -> Any:
+def _marks(profile: Profile | RegionListener) -> Any:
     """`rec.forward()` and `rec.step()` of one record: marks of one kind, which do not nest."""
     inside = threading.Lock()
     kinds: list[str] = []
