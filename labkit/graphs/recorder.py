@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.graphs.build import build
+from labkit.graphs.compile_log import install
 from labkit.graphs.record import Record
-from labkit.graphs.watch import install
+from labkit.graphs.record_builder import build_record
 from labkit.trace.profiler import BODY, FORWARD, STEP, Profile
 from labkit.trace.regions import RegionListener, add_unprofiled_threads
 
@@ -57,11 +57,11 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
             "a record is already open in this process: records do not nest; end the outer one first"
         )
     try:
-        watch = install()
-        regions = RegionListener(watch.id_of)
+        log = install()
+        regions = RegionListener(log.id_of)
         profile = Profile(shapes=shapes) if operators else regions
         rec = Record()
-        kept, watch.keep_stages = watch.keep_stages, stages
+        kept, log.keep_stages = log.keep_stages, stages
         began = time.monotonic()
         try:
             profile.start()
@@ -80,11 +80,11 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
                     else entered
                 )
                 # also after an exception in the block: what ran until then is worth reading
-                _fill(rec, build(raw, watch, began, stages, operators))
+                _fill(rec, build_record(raw, log, began, stages, operators))
                 if isinstance(profile, Profile) and profile.note:
                     rec.notes.append(profile.note)
         finally:
-            watch.keep_stages = kept
+            log.keep_stages = kept
     finally:
         _busy.release()
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from labkit import torch_compat
 
-__all__ = ["Compile", "Watch", "install", "watch"]
+__all__ = ["Compile", "CompileLog", "compile_id", "install"]
 
 MOST_COMPILES = 5000  # remembered in a process; the oldest go first
 MOST_TEXT = 64 << 20  # characters of graph code kept; the oldest lose theirs, names and counts stay
@@ -97,7 +97,7 @@ class Compile:
         return "\n\n".join(self.stages[name] for name in names if self.stages.get(name))
 
 
-class Watch(logging.Handler):
+class CompileLog(logging.Handler):
     """Collects `Compile`s from the records of torch's structured trace. It never raises into a compile."""
 
     def __init__(self) -> None:
@@ -280,11 +280,11 @@ def _size(compile_: Compile) -> int:
     return len(compile_.graph) + len(compile_.break_text) + sum(map(len, compile_.stages.values()))
 
 
-_watch: Watch | None = None
+_log: CompileLog | None = None
 _lock = threading.Lock()
 
 
-def install() -> Watch:
+def install() -> CompileLog:
     """Start listening to this process's compiles and go on until it ends; a second call does nothing.
 
     Ranks call this when they start, so that `labkit.record()` knows the graphs of code that was compiled before it
@@ -294,22 +294,17 @@ def install() -> Watch:
     >>> install() is install()
     True
     """
-    global _watch
+    global _log
     with _lock:
-        if _watch is None:
-            _watch = Watch()
-            _watch.sees_code = True
+        if _log is None:
+            _log = CompileLog()
+            _log.sees_code = True
         logger = torch_compat.trace_logger()
-        if _watch not in logger.handlers:
+        if _log not in logger.handlers:
             # first in line: torch's own handler removes itself from the list on its first record, which would make
             # the logger skip the handler after it
-            logger.handlers.insert(0, _watch)
+            logger.handlers.insert(0, _log)
             if logger.level == logging.NOTSET or logger.level > logging.DEBUG:
                 logger.setLevel(logging.DEBUG)
             logger.propagate = False
-        return _watch
-
-
-def watch() -> Watch:
-    """The process's watch, listening."""
-    return install()
+        return _log
