@@ -10,11 +10,11 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["Absent", "ContractError", "Exchange", "listed", "rehearse"]
+__all__ = ["Absent", "ContractError", "Exchange", "by_rank", "differences", "listed", "rehearse"]
 
 _made: Counter[tuple[str, int]] = Counter()
 _lock = threading.Lock()
@@ -149,6 +149,33 @@ def rehearse(world_size: int, body: Callable[[Exchange], Any], timeout: float = 
     for thread in threads:
         thread.join()
     return found
+
+
+def differences(every: Mapping[int, Mapping[str, Any]], absent: str = "none") -> dict[str, dict[int, str]]:
+    """Find the values that are not the same on all ranks.
+
+    Args:
+        every: Each rank's values by name.
+        absent: What stands for a value that a rank does not have.
+
+    Returns:
+        For each name that differs, every rank's value as text.
+
+    >>> differences({0: {"a": 1, "b": 2}, 1: {"a": 1}})
+    {'b': {0: '2', 1: 'none'}}
+    """
+    names = dict.fromkeys(name for found in every.values() for name in found)
+    values = {name: {rank: str(found.get(name, absent)) for rank, found in every.items()} for name in names}
+    return {name: found for name, found in values.items() if len(set(found.values())) > 1}
+
+
+def by_rank(values: Mapping[int, Any]) -> str:
+    """Write each rank's value in a line.
+
+    >>> by_rank({0: "on", 1: "off"})
+    'rank 0 on, rank 1 off'
+    """
+    return ", ".join(f"rank {rank} {value}" for rank, value in values.items())
 
 
 def listed(items: Sequence[Any]) -> str:

@@ -17,10 +17,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from types import CodeType
-from typing import Any
 
 from labkit import torch_compat
-from labkit.contract.exchange import ContractError, Exchange
+from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
 __all__ = ["Health", "HealthError", "assert_same_health", "compile_health"]
 
@@ -113,18 +112,15 @@ def assert_same_health(exchange: Exchange, mine: Health, what: str = "compile he
         first other break: rank 0 none, rank 1 print at a.py:3
     """
     every = {rank: Health(**said) for rank, said in exchange.gather(what, asdict(mine)).items()}
-    lines = []
-    for name in mine.counts():
-        values = {rank: health.counts()[name] for rank, health in every.items()}
-        if len(set(values.values())) > 1:
-            lines.append(f"{name}: " + _said(values))
+    differs = differences({rank: health.counts() for rank, health in every.items()})
+    lines = [f"{name}: {by_rank(values)}" for name, values in differs.items()]
     for head, texts in (
         ("first other break", {rank: health.sites for rank, health in every.items()}),
         ("first other guard", {rank: health.guards for rank, health in every.items()}),
     ):
         first = _first_other(texts)
         if first is not None and (lines or head == "first other break"):
-            lines.append(f"{head}: " + _said(first))
+            lines.append(f"{head}: {by_rank(first)}")
     if lines:
         raise HealthError("\n    ".join(["the ranks compiled different things:", *lines]))
     return every
@@ -136,10 +132,6 @@ def _first_other(texts: dict[int, list[str]]) -> dict[int, str] | None:
         if len(set(here.values())) > 1:
             return here
     return None
-
-
-def _said(values: dict[int, Any]) -> str:
-    return ", ".join(f"rank {rank} {value}" for rank, value in values.items())
 
 
 class _Listener(logging.Handler):

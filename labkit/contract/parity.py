@@ -12,9 +12,9 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from labkit.contract.exchange import ContractError, Exchange
+from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
-__all__ = ["UNSET", "ParityError", "assert_parity", "differences", "settings", "versions"]
+__all__ = ["UNSET", "ParityError", "assert_parity", "settings", "versions"]
 
 UNSET = "not set"
 
@@ -24,10 +24,7 @@ class ParityError(ContractError):
 
     def __init__(self, differs: Mapping[str, Mapping[int, str]], compared: int) -> None:
         self.differs = {key: dict(values) for key, values in differs.items()}
-        lines = [
-            f"    {key}: " + ", ".join(f"rank {rank} {value}" for rank, value in values.items())
-            for key, values in differs.items()
-        ]
+        lines = [f"    {key}: {by_rank(values)}" for key, values in differs.items()]
         self.compared = compared
         super().__init__("\n".join([f"{len(differs)} of {compared} settings differ between ranks:", *lines]))
 
@@ -99,18 +96,7 @@ def assert_parity(exchange: Exchange, mine: Mapping[str, Any]) -> dict[str, str]
     """
     said = {str(key): str(value) for key, value in mine.items()}
     every = exchange.gather("parity", said)
-    differs = differences(every)
+    differs = differences(every, UNSET)
     if differs:
         raise ParityError(differs, len({key for found in every.values() for key in found}))
     return said
-
-
-def differences(every: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, str]]:
-    """The settings that are not the same on all ranks, with each rank's value; 'not set' where a rank has none.
-
-    >>> differences({0: {"a": 1, "b": 2}, 1: {"a": 1}})
-    {'b': {0: '2', 1: 'not set'}}
-    """
-    keys = dict.fromkeys(key for found in every.values() for key in found)
-    values = {key: {rank: str(found.get(key, UNSET)) for rank, found in every.items()} for key in keys}
-    return {key: by_rank for key, by_rank in values.items() if len(set(by_rank.values())) > 1}

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from labkit.contract.exchange import ContractError, Exchange
+from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
-__all__ = ["NOOP", "SHUTDOWN", "WARMUP", "Plan", "PlanError", "Run", "agree", "announce", "executing"]
+__all__ = ["WARMUP", "Plan", "PlanError", "Run", "agree", "announce", "executing"]
 
-NOOP, SHUTDOWN = "noop", "shutdown"
 WARMUP = -1  # the index of a call that serves nobody
 
 
@@ -97,8 +96,9 @@ def agree(exchange: Exchange, mine: Plan) -> Plan:
         number of calls: rank 0 2, rank 1 1
     """
     every = {rank: Plan.unwire(said) for rank, said in exchange.gather("plan", mine.wire()).items()}
-    lines = _differences(every)
-    if lines:
+    differs = differences({rank: _facts(plan) for rank, plan in every.items()})
+    if differs:
+        lines = [f"    {name}: {by_rank(values)}" for name, values in differs.items()]
         raise PlanError("\n".join(["the ranks plan different calls:", *lines]))
     return mine
 
@@ -172,19 +172,6 @@ def executing(plan: Plan, exchange: Exchange | None = None) -> Iterator[Run]:
     run = Run(plan, exchange)
     yield run
     run.end()
-
-
-def _differences(every: Mapping[int, Plan]) -> list[str]:
-    facts = {rank: _facts(plan) for rank, plan in every.items()}
-    names = dict.fromkeys(name for found in facts.values() for name in found)
-    lines = []
-    for name in names:
-        values = {rank: found.get(name, "none") for rank, found in facts.items()}
-        if len(set(values.values())) > 1:
-            lines.append(
-                f"    {name}: " + ", ".join(f"rank {rank} {value}" for rank, value in values.items())
-            )
-    return lines
 
 
 def _facts(plan: Plan) -> dict[str, str]:

@@ -1,23 +1,93 @@
-"""Fingerprints of the shards: weights that nobody may change have not changed, and replicas are still replicas.
+"""Tripwires against drift: digests of a call's inputs, and fingerprints of weights that nobody may change.
 
-Enforces, of topic 12's table "Rank-parity invariants", the row Pipeline identity + weights (the periodic backstop
-against drift) and the tripwires of Drift. Shards differ between ranks by right, so a rank compares each with its own
-past; what is replicated is also compared between ranks. Copy this file and exchange.py; they need only torch.
+Enforces, of topic 12's table "Rank-parity invariants", the row Drift tripwires (digests on during bring-up, their
+cadence settable) and of Pipeline identity + weights the periodic backstop against drift. Warmup calls, whose index is
+-1, are left out. Shards differ between ranks by right, so a rank compares each with its own past; what is replicated is
+also compared between ranks. Copy this file and exchange.py; they need only torch.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from labkit.contract.exchange import ContractError, Exchange
+from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
-__all__ = ["FingerprintError", "Fingerprints", "fingerprint"]
+__all__ = ["DigestError", "FingerprintError", "Fingerprints", "InputDigests", "digest", "fingerprint"]
 
 CHUNK = 1 << 20  # bytes at a time: the sum is taken in int64, eight times as large
 PERIOD = (
     8191  # a prime: two elements that swap places change the sum unless they stand a multiple of it apart
 )
+
+
+class DigestError(ContractError):
+    """Ranks were given other data under one name."""
+
+
+def digest(tensor: Any) -> str:
+    """Sixteen hexadecimal digits of a tensor's shape, dtype and bits (BLAKE2b); a tensor on a GPU is copied for it.
+
+    >>> import torch
+    >>> x = torch.arange(6.0)
+    >>> digest(x) == digest(x.clone()), digest(x) == digest(x.reshape(2, 3)), digest(x) == digest(x + 1e-6)
+    (True, False, False)
+    """
+    import torch
+
+    flat = tensor.detach().cpu().contiguous()
+    found = hashlib.blake2b(f"{tuple(flat.shape)} {flat.dtype}".encode(), digest_size=8)
+    if flat.numel():
+        found.update(flat.reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
+
+
+class InputDigests:
+    """Compare the inputs of every `every`-th call between ranks; `every=0` compares none, after bring-up.
+
+    Whether it is on must be the same everywhere: give `settings()` to the check of parity. Raises ValueError for a
+    negative cadence.
+
+    >>> import torch
+    >>> from labkit.contract.exchange import rehearse
+    >>> def call(exchange):
+    ...     InputDigests(exchange).check(0, x=torch.ones(2) + exchange.rank)
+    >>> str(rehearse(2, call)[0]).splitlines()[0]
+    'call 0: 1 of 1 inputs differ between ranks:'
+    """
+
+    def __init__(self, exchange: Exchange, every: int = 1) -> None:
+        if every < 0:
+            raise ValueError(f"every must be 0 (off) or a number of calls, got {every}")
+        self.exchange, self.every = exchange, every
+
+    def settings(self) -> dict[str, str]:
+        """What the check of parity compares, so that no rank waits for a digest that another does not send."""
+        return {"input digests, every": str(self.every)}
+
+    def due(self, index: int) -> bool:
+        """Whether the call of this index is compared; a warmup (index -1) never is."""
+        return self.every > 0 and index >= 0 and index % self.every == 0
+
+    def check(self, index: int, /, **tensors: Any) -> bool:
+        """Compare this call's tensors where it is due; returns whether it was. Raises DigestError on every rank."""
+        if not self.due(index):
+            return False
+        mine = {name: digest(tensor) for name, tensor in tensors.items()}
+        every: dict[int, Any] = self.exchange.gather("input digests", [index, mine])
+        calls = {rank: said[0] for rank, said in every.items()}
+        if len(set(calls.values())) > 1:
+            said = by_rank({rank: f"call {number}" for rank, number in calls.items()})
+            raise DigestError(f"the ranks compare the inputs of different calls: {said}")
+        found = {rank: said[1] for rank, said in every.items()}
+        differs = differences(found)
+        if differs:
+            count = len({name for mine in found.values() for name in mine})
+            lines = [f"    {name}: {by_rank(values)}" for name, values in differs.items()]
+            head = f"call {index}: {len(differs)} of {count} inputs differ between ranks:"
+            raise DigestError("\n".join([head, *lines]))
+        return True
 
 
 class FingerprintError(ContractError):
