@@ -23,11 +23,11 @@ PERIOD = (
 
 
 class DigestError(ContractError):
-    """Ranks were given other data under one name."""
+    """Ranks were given different data under the same name."""
 
 
 def digest(tensor: Any) -> str:
-    """Sixteen hexadecimal digits of a tensor's shape, dtype and bits (BLAKE2b); a tensor on a GPU is copied for it.
+    """Hash a tensor's shape, dtype and bits to sixteen hexadecimal digits (BLAKE2b). A GPU tensor is copied to the CPU.
 
     >>> import torch
     >>> x = torch.arange(6.0)
@@ -44,10 +44,16 @@ def digest(tensor: Any) -> str:
 
 
 class InputDigests:
-    """Compare the inputs of every `every`-th call between ranks; `every=0` compares none, after bring-up.
+    """Checks that call inputs match bit for bit across ranks.
 
-    Whether it is on must be the same everywhere: give `settings()` to the check of parity. Raises ValueError for a
-    negative cadence.
+    Whether it is on must be the same everywhere: give `settings()` to the check of parity.
+
+    Args:
+        exchange: How the ranks tell each other values.
+        every: Compare the inputs of every so many calls; 0 compares none, as after bring-up.
+
+    Raises:
+        ValueError: If `every` is negative.
 
     >>> import torch
     >>> from labkit.contract.exchange import rehearse
@@ -63,7 +69,7 @@ class InputDigests:
         self.exchange, self.every = exchange, every
 
     def settings(self) -> dict[str, str]:
-        """What the check of parity compares, so that no rank waits for a digest that another does not send."""
+        """Return what the check of parity compares, so that no rank waits for a digest that another does not send."""
         return {"input digests, every": str(self.every)}
 
     def due(self, index: int) -> bool:
@@ -71,7 +77,18 @@ class InputDigests:
         return self.every > 0 and index >= 0 and index % self.every == 0
 
     def check(self, index: int, /, **tensors: Any) -> bool:
-        """Compare this call's tensors where it is due; returns whether it was. Raises DigestError on every rank."""
+        """Compare this call's tensors across ranks, where the call is due.
+
+        Args:
+            index: The number of the call, the same on every rank; -1 for a warmup.
+            tensors: The call's inputs by name.
+
+        Returns:
+            Whether the call was due.
+
+        Raises:
+            DigestError: On every rank, naming the inputs that differ.
+        """
         if not self.due(index):
             return False
         mine = {name: digest(tensor) for name, tensor in tensors.items()}
@@ -91,11 +108,11 @@ class InputDigests:
 
 
 class FingerprintError(ContractError):
-    """A shard changed where nobody said so, or a replica is none any more."""
+    """A weight changed that nobody may change, or a replica differs from its copies."""
 
 
 def fingerprint(tensor: Any) -> int:
-    """A sum of a tensor's bytes weighted by their place, taken on the tensor's own device, exact in int64.
+    """Sum up a tensor's bytes weighted by their position, on the tensor's own device, exactly in int64.
 
     Every changed byte changes it. It is no cryptographic hash: it is for accidents, and cheap on a GPU.
 
@@ -118,10 +135,16 @@ def fingerprint(tensor: Any) -> int:
 
 
 class Fingerprints:
-    """Remember what every tensor is now, and say at each `check` which ones have changed since, on which rank.
+    """Remembers what each tensor is now; `check` then reports which ones have changed since, and on which rank.
 
-    tensors: by name, such as `dict(model.named_parameters())`. replicated: names of those that are the same on every
-    rank, which are compared at once. Raises ValueError for a replicated name that is not among the tensors.
+    Args:
+        exchange: How the ranks tell each other values.
+        tensors: The tensors by name, such as `dict(model.named_parameters())`.
+        replicated: Names of those that are the same on every rank; they are compared between ranks at once.
+
+    Raises:
+        ValueError: If a replicated name is not among the tensors.
+        FingerprintError: If a replicated tensor differs between ranks.
 
     >>> import torch
     >>> from labkit.contract.exchange import rehearse
@@ -145,11 +168,15 @@ class Fingerprints:
         self.renew()
 
     def settings(self) -> dict[str, str]:
-        """What the check of parity compares."""
+        """Return what the check of parity compares."""
         return {"fingerprints": f"{len(self.tensors)} tensors", "replicated": ", ".join(self.replicated)}
 
     def renew(self) -> None:
-        """Take the weights as they are now: after an update that every rank knows of. Raises FingerprintError."""
+        """Remember the tensors as they are now, after an update that every rank knows of.
+
+        Raises:
+            FingerprintError: If a replicated tensor differs between ranks.
+        """
         self.known = {name: fingerprint(tensor) for name, tensor in self.tensors.items()}
         mine = {name: self.known[name] for name in self.replicated}
         every = self.exchange.gather("fingerprints of replicas", mine)
@@ -158,7 +185,11 @@ class Fingerprints:
             raise FingerprintError(f"not the same on every rank, though replicated: {', '.join(other)}")
 
     def check(self) -> None:
-        """Compare with what was remembered. Raises FingerprintError on every rank, naming rank and tensors."""
+        """Compare the tensors with what was remembered.
+
+        Raises:
+            FingerprintError: On every rank, naming the tensors that changed by rank.
+        """
         changed = [name for name, tensor in self.tensors.items() if fingerprint(tensor) != self.known[name]]
         every = self.exchange.gather("fingerprints", changed)
         said = [f"rank {rank}: {', '.join(names)}" for rank, names in every.items() if names]
