@@ -1,4 +1,4 @@
-"""What Dynamo and Inductor did: graphs, breaks, recompiles, compiles, how often each ran, and every stage of them."""
+"""Records of what Dynamo and Inductor did: graphs, breaks, recompiles, how often each ran, and every stage of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One object per frame that Dynamo compiled, with every stage of it as text: it travels from a rank to the notebook."""
+"""Frames that Dynamo compiled, with every stage of each as text, so that they can be sent from a rank to a notebook."""
 
 from __future__ import annotations
 
@@ -80,9 +80,14 @@ class Frame:
         return tuple(name for name in STAGES if name in self.raw)
 
     def stage(self, name: str, whole: bool = False) -> str:
-        """The text of one stage, with the noise folded; `whole` shows all of it.
+        """Return the text of one stage.
 
-        Raises ValueError, with what there is, for an unknown stage, and with the reason for one that is missing.
+        Args:
+            name: A key of `STAGES`.
+            whole: Return all of it. Without this, imports, benchmarks and guards that rarely fail are folded.
+
+        Raises:
+            ValueError: For an unknown stage, and with the reason for one that is missing.
         """
         if name not in STAGES:
             raise ValueError(f"{name!r} is no stage: there are {', '.join(STAGES)}")
@@ -102,7 +107,11 @@ class Frame:
         return guarding.parse(self.raw.get("guards", ""))
 
     def nodes(self, stage: str = "dynamo") -> list[Node]:
-        """The operations of one of its graphs. Raises ValueError for a stage that is no graph or is missing."""
+        """Return the operations of one of its graphs.
+
+        Raises:
+            ValueError: For a stage that is no graph, or is missing.
+        """
         if stage not in GRAPHS:
             raise ValueError(f"stage {stage!r} is no graph: the graphs are {', '.join(GRAPHS)}")
         return nodes(self.stage(stage))
@@ -115,7 +124,7 @@ class Frame:
 
     @property
     def said(self) -> str:
-        """What there is to say about it in a line."""
+        """A summary in one line: operations, collectives, calls, and how it ends."""
         if not self.has_code:
             why = f": {self.breaks.reason}" if self.breaks else ""
             return f"given up, runs as plain Python{why}"
@@ -177,7 +186,11 @@ class Frames:
         return iter(self.frames)
 
     def of_rank(self, rank: int) -> Frames:
-        """The frames of one rank. Raises ValueError for a rank that is not here."""
+        """Return the frames of one rank.
+
+        Raises:
+            ValueError: For a rank that has no frames here.
+        """
         if rank not in self.ranks:
             raise ValueError(f"there are no frames of rank {rank}, only of {self.ranks}")
         return Frames((f for f in self.frames if f.rank == rank), self.notes, self.label)
@@ -222,7 +235,14 @@ class Frames:
 
 
 def together(parts: Iterable[Any]) -> Frames:
-    """The frames of several ranks side by side: `together(ranks.run(inspect_it))`. Takes a list or a PerRank."""
+    """Combine the frames of several ranks: `together(ranks.run(inspect_it))`.
+
+    Args:
+        parts: One Frames for each rank, as a list or a PerRank.
+
+    Raises:
+        ValueError: If there is none, or something else among them.
+    """
     parts = list(parts)
     if not parts or any(not isinstance(part, Frames) for part in parts):
         got = ", ".join(sorted({type(part).__name__ for part in parts})) or "nothing"
@@ -275,7 +295,7 @@ def fold_inductor(text: str) -> str:
 
 
 def code_block(text: str, most: int = MOST_LINES) -> str:
-    """A block of code, cut to its first lines where it is long."""
+    """Return a block of code as HTML, cut after its first `most` lines."""
     lines = text.splitlines()
     shown = "\n".join(lines[:most])
     if len(lines) > most:
@@ -284,7 +304,7 @@ def code_block(text: str, most: int = MOST_LINES) -> str:
 
 
 def _html(one: Frame, rank: bool = False) -> str:
-    """A frame as a folded block with its stages inside, each folded again."""
+    """A frame as a folded HTML block with its stages inside, each folded again."""
     title = f"rank {one.rank}: {one.title}" if rank else one.title
     parts: list[str] = []
     if one.breaks:

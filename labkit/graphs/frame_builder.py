@@ -1,4 +1,4 @@
-"""From the watch's compiles to Frames: every stage as text fit to be committed, and why any of them is missing."""
+"""Builds Frames from the compiles of a record: every stage as text, and the reason for one that is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESUMES_IN = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)
 
 
 def frames_of(compiles: RecordedCompiles, rank: int) -> Frames:
-    """Every compile of a record, and what it gave up, as frames in the order they were made."""
+    """Return the compiles of a record, and the frames that Dynamo gave up, as Frames in the order they were made."""
     names = Names()
     known = list(compiles.known.values())
     found = [_frame(k, rank, names, known) for k in known if _matters(k.compile)]

@@ -1,4 +1,4 @@
-"""From raw profiler events and the watch's compiles to the tables of a Record."""
+"""Builds a Record from raw profiler events and the compiles in the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ _OP = re.compile(r"^\w+::?\w")  # aten::mm, c10d::allreduce_, shm:all_reduce
 def build_record(
     raw: Sequence[RawEvent], log: CompileLog, began: float, stages: bool, operators: bool = True
 ) -> Record:
-    """Make the Record of one rank. `began` is when it was opened, in seconds of `time.monotonic()`."""
+    """Build the Record of one rank.
+
+    Args:
+        raw: The events of the profile, or of a listener to regions.
+        log: This process's log of compiles.
+        began: When the record was opened, in seconds of `time.monotonic()`.
+        stages: Whether every stage of what was compiled was kept.
+        operators: Whether a profiler ran.
+    """
     events = tidy(raw)
     names = Names()
     compiles = match_compiles(events, log, began, names)

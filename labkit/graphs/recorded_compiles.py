@@ -1,4 +1,4 @@
-"""Which compiles matter to a record, under which names, and how often each of them ran."""
+"""The compiles that belong to a record, with their names in it, and how often each of them ran."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLOCK_SLACK_S = 0.002  # between what Python reads and what the profiler writes
 
 @dataclass
 class KnownCompile:
-    """A compile of this record, with the id it has here and what is shown of it."""
+    """A compile of this record: its id, name and place here, and how often it ran."""
 
     id: str
     compile: Compile
@@ -33,7 +33,7 @@ class KnownCompile:
 
 @dataclass
 class UnwatchedRegion:
-    """A region whose compile was not watched: what torch's own short list of metrics still says about it."""
+    """A region that was compiled before the log began, with what torch's own list of metrics still says about it."""
 
     name: str
     place: str = ""
@@ -48,13 +48,14 @@ class UnwatchedRegion:
 
 @dataclass
 class RecordedCompiles:
-    """All compiles that matter to a record. Dynamo starts its ids over when it is reset, so an id may name several.
+    """All compiles of a record.
 
-    Such a one is told from the others by time, and here becomes '0/0 (2)'.
+    Dynamo starts its ids over when it is reset, so one id may name several compiles. They are told apart by time, and
+    the second gets the id '0/0 (2)'.
     """
 
     by_raw_id: dict[str, list[KnownCompile]] = field(default_factory=lambda: defaultdict(list))
-    unwatched: dict[str, UnwatchedRegion] = field(default_factory=dict)  # compiled before the watch began
+    unwatched: dict[str, UnwatchedRegion] = field(default_factory=dict)  # compiled before the log began
 
     @property
     def known(self) -> dict[str, KnownCompile]:
@@ -63,16 +64,16 @@ class RecordedCompiles:
         return {k.id: k for k in sorted(alike, key=lambda k: k.compile.started)}
 
     def of(self, event: Event) -> KnownCompile | None:
-        """The compile that had this event's raw id at its time."""
+        """Return the compile that had this event's raw id at its time, or None."""
         before = [k for k in self.by_raw_id.get(event.compile_id, ()) if _there(k.compile, event)]
         return before[-1] if before else None
 
     def unwatched_id(self, raw_id: str) -> str:
-        """The id here of a compile that was not watched."""
+        """Return the id in this record of a compile that the log did not see."""
         return f"{raw_id} (?)" if self.by_raw_id.get(raw_id) else raw_id
 
     def show(self, event: Event, events: Sequence[Event]) -> tuple[str, str]:
-        """Give an event its id in this record, and say its name and place."""
+        """Set an event's compile id in this record, and return its name and place."""
         if not event.compile_id:
             return event.name, ""
         k = self.of(event)
@@ -116,9 +117,13 @@ class RecordedCompiles:
 
 
 def match_compiles(events: Sequence[Event], log: CompileLog, began: float, names: Names) -> RecordedCompiles:
-    """The compiles that ran here, those made here, and frames given up earlier that are still given up.
+    """Select the compiles that ran in a record, those made in it, and frames given up earlier that still are.
 
-    `began` is when the record was opened, in seconds of `time.monotonic()`.
+    Args:
+        events: The record's events.
+        log: This process's log of compiles.
+        began: When the record was opened, in seconds of `time.monotonic()`.
+        names: How functions are named.
     """
     everything = log.known()
     by_raw_id: dict[str, list[Compile]] = defaultdict(list)

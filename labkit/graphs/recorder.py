@@ -1,4 +1,4 @@
-"""`labkit.record()`: the profiler around a block of code, the structured trace beside it, one Record out of both."""
+"""`labkit.record()`: record a block of code with the profiler and torch's structured trace."""
 
 from __future__ import annotations
 
@@ -23,14 +23,21 @@ _busy = threading.Lock()
 def record(*, stages: bool = False, shapes: bool = False, operators: bool = True) -> Iterator[Record]:
     """Record what runs and what is compiled in a block of code, in a rank or in any single process.
 
-    `stages` keeps every stage of what is compiled inside the block (`rec.frames`; in `rec.graphs` also `aot_code` and
-    `inductor_code`). `shapes` adds the shapes of tensors to events, which lets `first_difference` compare collectives
-    by shape; it slows every operator a little more. Raises ValueError inside another record, and while another torch
-    profiler runs. An exception in the block passes through; `rec` then holds what ran until it was raised.
+    Args:
+        stages: Keep every stage of what is compiled inside the block: `rec.frames`, and in `rec.graphs` the columns
+            `aot_code` and `inductor_code`.
+        shapes: Add the shapes of tensors to events, so that `first_difference` compares collectives by shape. Every
+            operator gets a little slower.
+        operators: Run a profiler. Without one, regions and breaks are counted as well, at next to no cost; operators,
+            collectives, lookups and times are not recorded. On torch 2.11 regions without a graph cannot be seen this
+            way, nor the breaks in which they end; the record then has a note of it.
 
-    `operators=False` runs no profiler: regions and breaks are counted as they are with one, at next to no cost, and
-    nothing is known of operators, collectives, lookups, or of where time goes. On torch 2.11 regions without a graph
-    cannot be seen this way, nor the breaks in which they end; the record then has a note of it.
+    Yields:
+        A `Record`, which can be read when the block has ended. An exception in the block passes through, and the record
+        then holds what ran until it was raised.
+
+    Raises:
+        ValueError: Inside another record, and while another torch profiler runs.
 
     A block ends when the collectives that it began over gloo have; wait for an `irecv` inside it, since gloo writes
     the end of one into the profile (see `labkit.trace.collectives_end`).
