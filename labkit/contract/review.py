@@ -1,4 +1,4 @@
-"""Topic 12's P0 ship checklist and code-review contract, held against a module of yours: what it checks, and what not.
+"""A review of a module against topic 12's P0 ship checklist and code-review contract.
 
 Each rule is read off the source, and two of them off a run as well where a call is given. A rule that finds nothing
 wrong has found nothing *in what it looks at*, and so every row says what it does not look at. Copy this file and
@@ -84,11 +84,19 @@ class Review:
 
 
 def review(module: str | Path | ModuleType, call: Callable[[], Any] | None = None) -> Review:
-    """Hold a module against the P0 checklist and the code-review contract.
+    """Review a module against the P0 checklist and the code-review contract.
 
-    module: a path of a Python file, or an imported module; it is read, and not run. call: a function without
-    arguments that runs its compiled code once; it is called twice, and graphs, breaks and recompiles go into the rows
-    that are about them (on one rank: compare ranks with `assert_same_health`). Raises ValueError for what is no module.
+    Args:
+        module: The path of a Python file, or an imported module. It is read, and not run.
+        call: A function without arguments that runs its compiled code once. It is called twice, and its graphs, breaks
+            and recompiles go into the rows that are about them. This is for one rank; `assert_same_health` compares
+            ranks.
+
+    Returns:
+        A finding for each rule.
+
+    Raises:
+        ValueError: For something that is no Python module.
 
     >>> import os, tempfile
     >>> lines = ["import torch.distributed as dist", "def f(x):", "    if dist.get_rank():", "        dist.barrier()"]

@@ -1,4 +1,4 @@
-"""What a module's source says of compiled distributed code: its functions, and in each what a review would look for.
+"""Facts of a module's source for a review of compiled distributed code: functions, collectives, side effects.
 
 Facts only, read off the syntax tree without importing anything; `review.py` makes judgements of them. A name is taken
 for what it usually is: `funcol.all_reduce` is a functional collective wherever `funcol` came from. Copy this file
@@ -33,7 +33,7 @@ WEIGHTS = frozenset("weight weights bias params parameters data state_dict".spli
 
 @dataclass(frozen=True)
 class Occurrence:
-    """Something in the source: its line, the function that it stands in, and its text."""
+    """A place in the source: its line, the function around it, and its text."""
 
     line: int
     function: str
@@ -86,9 +86,13 @@ class Facts:
 
 
 def read_facts(module: str | Path | ModuleType) -> Facts:
-    """The facts of a module: a path of a Python file, or a module that is imported already.
+    """Read the facts of a module off its source.
 
-    Raises ValueError for a module without a source file, a file that cannot be read, or one that is no Python.
+    Args:
+        module: The path of a Python file, or an imported module.
+
+    Raises:
+        ValueError: For a module without a source file, a file that cannot be read, or one that is no Python.
 
     >>> read_facts("/nowhere/mine.py")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Cold and warm: the compiler's own clock, its caches, and what it can leave behind for another process."""
+"""Compile caches, the phases of a compile, and the artifacts that a compile can leave for another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo and its settings: what it has compiled, what it is kept from, what varies, and how it is set."""
+"""Dynamo: reset, hidden code, dynamic sizes, fake tensors, and the settings of all compilers."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def mark(tensor: Any, axis: int, how: str) -> None:
 
 @contextlib.contextmanager
 def quiet_dynamo() -> Iterator[None]:
-    """Without Dynamo's warnings: for who counts what they warn of."""
+    """Silence Dynamo's warnings in a block."""
     logger = logging.getLogger("torch._dynamo")
     before = logger.level
     logger.setLevel(logging.ERROR)

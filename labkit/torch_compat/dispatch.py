@@ -1,4 +1,4 @@
-"""The dispatcher: what goes through it, which kernels it has, and which operators there are."""
+"""The dispatcher: the operators and collectives that pass it, its kernels, and its decompositions."""
 
 from __future__ import annotations
 

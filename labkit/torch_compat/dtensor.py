@@ -1,4 +1,4 @@
-"""DTensor: what it knows, what it keeps, and where its time goes."""
+"""DTensor: its sharding rules, its cache of them, and the phases of its operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretending: an accelerator that is not there, its rates, an H100 to write code for."""
+"""Stand-ins for hardware that is not there: an accelerator with streams, an H100 to write code for, stated rates."""
 
 from __future__ import annotations
 

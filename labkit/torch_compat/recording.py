@@ -1,4 +1,4 @@
-"""Listening: the structured trace, the profiler, entry into compiled code, compile ids and Dynamo's bytecode."""
+"""Sources of a record: the structured trace, the profiler, entry into compiled code, compile ids, Dynamo's bytecode."""
 
 from __future__ import annotations
 

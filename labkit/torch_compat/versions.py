@@ -1,4 +1,4 @@
-"""Which torch labkit works on, and how one of its private names is asked for: by name, with a clear error.
+"""The torch versions that labkit supports, and `require`, which imports a private torch name or says it is missing.
 
 Every other part of this package states in `FEATURES` what it gives, on which torch versions, and by which names.
 """
@@ -47,7 +47,10 @@ def _numbers(version: str) -> tuple[int, int]:
 
 
 def check_version(version: str) -> None:
-    """Raise UnsupportedTorch when `version` (such as '2.13.0+cpu') is outside 2.11 to 2.15.
+    """Check that a torch version such as '2.13.0+cpu' is within 2.11 to 2.15.
+
+    Raises:
+        UnsupportedTorch: If it is not.
 
     >>> check_version("2.13.0+cpu")
     """
@@ -57,7 +60,10 @@ def check_version(version: str) -> None:
 
 
 def require(dotted: str) -> Any:
-    """Import a private torch name by its dotted path, or say which torch lacks it.
+    """Import a private torch name by its dotted path.
+
+    Raises:
+        UnsupportedTorch: If the installed torch lacks it; it names the torch version and the supported range.
 
     >>> require("torch.distributed._functional_collectives").__name__
     'torch.distributed._functional_collectives'
@@ -78,7 +84,7 @@ def require(dotted: str) -> Any:
 
 
 def there(dotted: str) -> bool:
-    """Whether the installed torch has a name, which may also be an attribute of a class or of an object.
+    """Whether the installed torch has a name: a module, or an attribute of a module, class or object.
 
     >>> there("torch._dynamo.reset"), there("torch.Tensor.shape"), there("torch._dynamo.nothing.such")
     (True, True, False)
