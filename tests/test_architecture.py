@@ -26,7 +26,7 @@ ORDER = (
     " report per_rank timing hardware places registry files screen torch_compat"
 ).split()
 COMPAT = (  # the same within torch_compat
-    "__init__ table cold together pretend streams dtensor dispatch backends recording compiler groups versions"
+    "__init__ cold compiler_collectives pretend streams dtensor dispatch backends recording compiler groups versions"
 ).split()
 
 

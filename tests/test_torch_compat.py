@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, doctor, torch_compat
-from labkit.torch_compat import Feature, table
+from labkit.torch_compat import Feature
 
 FOLDER = Path(torch_compat.__file__).parent
-PARTS = pytest.mark.parametrize("part", table.PARTS, ids=lambda part: part.__name__.rpartition(".")[2])
+PARTS = pytest.mark.parametrize("part", torch_compat.PARTS, ids=lambda part: part.__name__.rpartition(".")[2])
 
 
 def asked(tree: ast.AST) -> list[str]:
@@ -39,9 +39,9 @@ def needs(part) -> set[str]:
 
 
 def test_every_part_is_in_the_table():
-    parts = {Path(part.__file__).name for part in table.PARTS}
-    assert parts == {path.name for path in FOLDER.glob("*.py")} - {"__init__.py", "table.py", "versions.py"}
-    assert all(part.FEATURES for part in table.PARTS)
+    parts = {Path(part.__file__).name for part in torch_compat.PARTS}
+    assert parts == {path.name for path in FOLDER.glob("*.py")} - {"__init__.py", "versions.py"}
+    assert all(part.FEATURES for part in torch_compat.PARTS)
 
 
 @PARTS
@@ -93,11 +93,11 @@ def test_the_names_of_a_tested_torch_are_those_of_the_ranges():
 )
 def test_a_range_that_is_none_is_refused(since, until):
     with pytest.raises(ValueError, match="one feature.*no range within 2.11 to 2.15"):
-        Feature("one feature", since, until, (), "nothing")
+        Feature("one feature", (), "nothing", since, until)
 
 
 def test_of_other_names_for_the_same_one_is_enough():
-    either = Feature("f", "2.13", "2.13", ("torch._dynamo.reset torch._dynamo.nothing",), "nothing")
+    either = Feature("f", ("torch._dynamo.reset torch._dynamo.nothing",), "nothing", "2.13", "2.13")
     assert either.missing() == () and either.versions == "2.13"
 
 
@@ -127,7 +127,7 @@ def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
 
 def test_without_a_missing_name_the_doctor_says_nothing_of_features(monkeypatch):
     monkeypatch.setattr(
-        torch_compat, "features", lambda: [(f, ()) for part in table.PARTS for f in part.FEATURES]
+        torch_compat, "features", lambda: [(f, ()) for part in torch_compat.PARTS for f in part.FEATURES]
     )
     assert "lacking" not in dict(doctor.examine())
 

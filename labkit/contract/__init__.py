@@ -1,27 +1,29 @@
-"""What keeps compiled distributed code as it was meant: parts that a project can copy, each usable alone."""
+"""Checks that keep compiled distributed code the same on every rank: parts to copy, each usable alone."""
 
 from __future__ import annotations
 
-from labkit.contract.digests import DigestError, InputDigests, digest
 from labkit.contract.domain import Domain, WrongGroup
+from labkit.contract.drift import (
+    DigestError,
+    FingerprintError,
+    Fingerprints,
+    InputDigests,
+    digest,
+    fingerprint,
+)
 from labkit.contract.eager import assert_in_place, dispatched
 from labkit.contract.exchange import Absent, ContractError, Exchange, rehearse
-from labkit.contract.fingerprints import FingerprintError, Fingerprints, fingerprint
 from labkit.contract.health import Health, HealthError, assert_same_health, compile_health
-from labkit.contract.invariants import INVARIANTS, survey
 from labkit.contract.parity import ParityError, assert_parity, settings, versions
 from labkit.contract.plan import Plan, PlanError, Run, agree, announce, executing
 from labkit.contract.preflight import PreflightError, preflight, receive, send
 from labkit.contract.review import Review, review
-from labkit.contract.together import Contract
 from labkit.contract.triage import Evidence, evidence_of, triage
 from labkit.contract.warmup import NotSteady, OverBudget, Warm, sealed, warm_up
 from labkit.contract.watchdog import Heartbeat, Watchdog, crash_after
 
 __all__ = [
-    "INVARIANTS",
     "Absent",
-    "Contract",
     "ContractError",
     "DigestError",
     "Domain",
@@ -63,7 +65,6 @@ __all__ = [
     "sealed",
     "send",
     "settings",
-    "survey",
     "triage",
     "versions",
     "warm_up",

@@ -1,4 +1,4 @@
-"""Who must be alike with whom: a group of ranks with an exchange of its own, and a fence around the code it runs.
+"""A symmetry domain: a group of ranks that must be alike, with its own exchange, and checks of the code it runs.
 
 Enforces, of topic 12, "define symmetry domains up front" and "a rank outside the mesh must not enter its collectives":
 a contract holds for a process group, not for the world, and the mistakes are a collective asked of the wrong group and
@@ -30,12 +30,19 @@ class WrongGroup(ContractError):
 
 @dataclass(frozen=True)
 class Domain:
-    """Ranks that have to be alike, out of those of a world that need not be.
+    """Ranks that have to be alike, out of a world whose ranks need not be. `Domain.define` makes one.
 
-    name: such as 'mesh'. ranks: its members, by their numbers in the world. rank: this rank, a member or not. group:
-    the process group; on a rank outside torch's mark of a group that it is not in, and not None, which would mean the
-    world. `exchange` is the members' own: parity, plans, inputs and compile health are compared within it, by the same
-    parts that compare them within the world.
+    `exchange` is the members' own: parity, plans, inputs and compile health are compared within it, by the same parts
+    that compare them within the world.
+
+    Args:
+        name: A name such as 'mesh'.
+        ranks: Its members, by their numbers in the world.
+        rank: This rank, a member or not.
+        group: The process group. On a rank outside it is torch's mark of a group that it is not in, and not None,
+            which would mean the world.
+        own: The members' exchange; None outside.
+        place: A function from a file and a line to the text of a place.
     """
 
     name: str

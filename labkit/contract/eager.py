@@ -27,7 +27,7 @@ _MARK = "the guarded call"
 
 
 def dispatched(call: Callable[[], Any]) -> Counter[str]:
-    """Call once, and count the operations that were dispatched on this thread, by name.
+    """Call `call()` once, and count the operations that it dispatches on this thread, by name.
 
     What a collective does inside is the backend's own work and not counted. What the call builds once (a cache, a
     compiled graph) would count: call it before. No other torch profiler may run in this process.
@@ -65,7 +65,18 @@ def assert_in_place(call: Callable[[], Any], at_most: int | None = None, at_leas
 
     That is where a functional collective, or a wait for one, was dispatched; where fewer than `at_least` collectives
     ran, because a guard that sees none guards nothing; and where more than `at_most` operations ran, if a number is
-    given (copies and allocations that a project wants to know of). Returns the operations by name.
+    given (copies and allocations that a project wants to know of).
+
+    Args:
+        call: The eager path. Call it before, so that nothing is built here.
+        at_most: The most operations.
+        at_least: The fewest collectives.
+
+    Returns:
+        The number of operations by name.
+
+    Raises:
+        AssertionError: In the three cases above.
 
     >>> import torch
     >>> assert_in_place(lambda: torch.ones(4).neg_())

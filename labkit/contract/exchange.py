@@ -1,4 +1,4 @@
-"""What the other parts stand on: ranks tell each other a value over the store, beside the collectives, with a deadline.
+"""An exchange of values between ranks over the store, with a deadline: what the other parts are built on.
 
 A check that is itself a collective can pair with a stray one, or hang with it. The rendezvous store knows keys, not an
 order of calls, and a wait there can end. Copy this file with the part that uses it; it needs only torch.
@@ -10,11 +10,11 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["Absent", "ContractError", "Exchange", "listed", "rehearse"]
+__all__ = ["Absent", "ContractError", "Exchange", "by_rank", "differences", "listed", "rehearse"]
 
 _made: Counter[tuple[str, int]] = Counter()
 _lock = threading.Lock()
@@ -29,11 +29,17 @@ class Absent(ContractError):
 
 
 class Exchange:
-    """Values of all ranks of a group, gathered over a c10d store.
+    """Gathers values of all ranks of a group over a c10d store. All ranks make their exchanges in the same order.
 
-    `ranks` is the number of ranks, or the ranks of a part of them (a mesh that leaves rank 0 outside): who is not in
-    the list is neither waited for nor asked. `timeout` (seconds) is how long one gather waits for a rank that does
-    not come. All ranks make their exchanges in the same order. Raises ValueError for a rank that is not in `ranks`.
+    Args:
+        store: A c10d store that all of these ranks reach.
+        rank: This rank.
+        ranks: The number of ranks, or a list of those that take part. Other ranks are not waited for.
+        name: A name that keeps the keys of several exchanges apart.
+        timeout: How long one gather waits for a rank that does not come, in seconds.
+
+    Raises:
+        ValueError: If `rank` is not in `ranks`, or `timeout` is not positive.
 
     >>> import torch.distributed as dist
     >>> Exchange(dist.HashStore(), rank=0, ranks=1).gather("colour", "blue")
@@ -60,9 +66,12 @@ class Exchange:
     def connect(
         cls, name: str = "contract", ranks: int | Sequence[int] | None = None, timeout: float = 10.0
     ) -> Exchange:
-        """An exchange on a connection of its own, from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+        """Make an exchange on a connection of its own, from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
-        torchrun and `labkit.Ranks` set them. Raises ValueError naming one that is missing.
+        torchrun and `labkit.Ranks` set these environment variables. The arguments are those of the class.
+
+        Raises:
+            ValueError: If one of them is not set.
         """
         import torch.distributed as dist
 
@@ -77,10 +86,19 @@ class Exchange:
         return cls(store, int(rank), int(size) if ranks is None else ranks, name, timeout)
 
     def gather(self, what: str, value: Any, timeout: float | None = None) -> dict[int, Any]:
-        """Every rank's value by rank; `value` is what JSON can hold, and `what` says in a word what it is.
+        """Gather a value from every rank.
 
-        Raises Absent naming the ranks that did not come, and ContractError where a rank came with something else or
-        has said that it failed.
+        Args:
+            what: What the value is, in a word; the same on every rank.
+            value: This rank's value, which JSON can hold.
+            timeout: The seconds to wait for the others; the exchange's own where this is None.
+
+        Returns:
+            Every rank's value by rank.
+
+        Raises:
+            Absent: If ranks did not come in time; it names them.
+            ContractError: If a rank came with another `what`, or has said that it failed.
         """
         self.number += 1
         self.store.set(self._key(self.number, self.rank), json.dumps([what, value]))
@@ -97,7 +115,7 @@ class Exchange:
         return {rank: found[rank][1] for rank in self.ranks}
 
     def fail(self, why: str) -> None:
-        """Tell peers that wait for this rank, now or at the next gather, that it has failed; waits for nobody."""
+        """Tell the other ranks at their next gather that this rank has failed and why, without waiting for them."""
         self.number += 1
         self.store.set(self._key(self.number, self.rank), json.dumps(["failed", why]))
 
@@ -122,9 +140,17 @@ class Exchange:
 
 
 def rehearse(world_size: int, body: Callable[[Exchange], Any], timeout: float = 10.0) -> list[Any]:
-    """Call `body(exchange)` once for each rank, on threads of this process: a contract tried without any processes.
+    """Try a contract without processes: call `body(exchange)` once for each rank, on threads of this process.
 
-    Returns by rank what it gave, or the exception that it raised. No process group, so no collectives.
+    There is no process group, so there are no collectives.
+
+    Args:
+        world_size: The number of ranks.
+        body: The function to call with each rank's exchange.
+        timeout: The deadline of each gather, in seconds.
+
+    Returns:
+        By rank what `body` returned, or the exception that it raised.
 
     >>> rehearse(2, lambda exchange: exchange.gather("rank", exchange.rank * 10))
     [{0: 0, 1: 10}, {0: 0, 1: 10}]
@@ -151,8 +177,35 @@ def rehearse(world_size: int, body: Callable[[Exchange], Any], timeout: float = 
     return found
 
 
+def differences(every: Mapping[int, Mapping[str, Any]], absent: str = "none") -> dict[str, dict[int, str]]:
+    """Find the values that are not the same on all ranks.
+
+    Args:
+        every: Each rank's values by name.
+        absent: What stands for a value that a rank does not have.
+
+    Returns:
+        For each name that differs, every rank's value as text.
+
+    >>> differences({0: {"a": 1, "b": 2}, 1: {"a": 1}})
+    {'b': {0: '2', 1: 'none'}}
+    """
+    names = dict.fromkeys(name for found in every.values() for name in found)
+    values = {name: {rank: str(found.get(name, absent)) for rank, found in every.items()} for name in names}
+    return {name: found for name, found in values.items() if len(set(found.values())) > 1}
+
+
+def by_rank(values: Mapping[int, Any]) -> str:
+    """Write each rank's value in a line.
+
+    >>> by_rank({0: "on", 1: "off"})
+    'rank 0 on, rank 1 off'
+    """
+    return ", ".join(f"rank {rank} {value}" for rank, value in values.items())
+
+
 def listed(items: Sequence[Any]) -> str:
-    """'0', '0 and 1', '0, 1 and 2'.
+    """Write items as a list in words.
 
     >>> listed([0, 1, 2])
     '0, 1 and 2'

@@ -1,4 +1,4 @@
-"""What compiling came to on each rank, gathered and compared: graphs, executed breaks, recompiles, failed guards.
+"""Compile health: graphs, executed breaks, recompiles and failed guards on each rank, compared between ranks.
 
 Enforces, of topic 12's table "Rank-parity invariants", the row Compile mode after warmup, and of its warmup protocol
 the rank-symmetric health gather: a rank that compiled something else is an error now instead of a hang later.
@@ -17,10 +17,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from types import CodeType
-from typing import Any
 
 from labkit import torch_compat
-from labkit.contract.exchange import ContractError, Exchange
+from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
 __all__ = ["Health", "HealthError", "assert_same_health", "compile_health"]
 
@@ -35,11 +34,15 @@ class HealthError(ContractError):
 
 @dataclass
 class Health:
-    """What was compiled and run in a block: `graphs`, executed `breaks`, `recompiles`, and in words what broke and why.
+    """What was compiled and run in a block.
 
-    graphs are Dynamo's: one that DDPOptimizer cuts for the backend counts once. sites: every break that was compiled,
-    in order, as 'reason at file:line'. guards: for each recompile the guard that failed. A break after which nothing is
-    left to compile is in `sites` and does not count as executed.
+    Args:
+        graphs: Dynamo's graphs; one that DDPOptimizer cuts for the backend counts once.
+        breaks: Executed breaks. One after which nothing is left to compile is in `sites` and does not count here.
+        recompiles: Recompiles.
+        regions: Compiled regions that were entered.
+        sites: Every break that was compiled, in order, as 'reason at file:line'.
+        guards: The guard that failed, for each recompile.
     """
 
     graphs: int = 0
@@ -50,7 +53,7 @@ class Health:
     guards: list[str] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
-        """The numbers that ranks have to agree on."""
+        """Return the numbers that ranks have to agree on."""
         return {"graphs": self.graphs, "breaks": self.breaks, "recompiles": self.recompiles}
 
     def __str__(self) -> str:
@@ -59,10 +62,15 @@ class Health:
 
 @contextlib.contextmanager
 def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[Health]:
-    """Fill a Health with what is compiled and run in a block, on this rank.
+    """Count what is compiled and run in a block on this rank.
 
-    `place` turns a file and a line into the text of a site; without it, the file's name and the line. Torch's
-    structured trace speaks only while it compiles; entering a region costs about a microsecond more.
+    Torch's structured trace writes only while it compiles; entering a region costs about a microsecond more.
+
+    Args:
+        place: A function from a file and a line to the text of a site; without it, the file's name and the line.
+
+    Yields:
+        A `Health`, which fills as the block runs.
 
     >>> import torch
     >>> def twice(x):
@@ -97,10 +105,19 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
 
 
 def assert_same_health(exchange: Exchange, mine: Health, what: str = "compile health") -> dict[int, Health]:
-    """Gather every rank's health, and return it by rank where the counts agree.
+    """Check that all ranks compiled the same.
 
-    Raises HealthError on every rank with the counts that differ and, where they have any, each rank's first break and
-    failed guard that the others do not have.
+    Args:
+        exchange: How the ranks tell each other values.
+        mine: This rank's health.
+        what: The name of the check in errors.
+
+    Returns:
+        Every rank's health by rank.
+
+    Raises:
+        HealthError: On every rank, with the counts that differ and each rank's first break and failed guard that the
+            others do not have.
 
     >>> from labkit.contract.exchange import rehearse
     >>> def one_breaks(exchange):
@@ -113,18 +130,15 @@ def assert_same_health(exchange: Exchange, mine: Health, what: str = "compile he
         first other break: rank 0 none, rank 1 print at a.py:3
     """
     every = {rank: Health(**said) for rank, said in exchange.gather(what, asdict(mine)).items()}
-    lines = []
-    for name in mine.counts():
-        values = {rank: health.counts()[name] for rank, health in every.items()}
-        if len(set(values.values())) > 1:
-            lines.append(f"{name}: " + _said(values))
+    differs = differences({rank: health.counts() for rank, health in every.items()})
+    lines = [f"{name}: {by_rank(values)}" for name, values in differs.items()]
     for head, texts in (
         ("first other break", {rank: health.sites for rank, health in every.items()}),
         ("first other guard", {rank: health.guards for rank, health in every.items()}),
     ):
         first = _first_other(texts)
         if first is not None and (lines or head == "first other break"):
-            lines.append(f"{head}: " + _said(first))
+            lines.append(f"{head}: {by_rank(first)}")
     if lines:
         raise HealthError("\n    ".join(["the ranks compiled different things:", *lines]))
     return every
@@ -136,10 +150,6 @@ def _first_other(texts: dict[int, list[str]]) -> dict[int, str] | None:
         if len(set(here.values())) > 1:
             return here
     return None
-
-
-def _said(values: dict[int, Any]) -> str:
-    return ", ".join(f"rank {rank} {value}" for rank, value in values.items())
 
 
 class _Listener(logging.Handler):

@@ -1,4 +1,4 @@
-"""Settings compared at start-up: whatever changes graphs or the choice of kernels is the same on every rank.
+"""Settings compared between ranks at start-up: whatever changes graphs or the choice of kernels.
 
 Enforces, of topic 12's table "Rank-parity invariants", the column *at init* of the rows Topology, Compile mode,
 Kernel/backend selection, Optional phases, and Drift tripwires. What a setting resolves to counts, not what was asked:
@@ -12,22 +12,19 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from labkit.contract.exchange import ContractError, Exchange
+from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
-__all__ = ["UNSET", "ParityError", "assert_parity", "differences", "settings", "versions"]
+__all__ = ["UNSET", "ParityError", "assert_parity", "settings", "versions"]
 
 UNSET = "not set"
 
 
 class ParityError(ContractError):
-    """Ranks run with other settings; `differs` has them: name, then each rank's value."""
+    """Ranks run with different settings. `differs` has each rank's value by the name of the setting."""
 
     def __init__(self, differs: Mapping[str, Mapping[int, str]], compared: int) -> None:
         self.differs = {key: dict(values) for key, values in differs.items()}
-        lines = [
-            f"    {key}: " + ", ".join(f"rank {rank} {value}" for rank, value in values.items())
-            for key, values in differs.items()
-        ]
+        lines = [f"    {key}: {by_rank(values)}" for key, values in differs.items()]
         self.compared = compared
         super().__init__("\n".join([f"{len(differs)} of {compared} settings differ between ranks:", *lines]))
 
@@ -36,7 +33,7 @@ class ParityError(ContractError):
 
 
 def versions() -> dict[str, str]:
-    """What this rank runs on, as far as it changes graphs or kernels: Python, torch, CUDA, device, global switches.
+    """Return what this rank runs on: Python, torch, CUDA, device and torch's global switches.
 
     >>> "torch" in versions(), "default dtype" in versions()
     (True, True)
@@ -65,11 +62,15 @@ def settings(
     topology: Mapping[str, Any] | None = None,
     with_versions: bool = True,
 ) -> dict[str, str]:
-    """This rank's settings under one name each, as text.
+    """Collect this rank's settings as text, one name each, for `assert_parity`.
 
-    env: names of environment variables. flags: values as they were asked for. effective: functions that say what was
-    chosen *here*, such as the attention backend that 'auto' became; what they return stands under 'NAME in effect'.
-    topology: world size, degree of parallelism, roles. An `effective` that raises is a value too.
+    Args:
+        env: The names of environment variables.
+        flags: Values as they were asked for.
+        effective: Functions that return what was chosen here, such as the attention backend that 'auto' became. It
+            stands under 'NAME in effect'; an exception is a value too.
+        topology: The world size, the degree of parallelism, roles.
+        with_versions: Include `versions()`.
 
     >>> found = settings(flags={"attention": "auto"}, effective={"attention": lambda: "flash"}, with_versions=False)
     >>> found["flag attention"], found["attention in effect"]
@@ -87,10 +88,18 @@ def settings(
 
 
 def assert_parity(exchange: Exchange, mine: Mapping[str, Any]) -> dict[str, str]:
-    """Compare settings between the ranks of an exchange, and return them where all agree.
+    """Check that the ranks of an exchange have the same settings. Call it after start-up and after any change.
 
-    Call it after start-up and whenever one of them can have changed. Raises ParityError on every rank, naming each
-    setting that differs with each rank's value, and Absent after the exchange's deadline for a rank that never comes.
+    Args:
+        exchange: How the ranks tell each other values.
+        mine: This rank's settings by name.
+
+    Returns:
+        The settings as text.
+
+    Raises:
+        ParityError: On every rank, naming each setting that differs with each rank's value.
+        Absent: After the exchange's deadline, for a rank that never comes.
 
     >>> from labkit.contract.exchange import rehearse
     >>> print(rehearse(2, lambda exchange: assert_parity(exchange, {"compile": exchange.rank == 0}))[1])
@@ -99,18 +108,7 @@ def assert_parity(exchange: Exchange, mine: Mapping[str, Any]) -> dict[str, str]
     """
     said = {str(key): str(value) for key, value in mine.items()}
     every = exchange.gather("parity", said)
-    differs = differences(every)
+    differs = differences(every, UNSET)
     if differs:
         raise ParityError(differs, len({key for found in every.values() for key in found}))
     return said
-
-
-def differences(every: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, str]]:
-    """The settings that are not the same on all ranks, with each rank's value; 'not set' where a rank has none.
-
-    >>> differences({0: {"a": 1, "b": 2}, 1: {"a": 1}})
-    {'b': {0: '2', 1: 'not set'}}
-    """
-    keys = dict.fromkeys(key for found in every.values() for key in found)
-    values = {key: {rank: str(found.get(key, UNSET)) for rank, found in every.items()} for key in keys}
-    return {key: by_rank for key, by_rank in values.items() if len(set(by_rank.values())) > 1}

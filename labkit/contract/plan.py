@@ -1,4 +1,4 @@
-"""The plan of one call: what it does, with which shapes, which optional phases and how many calls, said before it runs.
+"""The plan of one call, agreed before it runs: action, shapes, optional phases and the number of calls.
 
 Enforces, of topic 12's table "Rank-parity invariants", the column *per call*: `action` (Topology), epochs (Pipeline
 identity), planned warmup (Compile mode), and everything that changes the number of calls (Optional phases); and of its
@@ -12,25 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from labkit.contract.exchange import ContractError, Exchange
+from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
-__all__ = ["NOOP", "SHUTDOWN", "WARMUP", "Plan", "PlanError", "Run", "agree", "announce", "executing"]
+__all__ = ["WARMUP", "Plan", "PlanError", "Run", "agree", "announce", "executing"]
 
-NOOP, SHUTDOWN = "noop", "shutdown"
 WARMUP = -1  # the index of a call that serves nobody
 
 
 class PlanError(ContractError):
-    """Ranks are about to do different things, or did something else than planned."""
+    """Ranks plan different calls, or one did something else than planned."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """One call as every rank has to run it.
 
-    action: such as 'infer', 'noop', 'shutdown'. tensors: what is sent, as text by name ('(2, 8) float32').
-    phases: optional phases and what else changes the call graph, by name. calls: the calls that will be made, by name
-    and in order. epochs: of caches and control, where they are used. index: which call this is; -1 is a warmup.
+    Args:
+        action: What to do, such as 'infer', 'noop', 'shutdown'.
+        tensors: What is sent, as text by name: '(2, 8) float32'.
+        phases: Optional phases and whatever else changes the call graph, by name.
+        calls: The names of the calls that will be made, in order.
+        epochs: The epochs of caches and control, where they are used.
+        index: The number of this call; -1 is a warmup.
     """
 
     action: str
@@ -50,7 +53,10 @@ class Plan:
         epochs: Mapping[str, int] | None = None,
         index: int = 0,
     ) -> Plan:
-        """A plan from live tensors and a number of calls. Raises ValueError for a negative number.
+        """Make a plan from live tensors, and from a number of calls or their names.
+
+        Raises:
+            ValueError: For a negative number of calls.
 
         >>> import torch
         >>> plan = Plan.of("infer", {"x": torch.ones(2, 8)}, calls=2, phases={"recompute": False})
@@ -71,25 +77,30 @@ class Plan:
         return self.index == WARMUP
 
     def wire(self) -> dict[str, Any]:
-        """The plan as what JSON can hold."""
+        """Return the plan as what JSON can hold."""
         return {**asdict(self), "calls": list(self.calls)}
 
     @classmethod
     def unwire(cls, said: Mapping[str, Any]) -> Plan:
-        """A plan out of what `wire` gave."""
+        """Make a plan from what `wire` returned."""
         return cls(**{**said, "calls": tuple(said["calls"])})
 
 
 def described(tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Shape and dtype of each tensor, as text."""
+    """Return each tensor's shape and dtype as text."""
     return {name: f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in tensors.items()}
 
 
 def agree(exchange: Exchange, mine: Plan) -> Plan:
-    """Compare what every rank is about to do, before any of them does it; returns the plan where all agree.
+    """Check that all ranks plan the same call before any of them runs it.
 
-    For ranks that each derive the call from what they hold. Raises PlanError on every rank, naming each field with
-    each rank's value.
+    This is for ranks that each derive the call from what they hold.
+
+    Returns:
+        The plan, where all agree.
+
+    Raises:
+        PlanError: On every rank, naming each field that differs with each rank's value.
 
     >>> from labkit.contract.exchange import rehearse
     >>> print(rehearse(2, lambda exchange: agree(exchange, Plan.of("infer", calls=2 - exchange.rank)))[0])
@@ -97,16 +108,27 @@ def agree(exchange: Exchange, mine: Plan) -> Plan:
         number of calls: rank 0 2, rank 1 1
     """
     every = {rank: Plan.unwire(said) for rank, said in exchange.gather("plan", mine.wire()).items()}
-    lines = _differences(every)
-    if lines:
+    differs = differences({rank: _facts(plan) for rank, plan in every.items()})
+    if differs:
+        lines = [f"    {name}: {by_rank(values)}" for name, values in differs.items()]
         raise PlanError("\n".join(["the ranks plan different calls:", *lines]))
     return mine
 
 
 def announce(exchange: Exchange, plan: Plan | None = None, leader: int = 0) -> Plan:
-    """The leader's plan on every rank: workers follow it, and derive nothing of their own.
+    """Send the leader's plan to every rank. Workers follow it, and derive nothing of their own.
 
-    Only the leader gives a plan. Raises PlanError where the leader gave none or another rank gave one.
+    Args:
+        exchange: How the ranks tell each other values.
+        plan: The plan on the leader, None on every other rank.
+        leader: The leader's rank.
+
+    Returns:
+        The leader's plan, on every rank.
+
+    Raises:
+        PlanError: If the leader gave no plan, or another rank gave one.
+        ValueError: If the leader is not in the exchange.
 
     >>> from labkit.contract.exchange import rehearse
     >>> plans = rehearse(2, lambda exchange: announce(exchange, None if exchange.rank else Plan("shutdown")))
@@ -123,15 +145,16 @@ def announce(exchange: Exchange, plan: Plan | None = None, leader: int = 0) -> P
 
 
 class Run:
-    """The calls of a plan as they are made. `seen` is how many were made."""
+    """Counts the calls of a plan as they are made. `seen` is how many were made."""
 
     def __init__(self, plan: Plan, exchange: Exchange | None = None) -> None:
         self.plan, self.exchange, self.seen = plan, exchange, 0
 
     def step(self, name: str = "call") -> None:
-        """Say that the next call is made now: put it before the call, so that an unplanned one is never made.
+        """Announce the next call. This stands before the call, so that an unplanned one is never made.
 
-        Raises PlanError for one call too many, or another one than planned; peers that wait in an exchange hear of it.
+        Raises:
+            PlanError: For a call too many, or another one than planned. Peers that wait in an exchange get an error.
 
         >>> run = Run(Plan.of("infer", calls=["encode", "decode"]))
         >>> run.step("encode")
@@ -147,7 +170,11 @@ class Run:
         self.seen += 1
 
     def end(self) -> None:
-        """Check that every planned call was made. Raises PlanError."""
+        """Check that every planned call was made.
+
+        Raises:
+            PlanError: If calls are missing.
+        """
         if self.seen != len(self.plan.calls):
             self._broken(f"{self.seen} calls were made, planned were {len(self.plan.calls)}")
 
@@ -160,9 +187,10 @@ class Run:
 
 @contextlib.contextmanager
 def executing(plan: Plan, exchange: Exchange | None = None) -> Iterator[Run]:
-    """The calls of a plan, counted: more, fewer or other ones than planned raise PlanError on the rank that makes them.
+    """Count the calls in a block against the plan. An exception in the block passes through unchanged.
 
-    An exception in the block passes through unchanged.
+    Raises:
+        PlanError: On the rank that makes more, fewer or other calls than planned.
 
     >>> with executing(Plan.of("infer", calls=2)) as run:
     ...     run.step()
@@ -172,19 +200,6 @@ def executing(plan: Plan, exchange: Exchange | None = None) -> Iterator[Run]:
     run = Run(plan, exchange)
     yield run
     run.end()
-
-
-def _differences(every: Mapping[int, Plan]) -> list[str]:
-    facts = {rank: _facts(plan) for rank, plan in every.items()}
-    names = dict.fromkeys(name for found in facts.values() for name in found)
-    lines = []
-    for name in names:
-        values = {rank: found.get(name, "none") for rank, found in facts.items()}
-        if len(set(values.values())) > 1:
-            lines.append(
-                f"    {name}: " + ", ".join(f"rank {rank} {value}" for rank, value in values.items())
-            )
-    return lines
 
 
 def _facts(plan: Plan) -> dict[str, str]:

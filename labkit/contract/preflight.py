@@ -1,4 +1,4 @@
-"""Validate before peers are committed: what cannot be sent fails on the sender, while nobody waits for it yet.
+"""Messages that are validated before they are sent: what cannot be sent fails on the sender, while no peer waits.
 
 Enforces, of topic 12's code-review contract, "validate before committing peers to blocking" (anti-stranding): the
 header of a call goes out only when all that follows it exists in a form that can be sent. Copy this file; it needs
@@ -32,10 +32,19 @@ class Packed:
 def preflight(
     meta: Mapping[str, Any], tensors: Mapping[str, Any] | None = None, device: Any = None
 ) -> Packed:
-    """Make a message out of metadata and tensors by name, all on one device; talks to nobody.
+    """Make a message out of metadata and tensors, without any communication.
 
-    Raises PreflightError naming the item: metadata that cannot be pickled, a tensor that is none, that is sparse or
-    lies on another device.
+    Args:
+        meta: The metadata by name, which can be pickled.
+        tensors: Dense tensors by name, all on one device.
+        device: The device they have to be on; that of the first tensor where this is None.
+
+    Returns:
+        The message for `send`.
+
+    Raises:
+        PreflightError: For metadata that cannot be pickled, something that is no tensor, a sparse tensor, or one on
+            another device; it names the item.
 
     >>> preflight({"prompt": lambda: 1})
     Traceback (most recent call last):
@@ -63,9 +72,9 @@ def preflight(
 
 
 def send(packed: Packed, group: Any = None) -> None:
-    """Send a message from the rank that calls this to all of the group: a header, the metadata, then each tensor.
+    """Broadcast a message from this rank to its group: a header, the metadata, then each tensor.
 
-    Every other rank of the group calls `receive`. Raises what the collectives raise.
+    Every other rank of the group calls `receive`. What the collectives raise passes through.
     """
     import torch
     import torch.distributed as dist
@@ -79,7 +88,11 @@ def send(packed: Packed, group: Any = None) -> None:
 
 
 def receive(source: int = 0, group: Any = None, device: Any = "cpu") -> tuple[dict[str, Any], dict[str, Any]]:
-    """The metadata and the tensors by name that rank `source` sends. Unpickles: only for ranks of one job."""
+    """Receive the message that rank `source` sends. It is unpickled, so this is only for ranks of one job.
+
+    Returns:
+        The metadata, and the tensors by name.
+    """
     import torch
     import torch.distributed as dist
 

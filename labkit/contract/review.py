@@ -1,8 +1,8 @@
-"""Topic 12's P0 ship checklist and code-review contract, held against a module of yours: what it checks, and what not.
+"""A review of a module against topic 12's P0 ship checklist and code-review contract.
 
 Each rule is read off the source, and two of them off a run as well where a call is given. A rule that finds nothing
 wrong has found nothing *in what it looks at*, and so every row says what it does not look at. Copy this file and
-reading.py; for `call` also health.py and what it names.
+source_facts.py; for `call` also health.py and what it names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from labkit.contract.health import compile_health
-from labkit.contract.reading import Facts, Seen, read
+from labkit.contract.source_facts import Facts, Occurrence, read_facts
 
 __all__ = ["FOUND", "MISSING", "NOTHING", "RULES", "USED", "Finding", "Review", "Rule", "review"]
 
@@ -31,7 +31,7 @@ class Rule:
     rule: str
     checks: str
     does_not: str
-    look: Callable[[Facts], tuple[str, list[Seen]]]
+    look: Callable[[Facts], tuple[str, list[Occurrence]]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Finding:
 
     rule: Rule
     status: str
-    places: tuple[Seen, ...] = ()
+    places: tuple[Occurrence, ...] = ()
     ran: str = ""
 
     def row(self) -> dict[str, str]:
@@ -84,11 +84,19 @@ class Review:
 
 
 def review(module: str | Path | ModuleType, call: Callable[[], Any] | None = None) -> Review:
-    """Hold a module against the P0 checklist and the code-review contract.
+    """Review a module against the P0 checklist and the code-review contract.
 
-    module: a path of a Python file, or an imported module; it is read, and not run. call: a function without
-    arguments that runs its compiled code once; it is called twice, and graphs, breaks and recompiles go into the rows
-    that are about them (on one rank: compare ranks with `assert_same_health`). Raises ValueError for what is no module.
+    Args:
+        module: The path of a Python file, or an imported module. It is read, and not run.
+        call: A function without arguments that runs its compiled code once. It is called twice, and its graphs, breaks
+            and recompiles go into the rows that are about them. This is for one rank; `assert_same_health` compares
+            ranks.
+
+    Returns:
+        A finding for each rule.
+
+    Raises:
+        ValueError: For something that is no Python module.
 
     >>> import os, tempfile
     >>> lines = ["import torch.distributed as dist", "def f(x):", "    if dist.get_rank():", "        dist.barrier()"]
@@ -99,7 +107,7 @@ def review(module: str | Path | ModuleType, call: Callable[[], Any] | None = Non
     >>> found.status, found.places[0].line
     ('look here', 4)
     """
-    facts = read(module)
+    facts = read_facts(module)
     ran, clean = ("", True) if call is None else _run(call)
     findings = []
     for rule in RULES:
@@ -125,20 +133,20 @@ def _run(call: Callable[[], Any]) -> tuple[str, bool]:
     return said, first.graphs == 1 and not first.sites and steady.breaks == steady.recompiles == 0
 
 
-def _places(found: list[Seen]) -> tuple[str, list[Seen]]:
+def _places(found: list[Occurrence]) -> tuple[str, list[Occurrence]]:
     return (FOUND if found else NOTHING), found
 
 
-def _uses(*names: str) -> Callable[[Facts], tuple[str, list[Seen]]]:
+def _uses(*names: str) -> Callable[[Facts], tuple[str, list[Occurrence]]]:
     return lambda facts: (USED if facts.names & set(names) else MISSING, [])
 
 
-def _hidden(facts: Facts) -> tuple[str, list[Seen]]:
+def _hidden(facts: Facts) -> tuple[str, list[Occurrence]]:
     hidden = {name for name, function in facts.functions.items() if function.disabled}
     return _places([seen for seen in facts.collectives if seen.function in hidden])
 
 
-def _ungated(facts: Facts) -> tuple[str, list[Seen]]:
+def _ungated(facts: Facts) -> tuple[str, list[Occurrence]]:
     always = facts.compiled()  # a compiled function is the gate itself where nobody calls it otherwise
     return _places(
         [
@@ -149,20 +157,20 @@ def _ungated(facts: Facts) -> tuple[str, list[Seen]]:
     )
 
 
-def _impure(facts: Facts) -> tuple[str, list[Seen]]:
+def _impure(facts: Facts) -> tuple[str, list[Occurrence]]:
     compiled = facts.compiled()
     return _places([seen for seen in [*facts.effects, *facts.works] if seen.function in compiled])
 
 
-def _data(facts: Facts) -> tuple[str, list[Seen]]:
+def _data(facts: Facts) -> tuple[str, list[Occurrence]]:
     return _places([seen for seen in facts.under_data if seen not in facts.under_rank])
 
 
-def _mutated(facts: Facts) -> tuple[str, list[Seen]]:
+def _mutated(facts: Facts) -> tuple[str, list[Occurrence]]:
     return (USED, []) if "Fingerprints" in facts.names else _places(facts.mutations)
 
 
-def _crash(facts: Facts) -> tuple[str, list[Seen]]:
+def _crash(facts: Facts) -> tuple[str, list[Occurrence]]:
     parts = {"Watchdog", "Heartbeat", "crash_after", "dump_traceback_later"}
     return (USED if facts.names & parts or facts.timeouts else MISSING), []
 

@@ -1,4 +1,4 @@
-"""The triage of a distributed job that hangs, is slow or jitters, as a path of questions that evidence answers.
+"""Triage of a distributed job that hangs, is slow or jitters: questions in order, answered from evidence.
 
 Follows topic 12's "Triage flow": hung means order of collectives until proven otherwise; then breaks; then recompiles.
 The source's last step, that what differs between ranks is an error of correctness, is asked second here, because it
@@ -16,10 +16,16 @@ __all__ = ["FLOW", "Evidence", "Step", "evidence_of", "triage"]
 
 @dataclass
 class Evidence:
-    """What is known of a run. Counts are by rank: executed `breaks`, `recompiles`, and `graphs` in a steady forward.
+    """What is known of a run.
 
-    `difference`: the first collective in which the ranks differ, in words. `sites` and `guards`: where it broke, and
-    which guard failed.
+    Args:
+        hung: Whether ranks wait for each other.
+        difference: The first collective in which the ranks differ, in words.
+        breaks: Executed breaks in a steady forward, by rank.
+        recompiles: Recompiles by rank.
+        graphs: Graphs by rank.
+        sites: Where graphs broke.
+        guards: Which guards failed.
     """
 
     hung: bool = False
@@ -70,7 +76,7 @@ HEALTHY = "Nothing of this flow: one program on every rank, compiled once. Now t
 
 
 def triage(evidence: Evidence) -> list[Step]:
-    """The path through the flow, up to the question that ends it.
+    """Answer the questions of the flow in order, up to the one that ends it.
 
     >>> path = triage(Evidence(breaks={0: 0, 1: 2}))
     >>> [(step.question, step.answer) for step in path]
@@ -92,9 +98,13 @@ def triage(evidence: Evidence) -> list[Step]:
 
 
 def evidence_of(found: Any) -> Evidence:
-    """Evidence out of what a run left: a `RankError`, a merged `labkit` Record, or Healths by rank.
+    """Make evidence of what a run left.
 
-    Raises ValueError for anything else.
+    Args:
+        found: A `RankError`, a merged `labkit` Record, Healths by rank, or an Evidence.
+
+    Raises:
+        ValueError: For anything else.
     """
     if isinstance(found, Evidence):
         return found

@@ -32,11 +32,14 @@ class OverBudget(ContractError):
 
 @dataclass(frozen=True)
 class Warm:
-    """How the warmup went: rounds that were run, this rank's seconds for each, and what was compiled in all of them.
+    """How the warmup went.
 
-    prepared: every rank's seconds of `prepare`, by rank. skew: seconds between the first rank that was prepared and the
-    last; that long the first one waits, here and not in a collective. total: seconds from the beginning to the end of
-    the slowest rank.
+    Args:
+        rounds: The number of rounds.
+        seconds: This rank's seconds for each round.
+        health: What was compiled in all of them.
+        prepared: Every rank's seconds of `prepare`, by rank.
+        total: The seconds from beginning to end of the slowest rank.
     """
 
     rounds: int
@@ -47,6 +50,7 @@ class Warm:
 
     @property
     def skew(self) -> float:
+        """The seconds that the first prepared rank waits for the last, here and not in a collective."""
         return max(self.prepared.values(), default=0.0) - min(self.prepared.values(), default=0.0)
 
 
@@ -62,13 +66,25 @@ def warm_up(
 ) -> Warm:
     """Call `call()` on every rank, round by round, until a round in which no rank compiled anything.
 
-    call: the very function that serves, with fixed shapes and flags; its plans carry the index -1. timeout (seconds)
-    is how long a rank waits for the slowest compile of its peers between two rounds. `gate=False` leaves out the
-    comparison of what was compiled. prepare: called once on every rank before the first round, without a collective in
-    it; then all ranks wait for the slowest. budget: seconds that preparing and all rounds may take on any rank.
+    Args:
+        exchange: How the ranks tell each other values.
+        call: The very function that serves, with fixed shapes and flags. Its plans carry the index -1.
+        rounds: The most rounds.
+        timeout: How long a rank waits between two rounds for the slowest compile of its peers, in seconds.
+        place: As in `compile_health`.
+        gate: Compare between ranks what was compiled.
+        prepare: Called once on every rank before the first round, without a collective in it. Then all ranks wait for
+            the slowest.
+        budget: The seconds that preparing and all rounds may take on any rank.
 
-    Raises NotSteady where `rounds` were not enough, naming the failed guards, HealthError where ranks compiled
-    different things, and OverBudget naming the rank that was slowest; each on all ranks.
+    Returns:
+        How the warmup went.
+
+    Raises:
+        NotSteady: On all ranks, if the last round still compiled something; it names the failed guard.
+        HealthError: On all ranks, if ranks compiled different things.
+        OverBudget: On all ranks, naming the slowest.
+        ValueError: If `rounds` or `budget` is not positive.
 
     >>> from labkit.contract.exchange import rehearse
     >>> rehearse(1, lambda exchange: warm_up(exchange, lambda: None).rounds)
@@ -110,7 +126,7 @@ def warm_up(
 
 @contextlib.contextmanager
 def sealed() -> Iterator[None]:
-    """After the warmup: a recompile raises, instead of a rank compiling while its peers wait in a collective.
+    """Make any recompile in a block an error, so that no rank compiles while its peers wait in a collective.
 
     It is `torch.compiler.set_stance("fail_on_recompile")`, for a block.
 

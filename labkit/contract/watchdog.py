@@ -1,4 +1,4 @@
-"""A watchdog and the heartbeat it listens for: a worker whose leader is gone leaves, and a call without end crashes.
+"""A heartbeat, a watchdog that ends a worker whose leader is silent, and a time limit that crashes a hung call.
 
 Enforces "crash rather than hang" of topic 12's P0 checklist. A blocking collective cannot be interrupted from inside
 its process, so the process ends: with its stacks on stderr and an exit code that says why. Copy this file; it needs
@@ -13,18 +13,46 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["ORPHANED", "Heartbeat", "Watchdog", "crash_after"]
 
 ORPHANED = 17  # the exit code of a worker whose leader went silent
 
 
-class Heartbeat:
-    """Renew a key in the store from a thread of its own, `every` some seconds, until `stop()` or the process' end.
+class _Background:
+    """A thread that runs until `stop()` or the end of a `with` block."""
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=target, daemon=True, name=name)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and return when it has ended."""
+        self._over.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+class Heartbeat(_Background):
+    """Renew a key in the store from a background thread, until `stop()` or the end of the process.
 
     It says that the process lives, not that it gets on: a leader that waits for ever still beats, and that case is
-    `crash_after`'s. Use it as a context, or keep it.
+    `crash_after`'s.
+
+    Args:
+        store: A c10d store that the watchdogs can reach.
+        every: The seconds between two beats.
+        key: The key to renew.
+
+    Raises:
+        ValueError: If `every` is not positive.
 
     >>> import torch.distributed as dist
     >>> store = dist.HashStore()
@@ -37,10 +65,8 @@ class Heartbeat:
         if not every > 0:
             raise ValueError(f"every must be a positive number of seconds, got {every!r}")
         self.store, self.every, self.key = _own(store), every, key
-        self._over = threading.Event()
         self.store.set(key, "1")
-        self._thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
-        self._thread.start()
+        super().__init__(self._beat, "heartbeat")
 
     def _beat(self) -> None:
         number = 1
@@ -51,24 +77,21 @@ class Heartbeat:
             except RuntimeError:  # the store is gone, and with it whoever listened
                 return
 
-    def stop(self) -> None:
-        """No further beat; returns when the thread has ended."""
-        self._over.set()
-        self._thread.join()
 
-    def __enter__(self) -> Heartbeat:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-
-class Watchdog:
-    """In a worker: end this process when the leader's heartbeat has not changed for `window` seconds.
+class Watchdog(_Background):
+    """End this worker process when the leader's heartbeat has not changed for `window` seconds.
 
     It looks from a thread and a connection of its own, so it works while the main thread is stuck in a collective. A
-    store that cannot be reached counts as silence. `on_silence(seconds)` is called instead of ending the process with
-    exit code 17, for tests. Raises ValueError for a window that is not positive.
+    store that cannot be reached counts as silence.
+
+    Args:
+        store: The c10d store that the heartbeat writes to.
+        window: The longest silence, in seconds.
+        key: The heartbeat's key.
+        on_silence: Called with the seconds of silence, instead of ending the process with exit code 17; for tests.
+
+    Raises:
+        ValueError: If `window` is not positive.
 
     >>> import torch.distributed as dist
     >>> heard = threading.Event()
@@ -88,10 +111,8 @@ class Watchdog:
             raise ValueError(f"window must be a positive number of seconds, got {window!r}")
         self.store, self.window, self.key = _own(store), window, key
         self.on_silence = on_silence or _leave
-        self._over = threading.Event()
         self._heard = time.monotonic()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
-        self._thread.start()
+        super().__init__(self._watch, "watchdog")
         # a leader that was stopped keeps the store's port open and answers nothing: whoever asks it cannot also watch
         threading.Thread(target=self._listen, daemon=True, name="watchdog-ear").start()
 
@@ -111,17 +132,6 @@ class Watchdog:
                 continue
             if beat is not None and beat != last:
                 last, self._heard = beat, time.monotonic()
-
-    def stop(self) -> None:
-        """Watch no longer; returns when the thread has ended."""
-        self._over.set()
-        self._thread.join()
-
-    def __enter__(self) -> Watchdog:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""One object per frame that Dynamo compiled, with every stage of it as text: it travels from a rank to the notebook."""
+"""Frames that Dynamo compiled, with every stage of each as text, so that they can be sent from a rank to a notebook."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from labkit.graphs import guards as guarding
-from labkit.graphs import page
-from labkit.graphs.fold import inductor as fold_inductor
+from labkit.graphs.break_registry import Break
 from labkit.graphs.nodes import Node, nodes
-from labkit.graphs.registry import Break
 
-__all__ = ["GRAPHS", "STAGES", "Frame", "Frames"]
+__all__ = ["GRAPHS", "STAGES", "Frame", "Frames", "code_block", "fold_inductor", "together"]
 
 # in the order in which a function passes through them
 STAGES: dict[str, str] = {
@@ -30,6 +28,18 @@ STAGES: dict[str, str] = {
     "decompiled": "the same, as Python: calls of the compiled graph, and what runs around it",
 }
 GRAPHS = ("dynamo", "aot_joint", "aot_forward", "aot_backward")  # the stages that are graphs
+MOST_LINES = 400  # of one stage on a page; the rest is counted
+_PRE = "margin:2px 0 6px 0;padding:6px;background:#f7f7f7;color:#222;overflow-x:auto;font-size:12px;line-height:1.35"
+# what begins and ends the part of Inductor's file that is worth reading
+_HEADER_ENDS = (
+    "async_compile = AsyncCompile()",
+    "# kernel path:",
+    "cpp_",
+    "triton_",
+    "class Runner",
+    "def call(",
+)
+_FOOTER = ("def benchmark_compiled_module", "def get_args():", 'if __name__ == "__main__":', "# AOT ID:")
 
 
 @dataclass(frozen=True)
@@ -70,9 +80,14 @@ class Frame:
         return tuple(name for name in STAGES if name in self.raw)
 
     def stage(self, name: str, whole: bool = False) -> str:
-        """The text of one stage, with the noise folded; `whole` shows all of it.
+        """Return the text of one stage.
 
-        Raises ValueError, with what there is, for an unknown stage, and with the reason for one that is missing.
+        Args:
+            name: A key of `STAGES`.
+            whole: Return all of it. Without this, imports, benchmarks and guards that rarely fail are folded.
+
+        Raises:
+            ValueError: For an unknown stage, and with the reason for one that is missing.
         """
         if name not in STAGES:
             raise ValueError(f"{name!r} is no stage: there are {', '.join(STAGES)}")
@@ -92,7 +107,11 @@ class Frame:
         return guarding.parse(self.raw.get("guards", ""))
 
     def nodes(self, stage: str = "dynamo") -> list[Node]:
-        """The operations of one of its graphs. Raises ValueError for a stage that is no graph or is missing."""
+        """Return the operations of one of its graphs.
+
+        Raises:
+            ValueError: For a stage that is no graph, or is missing.
+        """
         if stage not in GRAPHS:
             raise ValueError(f"stage {stage!r} is no graph: the graphs are {', '.join(GRAPHS)}")
         return nodes(self.stage(stage))
@@ -105,7 +124,7 @@ class Frame:
 
     @property
     def said(self) -> str:
-        """What there is to say about it in a line."""
+        """A summary in one line: operations, collectives, calls, and how it ends."""
         if not self.has_code:
             why = f": {self.breaks.reason}" if self.breaks else ""
             return f"given up, runs as plain Python{why}"
@@ -130,13 +149,18 @@ class Frame:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return page.frame(self, STAGES)
+        return _html(self)
 
 
 class Frames:
-    """The frames of one record, in the order they were compiled; of one rank, or of several after `together`.
+    """The frames of one record in the order they were compiled, of one rank, or of several after `together`.
 
-    Index by number (`frames[0]`), slice, iterate; `frames.named("f")` has those of one function.
+    They are indexed by number (`frames[0]`), sliced and iterated like a tuple.
+
+    Args:
+        frames: The frames.
+        notes: What a reader has to know about gaps.
+        label: The backend, device and number of ranks, as in a `Report`.
     """
 
     def __init__(self, frames: Iterable[Frame], notes: Iterable[str] = (), label: str = "") -> None:
@@ -161,16 +185,12 @@ class Frames:
     def __iter__(self) -> Iterator[Frame]:
         return iter(self.frames)
 
-    def named(self, name: str) -> Frames:
-        """The frames of one function, resumed ones too. Raises ValueError, with the names there are, for none."""
-        found = [f for f in self.frames if f.name == name or f.name.startswith(f"{name}, resumed")]
-        if not found:
-            names = ", ".join(dict.fromkeys(f.name for f in self.frames)) or "none"
-            raise ValueError(f"no frame is named {name!r}; there are: {names}")
-        return Frames(found, self.notes, self.label)
-
     def of_rank(self, rank: int) -> Frames:
-        """The frames of one rank. Raises ValueError for a rank that is not here."""
+        """Return the frames of one rank.
+
+        Raises:
+            ValueError: For a rank that has no frames here.
+        """
         if rank not in self.ranks:
             raise ValueError(f"there are no frames of rank {rank}, only of {self.ranks}")
         return Frames((f for f in self.frames if f.rank == rank), self.notes, self.label)
@@ -208,14 +228,21 @@ class Frames:
     def _repr_html_(self) -> str:
         head = f"<div><b>{html.escape(self.counts)}</b></div>"
         several = len(self.ranks) > 1
-        body = "".join(page.frame(f, STAGES, several) for f in self)
+        body = "".join(_html(f, several) for f in self)
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
         label = f"<div style='color:#666'>{html.escape(self.label)}</div>" if self.label else ""
         return f"<div>{head}{body}{notes}{label}</div>"
 
 
 def together(parts: Iterable[Any]) -> Frames:
-    """The frames of several ranks side by side: `together(ranks.run(inspect_it))`. Takes a list or a PerRank."""
+    """Combine the frames of several ranks: `together(ranks.run(inspect_it))`.
+
+    Args:
+        parts: One Frames for each rank, as a list or a PerRank.
+
+    Raises:
+        ValueError: If there is none, or something else among them.
+    """
     parts = list(parts)
     if not parts or any(not isinstance(part, Frames) for part in parts):
         got = ", ".join(sorted({type(part).__name__ for part in parts})) or "nothing"
@@ -226,3 +253,78 @@ def together(parts: Iterable[Any]) -> Frames:
         notes += [f"rank {ranks}: {note}" if ranks else note for note in part.notes]
     labels = {part.label for part in parts}
     return Frames((f for part in parts for f in part), notes, labels.pop() if len(labels) == 1 else "")
+
+
+def fold_inductor(text: str) -> str:
+    """Replace the imports, aliases and benchmark in Inductor's code by one line each that counts them.
+
+    >>> code = "import torch\\nimport math\\ndef call(args):\\n    return ()\\ndef get_args():\\n    pass"
+    >>> print(fold_inductor(code))
+    # ... 2 lines of imports and aliases
+    def call(args):
+        return ()
+    # ... 2 lines of benchmark
+    """
+    lines: list[str] = []
+    part, left = "header", 0
+
+    def close() -> None:
+        nonlocal left
+        if left:
+            what = "imports and aliases" if part == "header" else "benchmark"
+            lines.append(f"# ... {left} line{'' if left == 1 else 's'} of {what}")
+        left = 0
+
+    for line in text.splitlines():
+        if line.startswith("# AOT ID:"):  # of several graphs in one compile, each begins anew
+            close()
+            part = "header"
+            lines.append(line)
+            continue
+        if part == "header" and line.startswith(_HEADER_ENDS):
+            close()
+            part = "code"
+        elif part == "code" and line.startswith(_FOOTER):
+            part = "footer"
+        if part == "code":
+            lines.append(line)
+        elif line.strip():
+            left += 1
+    close()
+    return "\n".join(lines)
+
+
+def code_block(text: str, most: int = MOST_LINES) -> str:
+    """Return a block of code as HTML, cut after its first `most` lines."""
+    lines = text.splitlines()
+    shown = "\n".join(lines[:most])
+    if len(lines) > most:
+        shown += f"\n... and {len(lines) - most:,} more lines"
+    return f"<pre style='{_PRE}'>{html.escape(shown)}</pre>"
+
+
+def _html(one: Frame, rank: bool = False) -> str:
+    """A frame as a folded HTML block with its stages inside, each folded again."""
+    title = f"rank {one.rank}: {one.title}" if rank else one.title
+    parts: list[str] = []
+    if one.breaks:
+        parts.append(f"<div><i>graph break</i>{code_block(str(one.breaks))}</div>")
+    for name in one.stages:
+        text = one.stage(name)
+        head = f"<b>{name}</b> · {html.escape(STAGES[name])} · {_lines(one.raw[name])}"
+        parts.append(_details(head, code_block(text)))
+    parts += [
+        f"<div style='color:#666'><b>{name}</b>: {html.escape(why)}</div>"
+        for name, why in one.missing.items()
+    ]
+    head = f"<b>{html.escape(title)}</b>: {html.escape(one.said)}"
+    return _details(head, f"<div style='margin-left:14px'>{''.join(parts)}</div>")
+
+
+def _lines(text: Any) -> str:
+    count = len(str(text).splitlines())
+    return f"{count:,} line{'' if count == 1 else 's'}"
+
+
+def _details(head: str, body: str) -> str:
+    return f"<details><summary>{head}</summary>{body}</details>"

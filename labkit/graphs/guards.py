@@ -1,4 +1,4 @@
-"""What one compiled frame is guarded by, read from the tree that Dynamo prints, grouped by what each guard protects."""
+"""The guards of a compiled frame, parsed from the tree that Dynamo prints, and grouped by what they protect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TENSOR = re.compile(
 
 @dataclass(frozen=True)
 class Guard:
-    """One condition: its kind as Dynamo calls it, what it protects (`L['x']`), the test, and the line that needs it."""
+    """One guard: Dynamo's kind, what it protects (`L['x']`), its test, and the line of code that needs it."""
 
     kind: str
     protects: str
@@ -47,7 +47,7 @@ class Guard:
 
 
 def parse(tree: str) -> list[Guard]:
-    """Read a guard tree (the trace's `dynamo_cpp_guards_str`), in the order in which the guards are checked.
+    """Parse a guard tree (the trace's `dynamo_cpp_guards_str`) into guards, in the order in which they are checked.
 
     >>> tree = "+- RootGuardManager\\n| +- GuardManager: source=G['k'], accessed_by=X, type=<class 'int'>\\n"
     >>> print(*parse(tree + "| | +- EQUALS_MATCH: G['k'] == 3   # return y * k  # model.py:25 in f"))
@@ -82,7 +82,12 @@ def parse(tree: str) -> list[Guard]:
 
 
 def grouped(tree: str, minor: bool = False) -> str:
-    """The guards of a tree as text, a paragraph for each thing they protect; minor ones counted, or shown as well."""
+    """Format the guards of a tree, one paragraph for each thing that they protect.
+
+    Args:
+        tree: The tree as Dynamo prints it.
+        minor: Show guards that rarely fail as well; without it they are counted.
+    """
     groups: dict[str, list[Guard]] = {}
     for guard in parse(tree):
         groups.setdefault(guard.protects, []).append(guard)

@@ -1,4 +1,4 @@
-"""`inspect(fn, *args)`: call a function once, and look at every frame that was compiled for it."""
+"""`inspect(fn, *args)`: call a function once, and return every frame that was compiled for it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ __all__ = ["inspect"]
 
 
 def inspect(fn: Any, *args: Any, fresh: bool = False, **kwargs: Any) -> Frames:
-    """Call `fn(*args, **kwargs)` once under `record(stages=True)` and return its Frames.
+    """Call `fn(*args, **kwargs)` once under `record(stages=True)`, and return the frames that were compiled for it.
 
-    fn: a function, method, lambda or module; compiled already, or not yet: then it is compiled here with
-    `torch.compile`'s defaults. What was compiled earlier shows what is still known of it, and says what is missing.
-    `fresh` forgets everything that was compiled in this process first (as `torch._dynamo.explain` always does) and
-    uses no cache, so that every stage is there; code compiled before then compiles again at its next call.
+    Args:
+        fn: A function, method, lambda or module. One that is not compiled yet is compiled here, with the defaults of
+            `torch.compile`.
+        args: Its arguments.
+        fresh: First forget everything that was compiled in this process (as `torch._dynamo.explain` always does), and
+            use no cache, so that every stage is there. Code compiled before compiles again at its next call.
+        kwargs: Its keyword arguments.
 
-    Raises ValueError for what cannot be compiled, and inside another record; an exception of `fn` passes through.
+    Returns:
+        The frames. One that was compiled earlier has the stages that are still known, and says which are missing.
+
+    Raises:
+        ValueError: For something that cannot be compiled, and inside another record. An exception of `fn` passes.
 
     >>> import torch
     >>> def twice(x):

@@ -1,4 +1,4 @@
-"""Names a reader knows: `Block.forward` instead of `forward`, `forward, resumed at In [5]:7` after a break."""
+"""Readable names of functions: `Block.forward` for a method, `forward, resumed at In [5]:7` after a graph break."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Def:
 
 
 class Names:
-    """Looks functions up in their source to name them with their class. Make one for a record: it reads files once.
+    """Finds functions in their source, to name them with their class. One object reads each file once.
 
     >>> Names().qualified(__file__, "function", Names.function.__code__.co_firstlineno)
     'Names.function'
@@ -33,12 +33,12 @@ class Names:
         self._files: dict[str, list[_Def]] = {}
 
     def qualified(self, filename: str, name: str, line: int) -> str:
-        """`name` with the classes around it, where the source is at hand; enclosing functions are left out."""
+        """Return `name` with the classes around it, where the source is at hand; enclosing functions are left out."""
         around = [d for d in self._definitions(filename) if d.name == name and d.first <= line <= d.last]
         return max(around, key=lambda d: d.first).qualified if around else name
 
     def function(self, name: str, filename: str, line: int) -> tuple[str, str]:
-        """How to show a code object: its name and its place."""
+        """Return the readable name and the place of a code object."""
         if match := _RESUMED.match(name):
             at = int(match["line"])
             original = self.qualified(filename, match["name"], at)
@@ -49,7 +49,7 @@ class Names:
         return qualified, places.place(filename, line, qualified)
 
     def place(self, filename: str, line: int, name: str) -> str:
-        """A place inside a function."""
+        """Return the text of a place inside a function."""
         if match := _RESUMED.match(name):
             name = match["name"]
         return places.place(
@@ -57,7 +57,7 @@ class Names:
         )
 
     def extent(self, filename: str, name: str, line: int) -> tuple[int, int]:
-        """The first and last line of the function `name` around a line; of a resumed one, those of the original."""
+        """Return the first and last line of the function `name` around a line; for a resumed one, of the original."""
         if match := _RESUMED.match(name):
             name = match["name"]
         around = [d for d in self._definitions(filename) if d.name == name and d.first <= line <= d.last]

@@ -1,4 +1,4 @@
-"""The operations of a printed FX graph, read back from its text: it travels between processes, a graph does not."""
+"""The operations of an FX graph, parsed from its printed text, which can be sent between processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BINARY = {
 
 @dataclass(frozen=True)
 class Node:
-    """One line of a graph. `inputs` are names of nodes of the same graph; `constants` all other arguments, as text."""
+    """One operation of a graph. `inputs` are names of its nodes; `constants` is the text of all other arguments."""
 
     name: str
     op: str
@@ -48,7 +48,7 @@ class Node:
 
 
 def nodes(text: str) -> list[Node]:
-    """Every node of a graph as `print_readable` prints it, in order; of several graphs, one after the other.
+    """Parse the nodes of a graph that `print_readable` printed, in order; several graphs follow each other.
 
     >>> code = '''class GraphModule(torch.nn.Module):
     ...     def forward(self, x: "f32[4]"):

@@ -1,4 +1,4 @@
-"""How the pieces of one call fit together: the compiled graphs, what runs between them, and where each goes on."""
+"""The order in which compiled graphs, plain Python between them, and resume functions run in one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ _LOADED = re.compile(r"\((?:NULL \+ )?(__compiled_fn_\d+|__resume_at_\d+_\d+)(?:
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing a frame's new bytecode does. kind: graph, python or resume; `frame` is the id of where it goes on."""
+    """One step of a frame's new bytecode.
+
+    Args:
+        kind: graph, python or resume.
+        text: The code.
+        frame: The id of the frame where a resume function goes on.
+    """
 
     kind: str
     text: str
@@ -27,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Outline:
-    """What each frame's new bytecode does, in order: `pieces` by frame id."""
+    """The steps of each frame's new bytecode in order: `pieces` by frame id."""
 
     frames: tuple[Frame, ...]
     pieces: dict[str, tuple[Piece, ...]]
@@ -46,11 +52,17 @@ class Outline:
 
 
 def outline(frames: Frames) -> Outline:
-    """Read the decompiled form of each frame: which compiled graph it calls, what it leaves to Python, what follows.
+    """List, for each frame, the compiled graphs that it calls, what it leaves to Python, and the frame that follows.
 
     Where depyf cannot decompile a frame (one that ends in a branch on data, for instance), its bytecode is read: it
     tells the graphs and where it goes on, and of plain Python only the line that broke the graph is listed. Frames
-    without these stages are left out. Raises ValueError for frames of several ranks.
+    without these stages are left out.
+
+    Args:
+        frames: The frames of one rank.
+
+    Raises:
+        ValueError: For frames of several ranks.
     """
     if len(frames.ranks) > 1:
         raise ValueError(f"outline takes the frames of one rank: frames.of_rank({frames.ranks[0]})")

@@ -1,4 +1,4 @@
-"""Dynamo's reports of breaks and failed guards, cut down to one line, a place, and a text fit to be committed."""
+"""Dynamo's reports of graph breaks and failed guards, as one line, a place, and the full text without paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _USER_STACK = "User stack trace:"
 
 @dataclass(frozen=True)
 class Why:
-    """One line, the place in the reader's code, and everything torch said about it."""
+    """A reason in one line, its place in the reader's code, and torch's full text."""
 
     reason: str
     place: str
@@ -35,7 +35,7 @@ class Why:
 
 
 def graph_break(report: str, names: Names) -> Why:
-    """Read the payload of a `dynamo_graph_break_reason` record.
+    """Parse the payload of a `dynamo_graph_break_reason` record.
 
     The place is the innermost frame of the reader's code (or of labkit's model): a break inside a function that was
     inlined is shown where it stands, not where it was called from.
@@ -74,14 +74,17 @@ def _line(body: str) -> str:
 
 
 def limit(failure: str, place: str) -> Why:
-    """Read the failure of a frame that was compiled too often and now runs what it has, or eagerly."""
+    """Parse the failure of a frame that reached the recompile limit."""
     return Why(_line(failure), place, clean(failure).strip())
 
 
 def recompile(reasons: list[str], place: str, names: Names) -> Why:
-    """Read the failed guards of a recompile, newest cached code first; `place` is the function's own.
+    """Parse the failed guards of a recompile.
 
-    The place is where the guarded value is used, when Dynamo says so.
+    Args:
+        reasons: The failed guards, those of the newest cached code first.
+        place: The function's own place, for where Dynamo does not say where the guarded value is used.
+        names: How functions are named.
     """
     newest = reasons[0] if reasons else ""
     guard, _, stack = newest.partition(_USER_STACK)
@@ -96,7 +99,7 @@ def recompile(reasons: list[str], place: str, names: Names) -> Why:
 
 
 def clean(text: str) -> str:
-    """Without full paths and memory addresses, so that it is the same on every rank and can be committed.
+    """Remove full paths and memory addresses from a text, so that it is the same on every rank.
 
     >>> clean("calling <function f at 0x7fd0a7b75d00> in /home/ada/model.py:3")
     'calling <function f> in model.py:3'

@@ -1,20 +1,18 @@
-"""What one record holds: tidy tables with a `rank` column, counts by execution, and ranks laid side by side."""
+"""`Record`: the tables of what ran and what was compiled, with counts by execution, and `merge` for several ranks."""
 
 from __future__ import annotations
 
 import contextlib
 import html
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from labkit.graphs import tables
-from labkit.graphs.differences import Difference, first_difference
+from labkit.graphs import record_tables
 from labkit.graphs.frame import Frames
-from labkit.graphs.frame import together as all_together
+from labkit.graphs.frame import together as merge_frames
+from labkit.graphs.rank_difference import Difference, first_difference
 from labkit.trace.events import marked, point_to_point
 
 __all__ = ["Record", "merge"]
@@ -24,14 +22,23 @@ COUNTS += ["graph_runs", "graphs", "backend_graphs", "static_breaks", "skips", "
 
 
 class Record:
-    """What ran and what was compiled, as `labkit.record()` leaves it; from one rank, or of several after `merge`.
+    """What ran and what was compiled in a block of code, from one rank, or from several after `merge`.
 
-    Every table has a `rank` column. Times (`start_us`, `end_us`) are microseconds from `origin_ns`, which is a time of
-    `time.monotonic_ns()`: no setting of the system's clock moves them, and the ranks of one machine share it (`clock`
-    is a name of that). Reading a table inside the `with` block raises ValueError: it is filled when the block ends.
+    `labkit.record()` makes it. Every table has a `rank` column. Times (`start_us`, `end_us`) are microseconds from
+    `origin_ns`, which is a time of `time.monotonic_ns()`: no setting of the system's clock moves them, and the ranks
+    of one machine share it (`clock` is a name of that). Reading a table inside the `with` block raises ValueError: it
+    is filled when the block ends.
 
     The profiler makes everything slower, small operators most of all: read proportions and counts here, and take
     times from `labkit.timing`.
+
+    Args:
+        found: The tables by name; None while the record is open.
+        origin_ns: The time from which the tables count, in ns of `time.monotonic_ns()`.
+        label: The backend, device and number of ranks, as in a `Report`.
+        notes: What a reader has to know about gaps in the record.
+        frames: Every compiled frame with its stages, where these were kept.
+        clock: A name for the machine's clock.
     """
 
     def __init__(
@@ -54,9 +61,10 @@ class Record:
     # --- while it is open ---
 
     def forward(self) -> contextlib.AbstractContextManager[None]:
-        """Mark one forward: `with rec.forward(): model(x)`. Without marks the whole block counts as one.
+        """Mark one forward: `with rec.forward(): model(x)`. Without marks the whole block counts as one forward.
 
-        Raises ValueError outside the record's block, inside another mark, and where steps are marked.
+        Raises:
+            ValueError: Outside the record's block, inside another mark, and in a record with marked steps.
         """
         return self._marked("forward")
 
@@ -65,7 +73,8 @@ class Record:
 
         It is counted and numbered as a forward is (tables call it `forward`); figures and texts call it a step.
 
-        Raises ValueError outside the record's block, inside another mark, and where forwards are marked.
+        Raises:
+            ValueError: Outside the record's block, inside another mark, and in a record with marked forwards.
         """
         return self._marked("step")
 
@@ -78,14 +87,18 @@ class Record:
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """All tables by name. Raises ValueError while the record is open."""
+        """All tables by name.
+
+        Raises:
+            ValueError: While the record is open.
+        """
         if self._tables is None:
             raise ValueError("this record is still open: read it after its `with labkit.record()` block")
         return self._tables
 
     @property
     def events(self) -> pd.DataFrame:
-        """What ran: one row a range, with kind, thread, depth on that thread, compile_id, and place where known."""
+        """What ran, one row for each range: kind, name, thread, depth on that thread, compile_id, place where known."""
         return self.tables["events"]
 
     @property
@@ -99,7 +112,7 @@ class Record:
 
     @property
     def graphs(self) -> pd.DataFrame:
-        """Every graph of Dynamo's that ran or was compiled here, one row a compiled function or rest of one.
+        """Dynamo's graphs that ran or were compiled here, one row for each compiled function or rest of one.
 
         `calls` is how often its region ran in the marked forwards. `backend_graphs` is how many graphs the backend was
         given for it: 0 where there is nothing to compute (`ops` is 0 as well), 1 as a rule, and more where
@@ -120,25 +133,24 @@ class Record:
 
     @property
     def recompiles(self) -> pd.DataFrame:
-        """Every recompile in this record: the guard that failed, and where the guarded value is used."""
+        """Recompiles in this record: the guard that failed, and the place where the guarded value is used."""
         return self.tables["recompiles"]
 
     @property
     def compiles(self) -> pd.DataFrame:
-        """Every compile behind these graphs: seconds in all, in Dynamo and in the backend, and whether a cache hit."""
+        """Compiles behind these graphs: seconds in all, in Dynamo and in the backend, and whether from a cache."""
         return self.tables["compiles"]
 
     @property
     def frames(self) -> Frames:
         """Every compiled frame with its stages: source, bytecode, graphs, guards, code.
 
-        Raises ValueError where the record kept none: `record(stages=True)` does. A saved record does not have them.
+        Raises:
+            ValueError: If the record kept no stages; `record(stages=True)` does.
         """
         self.tables  # noqa: B018  raises while the record is open
         if self._frames is None:
-            raise ValueError(
-                "this record kept no stages: use `labkit.record(stages=True)`; saving leaves them out"
-            )
+            raise ValueError("this record kept no stages: use `labkit.record(stages=True)`")
         return self._frames
 
     @property
@@ -149,13 +161,13 @@ class Record:
     # --- what they add up to ---
 
     def counts(self) -> pd.DataFrame:
-        """One row a rank, counted by execution: regions, breaks, at_collective, collectives, lookups, graph_runs.
+        """Count what ran, one row for each rank: regions, breaks, at_collective, collectives, lookups, graph_runs.
 
-        These are per forward. Several forwards that differ give their mean, and a message between two ranks is no
-        collective. `breaks` counts every run of a region whose compile ended in a break. One break in a function that
-        was inlined breaks its caller as well: of four disabled collectives in a block, let two be in a norm's `forward`
-        and two in the block's own. The block's frame breaks at the call of a norm, then the norm's frame at its
-        collective. So a block has 9 regions and 6 breaks, and 4 of these stand directly at a collective
+        These are counts by execution, per forward. Several forwards that differ give their mean, and a message between
+        two ranks is no collective. `breaks` counts every run of a region whose compile ended in a break. One break in
+        a function that was inlined breaks its caller as well: of four disabled collectives in a block, let two be in a
+        norm's `forward` and two in the block's own. The block's frame breaks at the call of a norm, then the norm's
+        frame at its collective. So a block has 9 regions and 6 breaks, and 4 of these stand directly at a collective
         (`at_collective`): 360, 240 and 160 in 40 blocks. With all four collectives in modules of their own it is 11, 8
         and 4: 440, 320 and 160. `graph_runs` are the forward graphs that ran, as the backend was given them: none in a
         region without operations, and several in one whose graph DDPOptimizer cut.
@@ -203,79 +215,28 @@ class Record:
         return found
 
     def breakdown(self) -> pd.DataFrame:
-        """Microseconds of each forward by kind of segment: columns rank, forward, kind, us."""
+        """Sum up each forward's time by kind of segment.
+
+        Returns:
+            Columns rank, forward, kind and us (microseconds).
+        """
         lengths = self.segments.assign(us=self.segments["end_us"] - self.segments["start_us"])
         return lengths.groupby(["rank", "forward", "kind"])["us"].sum().reset_index()
 
     def first_difference(self, ranks: Iterable[int] | None = None) -> Difference | None:
-        """The first thing that two ranks of a merged record (or two of `ranks`) did differently, or None.
+        """Find the first thing that ranks of a merged record did differently.
 
         Compared in order, forward by forward: regions (function and graph, whatever their ids), breaks (reason and
         place) and collectives (operation, and shapes when recorded with `shapes=True`).
+
+        Args:
+            ranks: The ranks to compare; all of them where this is None.
+
+        Returns:
+            The difference, or None where the ranks did the same.
         """
         events = self.events if ranks is None else self.events[self.events["rank"].isin(list(ranks))]
         return first_difference(events, self.graphs, self.breaks)
-
-    # --- ranks together, and on disk ---
-
-    @classmethod
-    def merge(cls, records: Iterable[Record]) -> Record:
-        """Lay the records of several ranks side by side on one clock. Takes a list or a PerRank.
-
-        Ranks of several machines have no clock in common: the times of each machine then begin at its own first event,
-        and a note says so.
-
-        Raises ValueError when there is none, or when two of them are of the same rank.
-        """
-        records = list(records)
-        if not records:
-            raise ValueError("merge needs at least one record")
-        strangers = [type(r).__name__ for r in records if not isinstance(r, Record)]
-        if strangers:
-            raise ValueError(f"merge takes records, one a rank, and got a {strangers[0]}")
-        seen: set[int] = set()
-        for record in records:
-            twice = seen & set(record.ranks)
-            if twice:
-                raise ValueError(f"merge takes one record a rank, and rank {min(twice)} comes twice")
-            seen |= set(record.ranks)
-        clocks = {record.clock for record in records}
-        origins = {c: min(r.origin_ns for r in records if r.clock == c) for c in clocks}
-        together = {}
-        for name in tables.TABLES:
-            parts = []
-            for record in records:
-                part = record.tables[name]
-                if "start_us" in part.columns:
-                    later = (record.origin_ns - origins[record.clock]) / 1e3
-                    part = part.assign(start_us=part["start_us"] + later, end_us=part["end_us"] + later)
-                parts.append(part)
-            full = [part for part in parts if len(part)] or parts[:1]
-            together[name] = pd.concat(full, ignore_index=True)
-        labels = {record.label for record in records}
-        notes = [f"rank {', '.join(map(str, r.ranks))}: {note}" for r in records for note in r.notes]
-        if len(clocks) > 1:
-            notes.append("these ranks share no clock: the times of each machine begin at its own first event")
-        kept = [record._frames for record in records if record._frames is not None]
-        frames = all_together(kept) if len(kept) == len(records) else None
-        shared = records[0].clock if len(clocks) == 1 else ""
-        label = labels.pop() if len(labels) == 1 else ""
-        return cls(together, origins[records[0].clock], label, notes, frames, shared)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the record as one JSON file (gzipped when the name ends in .gz) and return its path.
-
-        It is written beside its place and then renamed, so that a crash leaves what was there before. Raises
-        ValueError naming the file when it cannot be written.
-        """
-        body = {"origin_ns": self.origin_ns, "clock": self.clock, "label": self.label, "notes": self.notes}
-        return tables.write(path, body, self.tables)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Record:
-        """Read what `save` wrote. Raises ValueError naming the file when it is missing or not a record."""
-        body, found = tables.read(path)
-        return cls(found, body["origin_ns"], body["label"], body["notes"], clock=body["clock"])
 
     # --- shown ---
 
@@ -325,5 +286,51 @@ def _n(count: float, noun: str = "") -> str:
 
 
 def merge(records: Iterable[Record]) -> Record:
-    """Lay the records of several ranks side by side: `merge(ranks.run(fn))`. See `Record.merge`."""
-    return Record.merge(records)
+    """Combine the records of several ranks in one, on one clock: `merge(ranks.run(fn))`.
+
+    Ranks of several machines have no clock in common: the times of each machine then begin at its own first event,
+    and a note says so.
+
+    Args:
+        records: One record a rank, as a list or a PerRank.
+
+    Returns:
+        A record with the rows of all ranks. It has frames where all of the records have.
+
+    Raises:
+        ValueError: If there is no record, something is not a record, or two are of the same rank.
+    """
+    records = list(records)
+    if not records:
+        raise ValueError("merge needs at least one record")
+    strangers = [type(r).__name__ for r in records if not isinstance(r, Record)]
+    if strangers:
+        raise ValueError(f"merge takes records, one a rank, and got a {strangers[0]}")
+    seen: set[int] = set()
+    for record in records:
+        twice = seen & set(record.ranks)
+        if twice:
+            raise ValueError(f"merge takes one record a rank, and rank {min(twice)} comes twice")
+        seen |= set(record.ranks)
+    clocks = {record.clock for record in records}
+    origins = {c: min(r.origin_ns for r in records if r.clock == c) for c in clocks}
+    together = {}
+    for name in record_tables.TABLES:
+        parts = []
+        for record in records:
+            part = record.tables[name]
+            if "start_us" in part.columns:
+                later = (record.origin_ns - origins[record.clock]) / 1e3
+                part = part.assign(start_us=part["start_us"] + later, end_us=part["end_us"] + later)
+            parts.append(part)
+        full = [part for part in parts if len(part)] or parts[:1]
+        together[name] = pd.concat(full, ignore_index=True)
+    labels = {record.label for record in records}
+    notes = [f"rank {', '.join(map(str, r.ranks))}: {note}" for r in records for note in r.notes]
+    if len(clocks) > 1:
+        notes.append("these ranks share no clock: the times of each machine begin at its own first event")
+    kept = [record._frames for record in records if record._frames is not None]
+    frames = merge_frames(kept) if len(kept) == len(records) else None
+    shared = records[0].clock if len(clocks) == 1 else ""
+    label = labels.pop() if len(labels) == 1 else ""
+    return Record(together, origins[records[0].clock], label, notes, frames, shared)

@@ -1,4 +1,4 @@
-"""`labkit.record()`: the profiler around a block of code, the structured trace beside it, one Record out of both."""
+"""`labkit.record()`: record a block of code with the profiler and torch's structured trace."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.graphs.build import build
+from labkit.graphs.compile_log import install
 from labkit.graphs.record import Record
-from labkit.graphs.watch import install
+from labkit.graphs.record_builder import build_record
 from labkit.trace.profiler import BODY, FORWARD, STEP, Profile
-from labkit.trace.regions import Regions, beside
+from labkit.trace.regions import RegionListener, add_unprofiled_threads
 
 __all__ = ["record"]
 
@@ -23,14 +23,21 @@ _busy = threading.Lock()
 def record(*, stages: bool = False, shapes: bool = False, operators: bool = True) -> Iterator[Record]:
     """Record what runs and what is compiled in a block of code, in a rank or in any single process.
 
-    `stages` keeps every stage of what is compiled inside the block (`rec.frames`; in `rec.graphs` also `aot_code` and
-    `inductor_code`). `shapes` adds the shapes of tensors to events, which lets `first_difference` compare collectives
-    by shape; it slows every operator a little more. Raises ValueError inside another record, and while another torch
-    profiler runs. An exception in the block passes through; `rec` then holds what ran until it was raised.
+    Args:
+        stages: Keep every stage of what is compiled inside the block: `rec.frames`, and in `rec.graphs` the columns
+            `aot_code` and `inductor_code`.
+        shapes: Add the shapes of tensors to events, so that `first_difference` compares collectives by shape. Every
+            operator gets a little slower.
+        operators: Run a profiler. Without one, regions and breaks are counted as well, at next to no cost; operators,
+            collectives, lookups and times are not recorded. On torch 2.11 regions without a graph cannot be seen this
+            way, nor the breaks in which they end; the record then has a note of it.
 
-    `operators=False` runs no profiler: regions and breaks are counted as they are with one, at next to no cost, and
-    nothing is known of operators, collectives, lookups, or of where time goes. On torch 2.11 regions without a graph
-    cannot be seen this way, nor the breaks in which they end; the record then has a note of it.
+    Yields:
+        A `Record`, which can be read when the block has ended. An exception in the block passes through, and the record
+        then holds what ran until it was raised.
+
+    Raises:
+        ValueError: Inside another record, and while another torch profiler runs.
 
     A block ends when the collectives that it began over gloo have; wait for an `irecv` inside it, since gloo writes
     the end of one into the profile (see `labkit.trace.collectives_end`).
@@ -57,11 +64,11 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
             "a record is already open in this process: records do not nest; end the outer one first"
         )
     try:
-        watch = install()
-        regions = Regions(watch.id_of)
+        log = install()
+        regions = RegionListener(log.id_of)
         profile = Profile(shapes=shapes) if operators else regions
         rec = Record()
-        kept, watch.keep_stages = watch.keep_stages, stages
+        kept, log.keep_stages = log.keep_stages, stages
         began = time.monotonic()
         try:
             profile.start()
@@ -74,13 +81,17 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
             finally:
                 rec._mark = None
                 entered = regions.stop()
-                raw = beside(profile.stop(), entered) if isinstance(profile, Profile) else entered
+                raw = (
+                    add_unprofiled_threads(profile.stop(), entered)
+                    if isinstance(profile, Profile)
+                    else entered
+                )
                 # also after an exception in the block: what ran until then is worth reading
-                _fill(rec, build(raw, watch, began, stages, operators))
+                _fill(rec, build_record(raw, log, began, stages, operators))
                 if isinstance(profile, Profile) and profile.note:
                     rec.notes.append(profile.note)
         finally:
-            watch.keep_stages = kept
+            log.keep_stages = kept
     finally:
         _busy.release()
 
@@ -89,7 +100,7 @@ def _fill(rec: Record, done: Record) -> None:
     rec.__dict__.update(done.__dict__)
 
 
-def _marks(profile: Profile | Regions) -> Any:
+def _marks(profile: Profile | RegionListener) -> Any:
     """`rec.forward()` and `rec.step()` of one record: marks of one kind, which do not nest."""
     inside = threading.Lock()
     kinds: list[str] = []

@@ -6,8 +6,22 @@ installed torch lacks raises `UnsupportedTorch`, which says the name, the instal
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+from labkit.torch_compat import (
+    backends,
+    cold,
+    compiler,
+    compiler_collectives,
+    dispatch,
+    dtensor,
+    groups,
+    pretend,
+    recording,
+    streams,
+)
 from labkit.torch_compat.backends import (
     aot_backend,
     compile_backend,
@@ -20,7 +34,6 @@ from labkit.torch_compat.cold import (
     cache_counters,
     compile_events,
     has_cpp_compiler,
-    load_artifacts,
     load_package,
     load_precompiled,
     no_compile_caches,
@@ -28,7 +41,6 @@ from labkit.torch_compat.cold import (
     precompile,
     probe_cpu,
     remote_caches,
-    save_artifacts,
 )
 from labkit.torch_compat.compiler import (
     COMPILER,
@@ -48,7 +60,8 @@ from labkit.torch_compat.compiler import (
     symbolic,
     uncompiled,
 )
-from labkit.torch_compat.dispatch import core_operators, decomposable, has_kernel, on_collective, on_operator
+from labkit.torch_compat.compiler_collectives import compiler_collectives_on_cpu, compiling_together
+from labkit.torch_compat.dispatch import decomposable, has_kernel, on_collective, on_operator
 from labkit.torch_compat.dtensor import around_dtensor, dtensor_cache, dtensor_rules, forget_dtensor_rules
 from labkit.torch_compat.groups import (
     default_store,
@@ -63,7 +76,7 @@ from labkit.torch_compat.groups import (
     replace_process_group,
     world_name,
 )
-from labkit.torch_compat.pretend import pretend_h100, pretend_streams, pretend_version, stated_hardware
+from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_hardware
 from labkit.torch_compat.recording import (
     bytecode_hook,
     compilation_metrics,
@@ -82,8 +95,6 @@ from labkit.torch_compat.recording import (
     trace_logger,
 )
 from labkit.torch_compat.streams import (
-    SHORT,
-    STREAM_NAMES,
     control_deps,
     cuda_sanitizer,
     cuda_sleep,
@@ -95,8 +106,6 @@ from labkit.torch_compat.streams import (
     stream_operators,
     stream_table,
 )
-from labkit.torch_compat.table import features, names
-from labkit.torch_compat.together import compiler_collectives_on_cpu, compiling_together
 from labkit.torch_compat.versions import (
     READ,
     RUN,
@@ -108,32 +117,43 @@ from labkit.torch_compat.versions import (
     require,
 )
 
-# fmt: off
-__all__ = [
-    "READ", "RUN", "SUPPORTED", "TESTED", "UnsupportedTorch", "check_version", "require", "Feature",
-    "features", "names",
-    "functional_op", "world_name", "default_store", "fake_store", "flight_record", "replace_process_group",
-    "replace_backend", "on_eager_collective", "local_gloo", "not_in_flight_record",
-    "trace_logger", "profiler_running", "quiet_profiler", "profiler_events", "event_shapes", "profiler_mark",
-    "profiling_flag", "fast_range", "dynamo_frames_seen", "compilation_metrics", "current_compile_id",
-    "compile_id_of",
-    "on_region_entry", "sees_every_region", "bytecode_hook",
-    "COMPILER", "PRELOAD", "dynamo_reset", "uncompiled", "hide_from_dynamo", "is_fake", "fake_tensors",
-    "renamed", "setting", "patched", "no_default_overlap", "overlap_scheduling", "ddp_mode", "mark", "quiet_dynamo",
-    "symbolic",
-    "compile_backend", "compiled_autograd", "aot_backend", "only_written", "inductor_code",
-    "on_operator", "on_collective", "has_kernel", "decomposable", "core_operators",
-    "dtensor_cache", "forget_dtensor_rules", "around_dtensor", "dtensor_rules",
-    "SHORT", "STREAM_NAMES", "stream_table", "has_stream_graphs", "stream_operators", "stream_names",
-    "external_objects", "control_deps", "no_mutation_check", "offload_settings", "cuda_sanitizer",
-    "cuda_sleep",
-    "pretend_streams", "pretend_h100", "stated_hardware", "pretend_version",
-    "compiling_together", "compiler_collectives_on_cpu",
-    "no_compile_caches", "cache_counters", "has_cpp_compiler", "compile_events", "CPU_CHECK", "probe_cpu",
-    "save_artifacts", "load_artifacts", "precompile", "load_precompiled", "package", "load_package",
-    "remote_caches",
-]
-# fmt: on
+# each part states the private names that it needs in its `FEATURES`
+PARTS = (
+    groups, recording, compiler, backends, dispatch, dtensor, streams, pretend, compiler_collectives, cold,
+)  # fmt: skip
+
+
+def features() -> list[tuple[Feature, tuple[str, ...]]]:
+    """List every feature of labkit that needs private names of torch.
+
+    Returns:
+        Each feature with the names it needs that the installed torch lacks.
+
+    >>> feature, missing = features()[0]
+    >>> feature.title, feature.versions, missing
+    ('functional collectives', '2.11 to 2.15', ())
+    """
+    return [(feature, feature.missing()) for part in PARTS for feature in part.FEATURES]
+
+
+def names() -> tuple[int, list[str]]:
+    """Count the private torch names that this package asks for by name.
+
+    Returns:
+        Their number, and those that the installed torch lacks.
+
+    >>> names()[0] > 20
+    True
+    """
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.py")]
+    asked = sorted(set(re.findall(r'require\(\s*"(torch[\w.]+)"\s*\)', "\n".join(sources))))
+    missing = []
+    for dotted in asked:
+        try:
+            require(dotted)
+        except UnsupportedTorch:
+            missing.append(dotted)
+    return len(asked), missing
 
 
 def __getattr__(name: str) -> Any:

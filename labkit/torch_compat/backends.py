@@ -13,22 +13,16 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "backends by name",
-        "2.11",
-        "2.15",
         ("torch._dynamo.backends.registry.lookup_backend",),
         "`labkit run guards` and `depth`, and compiling within a `contract.Domain`",
     ),
     Feature(
         "compiled autograd",
-        "2.11",
-        "2.15",
         ("torch._dynamo.compiled_autograd._enable",),
         "backward passes that are captured whole, in lesson 13",
     ),
     Feature(
         "graphs of AOTAutograd",
-        "2.11",
-        "2.15",
         (
             "torch._dynamo.backends.common.aot_autograd",
             "functorch.compile.make_boxed_func",
@@ -38,8 +32,6 @@ FEATURES = (
     ),
     Feature(
         "code of Inductor",
-        "2.11",
-        "2.15",
         (
             "torch._inductor.compile_fx.compile_fx_inner",
             "torch._inductor.graph.GraphLowering.save_output_code",

@@ -1,4 +1,4 @@
-"""Cold and warm: the compiler's own clock, its caches, and what it can leave behind for another process."""
+"""Compile caches, the phases of a compile, and the artifacts that a compile can leave for another process."""
 
 from __future__ import annotations
 
@@ -18,22 +18,14 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "compile caches, and how often they were hit",
-        "2.11",
-        "2.15",
         ("torch._inductor.config.force_disable_caches", "torch._dynamo.utils.counters"),
         "compiling without caches, and the hits in `labkit run cold` and `survival`",
     ),
     Feature(
-        "phases of a compile",
-        "2.11",
-        "2.15",
-        ("torch._dynamo.utils.ChromiumEventLogger",),
-        "the phases in `labkit run cold`",
+        "phases of a compile", ("torch._dynamo.utils.ChromiumEventLogger",), "the phases in `labkit run cold`"
     ),
     Feature(
         "Inductor's C++ compiler",
-        "2.11",
-        "2.15",
         (
             "torch._inductor.cpp_builder.get_cpp_compiler",
             "torch._inductor.cpu_vec_isa.valid_vec_isa_list",
@@ -42,23 +34,12 @@ FEATURES = (
         "Inductor in `labkit run cold`",
     ),
     Feature(
-        "artifacts of the caches",
-        "2.11",
-        "2.15",
-        ("torch.compiler.save_cache_artifacts", "torch.compiler.load_cache_artifacts"),
-        "this way to save a compile in `labkit run cold` and `survival`",
-    ),
-    Feature(
         "aot_compile",
-        "2.11",
-        "2.15",
         ("torch._dynamo.aot_compile", "torch.compiler.load_compiled_function"),
         "this way to save a compile in `labkit run cold` and `survival`",
     ),
     Feature(
         "packages of AOTInductor",
-        "2.11",
-        "2.15",
         (
             "torch._inductor.aoti_compile_and_package",
             "torch._inductor.aoti_load_package",
@@ -68,8 +49,6 @@ FEATURES = (
     ),
     Feature(
         "caches that machines share",
-        "2.11",
-        "2.15",
         (
             "torch._inductor.config.fx_graph_remote_cache",
             "torch._inductor.config.autotune_remote_cache",
@@ -161,21 +140,6 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
 def probe_cpu() -> None:
     """Make Inductor find out which vector instructions it may use: it builds a small C++ program for each kind."""
     require("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
-
-
-def save_artifacts() -> bytes:
-    """What this process has put into its compile caches, as bytes (`torch.compiler.save_cache_artifacts`)."""
-    import torch
-
-    saved = torch.compiler.save_cache_artifacts()
-    return b"" if saved is None else saved[0]
-
-
-def load_artifacts(data: bytes) -> None:
-    """Put such bytes into this process' compile caches (`torch.compiler.load_cache_artifacts`)."""
-    import torch
-
-    torch.compiler.load_cache_artifacts(data)
 
 
 def precompile(module: Any, inputs: Sequence[Any], path: str) -> None:

@@ -1,4 +1,4 @@
-"""Dynamo and its settings: what it has compiled, what it is kept from, what varies, and how it is set."""
+"""Dynamo: reset, hidden code, dynamic sizes, fake tensors, and the settings of all compilers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "Dynamo forgets",
-        "2.11",
-        "2.15",
         ("torch._dynamo.reset",),
         "whatever compiles the same function more than once: most experiments",
     ),
     Feature(
         "code that Dynamo leaves alone",
-        "2.11",
-        "2.15",
         (
             "torch._C._dynamo.eval_frame._FrameExecStrategy",
             "torch._C._dynamo.eval_frame._FrameAction",
@@ -33,15 +29,11 @@ FEATURES = (
     ),
     Feature(
         "the compilers' settings",
-        "2.11",
-        "2.15",
         ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config"),
         "experiments that compare settings, and `contract` on settings in effect",
     ),
     Feature(
         "the modes of DDP",
-        "2.11",
-        "2.15",
         (
             "torch._dynamo.config.optimize_ddp",
             "torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST",
@@ -53,15 +45,11 @@ FEATURES = (
     ),
     Feature(
         "tensors without memory",
-        "2.11",
-        "2.15",
         ("torch._subclasses.fake_tensor.FakeTensorMode", "torch._subclasses.fake_tensor.FakeTensor"),
         "`labkit run scale` and offloading in lesson 07",
     ),
     Feature(
         "sizes that are said to vary",
-        "2.11",
-        "2.15",
         ("torch._dynamo.mark_dynamic", "torch._dynamo.decorators.mark_unbacked"),
         "dynamic shapes in `labkit run guards`",
     ),
@@ -187,7 +175,7 @@ def mark(tensor: Any, axis: int, how: str) -> None:
 
 @contextlib.contextmanager
 def quiet_dynamo() -> Iterator[None]:
-    """Without Dynamo's warnings: for who counts what they warn of."""
+    """Silence Dynamo's warnings in a block."""
     logger = logging.getLogger("torch._dynamo")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The dispatcher: what goes through it, which kernels it has, and which operators there are."""
+"""The dispatcher: the operators and collectives that pass it, its kernels, and its decompositions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ from labkit.torch_compat.versions import Feature, require
 FEATURES = (
     Feature(
         "hearing operators and collectives",
-        "2.11",
-        "2.15",
         ("torch.utils._python_dispatch.TorchDispatchMode", "torch.distributed.tensor.DTensor"),
         "the collectives that `labkit run placements` and `routes` count",
     ),
     Feature(
         "kernels by dispatch key",
-        "2.11",
-        "2.15",
         ("torch._C._dispatch_has_kernel_for_dispatch_key",),
         "a check of functional collectives in the ledger",
     ),
     Feature(
-        "lists of operators",
-        "2.11",
-        "2.15",
-        ("torch._decomp.decomposition_table", "torch.Tag.core"),
+        "the list of decompositions",
+        ("torch._decomp.decomposition_table",),
         "how many operators DTensor covers, in lesson 10",
     ),
 )
@@ -79,17 +73,3 @@ def has_kernel(operator: str, key: str) -> bool:
 def decomposable() -> set[str]:
     """The operators that torch can take apart into others, which is where DTensor looks for what it has no rule for."""
     return {str(op) for op in require("torch._decomp").decomposition_table}
-
-
-def core_operators() -> set[str]:
-    """Core ATen: the operators that an exported program is made of (tagged `core`)."""
-    import torch
-
-    found = set()
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        for overload in getattr(packet, "overloads", list)():
-            op = getattr(packet, overload)
-            if torch.Tag.core in op.tags:
-                found.add(str(op))
-    return found

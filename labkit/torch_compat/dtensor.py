@@ -1,4 +1,4 @@
-"""DTensor: what it knows, what it keeps, and where its time goes."""
+"""DTensor: its sharding rules, its cache of them, and the phases of its operations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "DTensor's cache of rules",
-        "2.11",
-        "2.15",
         (
             "torch._C._get_DTensor_sharding_propagator_cache_stats",
             "torch._C._clear_DTensor_sharding_propagator_cache",
@@ -23,8 +21,6 @@ FEATURES = (
     ),
     Feature(
         "DTensor's phases",
-        "2.11",
-        "2.15",
         (
             "torch.distributed.tensor.DTensor.from_local",
             "torch.distributed.tensor.DTensor.to_local",
@@ -36,8 +32,6 @@ FEATURES = (
     ),
     Feature(
         "DTensor's rules",
-        "2.11",
-        "2.15",
         (
             "torch.distributed.tensor.DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs",
             "torch.distributed.tensor.DTensor._op_dispatcher.sharding_propagator.op_single_dim_strategy_funcs",

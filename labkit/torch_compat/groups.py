@@ -15,15 +15,11 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "functional collectives",
-        "2.11",
-        "2.15",
         ("torch.distributed._functional_collectives.all_reduce", "torch.ops._c10d_functional.wait_tensor"),
         "no collective stands in a graph: the functional variants of every experiment",
     ),
     Feature(
         "the default group and its store",
-        "2.11",
-        "2.15",
         (
             "torch.distributed.distributed_c10d._get_default_group",
             "torch.distributed.distributed_c10d._get_default_store",
@@ -32,22 +28,16 @@ FEATURES = (
     ),
     Feature(
         "the fake backend",
-        "2.11",
-        "2.15",
         ("torch.testing._internal.distributed.fake_pg.FakeStore",),
         "ranks on the fake backend, and `labkit run scale`",
     ),
     Feature(
         "the flight recorder",
-        "2.11",
-        "2.15",
         ("torch._C._distributed_c10d._dump_fr_trace",),
         "nothing stops, but reports of waiting ranks and profiles lack what torch recorded of collectives",
     ),
     Feature(
         "groups that are checked",
-        "2.11",
-        "2.15",
         (
             "torch.distributed.distributed_c10d.ProcessGroup",
             "torch.distributed.distributed_c10d._new_process_group_helper",
@@ -57,15 +47,11 @@ FEATURES = (
     ),
     Feature(
         "hearing eager collectives",
-        "2.11",
-        "2.15",
         ("torch.distributed.distributed_c10d._rank_not_in_group", "torch.compiler.disable"),
         "a `contract.Domain` cannot refuse an eager collective of the wrong group",
     ),
     Feature(
         "gloo that connects when it is first used",
-        "2.11",
-        "2.15",
         ("torch.distributed.ProcessGroupGloo._Options", "torch.distributed.ProcessGroupGloo.create_device"),
         "send and receive on the `shm` backend",
     ),

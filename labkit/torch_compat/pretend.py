@@ -1,4 +1,4 @@
-"""Pretending: an accelerator that is not there, its rates, an H100 to write code for, another version of torch."""
+"""Stand-ins for hardware that is not there: an accelerator with streams, an H100 to write code for, stated rates."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ MEMORY = (
 FEATURES = (
     Feature(
         "pretended streams",
-        "2.11",
-        "2.15",
         (
             "torch._dynamo.variables.streams._get_event_by_index",
             "torch._dynamo.variables.streams._get_stream_by_index",
@@ -37,8 +35,6 @@ FEATURES = (
     ),
     Feature(
         "code for an H100 that is not there",
-        "2.11",
-        "2.15",
         (
             "torch._dynamo.device_interface.CudaInterface.Worker",
             "torch._inductor.fx_passes.joint_graph.lazy_init",
@@ -50,21 +46,12 @@ FEATURES = (
     ),
     Feature(
         "stated rates of the machine",
-        "2.11",
-        "2.15",
         (
             MEMORY,
             "torch._inductor.fx_passes.overlap_scheduling",
             "torch.utils._runtime_estimation.get_device_tflops",
         ),
         "`labkit run comm_passes`, and the passes of lesson 13",
-    ),
-    Feature(
-        "another version of torch",
-        "2.11",
-        "2.15",
-        ("torch.torch_version.TorchVersion",),
-        "the change of torch in `labkit run survival`",
     ),
 )
 
@@ -180,10 +167,3 @@ def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
                 mock.patch.object(scheduling, "estimate_runtime_analytical", lambda node: 0.0)
             )
         yield
-
-
-def pretend_version(version: str) -> None:
-    """Make this process believe that its torch is another version; for a process that is thrown away."""
-    import torch
-
-    torch.__version__ = torch.torch_version.TorchVersion(version)  # type: ignore[attr-defined]

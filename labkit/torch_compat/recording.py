@@ -1,4 +1,4 @@
-"""Listening: the structured trace, the profiler, entry into compiled code, compile ids and Dynamo's bytecode."""
+"""Sources of a record: the structured trace, the profiler, entry into compiled code, compile ids, Dynamo's bytecode."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _CALLBACK = "torch._C._dynamo.eval_frame.set_bytecode_debugger_callback"  # from
 FEATURES = (
     Feature(
         "ranges and raw events of the profiler",
-        "2.11",
-        "2.15",
         (
             "torch.autograd.profiler._is_profiler_enabled",
             "torch.autograd._profiler_enabled",
@@ -32,8 +30,6 @@ FEATURES = (
     ),
     Feature(
         "what was compiled, by its id",
-        "2.11",
-        "2.15",
         (
             "torch._dynamo.utils.get_compilation_metrics",
             "torch._dynamo.convert_frame.FRAME_COUNTER",
@@ -45,8 +41,6 @@ FEATURES = (
     ),
     Feature(
         "entry into compiled code",
-        "2.11",
-        "2.15",
         (
             f"{_CALLBACK} torch._dynamo.utils.{_MARK}",  # torch 2.11 has only the second
         ),
@@ -54,15 +48,12 @@ FEATURES = (
     ),
     Feature(
         "entry into compiled code without a graph",
-        "2.12",
-        "2.15",
         (_CALLBACK,),
         "regions and breaks of functions without a graph, in `record(operators=False)` and `contract`'s compile health",
+        since="2.12",
     ),
     Feature(
         "Dynamo's bytecode",
-        "2.11",
-        "2.15",
         ("torch._dynamo.convert_frame.register_bytecode_hook",),
         "`record(stages=True)` and the code around graphs with streams",
     ),

@@ -11,8 +11,6 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "streams in compiled graphs",
-        "2.12",
-        "2.15",
         (
             "torch._dynamo.variables.streams.record_event",
             "torch._dynamo.variables.streams.wait_event",
@@ -23,19 +21,16 @@ FEATURES = (
             "torch._C._jit_get_all_schemas",
         ),
         "capturing stream graphs of your own in lesson 07; those of the lesson are shipped",
-        "beta since torch 2.12, as the slides on streams say; the 2.11.0 wheel has these names too",
+        since="2.12",
+        source="beta since torch 2.12, as the slides on streams say; the 2.11.0 wheel has these names too",
     ),
     Feature(
         "operators tied to what they stay behind",
-        "2.11",
-        "2.15",
         ("torch._inductor.fx_passes.control_dependencies.control_deps",),
         "reading and running graphs in which stream operators are held in place",
     ),
     Feature(
         "streams of a backward pass",
-        "2.11",
-        "2.15",
         (
             "torch._functorch._aot_autograd.streams.assign_backward_streams",
             "torch._functorch._aot_autograd.streams.insert_backward_syncs",
@@ -45,25 +40,21 @@ FEATURES = (
     ),
     Feature(
         "the error about an event behind a changed input",
-        "2.12",
-        "2.15",
         ("torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation",),
         "what lesson 07 shows with and without that error",
+        since="2.12",
     ),
     Feature(
         "streams in Inductor's code",
-        "2.12",
-        "2.15",
         (
             "torch._inductor.scheduler.Scheduler._populate_stream_assignments",
             "torch._inductor.codegen.wrapper.EnterCudaStreamContextLine",
         ),
         "the code for CUDA with streams in it; that of the lesson is shipped",
+        since="2.12",
     ),
     Feature(
         "activation offloading",
-        "2.12",
-        "2.15",
         (
             "torch._functorch.config.enable_activation_offloading",
             "torch._functorch.config.joint_custom_pass",
@@ -73,22 +64,15 @@ FEATURES = (
             "torch._functorch._activation_offloading.activation_offloading.reload_activation_bw_async",
         ),
         "offloading of your own graphs in lesson 07; those of the lesson are shipped",
-        "the 2.11.0 wheel offloads too, without the asynchronous passes and the setting of the link's rate",
+        since="2.12",
+        source="the 2.11.0 wheel offloads too, without the asynchronous passes and the setting of the link's rate",
     ),
     Feature(
         "the CUDA sanitizer's clocks",
-        "2.11",
-        "2.15",
         ("torch.cuda._sanitizer.EventHandler",),
         "torch's own verdict beside labkit's race check",
     ),
-    Feature(
-        "a kernel that waits",
-        "2.11",
-        "2.15",
-        ("torch.cuda._sleep",),
-        "stream programs on a GPU",
-    ),
+    Feature("a kernel that waits", ("torch.cuda._sleep",), "stream programs on a GPU"),
 )
 
 # what the slides on streams call things, and where they live: (the slides' name, what it is, dotted names to try)

@@ -1,4 +1,4 @@
-"""Which torch labkit works on, and how one of its private names is asked for: by name, with a clear error.
+"""The torch versions that labkit supports, and `require`, which imports a private torch name or says it is missing.
 
 Every other part of this package states in `FEATURES` what it gives, on which torch versions, and by which names.
 """
@@ -47,7 +47,10 @@ def _numbers(version: str) -> tuple[int, int]:
 
 
 def check_version(version: str) -> None:
-    """Raise UnsupportedTorch when `version` (such as '2.13.0+cpu') is outside 2.11 to 2.15.
+    """Check that a torch version such as '2.13.0+cpu' is within 2.11 to 2.15.
+
+    Raises:
+        UnsupportedTorch: If it is not.
 
     >>> check_version("2.13.0+cpu")
     """
@@ -57,7 +60,10 @@ def check_version(version: str) -> None:
 
 
 def require(dotted: str) -> Any:
-    """Import a private torch name by its dotted path, or say which torch lacks it.
+    """Import a private torch name by its dotted path.
+
+    Raises:
+        UnsupportedTorch: If the installed torch lacks it; it names the torch version and the supported range.
 
     >>> require("torch.distributed._functional_collectives").__name__
     'torch.distributed._functional_collectives'
@@ -78,7 +84,7 @@ def require(dotted: str) -> Any:
 
 
 def there(dotted: str) -> bool:
-    """Whether the installed torch has a name, which may also be an attribute of a class or of an object.
+    """Whether the installed torch has a name: a module, or an attribute of a module, class or object.
 
     >>> there("torch._dynamo.reset"), there("torch.Tensor.shape"), there("torch._dynamo.nothing.such")
     (True, True, False)
@@ -102,29 +108,32 @@ def there(dotted: str) -> bool:
 
 @dataclass(frozen=True)
 class Feature:
-    """What a part gives, the first and the last supported torch that have it, by which names, and who misses it.
+    """A feature of labkit that needs private names of torch, and the torch versions that have them.
 
-    since, until: such as '2.11'; what is older than the supported range begins with it. Both '' where nobody looked
-    further than the tested version. needs: dotted names; of several in one string, with spaces between, one is enough.
-    without: what a user loses. source: where the range comes from. Raises ValueError for a range that is none.
+    Args:
+        title: The feature in a few words.
+        needs: Dotted torch names. Where one string holds several names with spaces between, one of them is enough.
+        without: What a user loses where a name is missing.
+        since: The first supported torch version that has the names, such as '2.12'.
+        until: The last one.
+        source: Where this range comes from.
 
-    >>> gone = Feature("a feature", "2.12", "2.14", ("torch._dynamo.reset", "torch._C._no_such_name"), "nothing")
+    Raises:
+        ValueError: If `since` to `until` is no range within the supported versions.
+
+    >>> gone = Feature("a feature", ("torch._dynamo.reset", "torch._C._no_such_name"), "nothing", "2.12", "2.14")
     >>> gone.versions, gone.missing()
     ('2.12 to 2.14', ('torch._C._no_such_name',))
-    >>> Feature("another", "", "", (), "nothing").versions
-    '2.13.0 (others not looked up)'
     """
 
     title: str
-    since: str
-    until: str
     needs: tuple[str, ...]
     without: str
+    since: str = SUPPORTED[0]
+    until: str = SUPPORTED[1]
     source: str = READ
 
     def __post_init__(self) -> None:
-        if self.since == self.until == "":
-            return
         try:
             low, first, last, high = map(_numbers, (SUPPORTED[0], self.since, self.until, SUPPORTED[1]))
         except ValueError:
@@ -136,11 +145,9 @@ class Feature:
 
     @property
     def versions(self) -> str:
-        """The range in words."""
-        if not self.since:
-            return f"{', '.join(TESTED)} (others not looked up)"
+        """The range in words: '2.12 to 2.14', or '2.13'."""
         return self.since if self.since == self.until else f"{self.since} to {self.until}"
 
     def missing(self) -> tuple[str, ...]:
-        """Those of the needed names that the installed torch lacks."""
+        """Return the needed names that the installed torch lacks."""
         return tuple(need for need in self.needs if not any(map(there, need.split())))

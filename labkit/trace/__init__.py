@@ -1,4 +1,4 @@
-"""What ran when: profiler events made tidy, and each forward's time split into pieces that do not overlap."""
+"""Profiler events as tidy records, memory that a call allocates, and each forward's time in segments."""
 
 from __future__ import annotations
 

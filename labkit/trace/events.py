@@ -1,4 +1,4 @@
-"""From raw ranges to tidy events: what each one is, which forward it belongs to, what it lies in.
+"""Tidy events out of raw profiler ranges: the kind of each, the forward it belongs to, the event it lies in.
 
 The names are the profiler's own (torch 2.13): `Torch-Compiled Region: 1/0` and `TorchDynamo Cache Lookup` from
 Dynamo's frame evaluation, `Pregraph bytecode` and `AOTDispatcher Runtime Wrapper Prologue` on the way into a region,
@@ -49,7 +49,20 @@ _OPAQUE = {
 
 @dataclass(slots=True)
 class Event:
-    """One tidy event. Times are those of `RawEvent`; `parent` is the index of the event it lies in, or -1."""
+    """One tidy event.
+
+    Args:
+        kind: forward, region, compiled, lookup, entry, compile, op, collective, wait, transfer or kernel.
+        name: The profiler's name for it.
+        start: When it began, in ns of `time.monotonic_ns()`.
+        end: When it ended.
+        thread: A readable name of its thread or stream: 'main', 'autograd', 'gloo 2', 'stream 7'.
+        depth: How many events of its thread it lies in.
+        forward: The number of the marked forward or step it belongs to, or -1.
+        compile_id: The id of the compile whose code it belongs to, or ''.
+        parent: The index of the event it lies in, or -1.
+        shapes: The shapes of its input tensors such as '4x8, 8x8', where shapes were recorded.
+    """
 
     kind: str
     name: str
@@ -64,7 +77,7 @@ class Event:
 
 
 def collective_op(name: str) -> str:
-    """The operation behind an event's name, the same for the eager, functional and shm spelling.
+    """Return the operation behind an event's name, the same for its eager, functional and shm spelling.
 
     >>> {collective_op(name) for name in ("c10d::allreduce_", "_c10d_functional::all_reduce_", "shm:all_reduce")}
     {'all_reduce'}
@@ -74,7 +87,7 @@ def collective_op(name: str) -> str:
 
 
 def point_to_point(name: str) -> bool:
-    """Whether an event is a message between two ranks: the others of the group do not take part in it.
+    """Whether an event is a message between two ranks, in which no other rank of the group takes part.
 
     >>> point_to_point("c10d::recv_"), point_to_point("c10d::broadcast_")
     (True, False)
@@ -83,7 +96,7 @@ def point_to_point(name: str) -> bool:
 
 
 def marked(names: Iterable[str]) -> str:
-    """What the marks among these events' names are about: 'step', or 'forward', also where nothing was marked.
+    """Return what was marked among these events' names: 'step' or 'forward'; 'forward' where nothing was.
 
     >>> marked(["aten::mm", "labkit.step"]), marked(["aten::mm"])
     ('step', 'forward')
@@ -103,8 +116,16 @@ _SPELLING = {
 }
 
 
-def classify(name: str, on_main: bool = True, floating: bool = False) -> str:
-    """What a host range is, or '' for one that says nothing here.
+def classify(name: str, on_main: bool = True, is_async: bool = False) -> str:
+    """Return the kind of a host range, as in `Event`.
+
+    Args:
+        name: The profiler's name for it.
+        on_main: Whether it ran on the thread that was recorded.
+        is_async: Whether it is an asynchronous range, which belongs to no thread's stack.
+
+    Returns:
+        The kind, or '' for a range that is left out.
 
     >>> classify("c10d::allreduce_"), classify("gloo:all_reduce", on_main=False), classify("aten::mm")
     ('collective', 'transfer', 'op')
@@ -126,18 +147,25 @@ def classify(name: str, on_main: bool = True, floating: bool = False) -> str:
     if _GPU_WAIT.match(name):  # the device is at work meanwhile
         return "op"
     if _BACKEND.match(name):
-        return "transfer" if floating or not on_main else "collective"
+        return "transfer" if is_async or not on_main else "collective"
     if match := _COLLECTIVE.match(name):
         if match[2] == "wait_tensor":
             return "wait"
         if match[2].startswith("_wrap"):  # an eager tensor dressed for autograd: no communication
             return "dispatch"
-        return "transfer" if floating or (match[1] == "shm" and not on_main) else "collective"
+        return "transfer" if is_async or (match[1] == "shm" and not on_main) else "collective"
     return "op" if _OP.match(name) else ""
 
 
 def tidy(raw: Iterable[RawEvent]) -> list[Event]:
-    """Name, nest and number raw ranges; the order is by start, thread by thread, the main thread first.
+    """Classify raw ranges, nest them, and assign each to its forward.
+
+    Args:
+        raw: The events of a profile, or of a `RegionListener`.
+
+    Returns:
+        The events thread by thread, the main thread first, each thread in the order of start; [] without the mark that
+        `labkit.record()` puts around its block.
 
     The main thread is the one that carries the record's marks. Without a mark around a forward, everything that was
     recorded is forward 0; with marks, what ran outside them has forward -1. Collectives are counted once: of several
@@ -148,12 +176,12 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     """
     host: dict[int, list[RawEvent]] = {}
     device: list[RawEvent] = []
-    loose: list[RawEvent] = []
+    floating: list[RawEvent] = []
     for event in raw:
         if event.stream >= 0:
             device.append(event)
-        elif event.floating:
-            loose.append(event)
+        elif event.is_async:
+            floating.append(event)
         else:
             host.setdefault(event.thread, []).append(event)
     main = next((t for t, events in host.items() if any(e.name == BODY for e in events)), None)
@@ -162,43 +190,45 @@ def tidy(raw: Iterable[RawEvent]) -> list[Event]:
     # torch puts a call to CUDA that no operator made on the thread that ends the profile: gloo's waits, too
     system = next(e.system for e in host[main] if e.name == BODY)
     host[main] = [e for e in host[main] if e.system == system or not _GPU_WAIT.match(e.name)]
-    waits, loose = reducer.waits(host[main], loose)
+    waits, floating = reducer.waits(host[main], floating)
     host[main] = [*host[main], *waits]
-    names = _thread_names(host, loose, main)
-    marks = _marks(host[main])
+    names = _thread_names(host, floating, main)
+    marks = _mark_ranges(host[main])
     found: list[Event] = []
     for thread in sorted(host, key=lambda t: (t != main, t)):
-        found += _nest(host[thread], names[thread], thread == main, len(found), drop_body=len(marks) > 0)
-    for event in sorted(loose, key=lambda e: e.start):
+        found += _nest_thread(
+            host[thread], names[thread], thread == main, len(found), drop_body=len(marks) > 0
+        )
+    for event in sorted(floating, key=lambda e: e.start):
         if event.name.startswith("nccl:"):  # as long as its launch: the transfer is the kernel
             continue
-        if classify(event.name, on_main=False, floating=True) == "transfer":
+        if classify(event.name, on_main=False, is_async=True) == "transfer":
             found.append(Event("transfer", event.name, event.start, event.end, names[event.thread], 0))
-    _reach(found, receives=not device)
+    _extend_over_transfers(found, receives=not device)
     host_start = {e.launch: e.start for events in host.values() for e in events if e.launch}
     starts = [event.start for event in found]
     for event in sorted(device, key=lambda e: e.start):
         kind = "transfer" if _DEVICE_TRANSFER.search(event.name) else "kernel"
         found.append(Event(kind, event.name, event.start, event.end, f"stream {event.stream}", 0))
         starts.append(host_start.get(event.launch, event.start))
-    _number(found, starts, marks or [_body(host[main])])
+    _assign_forwards(found, starts, marks or [_body_range(host[main])])
     return found
 
 
-def _body(events: Sequence[RawEvent]) -> tuple[int, int]:
+def _body_range(events: Sequence[RawEvent]) -> tuple[int, int]:
     return next((e.start, e.end) for e in events if e.name == BODY)
 
 
-def _marks(events: Sequence[RawEvent]) -> list[tuple[int, int]]:
+def _mark_ranges(events: Sequence[RawEvent]) -> list[tuple[int, int]]:
     return sorted((e.start, e.end) for e in events if e.name in MARKS)
 
 
-def _thread_names(host: dict[int, list[RawEvent]], loose: list[RawEvent], main: int) -> dict[int, str]:
+def _thread_names(host: dict[int, list[RawEvent]], floating: list[RawEvent], main: int) -> dict[int, str]:
     """A readable name for every thread: what it does, and a number where several do the same."""
     seen: Counter[str] = Counter()
     names = {main: "main"}
     threads: dict[int, list[str]] = {t: [e.name for e in events] for t, events in host.items()}
-    for event in loose:
+    for event in floating:
         threads.setdefault(event.thread, []).append(event.name)
     for thread in sorted(threads):
         if thread == main:
@@ -211,7 +241,9 @@ def _thread_names(host: dict[int, list[RawEvent]], loose: list[RawEvent], main: 
     return names
 
 
-def _nest(raw: list[RawEvent], thread: str, on_main: bool, offset: int, drop_body: bool) -> list[Event]:
+def _nest_thread(
+    raw: list[RawEvent], thread: str, on_main: bool, offset: int, drop_body: bool
+) -> list[Event]:
     """One thread's ranges as a tree of the events that matter, found by their times."""
     found: list[Event] = []
     open_: list[int] = []  # indices in `found`, outermost first
@@ -244,11 +276,11 @@ def _nest(raw: list[RawEvent], thread: str, on_main: bool, offset: int, drop_bod
             new.compile_id = event.name.removeprefix(REGION)
         open_.append(len(found))
         found.append(new)
-    _lookups(found)
+    _identify_lookups(found)
     return found
 
 
-def _lookups(events: list[Event]) -> None:
+def _identify_lookups(events: list[Event]) -> None:
     """A lookup that finds code is followed by that code's region: give it the region's id."""
     for before, after in zip(events, events[1:], strict=False):
         if before.kind == "lookup":
@@ -256,7 +288,7 @@ def _lookups(events: list[Event]) -> None:
             before.compile_id = after.compile_id if hit else ""
 
 
-def _reach(events: list[Event], receives: bool = True) -> None:
+def _extend_over_transfers(events: list[Event], receives: bool = True) -> None:
     """Extend each blocking collective over its transfer, where its thread did nothing else until that had ended.
 
     A call with `async_op=True` goes on to other work; should it only run Python meanwhile, it looks like waiting here.
@@ -272,21 +304,21 @@ def _reach(events: list[Event], receives: bool = True) -> None:
             continue
         call = events[before[-1]]
         taken.add(before[-1])
-        if call.end < transfer.end <= _next(events, before[-1], transfer.end):
+        if call.end < transfer.end <= _end_of_wait(events, before[-1], transfer.end):
             call.end = transfer.end
     for i in calls if receives else ():
         if collective_op(events[i].name) == "recv":
-            events[i].end = max(events[i].end, _next(events, i, events[i].end))
+            events[i].end = max(events[i].end, _end_of_wait(events, i, events[i].end))
 
 
-def _next(events: list[Event], i: int, otherwise: int) -> int:
+def _end_of_wait(events: list[Event], i: int, otherwise: int) -> int:
     """When the thread of event `i` does something else, or what it lies in ends."""
     ends = [e.start for e in events[i + 1 : i + 2] if e.thread == events[i].thread]
     ends += [events[events[i].parent].end] if events[i].parent >= 0 else []
     return min(ends, default=otherwise)
 
 
-def _number(events: list[Event], starts: list[int], forwards: list[tuple[int, int]]) -> None:
+def _assign_forwards(events: list[Event], starts: list[int], forwards: list[tuple[int, int]]) -> None:
     """Give every event the forward it starts in, by `starts`. What another thread starts in a forward belongs to it."""
     begins = [start for start, _ in forwards]
     for event, start in zip(events, starts, strict=True):

@@ -1,4 +1,4 @@
-"""How often a call allocates memory for a tensor: counted by torch's allocator, in eager and in compiled code alike."""
+"""Memory that a call allocates: pieces, bytes and peak, as torch's allocators report them to the profiler."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ __all__ = ["Allocated", "allocated", "allocations", "peak"]
 
 @dataclass(frozen=True)
 class Allocated:
-    """How many pieces of memory a call was handed, and how many bytes they have together."""
+    """The number of pieces of memory that a call was handed, and their bytes in all."""
 
     pieces: int
     bytes: int
 
 
 def allocations(call: Callable[[], Any]) -> int:
-    """How many pieces of memory torch's allocators hand out while `call()` runs; `allocated` has the bytes too.
+    """Count the pieces of memory that torch's allocators hand out while `call()` runs.
 
-    Raises what `allocated` raises.
+    Args:
+        call: The function to call, once. Call it before, so that nothing is compiled here.
+
+    Raises:
+        ValueError: If a torch profiler is running in this process, `labkit.record()` included.
 
     >>> import torch
     >>> x = torch.ones(4)
@@ -36,12 +40,16 @@ def allocations(call: Callable[[], Any]) -> int:
 
 
 def allocated(call: Callable[[], Any]) -> Allocated:
-    """What torch's allocators hand out while `call()` runs, whether or not it is kept.
+    """Count the pieces and bytes of memory that torch's allocators hand out while `call()` runs, kept or not.
 
-    What is compiled in the call allocates as well: call it once before. In eager a Python number in an operation
-    (`x + 1`) is a small tensor of its own. On a GPU the pieces are blocks of torch's allocator, which have 512 bytes or
-    a multiple (c10/cuda/CUDACachingAllocator.cpp). Raises ValueError while a torch profiler
-    runs, `labkit.record()` included.
+    In eager a Python number in an operation (`x + 1`) is a small tensor of its own. On a GPU the pieces are blocks of
+    torch's allocator, of 512 bytes or a multiple (c10/cuda/CUDACachingAllocator.cpp).
+
+    Args:
+        call: The function to call, once. Call it before, so that nothing is compiled here.
+
+    Raises:
+        ValueError: If a torch profiler is running in this process, `labkit.record()` included.
 
     >>> import torch
     >>> x = torch.ones(4)
@@ -53,9 +61,15 @@ def allocated(call: Callable[[], Any]) -> Allocated:
 
 
 def peak(call: Callable[[], Any]) -> int:
-    """How many bytes more than before torch's allocators had handed out at the worst moment of `call()`.
+    """Measure the peak of memory during `call()`, in bytes above what was allocated before.
 
-    What is freed in the call makes room; what was there before does not count. Raises what `allocated` raises.
+    Memory that the call frees counts as free again.
+
+    Args:
+        call: The function to call, once. Call it before, so that nothing is compiled here.
+
+    Raises:
+        ValueError: If a torch profiler is running in this process, `labkit.record()` included.
 
     >>> import torch
     >>> x = torch.ones(256)
@@ -70,7 +84,7 @@ def peak(call: Callable[[], Any]) -> int:
 
 
 def _handed(call: Callable[[], Any]) -> list[int]:
-    """The bytes of every piece that was handed out, and below zero of every one that came back, in order."""
+    """The bytes of each piece in order: above zero where it was handed out, below zero where it was freed."""
     if torch_compat.profiler_running():
         raise ValueError(
             "a torch profiler is already running in this process, and counting allocations needs it"

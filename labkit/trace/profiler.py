@@ -1,4 +1,4 @@
-"""torch.profiler started and stopped by hand, and its raw events: names and integer times, nothing derived.
+"""A torch profiler that is started and stopped by hand, its raw events, and the clock of their times.
 
 `prof.events()` builds a tree of Python objects that takes seconds for thousands of events; the raw ones are read in
 milliseconds. Kineto gives times since the epoch, and a system may set that clock while a program runs (NTP, or WSL2
@@ -7,20 +7,30 @@ after a sleep). They are brought to `time.monotonic_ns()`, which nobody sets and
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from labkit import torch_compat
-from labkit.trace.clock import to_monotonic
 
-__all__ = ["BODY", "FORWARD", "STEP", "Profile", "RawEvent", "collectives_end"]
+__all__ = [
+    "BODY",
+    "FORWARD",
+    "STEP",
+    "Profile",
+    "RawEvent",
+    "collectives_end",
+    "shared_clock",
+    "to_monotonic",
+]
 
 BODY = "labkit.record"  # the mark around everything that was recorded
 CLOCK = "labkit.clock"  # short marks at both ends, whose times are known on both clocks
@@ -30,28 +40,45 @@ SET_BACK = (
     "the system's clock was set back by more than this record's length while it was open, and then the profiler keeps"
     " no lengths: what is said here of forwards is wrong, so record again"
 )
+_SET_NS = 5_000_000  # by this much two clocks differ over a profile only where one of them was set
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TICKS = 3  # at each end; the system may run something else in the middle of one
 
 
 @dataclass(frozen=True, slots=True)
 class RawEvent:
-    """One range of the profiler: nanoseconds of `time.monotonic_ns()`, and the thread or stream it ran on."""
+    """One range of the profiler. Times are nanoseconds of `time.monotonic_ns()`.
+
+    Args:
+        name: The profiler's name for it.
+        start: When it began.
+        end: When it ended.
+        thread: The profiler's number of the host thread; -1 for a range of a GPU.
+        stream: The GPU stream of a kernel or a copy; -1 on the host.
+        is_async: Whether it belongs to no thread's stack, as gloo's transfers.
+        shapes: The shapes of its input tensors such as '4x8, 8x8', where shapes were recorded.
+        system: The operating system's number of the host thread. A call to CUDA can stand under another `thread`.
+        launch: The number that a call to CUDA shares with the kernel or copy that it started.
+    """
 
     name: str
     start: int
     end: int
     thread: int
-    stream: int = -1  # of a GPU, where the range is a kernel or a copy; -1 on the host
-    floating: bool = False  # belongs to no thread's stack: an asynchronous range such as gloo's
-    shapes: str = ""  # of the tensors it was given, where shapes were asked for
-    system: int = (
-        0  # the system's number of a host's thread: a call to CUDA can stand under another one's `thread`
-    )
-    launch: int = 0  # the number that a host's call to CUDA shares with the kernel or copy that it started
+    stream: int = -1
+    is_async: bool = False
+    shapes: str = ""
+    system: int = 0
+    launch: int = 0
 
 
 class Profile:
-    """A profiler for one block of code. Raises ValueError when another one is running in this process.
+    """A torch profiler around one block of code.
+
+    Args:
+        shapes: Record the shapes of each operator's inputs as well.
+
+    After `stop`, `note` says what is wrong with the recording, or is ''.
 
     >>> import torch
     >>> profile = Profile()
@@ -68,6 +95,11 @@ class Profile:
         self._ticks: dict[str, tuple[int, int]] = {}  # a mark's name: the monotonic clock before and after it
 
     def start(self) -> None:
+        """Start the profiler.
+
+        Raises:
+            ValueError: If another torch profiler is running in this process.
+        """
         if torch_compat.profiler_running():
             # torch would let the second one start and give the first one no events
             raise ValueError(
@@ -82,11 +114,11 @@ class Profile:
         self._tick()
 
     def mark(self, name: str) -> Any:
-        """A range with a name, as a context manager."""
+        """Return a context manager that records its block as a range of this name."""
         return torch_compat.profiler_mark(name)
 
     def stop(self) -> list[RawEvent]:
-        """End the profiler and return what it saw, unordered."""
+        """Stop the profiler, and return its events in no particular order."""
         self._tick()
         if _on_gpu():
             torch.cuda.synchronize()  # or the kernels still running would be missing
@@ -120,12 +152,18 @@ class Profile:
 
 
 def collectives_end(limit: float = 5.0) -> bool:
-    """Wait until gloo has ended every collective that this process began; False if one has not within `limit` seconds.
+    """Wait until gloo has ended every collective that this process began.
 
-    Call it before a profiler stops. gloo's threads write into the profile when a collective ends
+    Call this before a profiler stops. gloo's threads write into the profile when a collective ends
     (`recordAsyncWorkProfilingInfo` in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp), also into one that has ended
     and is freed: the process then dies, often much later. An `irecv` does the same and cannot be seen from here: wait
     for it inside the profile.
+
+    Args:
+        limit: The longest time to wait, in seconds.
+
+    Returns:
+        False if a collective has not ended within `limit`.
 
     >>> collectives_end()
     True
@@ -144,6 +182,53 @@ def collectives_end(limit: float = 5.0) -> bool:
     return True
 
 
+def shared_clock() -> str:
+    """Return a name for this machine's monotonic clock, the same in two processes whose times can be compared.
+
+    >>> shared_clock() == shared_clock() != ""
+    True
+    """
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:  # not Linux
+        return platform.node()
+
+
+def to_monotonic(marks: dict[str, int], ticks: dict[str, tuple[int, int]]) -> Callable[[int], int]:
+    """Make the function that converts a profile's times to the monotonic clock.
+
+    Args:
+        marks: For each mark by name, the middle of its range in the profile's time, in ns.
+        ticks: For each mark by name, the monotonic clock before and after it, in ns.
+
+    Returns:
+        A function from the profile's nanoseconds to those of `time.monotonic_ns()`. It changes nothing where the
+        profile lacks a mark.
+
+    Kineto compares its counter with the system's clock when a profile begins and when it ends, and takes it as even in
+    between (`ApproximateClockToUnixTimeConverter` in c10/util/ApproximateClock.cpp). So a clock that was set within a
+    profile stretches all of its times, which is undone here; where it was set back by more than the profile's length,
+    times run backwards, and only where things began can be told.
+
+    >>> second = 1_000_000_000
+    >>> at = to_monotonic({"begin": 7, "end": 7 + 8 * second}, {"begin": (90, 90), "end": (90 + 4 * second,) * 2})
+    >>> (at(7 + 2 * second) - 90) / second
+    1.0
+    """
+    if len(marks) < len(ticks) or not ticks:
+        return lambda time: time  # another profiler took away what was recorded
+    names = list(ticks)
+    first, last = (
+        min(part, key=lambda name: ticks[name][1] - ticks[name][0])
+        for part in (names[: len(names) // 2], names[len(names) // 2 :])
+    )
+    theirs, ours = marks[first], sum(ticks[first]) // 2
+    took_theirs, took_ours = marks[last] - theirs, sum(ticks[last]) // 2 - ours
+    if abs(took_theirs - took_ours) < _SET_NS or not took_theirs:
+        return lambda time: time + ours - theirs
+    return lambda time: ours + (time - theirs) * took_ours // took_theirs
+
+
 def _on_gpu() -> bool:
     """Whether this process has used a GPU: asking for GPU events would otherwise create a context for nothing."""
     return torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -156,12 +241,13 @@ def _raw(event: Any, shapes: bool, at: Callable[[int], int]) -> RawEvent | None:
     name, start = event.name(), event.start_ns()
     start, end = at(start), at(start + event.duration_ns())
     if "CPU" in str(event.device_type()):
-        floating = bool(event.is_async())
         given = _shapes(event) if shapes else ""
         # operators have numbers of their own
         launch = event.correlation_id() if _CUDA_CALL.match(name) else 0
         system = event.device_resource_id()
-        return RawEvent(name, start, end, event.start_thread_id(), -1, floating, given, system, launch)
+        return RawEvent(
+            name, start, end, event.start_thread_id(), -1, bool(event.is_async()), given, system, launch
+        )
     if event.is_user_annotation():
         return None  # the host's ranges once more, as the GPU timeline shows them
     return RawEvent(name, start, end, -1, event.device_resource_id(), launch=event.correlation_id())

@@ -1,4 +1,4 @@
-"""Where DDP waits for its gradients: its reducer does so in C++ at the end of a backward, and no range shows it.
+"""DDP's waits for its gradients, told from the ranges around them: its reducer waits in C++, where no range shows it.
 
 A hook inside the backward starts each bucket's all-reduce. When the last gradient is there, the reducer waits for the
 buckets one after another and copies each into the gradients (`Reducer::finalize_backward` in
@@ -26,7 +26,14 @@ FORWARD = "DistributedDataParallel.forward"
 
 
 def waits(main: Sequence[RawEvent], loose: Sequence[RawEvent]) -> tuple[list[RawEvent], list[RawEvent]]:
-    """DDP's waits on the main thread as ranges of their own, and gloo's transfers, none ending after its wait did.
+    """Find DDP's waits on the main thread, and cut gloo's transfers where their wait ends.
+
+    Args:
+        main: The ranges of the main thread.
+        loose: Asynchronous ranges, gloo's transfers among them.
+
+    Returns:
+        The waits as ranges of their own, and `loose` with no transfer that ends after its wait.
 
     The reducer waits once for each bucket, between the last range of the backward and what it does with the last
     bucket. So of the gaps there in which a transfer is under way, as many are waits as there are transfers: the
@@ -35,7 +42,7 @@ def waits(main: Sequence[RawEvent], loose: Sequence[RawEvent]) -> tuple[list[Raw
     Without DDP in the profile nothing is known: then there is no wait, and `loose` comes back as it was.
 
     >>> main = [RawEvent(FORWARD, 0, 5, 1), RawEvent(AUTOGRAD, 5, 10, 1), RawEvent("c10d::allreduce_", 6, 8, 1)]
-    >>> found, cut = waits([*main, RawEvent(COPY, 30, 31, 1)], [RawEvent("gloo:all_reduce", 7, 40, 2, floating=True)])
+    >>> found, cut = waits([*main, RawEvent(COPY, 30, 31, 1)], [RawEvent("gloo:all_reduce", 7, 40, 2, is_async=True)])
     >>> [(e.name, e.start, e.end) for e in [*found, *cut]]
     [('ddp::wait', 10, 30), ('gloo:all_reduce', 7, 30)]
     """

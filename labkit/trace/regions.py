@@ -1,4 +1,4 @@
-"""Where compiled code begins, without a profiler: a forward hardly notices, and operators are not seen."""
+"""Entries into compiled regions, recorded without a profiler: next to no cost, and operators are not seen."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from labkit import torch_compat
 from labkit.trace.events import REGION
 from labkit.trace.profiler import RawEvent
 
-__all__ = ["Regions", "beside"]
+__all__ = ["RegionListener", "add_unprofiled_threads"]
 
 
-class Regions:
-    """Stands in for a Profile, or beside one. `identify` gives the compile id of code that ran, '' where it knows none.
+class RegionListener:
+    """Records when compiled regions are entered, with the methods of `Profile`.
 
     A region is a moment here: Dynamo says when its code begins and not when it ends. All threads are seen, where a
     profiler sees its own and those that autograd starts.
+
+    Args:
+        identify: A function from code that ran to the id of the compile that made it, '' where it knows none.
     """
 
     def __init__(self, identify: Callable[[CodeType], str]) -> None:
@@ -29,6 +32,7 @@ class Regions:
         self._undo: Callable[[], None] | None = None
 
     def start(self) -> None:
+        """Start to listen."""
         entered, now, thread = self._entered.append, time.monotonic_ns, threading.get_native_id
 
         def seen(code: CodeType) -> None:
@@ -38,7 +42,7 @@ class Regions:
 
     @contextlib.contextmanager
     def mark(self, name: str) -> Iterator[None]:
-        """A range with a name, as the profiler's own marks."""
+        """Record the block as a range of this name."""
         began, thread = time.monotonic_ns(), threading.get_native_id()
         try:
             yield
@@ -46,7 +50,7 @@ class Regions:
             self._marks.append(RawEvent(name, began, time.monotonic_ns(), -thread, system=thread))
 
     def stop(self) -> list[RawEvent]:
-        """Stop looking, and return the marks and the moments, unordered."""
+        """Stop, and return the marks and the entries in no particular order."""
         if self._undo:
             self._undo()
         ids: dict[int, str] = {}
@@ -61,11 +65,19 @@ class Regions:
         return [*self._marks, *found]
 
 
-def beside(profiled: Sequence[RawEvent], entered: Sequence[RawEvent]) -> list[RawEvent]:
-    """A profile's events, and the regions entered on threads that the profiler did not follow.
+def add_unprofiled_threads(profiled: Sequence[RawEvent], entered: Sequence[RawEvent]) -> list[RawEvent]:
+    """Add to a profile's events the regions entered on threads that the profiler did not follow.
+
+    Args:
+        profiled: The events of a `Profile`.
+        entered: The events of a `RegionListener` of the same block.
+
+    Returns:
+        All of `profiled`, and those of `entered` whose thread has no region in `profiled`.
 
     >>> own, other = (RawEvent(REGION + "0/0", 5, 6, -thread, system=thread) for thread in (71, 72))
-    >>> [e.system for e in beside([RawEvent(REGION + "0/0", 4, 9, 1, system=71)], [own, other])]
+    >>> profiled = [RawEvent(REGION + "0/0", 4, 9, 1, system=71)]
+    >>> [e.system for e in add_unprofiled_threads(profiled, [own, other])]
     [71, 72]
     """
     followed = {event.system for event in profiled if event.name.startswith(REGION)}

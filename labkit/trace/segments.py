@@ -1,4 +1,4 @@
-"""Where a forward's time goes on the main thread: every nanosecond in exactly one piece, of exactly one kind."""
+"""A forward's time on the main thread in segments: every nanosecond in exactly one, of exactly one kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORK = ("compiled", "op", "dispatch", "collective", "wait", "transfer", "region
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One piece of one forward: nanoseconds as in `RawEvent`, and the region and range it lies in."""
+    """One piece of a forward's time, in ns of `time.monotonic_ns()`, with the region and range it lies in."""
 
     forward: int
     kind: str
@@ -44,13 +44,21 @@ def partition(
 ) -> list[Segment]:
     """Split each forward of the main thread into segments without overlap or hole.
 
-    The innermost range decides: compiled code and eager operators are `compute`; an operator's own time around a wait
-    that a tensor subclass put into it, and dressing a result in that subclass, is `dispatch`; collectives and waiting for them are
+    Args:
+        events: The events that `tidy` gives.
+        broken: The compile ids of regions that end in a graph break.
+        empty: The compile ids of regions without a graph, which broke before any operation.
+
+    Returns:
+        The segments in the order of time, forward by forward.
+
+    The innermost range decides: compiled code and eager operators are `compute`; the own time of an operator in which a
+    tensor subclass waits, and dressing a result in that subclass, is `dispatch`; collectives and waiting for them are
     `collective`, also inside compiled code; cache lookups with their guard checks are `lookup`; Dynamo and Inductor at
     work are `compile`. A region's own time before its graph runs, and after it where no break follows, is `entry`: what
-    it costs to get in and out. After the graph of a region that broke (`broken`: compile ids) the eager part
+    it costs to get in and out. After the graph of a region that broke the eager part
     begins, and that is `python`, like everything else. The end of the compiled wrapper cannot be told from the start of
-    the eager part and counts as `python` there. Regions in `empty` (compile ids) broke before there was any graph.
+    the eager part and counts as `python` there.
     """
     children: dict[int, list[int]] = {}
     for i, event in enumerate(events):

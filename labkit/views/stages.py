@@ -7,8 +7,7 @@ from typing import Any
 
 from matplotlib.patches import Rectangle
 
-from labkit.graphs.frame import GRAPHS, STAGES, Frame, Frames
-from labkit.graphs.page import pre
+from labkit.graphs.frame import GRAPHS, STAGES, Frame, Frames, code_block
 from labkit.views.graph import graph
 from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, cut, styled
@@ -45,12 +44,12 @@ class Stages(Live):
     def show(self, frame: Frame, stage: str, whole: bool = False) -> str:
         """One stage of one frame as HTML; a missing one says why."""
         try:
-            body = pre(frame.stage(stage, whole), most=2000)
+            body = code_block(frame.stage(stage, whole), most=2000)
         except ValueError as error:
             body = f"<div>{html.escape(str(error))}</div>"
         about = f"<b>{html.escape(frame.title)}</b> · {stage}: {html.escape(STAGES[stage])}"
         why = (
-            f"<details><summary>graph break</summary>{pre(str(frame.breaks))}</details>"
+            f"<details><summary>graph break</summary>{code_block(str(frame.breaks))}</details>"
             if frame.breaks
             else ""
         )

@@ -9,9 +9,9 @@ import torch
 
 import labkit
 from labkit import torch_compat
-from labkit.graphs import watch as watching
+from labkit.graphs import compile_log
 from labkit.graphs.names import Names
-from labkit.graphs.story import tell
+from labkit.graphs.recorded_compiles import match_compiles
 from labkit.trace import Event
 
 
@@ -119,25 +119,27 @@ def test_a_reused_compile_id_names_the_code_that_ran():
 )
 def test_a_call_belongs_to_the_compile_that_was_done_when_it_began(begins_ms, ready_ms, owner):
     at = 5000.0
-    watched = watching.Watch()
+    watched = compile_log.CompileLog()
     for epoch, name, began, ready in ((0, "first", -5000, -4970), (1, "second", begins_ms, ready_ms)):
-        watched.compiles[epoch, "0/0"] = watching.Compile(
+        watched.compiles[epoch, "0/0"] = compile_log.Compile(
             epoch, "0/0", at + began / 1e3, at + ready / 1e3, finished=True, co_name=name, has_code=True
         )
     call = Event("region", "", int(at * 1e9), int(at * 1e9) + 50_000, "main", 0, 0, "0/0")
-    assert tell([call], watched, at, Names()).of(call).name == owner
+    assert match_compiles([call], watched, at, Names()).of(call).name == owner
 
 
 def test_code_compiled_before_anyone_listened_still_has_its_name(monkeypatch):
     def quiet(x):
         return x.cos()
 
-    torch_compat.trace_logger().removeHandler(watching.watch())
-    monkeypatch.setattr(watching, "_watch", None)
+    torch_compat.trace_logger().removeHandler(compile_log.install())
+    monkeypatch.setattr(compile_log, "_log", None)
     run = torch.compile(quiet, backend="eager")
     run(torch.ones(2))
     with labkit.record() as rec:
         run(torch.ones(2))
     assert rec.graphs[["name", "calls"]].values.tolist() == [["quiet", 1]]
     assert "before labkit listened" in rec.notes[0] and "note:" in repr(rec)
-    torch_compat.trace_logger().removeHandler(watching.watch())  # the one that listened before comes back
+    torch_compat.trace_logger().removeHandler(
+        compile_log.install()
+    )  # the one that listened before comes back

@@ -225,7 +225,7 @@ def test_profiler_marks_that_ask_for_a_profiler_first_are_folded_away():
     if tmp_4:
         return y
     return (y, x)"""
-    text = decompiled.tidy(source)
+    text = decompiled.simplify(source)
     assert text.count("__compiled_fn_2(") == 1 and "profiler" not in text and "tmp_1" not in text
     assert "if tmp_4:" in text  # a condition that chooses stays
 

@@ -114,8 +114,8 @@ def test_marks_number_forwards_and_leave_out_what_is_outside():
 
 def test_threads_are_named_by_what_they_do():
     raw = body(("aten::mm", 10, 20))
-    raw += [RawEvent("gloo:all_reduce", 30, 40, OTHER, floating=True)]
-    raw += [RawEvent("gloo:all_reduce", 35, 45, THIRD, floating=True)]
+    raw += [RawEvent("gloo:all_reduce", 30, 40, OTHER, is_async=True)]
+    raw += [RawEvent("gloo:all_reduce", 35, 45, THIRD, is_async=True)]
     raw += on(9, ("autograd::engine::evaluate_function: X", 50, 60), ("aten::mm", 52, 58))
     found = tidy(raw)
     assert {e.thread for e in found} == {"main", "gloo", "gloo 2", "autograd"}
@@ -125,20 +125,20 @@ def test_threads_are_named_by_what_they_do():
 
 def test_a_blocking_collective_reaches_to_the_end_of_its_transfer():
     raw = body(("c10d::allreduce_", 100, 120), ("aten::mm", 400, 420))
-    raw += [RawEvent("gloo:all_reduce", 130, 350, OTHER, floating=True)]
+    raw += [RawEvent("gloo:all_reduce", 130, 350, OTHER, is_async=True)]
     call = next(e for e in tidy(raw) if e.kind == "collective")
     assert (call.start, call.end) == (100, 350)
 
 
 def test_an_asynchronous_collective_keeps_its_own_end():
     raw = body(("c10d::allreduce_", 100, 120), ("aten::mm", 200, 220))
-    raw += [RawEvent("gloo:all_reduce", 130, 350, OTHER, floating=True)]
+    raw += [RawEvent("gloo:all_reduce", 130, 350, OTHER, is_async=True)]
     assert next(e for e in tidy(raw) if e.kind == "collective").end == 120
 
 
 def test_a_blocking_collective_does_not_reach_out_of_its_region():
     raw = body((REGION + "0/0", 50, 200), ("c10d::allreduce_", 100, 120))
-    raw += [RawEvent("gloo:all_reduce", 130, 350, OTHER, floating=True)]
+    raw += [RawEvent("gloo:all_reduce", 130, 350, OTHER, is_async=True)]
     assert next(e for e in tidy(raw) if e.kind == "collective").end == 120
 
 
@@ -206,7 +206,7 @@ def test_waiting_for_the_gpu_is_work_of_the_gpu_where_the_main_thread_waits(syst
 
 def test_over_nccl_the_kernel_is_the_transfer():
     raw = body(("c10d::allreduce_", 10, 20), ("c10d::recv_", 21, 22), ("aten::mm", 50, 60))
-    raw += [RawEvent("nccl:all_reduce", 11, 19, MAIN, floating=True)]
+    raw += [RawEvent("nccl:all_reduce", 11, 19, MAIN, is_async=True)]
     raw += [RawEvent("ncclDevKernel_AllReduce_Sum_f32", 15, 40, -1, stream=20)]
     raw += [RawEvent("oneRankReduce", 41, 42, -1, stream=20), RawEvent("Memcpy DtoD", 43, 44, -1, stream=7)]
     found = tidy(raw)

@@ -22,7 +22,7 @@ TRANSFERS = [("gloo:all_reduce", 225, 390, GLOO), ("gloo:all_reduce", 265, 1300,
 
 def made(ranges: list[tuple[str, int, int]]) -> list[RawEvent]:
     raw = [RawEvent(name, start, end, MAIN) for name, start, end in ranges]
-    return raw + [RawEvent(name, start, end, thread, floating=True) for name, start, end, thread in TRANSFERS]
+    return raw + [RawEvent(name, start, end, thread, is_async=True) for name, start, end, thread in TRANSFERS]
 
 
 def taken(raw: list[RawEvent], kind: str) -> list[tuple[str, int, int]]:
@@ -61,7 +61,7 @@ def test_a_transfer_of_anybody_else_keeps_its_end(hidden):
 def test_each_backward_has_waits_of_its_own():
     later = [(name, start + 1000, end + 1000) for name, start, end in [*BACKWARD[2:], *COPIED, *OPTIMIZER]]
     raw = made([*BACKWARD, *COPIED, *OPTIMIZER, *later])
-    raw.append(RawEvent("gloo:all_reduce", 1225, 1450, GLOO, floating=True))
+    raw.append(RawEvent("gloo:all_reduce", 1225, 1450, GLOO, is_async=True))
     assert taken(raw, "wait") == [(WAIT, 280, 400), (WAIT, 410, 500), (WAIT, 1280, 1400)]
     assert [end for _, _, end in taken(raw, "transfer")] == [390, 500, 1450]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.graphs import STAGES, Frame, Frames
-from labkit.graphs.registry import Break
+from labkit.graphs.break_registry import Break
 from labkit.views import stages, stages_static
 
 GRAPH = 'class G(torch.nn.Module):\n    def forward(self, x: "f32[4]"):\n        y: "f32[4]" = x * 2\n        return y'

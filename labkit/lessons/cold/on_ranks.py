@@ -113,6 +113,12 @@ def segments(
     return found
 
 
+def saved_artifacts() -> bytes:
+    """What this process has put into its compile caches; empty where it has compiled nothing."""
+    saved = torch.compiler.save_cache_artifacts()
+    return b"" if saved is None else saved[0]
+
+
 def own_caches(folder: Path, filled_from: Path) -> Path:
     """Give this process caches of its own, with what another folder holds, and return the folder.
 
@@ -188,7 +194,7 @@ def serve(form: str, made: str, requests: int) -> dict[str, Any]:
         "bytes": shipped, "error": float((y - expected).abs().max()),
     }  # fmt: skip
     if form == COLD:  # what the ways behind it start from
-        (place / f"artifacts-{rank}").write_bytes(torch_compat.save_artifacts())
+        (place / f"artifacts-{rank}").write_bytes(saved_artifacts())
         found["bytes"] = (place / f"artifacts-{rank}").stat().st_size
         shutil.copytree(folder, place / f"caches-{rank}", dirs_exist_ok=True)
     spans = segments(events, [(began, LOAD), *marks, (prepared, RUN)], ready, threading.get_ident())
@@ -206,7 +212,7 @@ def _prepare(
     """A function that answers a request, the phases that began on the way to it, and bytes that were shipped."""
     rank, call = dist.get_rank(), model
     if form == ARTIFACTS:
-        torch_compat.load_artifacts((place / f"artifacts-{rank}").read_bytes())
+        torch.compiler.load_cache_artifacts((place / f"artifacts-{rank}").read_bytes())
     if form == AOT:
         loaded = torch_compat.load_precompiled(str(place / "model.aot"))
         return lambda x: loaded(model, x), [], 0

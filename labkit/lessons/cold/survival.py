@@ -11,12 +11,13 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.cold import program as cold_program
 from labkit.lessons.cold.experiment import machine
-from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches
+from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches, saved_artifacts
 from labkit.lessons.shared.dimensions import choose
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
@@ -132,7 +133,7 @@ def _build(made: str, kinds: Sequence[str]) -> None:
             torch_compat.package(model, (x,), str(place / "model.pt2"))
         if rank == 0:
             torch.compile(model)(x)
-            (place / "artifacts").write_bytes(torch_compat.save_artifacts())
+            (place / "artifacts").write_bytes(saved_artifacts())
             shutil.copytree(place / "built-0", place / "caches", dirs_exist_ok=True)
             if AOT in kinds:
                 torch_compat.precompile(model, (x,), str(place / "model.aot"))
@@ -146,7 +147,7 @@ def _use(made: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
     kind, change = pairs[rank]
     folder = own_caches(place / f"used-{rank}", place / ("caches" if kind == DISK else "machine"))
     if change == VERSION:
-        torch_compat.pretend_version("2.99.0")
+        torch.__version__ = TorchVersion("2.99.0")
     x, model = cold_program.batch(6 if change == SHAPE else 4), _model(place, change)
     said, right, began = "", False, time.perf_counter()
     settings: dict[str, Any] = {"size_asserts": False} if change == SETTING else {}
@@ -184,7 +185,7 @@ def _answer(kind: str, place: Path, model: Any, x: Any) -> Any:
     if kind == AOT:
         return torch_compat.load_precompiled(str(place / "model.aot"))(model, x)
     if kind == ARTIFACTS:
-        torch_compat.load_artifacts((place / "artifacts").read_bytes())
+        torch.compiler.load_cache_artifacts((place / "artifacts").read_bytes())
     return torch.compile(model)(x)
 
 

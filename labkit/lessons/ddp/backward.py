@@ -12,9 +12,9 @@ import torch
 
 from labkit import torch_compat
 from labkit.graphs import record
-from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
+from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import torch_compat
-from labkit.graphs.capture import Capture
+from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks

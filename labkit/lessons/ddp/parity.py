@@ -12,11 +12,11 @@ import torch
 
 from labkit import torch_compat
 from labkit.graphs import record
-from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
+from labkit.lessons.shared.capture import Capture
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance

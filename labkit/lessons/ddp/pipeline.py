@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit import torch_compat
-from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
+from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
 from labkit.lessons.shared.variants import with_own_code

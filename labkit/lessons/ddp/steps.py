@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.graphs import merge
-from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ROUTES
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
+from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS

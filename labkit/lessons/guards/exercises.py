@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import torch_compat
-from labkit.graphs.watch import watch
+from labkit.graphs.compile_log import install
 from labkit.lessons.guards.drift import STAGES
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
@@ -66,7 +66,7 @@ def _count(attempt: Attempt) -> dict[str, Any]:
     def enter(code: Any) -> None:
         entered.append(code)
 
-    known = {id(c) for c in watch().known()}
+    known = {id(c) for c in install().known()}
     run = torch.compile(with_own_code(module), backend=keep)
     x = torch.ones(3) * (1 + dist.get_rank())
     total = sum(1 + rank for rank in range(dist.get_world_size()))
@@ -82,7 +82,7 @@ def _count(attempt: Attempt) -> dict[str, Any]:
     finally:
         stop()
         torch_compat.dynamo_reset()
-    new = [c for c in watch().known() if id(c) not in known]
+    new = [c for c in install().known() if id(c) not in known]
     right = [value == [float(total * (i + 1))] * 3 for i, value in enumerate(values)]
     broke = sum(c.broke or (c.skipped and "recompile limit" not in c.failure) for c in new)
     return {"values": values, "right": right, "graphs": len(made), "breaks": broke, "eager": eager}

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from labkit import torch_compat
+from labkit.graphs.compile_log import install
 from labkit.graphs.names import Names
 from labkit.graphs.reasons import clean
-from labkit.graphs.watch import watch
 from labkit.lessons.shared.dimensions import BATCH, LENGTH, POLICIES, Call, Dimension, Layer, _input
 from labkit.lessons.shared.variants import with_own_code
 from labkit.timing import interleave
@@ -54,7 +54,7 @@ def walk(layer: Layer, dimension: Dimension, policy: str, compiler: str) -> list
             call = dimension.vary(module, value)
             if marking and dimension.axis is not None:
                 torch_compat.mark(call.x, dimension.axis, marking)
-            before, seen = len(made), {id(c) for c in watch().known()}
+            before, seen = len(made), {id(c) for c in install().known()}
             entered.clear()
             began = time.perf_counter()
             try:
@@ -63,7 +63,7 @@ def walk(layer: Layer, dimension: Dimension, policy: str, compiler: str) -> list
             except Exception as failure:  # a refusal of the compiler's is a result here
                 y, error = None, _said(failure)
             seconds = time.perf_counter() - began
-            new = [c for c in watch().known() if id(c) not in seen]
+            new = [c for c in install().known() if id(c) not in seen]
             reason = ""
             for c in new:
                 why = (

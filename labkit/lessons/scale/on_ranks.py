@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from labkit import lessons
+from labkit.lessons.shared import sockets
 from labkit.lessons.shared.grid import SETTLE_S
 from labkit.ranks import here
 from labkit.timing import interleave
-from labkit.trace import sockets
 
 __all__ = ["CALLS", "on_a_link", "work_alone"]
 

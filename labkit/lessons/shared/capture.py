@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
-from labkit.graphs.capture import Capture
+from labkit import torch_compat
 
 __all__ = ["Capture", "calls", "first_line"]
+
+
+class Capture:
+    """A backend that keeps every graph and runs it as it is; with `aot`, those after AOTAutograd as well.
+
+    >>> import torch
+    >>> seen = Capture()
+    >>> _ = torch.compile(lambda x: x.sin().cos(), backend=seen)(torch.ones(2))
+    >>> [n.op for n in seen.dynamo[0].graph.nodes]
+    ['placeholder', 'call_method', 'call_method', 'output']
+    """
+
+    def __init__(self, aot: bool = False) -> None:
+        self.dynamo: list[Any] = []
+        self.forward: list[Any] = []
+        self.backward: list[Any] = []
+        self._aot = torch_compat.aot_backend(self.forward, self.backward) if aot else None
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        self.dynamo.append(graph)
+        return self._aot(graph, inputs) if self._aot else graph.forward
 
 
 def calls(graph: Any) -> list[str]:

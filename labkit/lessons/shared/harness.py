@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.graphs import record
-from labkit.graphs.watch import watch
+from labkit.graphs.compile_log import install
 from labkit.lessons.shared.variants import Variant, own, with_own_code
 from labkit.ranks import here
 from labkit.timing import interleave
@@ -89,7 +89,7 @@ def _measure(
         expected = whole(config.sample()).to(device)
         for variant in variants:
             model = build(variant)
-            before = {c.id for c in watch().known()}
+            before = {c.id for c in install().known()}
             forward = torch.compile(model) if variant.compiled else model
             dist.barrier()
             started = time.perf_counter()
@@ -101,7 +101,7 @@ def _measure(
             forwards[variant.letter] = _timed(forward, x)
             forwards[variant.letter]()
             # a frame that was given up leaves no trace when it runs: remember which variant it belongs to
-            made = [c for c in watch().known() if c.id not in before]
+            made = [c for c in install().known() if c.id not in before]
             found["compiles"][variant.letter] = {c.id for c in made}
             found["cached"][variant.letter] = any(c.cached for c in made)
             if talk and me.rank == 0 and variant.compiled:

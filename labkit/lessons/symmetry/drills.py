@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from labkit import places
-from labkit.contract import Contract, Exchange, Plan
+from labkit.contract import Exchange, Plan
+from labkit.lessons.symmetry.switchable import Contract
 from labkit.torch_compat import funcol
 
 __all__ = ["DRILLS", "Recompile", "Site", "what"]

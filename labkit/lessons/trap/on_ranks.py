@@ -133,7 +133,7 @@ def operations(call: Callable[[], Any]) -> list[str]:
     profile.start()
     with profile.mark("call"):
         call()
-    found = [event for event in profile.stop() if event.stream < 0 and not event.floating]
+    found = [event for event in profile.stop() if event.stream < 0 and not event.is_async]
     whole = next(event for event in found if event.name == "call")
     ran: list[str] = []
     above: list[Any] = []
@@ -263,7 +263,7 @@ def _profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
     for _ in range(PROFILED):
         with profile.mark("call"):
             call()
-    ranges = [event for event in profile.stop() if event.stream < 0 and not event.floating]
+    ranges = [event for event in profile.stop() if event.stream < 0 and not event.is_async]
     marks = sorted((e for e in ranges if e.name == "call"), key=lambda e: e.start)
     each = [own_times([e for e in ranges if m.start <= e.start and e.end <= m.end]) for m in marks]
     names = dict.fromkeys(name for times in each for name in times)

@@ -70,6 +70,13 @@ def explicit_is_more_predictable(seen: Seen) -> Result:
     )
 
 
+def _core_operators() -> set[str]:
+    """Core ATen: the operators that an exported program is made of (tagged `core`)."""
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    found = [getattr(packet, name) for packet in packets for name in getattr(packet, "overloads", list)()]
+    return {str(operator) for operator in found if torch.Tag.core in operator.tags}
+
+
 @probe
 def rulebook(bench: Bench) -> Seen:
     """Core ATen against the operators with a rule of DTensor's, and forty programs tried on a tensor split by rows."""
@@ -77,11 +84,7 @@ def rulebook(bench: Bench) -> Seen:
 
 
 def _rulebook(tried: tuple[str, ...]) -> Seen:
-    core, rules, apart = (
-        torch_compat.core_operators(),
-        torch_compat.dtensor_rules(),
-        torch_compat.decomposable(),
-    )
+    core, rules, apart = _core_operators(), torch_compat.dtensor_rules(), torch_compat.decomposable()
     found: Seen = {
         "core": len(core), "with_rule": len(core & rules), "by_decomposition": len((core - rules) & apart),
         "without": sorted(core - rules - apart), "programs": {},

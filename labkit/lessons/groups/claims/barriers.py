@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit.lessons.shared.sockets import connections, sent_between
 from labkit.ranks import shm
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, thread_names, verdict
 from labkit.torch_compat import default_store
-from labkit.trace.sockets import connections, sent_between
 
 SETTLE_S = 0.05
 LARGE, SMALL = 1 << 22, 1 << 12  # elements: long enough to be still under way, and 16 KiB

@@ -1,4 +1,4 @@
-"""The first thing that two ranks did differently, told from what they ran and not from ids or times."""
+"""The first difference between ranks, in the regions, breaks and collectives that they ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Difference", "Step", "first_difference"]
 
 @dataclass(frozen=True)
 class Step:
-    """One thing a rank did: a region entered, a break executed or a collective called. Times as in `rec.events`."""
+    """One thing that a rank did: enter a region, execute a break, or call a collective. Times as in `rec.events`."""
 
     kind: str
     name: str
@@ -29,9 +29,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where ranks part: the forward, how many steps they had in common, and what each rank did next (None: nothing).
+    """The place where ranks part.
 
-    `odd` are the ranks that differ from most, or from the lowest rank where there is no majority.
+    Args:
+        forward: The number of the forward.
+        index: The number of steps in it that the ranks have in common.
+        steps: What each rank did next; None for nothing.
+        odd: The ranks that differ from most, or from the lowest rank where there is no majority.
     """
 
     forward: int

@@ -1,4 +1,4 @@
-"""`diff(a, b, stage)`: one stage of two variants or ranks side by side, aligned, with the first difference marked."""
+"""`diff(a, b, stage)`: compare one stage of two variants or ranks line by line, with the first difference marked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two texts of one stage side by side. `first` is the first row that differs, or None where all agree."""
+    """The aligned lines of one stage on two sides. `first` is the first row that differs, or None."""
 
     stage: str
     names: tuple[str, str]
@@ -62,7 +62,7 @@ class Diff:
 
     @property
     def same(self) -> bool:
-        """Whether both have the same lines, but for what may differ: ids, devices, groups, value names."""
+        """Whether all lines agree, apart from ids, devices, groups and names of values."""
         return self.first is None
 
     @property
@@ -72,7 +72,7 @@ class Diff:
 
     @property
     def different(self) -> int:
-        """How many rows differ."""
+        """The number of rows that differ."""
         return sum(row.kind != "same" for row in self.rows)
 
     @property
@@ -146,13 +146,23 @@ class Diff:
 
 
 def diff(a: Any, b: Any, stage: str = "dynamo", names: tuple[str, str] | None = None) -> Diff:
-    """Lay one stage of `a` beside that of `b`: each a Frame, Frames (all of them in order), or a text.
+    """Compare one stage of `a` with that of `b`.
 
     What differs between any two runs is not a difference: compile ids, addresses, names of values, process groups and
     devices. In a graph, operations are aligned and their inputs compared by what they come from, so an operation that
-    one side lacks does not change everything after it. `names` name the two; ranks and functions do without.
+    one side lacks does not change everything after it.
 
-    Raises ValueError for an unknown stage, or where one side does not have it.
+    Args:
+        a: A Frame, Frames (all of them in order), or a text.
+        b: The same for the other side.
+        stage: A key of `STAGES`.
+        names: What to call the two sides; without it, by rank or function.
+
+    Returns:
+        The aligned lines; it prints and shows itself with the first difference marked.
+
+    Raises:
+        ValueError: For an unknown stage, or one that a side does not have.
 
     >>> print(diff("a\\nb\\nc", "a\\nx\\nc").said)
     dynamo: 1 of 3 lines differ, the first at line 2 of a, 2 of b

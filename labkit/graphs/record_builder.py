@@ -1,4 +1,4 @@
-"""From raw profiler events and the watch's compiles to the tables of a Record."""
+"""Builds a Record from raw profiler events and the compiles in the log."""
 
 from __future__ import annotations
 
@@ -11,39 +11,47 @@ import torch.distributed as dist
 
 from labkit import places, report, torch_compat
 from labkit.graphs import reasons
-from labkit.graphs.gather import frames_of
+from labkit.graphs.compile_log import CompileLog
+from labkit.graphs.frame_builder import frames_of
 from labkit.graphs.names import Names
 from labkit.graphs.record import Record
-from labkit.graphs.story import Story, tell
-from labkit.graphs.tables import table
-from labkit.graphs.watch import Watch
+from labkit.graphs.record_tables import table
+from labkit.graphs.recorded_compiles import RecordedCompiles, match_compiles
 from labkit.trace import Event, RawEvent, partition, tidy
-from labkit.trace.clock import shared_clock
+from labkit.trace.profiler import shared_clock
 
-__all__ = ["build"]
+__all__ = ["build_record"]
 
 STAGES = ("aot_code", "inductor_code")
 _OP = re.compile(r"^\w+::?\w")  # aten::mm, c10d::allreduce_, shm:all_reduce
 
 
-def build(
-    raw: Sequence[RawEvent], watch: Watch, began: float, stages: bool, operators: bool = True
+def build_record(
+    raw: Sequence[RawEvent], log: CompileLog, began: float, stages: bool, operators: bool = True
 ) -> Record:
-    """Make the Record of one rank. `began` is when it was opened, in seconds of `time.monotonic()`."""
+    """Build the Record of one rank.
+
+    Args:
+        raw: The events of the profile, or of a listener to regions.
+        log: This process's log of compiles.
+        began: When the record was opened, in seconds of `time.monotonic()`.
+        stages: Whether every stage of what was compiled was kept.
+        operators: Whether a profiler ran.
+    """
     events = tidy(raw)
     names = Names()
-    story = tell(events, watch, began, names)
-    shown = [story.show(event, events) for event in events]
-    story.count(events)
+    compiles = match_compiles(events, log, began, names)
+    shown = [compiles.show(event, events) for event in events]
+    compiles.count(events)
     rank = _rank()
     origin = min((event.start for event in events), default=0)
     rows = {
         "events": _events(events, shown, origin),
-        "segments": _segments(events, story, origin) if operators else [],
-        "graphs": _graphs(story, stages),
-        "breaks": _breaks(story),
-        "recompiles": _recompiles(story, names),
-        "compiles": _compiles(story),
+        "segments": _segments(events, compiles, origin) if operators else [],
+        "graphs": _graphs(compiles, stages),
+        "breaks": _breaks(compiles),
+        "recompiles": _recompiles(compiles, names),
+        "compiles": _compiles(compiles),
     }
     tables = {
         name: table(
@@ -51,8 +59,8 @@ def build(
         )
         for name, found in rows.items()
     }
-    frames = frames_of(story, rank) if stages else None
-    notes = _notes(events, story, watch)
+    frames = frames_of(compiles, rank) if stages else None
+    notes = _notes(events, compiles, log)
     if not operators:
         notes.append("only regions were kept: operators, collectives and lookups were not counted")
         if not torch_compat.sees_every_region():
@@ -81,11 +89,11 @@ def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: i
     ]
 
 
-def _segments(events: Sequence[Event], story: Story, origin: int) -> list[dict[str, Any]]:
-    known = story.known
+def _segments(events: Sequence[Event], compiles: RecordedCompiles, origin: int) -> list[dict[str, Any]]:
+    known = compiles.known
     broken = {i for i, k in known.items() if k.compile.broke}
     empty = {i for i, k in known.items() if k.compile.has_code and not k.compile.ops}
-    functions = {i: k.name for i, k in known.items()} | {i: u.name for i, u in story.unknown.items()}
+    functions = {i: k.name for i, k in known.items()} | {i: u.name for i, u in compiles.unwatched.items()}
     return [
         {
             "forward": s.forward,
@@ -100,9 +108,9 @@ def _segments(events: Sequence[Event], story: Story, origin: int) -> list[dict[s
     ]
 
 
-def _graphs(story: Story, stages: bool) -> list[dict[str, Any]]:
+def _graphs(compiles: RecordedCompiles, stages: bool) -> list[dict[str, Any]]:
     rows = []
-    for i, k in story.known.items():
+    for i, k in compiles.known.items():
         c = k.compile
         if not c.has_code:
             continue
@@ -113,14 +121,14 @@ def _graphs(story: Story, stages: bool) -> list[dict[str, Any]]:
             row["aot_code"] = places.rewrite(c.joined("aot_forward", "aot_backward"))
             row["inductor_code"] = places.rewrite(c.joined("inductor", "inductor_backward"))
         rows.append(row)
-    for i, u in story.unknown.items():
+    for i, u in compiles.unwatched.items():
         row = {"compile_id": i, "name": u.name, "place": u.place, "ops": u.ops, "collectives": 0}
         row |= {"calls": u.calls, "backend_graphs": u.backend_graphs, "code": "", "digest": ""}
         rows.append(row | (dict.fromkeys(STAGES, "") if stages else {}))
     return rows
 
 
-def _breaks(story: Story) -> list[dict[str, Any]]:
+def _breaks(compiles: RecordedCompiles) -> list[dict[str, Any]]:
     return [
         {
             "compile_id": i,
@@ -133,14 +141,14 @@ def _breaks(story: Story) -> list[dict[str, Any]]:
             "during": k.during,
             "text": k.why.text,
         }
-        for i, k in story.known.items()
+        for i, k in compiles.known.items()
         if k.why
     ]
 
 
-def _recompiles(story: Story, names: Names) -> list[dict[str, Any]]:
+def _recompiles(compiles: RecordedCompiles, names: Names) -> list[dict[str, Any]]:
     rows = []
-    for i, k in story.known.items():
+    for i, k in compiles.known.items():
         if k.during and k.compile.reasons and k.compile.has_code:
             why = reasons.recompile(k.compile.reasons, k.place, names)
             rows.append(
@@ -149,9 +157,9 @@ def _recompiles(story: Story, names: Names) -> list[dict[str, Any]]:
     return rows
 
 
-def _compiles(story: Story) -> list[dict[str, Any]]:
+def _compiles(compiles: RecordedCompiles) -> list[dict[str, Any]]:
     rows = []
-    for i, k in story.known.items():
+    for i, k in compiles.known.items():
         c = k.compile
         seconds, backend = c.seconds or 0.0, c.backend_s or 0.0
         row = {"compile_id": i, "name": k.name, "place": k.place, "cached": c.cached, "during": k.during}
@@ -162,17 +170,17 @@ def _compiles(story: Story) -> list[dict[str, Any]]:
     return rows
 
 
-def _notes(events: Sequence[Event], story: Story, watch: Watch) -> list[str]:
+def _notes(events: Sequence[Event], compiles: RecordedCompiles, log: CompileLog) -> list[str]:
     notes = []
     if not events:
         notes.append("the profiler saw nothing: another profiler inside the block takes its events away")
-    if story.unknown:
+    if compiles.unwatched:
         notes.append(
-            f"{len(story.unknown)} regions were compiled before labkit listened, so their breaks are unknown, and "
+            f"{len(compiles.unwatched)} regions were compiled before labkit listened, so their breaks are unknown, and "
             "whether DDPOptimizer cut their graphs: call labkit.graphs.install() before compiling"
         )
-    if watch.error:
-        notes.append(f"a record of torch's structured trace could not be read ({watch.error})")
+    if log.error:
+        notes.append(f"a record of torch's structured trace could not be read ({log.error})")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""A subscriber to torch's structured trace: it remembers every compile, so that code compiled earlier keeps its name.
+"""A log of every compile in this process, filled from torch's structured trace.
 
 Torch writes the trace only while someone listens, and only while compiling: calls of compiled code cost nothing more.
 Compiling costs what it takes to print the graphs and guards, about 10 ms for each small graph.
@@ -21,7 +21,7 @@ from typing import Any
 
 from labkit import torch_compat
 
-__all__ = ["Compile", "Watch", "install", "watch"]
+__all__ = ["Compile", "CompileLog", "compile_id", "install"]
 
 MOST_COMPILES = 5000  # remembered in a process; the oldest go first
 MOST_TEXT = 64 << 20  # characters of graph code kept; the oldest lose theirs, names and counts stay
@@ -44,7 +44,7 @@ _BACKWARD_CODE = re.compile(r"^# AOT ID: \['\d+_backward'\]", re.MULTILINE)
 
 @dataclass
 class Compile:
-    """What the trace said about one attempt to compile one frame. `epoch` counts Dynamo resets, which reuse ids.
+    """What the trace said about one compile of one frame. `epoch` counts Dynamo resets, after which ids are reused.
 
     Times are seconds of `time.monotonic()`.
     """
@@ -93,12 +93,12 @@ class Compile:
         return self.finished and not self.has_code and given_up
 
     def joined(self, *names: str) -> str:
-        """The text of some stages, one after the other."""
+        """Return the text of some stages, one after the other."""
         return "\n\n".join(self.stages[name] for name in names if self.stages.get(name))
 
 
-class Watch(logging.Handler):
-    """Collects `Compile`s from the records of torch's structured trace. It never raises into a compile."""
+class CompileLog(logging.Handler):
+    """A logging handler that collects compiles from torch's structured trace. It never raises into a compile."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -235,7 +235,7 @@ class Watch(logging.Handler):
                 return
 
     def known(self) -> list[Compile]:
-        """Every compile remembered, oldest first."""
+        """Return every compile in the log, oldest first."""
         self.acquire()
         try:
             return list(self.compiles.values())
@@ -243,19 +243,19 @@ class Watch(logging.Handler):
             self.release()
 
     def id_of(self, code: CodeType) -> str:
-        """The id of the compile that made some code; '' where it was made before anyone listened."""
+        """Return the id of the compile that made some code; '' where it was made before the log began."""
         made, name = self._made.get(id(code), (None, ""))
         return name if made is not None and made() is code else torch_compat.compile_id_of(code)
 
     def alive(self) -> int:
-        """The epoch that holds now; one more than the last one seen when Dynamo was reset since."""
+        """Return the current epoch: one more than the last one seen where Dynamo was reset since."""
         frames = torch_compat.dynamo_frames_seen()
         reset = frames is not None and self._last_frame >= frames
         return self.epoch + 1 if reset else self.epoch
 
 
 def compile_id(said: dict[str, Any]) -> str:
-    """The id that a trace record belongs to, as Dynamo writes it: '1/0', or '!0/1/0' under compiled autograd.
+    """Return the compile id of a trace record, as Dynamo writes it: '1/0', or '!0/1/0' under compiled autograd.
 
     >>> compile_id({"frame_id": 1, "frame_compile_id": 0, "attempt": 1})
     '1/0'
@@ -280,12 +280,12 @@ def _size(compile_: Compile) -> int:
     return len(compile_.graph) + len(compile_.break_text) + sum(map(len, compile_.stages.values()))
 
 
-_watch: Watch | None = None
+_log: CompileLog | None = None
 _lock = threading.Lock()
 
 
-def install() -> Watch:
-    """Start listening to this process's compiles and go on until it ends; a second call does nothing.
+def install() -> CompileLog:
+    """Start to log this process's compiles until it ends, and return the log. A second call starts nothing.
 
     Ranks call this when they start, so that `labkit.record()` knows the graphs of code that was compiled before it
     began. It keeps the last 5000 compiles and 64 million characters of their code. TORCH_TRACE and its files are left
@@ -294,22 +294,17 @@ def install() -> Watch:
     >>> install() is install()
     True
     """
-    global _watch
+    global _log
     with _lock:
-        if _watch is None:
-            _watch = Watch()
-            _watch.sees_code = True
+        if _log is None:
+            _log = CompileLog()
+            _log.sees_code = True
         logger = torch_compat.trace_logger()
-        if _watch not in logger.handlers:
+        if _log not in logger.handlers:
             # first in line: torch's own handler removes itself from the list on its first record, which would make
             # the logger skip the handler after it
-            logger.handlers.insert(0, _watch)
+            logger.handlers.insert(0, _log)
             if logger.level == logging.NOTSET or logger.level > logging.DEBUG:
                 logger.setLevel(logging.DEBUG)
             logger.propagate = False
-        return _watch
-
-
-def watch() -> Watch:
-    """The process's watch, listening."""
-    return install()
+        return _log

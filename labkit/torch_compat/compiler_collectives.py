@@ -1,4 +1,4 @@
-"""Ranks that compile together: collectives about guards, and about traces."""
+"""The compiler's own collectives: ranks that agree on guards, or on traces, before they run or compile."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 FEATURES = (
     Feature(
         "ranks that agree on guards and traces",
-        "2.11",
-        "2.15",
         ("torch.compiler.set_enable_guard_collectives", "torch._dynamo.config.enable_compiler_collectives"),
         "these two defences in `labkit run divergence` and `odd_shape`",
     ),
     Feature(
         "compiler collectives on CPU ranks",
-        "2.11",
-        "2.15",
         ("torch._dynamo.distributed._COMPILE_PG", "torch._dynamo.device_interface.CpuInterface"),
         "compiler collectives in `labkit run odd_shape` without a GPU",
     ),
@@ -27,7 +23,15 @@ FEATURES = (
 
 @contextlib.contextmanager
 def compiling_together(guards: bool = False, compiler: bool = False) -> Iterator[None]:
-    """Ranks tell each other about guards (`set_enable_guard_collectives`) or traces (`enable_compiler_collectives`)."""
+    """Turn on the compiler's collectives in a block.
+
+    Args:
+        guards: Ranks exchange the results of their guards (`torch.compiler.set_enable_guard_collectives`).
+        compiler: Ranks exchange what they traced (`torch._dynamo.config.enable_compiler_collectives`).
+
+    Raises:
+        UnsupportedTorch: If this torch has no such setting.
+    """
     import torch
 
     if not hasattr(torch.compiler, "set_enable_guard_collectives"):
@@ -42,7 +46,7 @@ def compiling_together(guards: bool = False, compiler: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def compiler_collectives_on_cpu() -> Iterator[None]:
-    """Lets compiler collectives run between CPU ranks, which torch 2.13 does not: call it on all ranks at once.
+    """Make compiler collectives run between CPU ranks, which torch 2.13 does not. All ranks enter the block at once.
 
     It gathers over a group that must know exactly one type of device (gloo's own names two), and enters that device's
     `device` context with an index modulo the number of accelerators (torch/_dynamo/output_graph.py,

@@ -1,4 +1,4 @@
-"""Graph breaks by their registry id: what this kind is called, why it is one, and what torch suggests against it."""
+"""Graph breaks with the entry of torch's registry for their kind: its name, an explanation, and hints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,18 @@ _PART = re.compile(r"^\s*(Explanation|Hint|Developer debug context): (.*)$")
 
 @dataclass(frozen=True)
 class Break:
-    """One graph break: its id in torch's registry ('GB0059'), what torch says about it, and the line that left."""
+    """One graph break, or one kind of break in torch's registry.
+
+    Args:
+        id: The id in torch's registry, such as 'GB0059'.
+        kind: The registry's name for this kind of break.
+        reason: What happened, in a line.
+        place: The place in the reader's code.
+        explanation: Why torch breaks the graph here.
+        hints: What torch suggests.
+        context: Torch's context for developers.
+        line: The line of the frame's own function. The break itself may be in something that it calls.
+    """
 
     id: str
     kind: str
@@ -30,7 +41,7 @@ class Break:
     explanation: str = ""
     hints: tuple[str, ...] = ()
     context: str = ""
-    line: int = 0  # in the frame's own function, where the break may come from something it calls
+    line: int = 0
 
     def __str__(self) -> str:
         lines = [f"{self.id or 'no id'} · {self.kind}", f"  at {self.place}" if self.place else ""]
@@ -41,7 +52,7 @@ class Break:
 
 
 def read_break(report: str, why: Why, line: int = 0) -> Break:
-    """Read torch's report of one break; what the report leaves out is taken from the registry.
+    """Parse torch's report of one break, and take what the report leaves out from the registry.
 
     >>> report = "Graph break while tracing CALL:\\n\\nCall to `breakpoint()`\\n  Hint: Remove it."
     >>> read_break(report, Why("Call to `breakpoint()`", "In [5]:3 (f)", report)).hints
@@ -69,9 +80,10 @@ def read_break(report: str, why: Why, line: int = 0) -> Break:
 
 
 def kind_of_break(number: str) -> Break | None:
-    """What torch's registry says about an id such as 'GB0059', or None for one that this torch does not know.
+    """Look an id such as 'GB0059' up in the registry of graph breaks that comes with torch.
 
-    The registry comes with torch, so this needs no network. Its texts have `{placeholders}`.
+    Returns:
+        The kind of break, whose texts have `{placeholders}`; None for an id that this torch does not know.
     """
     entry = _registry().get(number.upper())
     if not entry:

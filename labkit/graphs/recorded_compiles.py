@@ -1,4 +1,4 @@
-"""Which compiles matter to a record, under which names, and how often each of them ran."""
+"""The compiles that belong to a record, with their names in it, and how often each of them ran."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 from labkit import torch_compat
 from labkit.graphs import reasons
+from labkit.graphs.compile_log import Compile, CompileLog
 from labkit.graphs.names import Names
-from labkit.graphs.watch import Compile, Watch
 from labkit.trace import Event
 
-__all__ = ["Known", "Story", "Unknown", "tell"]
+__all__ = ["KnownCompile", "RecordedCompiles", "UnwatchedRegion", "match_compiles"]
 
 _CLOCK_SLACK_S = 0.002  # between what Python reads and what the profiler writes
 
 
 @dataclass
-class Known:
-    """A compile of this record, with the id it has here and what is shown of it."""
+class KnownCompile:
+    """A compile of this record: its id, name and place here, and how often it ran."""
 
     id: str
     compile: Compile
@@ -32,8 +32,8 @@ class Known:
 
 
 @dataclass
-class Unknown:
-    """A region whose compile was not watched: what torch's own short list of metrics still says about it."""
+class UnwatchedRegion:
+    """A region that was compiled before the log began, with what torch's own list of metrics still says about it."""
 
     name: str
     place: str = ""
@@ -47,39 +47,40 @@ class Unknown:
 
 
 @dataclass
-class Story:
-    """All compiles that matter to a record. Dynamo starts its ids over when it is reset, so an id may name several.
+class RecordedCompiles:
+    """All compiles of a record.
 
-    Such a one is told from the others by time, and here becomes '0/0 (2)'.
+    Dynamo starts its ids over when it is reset, so one id may name several compiles. They are told apart by time, and
+    the second gets the id '0/0 (2)'.
     """
 
-    by_raw_id: dict[str, list[Known]] = field(default_factory=lambda: defaultdict(list))
-    unknown: dict[str, Unknown] = field(default_factory=dict)  # compiled before the watch began
+    by_raw_id: dict[str, list[KnownCompile]] = field(default_factory=lambda: defaultdict(list))
+    unwatched: dict[str, UnwatchedRegion] = field(default_factory=dict)  # compiled before the log began
 
     @property
-    def known(self) -> dict[str, Known]:
+    def known(self) -> dict[str, KnownCompile]:
         """Every compile by its id in this record, in the order they were made."""
         alike = (k for ks in self.by_raw_id.values() for k in ks)
         return {k.id: k for k in sorted(alike, key=lambda k: k.compile.started)}
 
-    def of(self, event: Event) -> Known | None:
-        """The compile that had this event's raw id at its time."""
+    def of(self, event: Event) -> KnownCompile | None:
+        """Return the compile that had this event's raw id at its time, or None."""
         before = [k for k in self.by_raw_id.get(event.compile_id, ()) if _there(k.compile, event)]
         return before[-1] if before else None
 
-    def unwatched(self, raw_id: str) -> str:
-        """The id here of a compile that was not watched."""
+    def unwatched_id(self, raw_id: str) -> str:
+        """Return the id in this record of a compile that the log did not see."""
         return f"{raw_id} (?)" if self.by_raw_id.get(raw_id) else raw_id
 
     def show(self, event: Event, events: Sequence[Event]) -> tuple[str, str]:
-        """Give an event its id in this record, and say its name and place."""
+        """Set an event's compile id in this record, and return its name and place."""
         if not event.compile_id:
             return event.name, ""
         k = self.of(event)
         if k is None:
-            event.compile_id = self.unwatched(event.compile_id)
-            unknown = self.unknown[event.compile_id]
-            name, place = unknown.name, unknown.place
+            event.compile_id = self.unwatched_id(event.compile_id)
+            unwatched = self.unwatched[event.compile_id]
+            name, place = unwatched.name, unwatched.place
         else:
             event.compile_id, name, place = k.id, k.name, k.place
         if event.kind in ("region", "compiled", "compile"):
@@ -106,7 +107,7 @@ class Story:
                 continue
             k = known.get(event.compile_id)
             if k is None:
-                self.unknown[event.compile_id].calls += 1
+                self.unwatched[event.compile_id].calls += 1
                 continue
             k.calls += 1
             # a backend that runs the graph operator by operator shows the graph's own collectives as well
@@ -115,40 +116,44 @@ class Story:
                 k.at_collective += 1
 
 
-def tell(events: Sequence[Event], watch: Watch, began: float, names: Names) -> Story:
-    """The compiles that ran here, those made here, and frames given up earlier that are still given up.
+def match_compiles(events: Sequence[Event], log: CompileLog, began: float, names: Names) -> RecordedCompiles:
+    """Select the compiles that ran in a record, those made in it, and frames given up earlier that still are.
 
-    `began` is when the record was opened, in seconds of `time.monotonic()`.
+    Args:
+        events: The record's events.
+        log: This process's log of compiles.
+        began: When the record was opened, in seconds of `time.monotonic()`.
+        names: How functions are named.
     """
-    everything = watch.known()
+    everything = log.known()
     by_raw_id: dict[str, list[Compile]] = defaultdict(list)
     for c in everything:
         by_raw_id[c.id].append(c)
     ran: set[int] = set()
-    unwatched: set[str] = set()
+    raw_ids: set[str] = set()
     for event in events:
         if event.compile_id:
             before = [c for c in by_raw_id.get(event.compile_id, ()) if _there(c, event)]
             if before:
                 ran.add(id(before[-1]))
             else:
-                unwatched.add(event.compile_id)
-    alive = watch.alive()
-    story = Story()
+                raw_ids.add(event.compile_id)
+    alive = log.alive()
+    compiles = RecordedCompiles()
     for c in everything:
         during = c.started >= began
         if during or id(c) in ran or (c.skipped and c.epoch == alive):
-            same_id = story.by_raw_id[c.id]
+            same_id = compiles.by_raw_id[c.id]
             here = c.id if not same_id else f"{c.id} ({len(same_id) + 1})"
             same_id.append(_known(here, c, everything, during, names))
-    for metrics in torch_compat.compilation_metrics() if unwatched else []:
-        if metrics.compile_id in unwatched and metrics.co_name:
+    for metrics in torch_compat.compilation_metrics() if raw_ids else []:
+        if metrics.compile_id in raw_ids and metrics.co_name:
             at = (metrics.co_name, metrics.co_filename or "", metrics.co_firstlineno or 0)
-            found = Unknown(*names.function(*at), metrics.graph_op_count or 0)
-            story.unknown[story.unwatched(metrics.compile_id)] = found
-    for raw_id in unwatched:
-        story.unknown.setdefault(story.unwatched(raw_id), Unknown(f"region {raw_id}"))
-    return story
+            found = UnwatchedRegion(*names.function(*at), metrics.graph_op_count or 0)
+            compiles.unwatched[compiles.unwatched_id(metrics.compile_id)] = found
+    for raw_id in raw_ids:
+        compiles.unwatched.setdefault(compiles.unwatched_id(raw_id), UnwatchedRegion(f"region {raw_id}"))
+    return compiles
 
 
 def _there(c: Compile, event: Event) -> bool:
@@ -160,7 +165,7 @@ def _there(c: Compile, event: Event) -> bool:
     return began <= event.start / 1e9 + _CLOCK_SLACK_S
 
 
-def _known(here: str, c: Compile, everything: Sequence[Compile], during: bool, names: Names) -> Known:
+def _known(here: str, c: Compile, everything: Sequence[Compile], during: bool, names: Names) -> KnownCompile:
     origin = c
     if not c.filename:  # a frame given up before tracing: its earlier compiles know where it stands
         frame = c.id.rpartition("/")[0]
@@ -170,7 +175,7 @@ def _known(here: str, c: Compile, everything: Sequence[Compile], during: bool, n
     why = None
     if c.broke or c.skipped:
         why = reasons.graph_break(c.break_text, names) if c.break_text else reasons.limit(c.failure, place)
-    return Known(here, c, name or f"frame {here}", place, why, during)
+    return KnownCompile(here, c, name or f"frame {here}", place, why, during)
 
 
 def region_of(event: Event, events: Sequence[Event]) -> tuple[int, bool]:

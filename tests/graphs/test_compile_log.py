@@ -11,16 +11,15 @@ import torch
 
 import labkit
 from labkit import torch_compat
-from labkit.graphs import install
-from labkit.graphs import watch as watching
-from labkit.graphs.watch import Watch, compile_id
+from labkit.graphs import compile_log, install
+from labkit.graphs.compile_log import CompileLog, compile_id
 
 
 def said(frame: int, number: int = 0, **what) -> dict:
     return {"frame_id": frame, "frame_compile_id": number, "attempt": 0, **what}
 
 
-def tell(watch: Watch, frame: int, number: int = 0, graph: str = "x = a + b", **metrics) -> None:
+def tell(log: CompileLog, frame: int, number: int = 0, graph: str = "x = a + b", **metrics) -> None:
     """What a compile says, from start to end."""
     records = [
         (said(frame, number, dynamo_start={"stack": [{"name": "f", "line": 3, "filename": 0}]}), None),
@@ -33,13 +32,13 @@ def tell(watch: Watch, frame: int, number: int = 0, graph: str = "x = a + b", **
     for metadata, payload in records:
         record = logging.LogRecord("torch.__trace", logging.DEBUG, "", 0, "", (), None)
         record.metadata, record.payload = metadata, payload
-        watch.handle(record)
+        log.handle(record)
 
 
 def test_installing_twice_listens_once():
-    watch = install()
-    assert install() is watch
-    assert torch_compat.trace_logger().handlers.count(watch) == 1
+    log = install()
+    assert install() is log
+    assert torch_compat.trace_logger().handlers.count(log) == 1
 
 
 @pytest.mark.slow
@@ -47,10 +46,10 @@ def test_the_first_compile_of_a_process_is_heard_and_nothing_is_printed():
     # torch's own handler leaves the list while the first record is handled, which would hide it from the next one
     code = """
 import labkit.graphs, torch
-watch = labkit.graphs.install()
+log = labkit.graphs.install()
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-known = watch.known()
-print(len(known), known[0].id, known[0].begun, known[0].finished, known[0].ops, watch.error or "read all")
+known = log.known()
+print(len(known), known[0].id, known[0].begun, known[0].finished, known[0].ops, log.error or "read all")
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
@@ -72,13 +71,13 @@ def test_torch_trace_still_writes_its_files(tmp_path, monkeypatch):
 
 
 def test_it_hears_compiles_again_after_torch_set_its_logs_up_anew():
-    watch = install()
+    log = install()
     torch._logging.set_logs(dynamo=logging.ERROR)
     try:
-        before = len(watch.known())
+        before = len(log.known())
         with labkit.record():
             torch.compile(lambda x: x - 1, backend="eager")(torch.ones(2))
-        assert len(watch.known()) == before + 1
+        assert len(log.known()) == before + 1
     finally:
         torch._logging.set_logs()
 
@@ -87,36 +86,36 @@ def test_calling_compiled_code_writes_no_record(monkeypatch):
     run = torch.compile(lambda x: x.sin() + 1)
     run(torch.ones(3))
     heard = []
-    monkeypatch.setattr(watching.install(), "emit", heard.append)
+    monkeypatch.setattr(compile_log.install(), "emit", heard.append)
     for _ in range(5):
         run(torch.ones(3))
     assert heard == []
 
 
 def test_only_the_last_compiles_are_remembered(monkeypatch):
-    monkeypatch.setattr(watching, "MOST_COMPILES", 10)
-    watch = Watch()
+    monkeypatch.setattr(compile_log, "MOST_COMPILES", 10)
+    log = CompileLog()
     for frame in range(25):
-        tell(watch, frame)
-    assert [c.id for c in watch.known()] == [f"{frame}/0" for frame in range(15, 25)]
+        tell(log, frame)
+    assert [c.id for c in log.known()] == [f"{frame}/0" for frame in range(15, 25)]
 
 
 def test_code_is_dropped_before_names_and_counts_are(monkeypatch):
-    monkeypatch.setattr(watching, "MOST_TEXT", 1000)
-    watch = Watch()
+    monkeypatch.setattr(compile_log, "MOST_TEXT", 1000)
+    log = CompileLog()
     for frame in range(10):
-        tell(watch, frame, graph="y" * 300, graph_op_count=4)
-    kept = [bool(c.graph) for c in watch.known()]
+        tell(log, frame, graph="y" * 300, graph_op_count=4)
+    kept = [bool(c.graph) for c in log.known()]
     assert kept == [False] * 7 + [True] * 3
-    assert all(c.ops == 4 and c.digest for c in watch.known())
+    assert all(c.ops == 4 and c.digest for c in log.known())
 
 
 def test_a_reset_starts_a_new_epoch_and_keeps_the_old_one():
-    watch = Watch()
-    tell(watch, 0, co_filename="a.py")
-    tell(watch, 1, co_filename="a.py")
-    tell(watch, 0, co_filename="b.py")
-    assert [(c.epoch, c.id, c.filename) for c in watch.known()] == [
+    log = CompileLog()
+    tell(log, 0, co_filename="a.py")
+    tell(log, 1, co_filename="a.py")
+    tell(log, 0, co_filename="b.py")
+    assert [(c.epoch, c.id, c.filename) for c in log.known()] == [
         (0, "0/0", "a.py"),
         (0, "1/0", "a.py"),
         (1, "0/0", "b.py"),
@@ -124,26 +123,26 @@ def test_a_reset_starts_a_new_epoch_and_keeps_the_old_one():
 
 
 def test_a_recompile_belongs_to_the_same_epoch():
-    watch = Watch()
-    tell(watch, 0)
+    log = CompileLog()
+    tell(log, 0)
     record = logging.LogRecord("torch.__trace", logging.DEBUG, "", 0, "", (), None)
     record.metadata = said(0, 1, artifact={"name": "recompile_reasons", "encoding": "json"})
     record.payload = "0/0: tensor 'x' size mismatch"
-    watch.handle(record)
-    tell(watch, 0, 1)
-    assert [(c.epoch, c.id, c.reasons) for c in watch.known()] == [
+    log.handle(record)
+    tell(log, 0, 1)
+    assert [(c.epoch, c.id, c.reasons) for c in log.known()] == [
         (0, "0/0", []),
         (0, "0/1", ["0/0: tensor 'x' size mismatch"]),
     ]
 
 
 def test_a_record_it_cannot_read_is_noted_and_breaks_nothing():
-    watch = Watch()
-    tell(watch, 0)
+    log = CompileLog()
+    tell(log, 0)
     record = logging.LogRecord("torch.__trace", logging.DEBUG, "", 0, "", (), None)
     record.metadata, record.payload = said(0, dynamo_output_graph={}), 42
-    watch.handle(record)
-    assert watch.error.startswith("TypeError")
+    log.handle(record)
+    assert log.error.startswith("TypeError")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +171,9 @@ def test_a_record_it_cannot_read_is_noted_and_breaks_nothing():
 def test_a_digest_is_the_same_for_the_same_graph_on_another_rank(one, other, alike):
     digests = []
     for graph in (one, other):
-        watch = Watch()
-        tell(watch, 0, graph=graph)
-        digests.append(watch.known()[0].digest)
+        log = CompileLog()
+        tell(log, 0, graph=graph)
+        digests.append(log.known()[0].digest)
     assert (digests[0] == digests[1]) is alike
 
 

@@ -1,4 +1,4 @@
-"""What a module's source says of compiled distributed code: its functions, and in each what a review would look for.
+"""Facts of a module's source for a review of compiled distributed code: functions, collectives, side effects.
 
 Facts only, read off the syntax tree without importing anything; `review.py` makes judgements of them. A name is taken
 for what it usually is: `funcol.all_reduce` is a functional collective wherever `funcol` came from. Copy this file
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["Facts", "Function", "Seen", "read"]
+__all__ = ["Facts", "Function", "Occurrence", "read_facts"]
 
 COLLECTIVES = frozenset(
     "all_reduce all_gather all_gather_into_tensor all_gather_object all_gather_tensor reduce_scatter barrier"
@@ -32,8 +32,8 @@ WEIGHTS = frozenset("weight weights bias params parameters data state_dict".spli
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Something in the source: its line, the function that it stands in, and its text."""
+class Occurrence:
+    """A place in the source: its line, the function around it, and its text."""
 
     line: int
     function: str
@@ -62,15 +62,15 @@ class Facts:
 
     file: str
     functions: dict[str, Function] = field(default_factory=dict)
-    collectives: list[Seen] = field(default_factory=list)
-    functional: list[Seen] = field(default_factory=list)
-    under_rank: list[Seen] = field(default_factory=list)
-    under_data: list[Seen] = field(default_factory=list)
-    effects: list[Seen] = field(default_factory=list)
-    works: list[Seen] = field(default_factory=list)
-    mutations: list[Seen] = field(default_factory=list)
+    collectives: list[Occurrence] = field(default_factory=list)
+    functional: list[Occurrence] = field(default_factory=list)
+    under_rank: list[Occurrence] = field(default_factory=list)
+    under_data: list[Occurrence] = field(default_factory=list)
+    effects: list[Occurrence] = field(default_factory=list)
+    works: list[Occurrence] = field(default_factory=list)
+    mutations: list[Occurrence] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    timeouts: list[Seen] = field(default_factory=list)
+    timeouts: list[Occurrence] = field(default_factory=list)
 
     def compiled(self) -> set[str]:
         """The functions that are compiled, and those of this module that they call, outside of hidden ones."""
@@ -85,12 +85,16 @@ class Facts:
         return reached
 
 
-def read(module: str | Path | ModuleType) -> Facts:
-    """The facts of a module: a path of a Python file, or a module that is imported already.
+def read_facts(module: str | Path | ModuleType) -> Facts:
+    """Read the facts of a module off its source.
 
-    Raises ValueError for a module without a source file, a file that cannot be read, or one that is no Python.
+    Args:
+        module: The path of a Python file, or an imported module.
 
-    >>> read("/nowhere/mine.py")
+    Raises:
+        ValueError: For a module without a source file, a file that cannot be read, or one that is no Python.
+
+    >>> read_facts("/nowhere/mine.py")
     Traceback (most recent call last):
     ValueError: cannot read /nowhere/mine.py: No such file or directory
     """
@@ -247,12 +251,12 @@ class _Reader(ast.NodeVisitor):
             self.facts.names.add("fullgraph=True")
         self.generic_visit(node)
 
-    def _seen(self, node: ast.expr | ast.stmt) -> Seen:
+    def _seen(self, node: ast.expr | ast.stmt) -> Occurrence:
         where = self.inside[-1].name if self.inside else "module"
         text = self.lines[node.lineno - 1].strip()
         if text.endswith("("):  # a call over several lines
             text = textwrap.shorten(ast.unparse(node), 90, placeholder=" ...")
-        return Seen(node.lineno, where, text)
+        return Occurrence(node.lineno, where, text)
 
 
 def _words(node: ast.AST) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""From the watch's compiles to Frames: every stage as text fit to be committed, and why any of them is missing."""
+"""Builds Frames from the compiles of a record: every stage as text, and the reason for one that is missing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from types import CodeType
 
 from labkit.graphs import decompiled
+from labkit.graphs.break_registry import Break, read_break
+from labkit.graphs.compile_log import Compile
 from labkit.graphs.frame import STAGES, Frame, Frames
 from labkit.graphs.names import Names
-from labkit.graphs.registry import Break, read_break
-from labkit.graphs.story import Known, Story
-from labkit.graphs.watch import Compile
+from labkit.graphs.recorded_compiles import KnownCompile, RecordedCompiles
 
 __all__ = ["frames_of"]
 
@@ -25,14 +25,14 @@ _RESUME = re.compile(r"__resume_at_(?P<offset>\d+)_\d+")
 _RESUMES_IN = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 
 
-def frames_of(story: Story, rank: int) -> Frames:
-    """Every compile of a record, and what it gave up, as frames in the order they were made."""
+def frames_of(compiles: RecordedCompiles, rank: int) -> Frames:
+    """Return the compiles of a record, and the frames that Dynamo gave up, as Frames in the order they were made."""
     names = Names()
-    known = list(story.known.values())
+    known = list(compiles.known.values())
     found = [_frame(k, rank, names, known) for k in known if _matters(k.compile)]
     notes = [
         f"region {i} ({u.name}) was compiled before labkit listened: nothing is known of its stages"
-        for i, u in story.unknown.items()
+        for i, u in compiles.unwatched.items()
     ]
     return Frames(found, notes)
 
@@ -41,7 +41,7 @@ def _matters(c: Compile) -> bool:
     return c.has_code or c.skipped
 
 
-def _frame(known: Known, rank: int, names: Names, all_known: Sequence[Known]) -> Frame:
+def _frame(known: KnownCompile, rank: int, names: Names, all_known: Sequence[KnownCompile]) -> Frame:
     c = known.compile
     broke = None
     if known.why:
@@ -60,7 +60,9 @@ def _frame(known: Known, rank: int, names: Names, all_known: Sequence[Known]) ->
         raw["bytecode_after"] = decompiled.disassemble(c.after)
         python, why = decompiled.decompile(c.after)
         raw["decompiled"] = (
-            decompiled.tidy(python) if python else f"# {why}: this is its bytecode\n{raw['bytecode_after']}"
+            decompiled.simplify(python)
+            if python
+            else f"# {why}: this is its bytecode\n{raw['bytecode_after']}"
         )
     for name in STAGES:
         if name not in raw:
@@ -126,7 +128,7 @@ def _own_line(c: Compile) -> int:
     return found[-1] if found else 0
 
 
-def _goes_on(c: Compile, text: str, known: Iterable[Known]) -> dict[str, str]:
+def _goes_on(c: Compile, text: str, known: Iterable[KnownCompile]) -> dict[str, str]:
     """For each `__resume_at_<offset>_<n>` that the new code calls, the frame that goes on there.
 
     The two ways out of a branch resume in functions of the same name. So they are told apart by where they take over:

@@ -1,14 +1,11 @@
-"""Records laid side by side: one clock, the first difference, and what is saved comes back."""
+"""Merged records: one clock, and the first difference."""
 
 from __future__ import annotations
 
-import json
-
-import pandas as pd
 import pytest
 
 from labkit.graphs import Record, merge
-from labkit.graphs.tables import TABLES, table
+from labkit.graphs.record_tables import TABLES, table
 
 
 def event(rank: int, kind: str, name: str, start: float, **more) -> dict:
@@ -110,32 +107,3 @@ def test_notes_say_whose_they_are():
     one, other = made(0, []), made(1, [])
     other.notes.append("missed something")
     assert merge([one, other]).notes == ["rank 1: missed something"]
-
-
-@pytest.mark.parametrize("name", ["run.json", "deep/run.json.gz"])
-def test_a_saved_record_comes_back_as_it_was(tmp_path, name):
-    both = merge([made(0, [call(0, 1 / 3)], reason="print"), made(1, [], origin=1_800_000_000_123_456_789)])
-    again = Record.load(both.save(tmp_path / name))
-    for table_name in TABLES:
-        pd.testing.assert_frame_equal(getattr(again, table_name), getattr(both, table_name))
-    assert (again.origin_ns, again.clock) == (both.origin_ns, both.clock)
-    assert (again.label, again.notes) == (both.label, both.notes)
-    assert list((tmp_path / name).parent.iterdir()) == [tmp_path / name]
-
-
-def test_a_file_that_is_no_record_is_named(tmp_path):
-    with pytest.raises(ValueError, match="cannot read record .*gone.json: No such file"):
-        Record.load(tmp_path / "gone.json")
-    for text in ("{", json.dumps({"format": "other"}), json.dumps([1]), "\x1f\x8b"):
-        path = tmp_path / "odd.json"
-        path.write_text(text, encoding="latin-1")
-        with pytest.raises(ValueError, match="odd.json is not a saved record"):
-            Record.load(path)
-
-
-def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    target = tmp_path / "file"
-    target.write_text("a file, not a folder")
-    with pytest.raises(ValueError, match="cannot save the record to"):
-        made(0, []).save(target / "run.json")
-    assert target.read_text() == "a file, not a folder"

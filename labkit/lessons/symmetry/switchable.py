@@ -1,4 +1,4 @@
-"""The parts around one program, each of which can be left out: what a drill switches on and off.
+"""A contract whose parts can be switched on and off one by one, for drills that leave one of them out.
 
 A project needs no more than the parts themselves. This holds them in the order in which a call meets them: settings at
 start-up, then for each call its plan, its inputs, its steps, and after compiling its health.
@@ -10,9 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from labkit.contract.digests import InputDigests
+from labkit.contract.drift import Fingerprints, InputDigests
 from labkit.contract.exchange import Exchange
-from labkit.contract.fingerprints import Fingerprints
 from labkit.contract.health import Health, assert_same_health, compile_health
 from labkit.contract.parity import assert_parity
 from labkit.contract.plan import Plan, Run, agree
@@ -23,10 +22,15 @@ PARTS = ("parity", "plan", "digests", "fingerprints", "health")
 
 
 class Contract:
-    """A program's dealings with its contract. Parts that are not `on` do nothing and cost nothing.
+    """The checks of one program, of which only some are on. Parts that are off do nothing and cost nothing.
 
-    The switches must be the same on every rank: while parity is on, they are settings like any other. Raises
-    ValueError for a part that does not exist.
+    Args:
+        exchange: How the ranks tell each other values.
+        on: The parts that are on, out of `PARTS`; the same on every rank. Parity compares them like any other setting.
+        place: A function from a file and a line to the text of a place; without it, the file's name and the line.
+
+    Raises:
+        ValueError: For a part that does not exist.
 
     >>> from labkit.contract.exchange import rehearse
     >>> def program(exchange, on):
