@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,28 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.views import style
-from labkit.views.frames import need
-from labkit.views.rows import LEFT, beside, empty, heading, names, panels
-from labkit.views.style import Figure, Sheet, styled, variant_colour
+from labkit.views.style import (
+    NAME_WIDTH,
+    Figure,
+    Sheet,
+    by_evidence,
+    empty_figure,
+    label_rows,
+    note_beside,
+    panel_heading,
+    styled,
+    variant_colour,
+)
+from labkit.views.tables import need
 
-__all__ = ["ratios", "timings"]
+__all__ = ["ratios", "ratios_by_machine", "timings"]
 
 RIGHT = 2.35  # inches for the numbers beside a plot
 ROW = 0.3
 MARKERS = "osD^vPX*"
+PAIR_WIDTH, PAIR, MARK = 2.1, 0.2, 0.17  # inches: the names, around a row, and what each machine takes of it
+MACHINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MACHINE_TICKS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 
 
 @styled
@@ -38,19 +52,19 @@ def timings(samples: pd.DataFrame, title: str | None = None, label: str = "", pe
     samples = need(samples, ["variant", "round", "rank", "seconds"], "samples")
     sheet = Sheet()
     if samples.empty:
-        return empty(sheet, title, "No sample was taken", label)
+        return empty_figure(sheet, title, "No sample was taken", label)
     sheet.title(_fastest(samples) if title is None else title)
     ranks = sorted(samples["rank"].unique())
     medians = [(f"median, rank {r}", _key(MARKERS[i % 8], style.INK)) for i, r in enumerate(ranks)]
     sheet.legend([*medians, ("p10 to p90", _bar_key), ("one round", _key(".", "#555555"))])
-    for name, part in panels(samples):
+    for name, part in by_evidence(samples):
         variants = list(pd.unique(part["variant"]))
         lanes = len(variants) * (0.14 * len(ranks) + 0.16)
-        heading(sheet, name)
+        panel_heading(sheet, name)
         quiet = {"fontsize": style.SMALL, "color": style.QUIET}
         sheet.text("median of all ranks", left=sheet.width - RIGHT + 0.13, top=sheet.top - 0.16, **quiet)
         sheet.top += 0.03
-        ax = sheet.axes(LEFT, sheet.width - LEFT - RIGHT, lanes)
+        ax = sheet.axes(NAME_WIDTH, sheet.width - NAME_WIDTH - RIGHT, lanes)
         _timing_rows(ax, part, variants, ranks, per)
         medians_ms = part.groupby("variant", sort=False)["seconds"].median() * 1e3
         sheet.say(
@@ -92,8 +106,8 @@ def _timing_rows(
             ax.plot(median, y, MARKERS[j % 8], color=colour, markersize=6, markeredgecolor="white", zorder=4)
         median = float(np.median(mine["seconds"]) * 1e3)
         rate = f"    {1000 / median:.3g} frames/s" if per == "forward" else ""
-        beside(ax, middle, f"{median:.3g} ms{rate}")
-    names(ax, centres, variants)
+        note_beside(ax, middle, f"{median:.3g} ms{rate}")
+    label_rows(ax, centres, variants)
     # a round in which the machine was busy elsewhere must not squeeze all others into a corner
     slow = float(part.groupby(["variant", "rank"])["seconds"].quantile(0.9).max() * 1e3)
     ax.set_xlim(0, slow * 1.12)
@@ -131,32 +145,32 @@ def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, lab
     table = need(verdicts, ["a", "b", "ratio", "low", "high", "n", "confidence", "outcome"], "verdicts")
     sheet = Sheet()
     if table.empty:
-        return empty(sheet, title, "Nothing was compared", label)
-    first = next(iter(panels(table)[0][1].itertuples()))
+        return empty_figure(sheet, title, "Nothing was compared", label)
+    first = next(iter(by_evidence(table)[0][1].itertuples()))
     clear = int((table["outcome"] != "cannot tell").sum())
     more = (
         f"{clear} of {len(table)} comparisons are clear, the others cannot tell" if clear < len(table) else ""
     )
-    where = f" ({first.evidence})" if len(panels(table)) > 1 else ""
+    where = f" ({first.evidence})" if len(by_evidence(table)) > 1 else ""
     sheet.title(_headline(first) + where if title is None else title, more)
     ends = table[["ratio", "low", "high"]].to_numpy(dtype=float)
     ends = ends[np.isfinite(ends) & (ends > 0)]
     edges = min(ends.min(), 0.8) / 1.15, max(ends.max(), 1.25) * 1.15
-    for name, part in panels(table):
-        heading(sheet, name)
-        ax = sheet.axes(LEFT, sheet.width - LEFT - 3.3, ROW * len(part))
+    for name, part in by_evidence(table):
+        panel_heading(sheet, name)
+        ax = sheet.axes(NAME_WIDTH, sheet.width - NAME_WIDTH - 3.3, ROW * len(part))
         ax.set(xscale="log", xlim=edges, ylim=(len(part), 0))
         ax.axvline(1, color=style.QUIET, linewidth=1)
         for i, row in enumerate(part.itertuples()):
             _interval(ax, row, i + 0.5, edges)
-            beside(ax, i + 0.5, _said(row))
+            note_beside(ax, i + 0.5, _said(row))
         pairs = [f"{row.a} against {row.b}" for row in part.itertuples()]
         said = [
             f"{pair} {row.ratio:.2f} ({row.outcome})"
             for pair, row in zip(pairs, part.itertuples(), strict=True)
         ]
         sheet.say(f"Ratios of times{f', {name}' if name else ''}: {', '.join(said)}")
-        names(ax, [i + 0.5 for i in range(len(part))], pairs)
+        label_rows(ax, [i + 0.5 for i in range(len(part))], pairs)
         _ratio_ticks(ax, edges)
         confidence = float(part["confidence"].iloc[0])
         ax.set_xlabel(f"ratio of times, median over rounds with its {confidence:.0%} interval", labelpad=1)
@@ -226,7 +240,7 @@ def _bar_key(ax: Axes, x: float, y: float) -> None:
 
 def _fastest(samples: pd.DataFrame) -> str:
     """The two ends of the medians, from the evidence that a reader cares for most."""
-    found = panels(samples)
+    found = by_evidence(samples)
     name, part = next(((name, part) for name, part in found if name != "host only"), found[0])
     medians = part.groupby("variant")["seconds"].median().sort_values() * 1e3
     where = f" ({name})" if len(found) > 1 else ""
@@ -234,3 +248,113 @@ def _fastest(samples: pd.DataFrame) -> str:
         return f"{medians.index[0]}: {medians.iloc[0]:.3g} ms a forward{where}"
     ends = [f"{style.short_name(str(v))} with {medians[v]:.3g} ms" for v in medians.index[[0, -1]]]
     return f"Shortest median forward: {ends[0]}; longest: {ends[1]}{where}"
+
+
+@styled
+def ratios_by_machine(*reports: Any, title: str | None = None) -> Figure:
+    """Overlay the verdicts of reports of one experiment: time ratios and intervals, a mark a machine and link.
+
+    Left of 1 the first of a pair took less time. Ratios can be compared across machines where times cannot. Filled:
+    told from noise. Raises ValueError for no report, reports of different experiments, and one without verdicts.
+
+    >>> from labkit.report import Report
+    >>> from labkit.timing import Verdict
+    >>> ratio = dict(a="C", b="B", low=0.4, high=0.6, n=30, outcome="faster")
+    >>> def of(machine, ratio_):
+    ...     verdict = Verdict.from_dict({**ratio, "ratio": ratio_, "confidence": 0.99})
+    ...     return Report("cliff", "The cliff", machine, {}, [verdict])
+    >>> ratios_by_machine(of("recorded on a laptop", 0.5), of("nccl", 0.4)).summary.split(". ")[-2]
+    'C against B: 0.50 (recorded on a laptop), 0.40 (nccl)'
+    """
+    if not reports:
+        raise ValueError("there is nothing to overlay: give reports of one experiment")
+    names = list(dict.fromkeys(report.name for report in reports))
+    if len(names) > 1:
+        raise ValueError(f"reports of one experiment can be overlaid, and these are of {', '.join(names)}")
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for report in reports:
+        seen = list(_placed(report))
+        if not seen:
+            raise ValueError(f"the report of {report.label!r} has no verdicts to overlay")
+        for pair, where, verdict in seen:
+            found.setdefault(pair, []).append((where, verdict))
+    series = list(dict.fromkeys(where for marks in found.values() for where, _ in marks))
+    if len(series) > len(MACHINE_COLOURS):
+        raise ValueError(
+            f"at most {len(MACHINE_COLOURS)} machines and links in one picture, got {len(series)}"
+        )
+    sheet = Sheet()
+    if not any(_drawn(v) for marks in found.values() for _, v in marks):
+        return empty_figure(sheet, title, "No ratio is finite: too few rounds", reports[0].label)
+    sheet.title(
+        title or _agreement(found, series),
+        "Time ratio of the first to the second, with its 99 % interval, logarithmic; below 1 the first is faster. "
+        "Filled: told from noise.",
+    )
+    looks = dict(zip(series, zip(MACHINE_COLOURS, MARKERS, strict=False), strict=False))
+    heights = [PAIR + MARK * len(series) for _ in found]
+    ax = sheet.axes(PAIR_WIDTH, sheet.width - PAIR_WIDTH - 0.4, sum(heights), top=sheet.top + 0.05)
+    for row, (pair, marks) in enumerate(found.items()):
+        for where, verdict in marks:
+            if not _drawn(verdict):
+                continue
+            colour, shape = looks[where]
+            y = row + (series.index(where) + 1) / (len(series) + 1)
+            low, high = (
+                v if np.isfinite(v) and v > 0 else verdict.ratio for v in (verdict.low, verdict.high)
+            )
+            ax.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.5, solid_capstyle="butt")
+            filled = verdict.outcome in ("faster", "slower")
+            ax.plot(
+                verdict.ratio,
+                y,
+                shape,
+                color=colour,
+                markersize=6,
+                markerfacecolor=colour if filled else "white",
+            )
+        sheet.say(f"{pair}: " + ", ".join(f"{v.ratio:.2f} ({w})" for w, v in marks if _drawn(v)))
+        if row:
+            ax.axhline(row, color=style.QUIET, linewidth=0.4, alpha=0.5)
+    ax.axvline(1, color=style.INK, linewidth=0.9)
+    ax.set(xscale="log", ylim=(len(found), 0), xlabel="time ratio")
+    ax.set_yticks(
+        [row + 0.5 for row in range(len(found))], [pair.replace(" against ", "\nagainst ") for pair in found]
+    )
+    ticks = [t for t in MACHINE_TICKS if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]]
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    ax.tick_params(axis="y", length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
+    sheet.top += sum(heights) + 0.65
+    sheet.legend([(where, _machine_key(*looks[where])) for where in series])
+    return sheet.finish(f"{len(reports)} reports of {names[0]}")
+
+
+def _placed(report: Any) -> Iterator[tuple[str, str, Any]]:
+    """Pair, machine and link, and verdict: what a verdict was measured on is the machine's, its case the pair's."""
+    for verdict in report.verdicts:
+        if not hasattr(verdict, "ratio"):
+            continue
+        case = replace(verdict, evidence="").where
+        pair = f"{verdict.a} against {verdict.b}" + (f", {case}" if case else "")
+        on_label = verdict.evidence in ("", report.label)
+        yield pair, report.label if on_label else f"{report.label}, {verdict.evidence}", verdict
+
+
+def _drawn(verdict: Any) -> bool:
+    return np.isfinite(verdict.ratio) and verdict.ratio > 0
+
+
+def _agreement(found: dict[str, list[tuple[str, Any]]], series: list[str]) -> str:
+    everywhere = [marks for marks in found.values() if len({where for where, _ in marks}) == len(series) > 1]
+    agree = sum(len({verdict.outcome for _, verdict in marks}) == 1 for marks in everywhere)
+    if not everywhere:
+        return f"{len(found)} comparisons on {len(series)} machine{'s' * (len(series) != 1)} and links"
+    return f"{agree} of {len(everywhere)} comparisons have the same verdict everywhere"
+
+
+def _machine_key(colour: str, shape: str) -> Any:
+    def draw(ax: Any, x: float, y: float) -> Any:
+        return ax.plot(x + 0.1, y + 0.06, shape, color=colour, markersize=6)[0]
+
+    return draw

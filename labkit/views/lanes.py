@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.frames import Forward
+from labkit.views.forwards import Forward
+from labkit.views.style import ink_on
 
 __all__ = ["LABEL", "Lanes", "draw_number", "key_entries"]
 

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.style import Sheet
+from labkit.views.style import Sheet, ink_on
 
 __all__ = ["Cell", "key", "matrix"]
 

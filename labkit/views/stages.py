@@ -10,8 +10,8 @@ from matplotlib.patches import Rectangle
 from labkit.graphs.frame import GRAPHS, STAGES, Frame, Frames
 from labkit.graphs.page import pre
 from labkit.views.graph import graph
-from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, cut, styled
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Stages", "stages", "stages_static"]
 
@@ -35,7 +35,7 @@ def stages(frames: Frames) -> Stages:
     return Stages(frames)
 
 
-class Stages(Live):
+class Stages(InteractiveFigure):
     """What `stages` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
 
     def __init__(self, frames: Frames) -> None:
@@ -99,7 +99,7 @@ class Stages(Live):
         choose()
         rows = [widgets.HBox([rank, frame]), stage, widgets.HBox([whole, drawn])]
         box = widgets.VBox([*rows, picture, text])
-        self.to_close([stage, rank, frame, whole, drawn], [rows[0], rows[2], picture, text, box])
+        self.remember_to_close([stage, rank, frame, whole, drawn], [rows[0], rows[2], picture, text, box])
         return box
 
 

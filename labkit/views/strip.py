@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from labkit.views import frames, style
-from labkit.views.frames import Forward
+from labkit.views import style
+from labkit.views.forwards import Forward, Reason, collectives, merged_record, take_forward
 from labkit.views.lanes import LABEL, Lanes, draw_number, key_entries
-from labkit.views.steps import Reason, collectives
 from labkit.views.style import Figure, Sheet, styled
-from labkit.views.window import Span, Window, choose, same_piece
+from labkit.views.zoom import Span, Window, choose, same_piece
 
 __all__ = ["strip", "strip_text", "strips"]
 
@@ -57,7 +56,7 @@ def strip(
     >>> print(figure.texts[0].get_text())
     Eager: no collective and no compiled region in one forward
     """
-    record = frames.whole(record)
+    record = merged_record(record)
     run = _take(record, forward, ranks, alike)
     label = label or str(getattr(record, "label", "") or "")
     sheet = Sheet()
@@ -149,7 +148,7 @@ def _take(
     ranks: Sequence[int] | None,
     alike: Sequence[Sequence[int]] | None = None,
 ) -> Forward:
-    return record if isinstance(record, Forward) else frames.forward(record, number, ranks, alike)
+    return record if isinstance(record, Forward) else take_forward(record, number, ranks, alike)
 
 
 def _line(run: Forward, rank: int) -> str:

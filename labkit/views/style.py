@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure as _Figure
@@ -24,6 +25,8 @@ WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
 DPI = 110
 SMALL, NORMAL, TITLE = 8.5, 9.5, 12.0
 INK, QUIET, FAINT = "#222222", "#666666", "#E6E6E6"
+BLACK, WHITE = "#000000", "#FFFFFF"
+NAME_WIDTH = 1.95  # inches for the names of variants at the left of their rows
 
 # What a rank's main thread does. Okabe-Ito, told apart with any colour vision, the same in every figure.
 KINDS: dict[str, tuple[str, str]] = {
@@ -341,3 +344,72 @@ def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any
     return lambda ax, x, y: ax.add_patch(
         Rectangle((x, y + 0.14 * top - 0.01), 0.2, 0.14 * (bottom - top), **look)
     )
+
+
+def linear(colour: str) -> tuple[float, float, float]:
+    """Red, green and blue of '#RRGGBB' as shares of light, without sRGB's gamma.
+
+    >>> linear("#FF0000")
+    (1.0, 0.0, 0.0)
+    """
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
+    return r, g, b
+
+
+def contrast(one: str, other: str) -> float:
+    """How far two colours differ in lightness: from 1 for equal ones to 21 for black and white.
+
+    >>> contrast("#000000", "#FFFFFF")
+    21.0
+    """
+    lights = [
+        sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear(x), strict=True)) for x in (one, other)
+    ]
+    return (max(lights) + 0.05) / (min(lights) + 0.05)
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is easier to read on `colour`.
+
+    >>> ink_on("#0072B2"), ink_on("#F0E442")
+    ('#FFFFFF', '#000000')
+    """
+    return max(BLACK, WHITE, key=lambda ink: contrast(ink, colour))
+
+
+def by_evidence(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """One panel for each kind of evidence, which must not share an axis; one without a name where none is given."""
+    if "evidence" not in frame.columns:
+        return [("", frame)]
+    return [(str(name), frame[frame["evidence"] == name]) for name in pd.unique(frame["evidence"])]
+
+
+def panel_heading(sheet: Sheet, name: str) -> None:
+    """A panel's name over it, when it has one."""
+    if name:
+        sheet.top += 0.05
+        sheet.text(name, fontweight="bold", fontsize=10.5)
+        sheet.top += 0.03
+
+
+def empty_figure(sheet: Sheet, title: str | None, said: str, label: str) -> Figure:
+    """The figure of a table without rows: it says so instead of failing."""
+    sheet.title(title or said)
+    sheet.text(f"{said}: there is nothing to draw.", color=QUIET)
+    sheet.top += 0.2
+    return sheet.finish(label)
+
+
+def label_rows(ax: Axes, places: Sequence[float], variants: Sequence[str]) -> None:
+    """The variants' names at the left of their rows, and a quiet grid."""
+    ax.set_yticks(places, [cut(variant_name(str(v)), NAME_WIDTH - 0.2) for v in variants])
+    ax.tick_params(axis="y", length=0, labelsize=NORMAL, labelcolor=INK)
+    ax.grid(axis="x", color=FAINT, linewidth=0.7)
+
+
+def note_beside(ax: Axes, y: float, text: str, right: float = 10) -> None:
+    """A note `right` points to the right of the axes, level with `y`."""
+    where = {"xycoords": ax.get_yaxis_transform(), "xytext": (right, 0), "textcoords": "offset points"}
+    size = SMALL + 0.3
+    ax.annotate(text, (1, y), va="center", fontsize=size, annotation_clip=False, **where)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from labkit.lessons.cliff.figures import beside_source, breakdown
 from labkit.timing import Verdict
-from labkit.views import beside_source, breakdown, ratios, timings
+from labkit.views import ratios, timings
 
 
 def words(figure):

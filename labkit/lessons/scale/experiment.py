@@ -12,12 +12,12 @@ from labkit.lessons.scale import on_ranks as scale_ranks
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale import worlds as tracing
 from labkit.lessons.scale.worlds import WORLDS, parse_worlds
+from labkit.lessons.shared.costs import ALGORITHMS, Compute, Link
 from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.sweep import parse_sizes
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds
-from labkit.timing.costs import ALGORITHMS, Compute, Link
 
 cliff = lessons.program("cliff")
 ABOUT = EXPERIMENTS["scale"]

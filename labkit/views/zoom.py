@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from labkit.views.frames import Forward
-from labkit.views.steps import collectives
+from labkit.views.forwards import Forward, collectives
 
 __all__ = ["Window", "block", "choose", "same_piece"]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from labkit.views import frames
-from labkit.views.frames import need, table_of
-from labkit.views.live import Live
+from labkit.views.forwards import SEGMENTS, take_forward, variant_record
 from labkit.views.strip import described, strip, strip_text, strips
 from labkit.views.style import Figure, short_name
+from labkit.views.tables import need, table_of
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Explorer", "explorer", "explorer_static"]
 
@@ -33,7 +32,7 @@ def explorer_static(report: Any) -> tuple[Figure, str]:
     figure = strips(records, forward="typical", window="whole", label=label)
     said = []
     for name, record in records.items():
-        run = frames.forward(record, "typical")
+        run = take_forward(record, "typical")
         said.append(f"{short_name(name)}: {'nothing was recorded' if run.empty else described(run)}")
     return figure, " | ".join(said)
 
@@ -50,7 +49,7 @@ def explorer(report: Any) -> Explorer:
     return Explorer(report)
 
 
-class Explorer(Live):
+class Explorer(InteractiveFigure):
     """What `explorer` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
 
     def __init__(self, report: Any) -> None:
@@ -66,9 +65,9 @@ class Explorer(Live):
         block: bool = False,
     ) -> tuple[Figure, str]:
         """The strip of one choice and its text: `piece` in percent of the forward, or a typical `block` of it."""
-        record = frames.of_report(self.report, variant, blocks)
+        record = variant_record(self.report, variant, blocks)
         ranks = None if rank is None else [rank]
-        run = frames.forward(record, "typical", ranks)
+        run = take_forward(record, "typical", ranks)
         whole = piece[0] <= 0 and piece[1] >= 100
         window: Any = "block" if block else "whole"
         if not block and not whole and not run.empty:
@@ -103,31 +102,14 @@ class Explorer(Live):
             value=(0.0, 100.0), min=0.0, max=100.0, step=0.5, description="zoom, %", continuous_update=False,
             readout_format=".1f", disabled=True, layout=wide,
         )  # fmt: skip
-        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
 
-        def redraw(_: Any = None) -> None:
+        def draw(rank: Any, **choices: Any) -> tuple[Figure, str]:
             piece.disabled = block.value
-            try:
-                one = None if rank.value == "all" else rank.value
-                figure, said = self.draw(variant.value, blocks.value, one, piece.value, block.value)
-            except (
-                ValueError
-            ) as error:  # a variant that was not run with this many blocks: say so, keep the picture
-                text.value = html.escape(str(error))
-                return
-            picture.value = figure.png()
-            text.value = "<br>".join(html.escape(line) for line in said.splitlines())
+            return self.draw(rank=None if rank == "all" else rank, **choices)
 
-        controls = [variant, blocks, rank, block, piece]
-        for control in controls:
-            control.observe(redraw, "value")
-        redraw()
+        controls = {"variant": variant, "blocks": blocks, "rank": rank, "block": block, "piece": piece}
         rows = [widgets.HBox([variant, blocks, rank]), widgets.HBox([block, piece])]
-        box = widgets.VBox([*rows, picture, text])
-
-        self.to_close(controls, [*rows, picture, text, box])
-        return box
+        return self.picture_with_controls(widgets, controls, draw, rows=rows)
 
 
 def _records(report: Any) -> dict[str, Any]:
@@ -135,7 +117,7 @@ def _records(report: Any) -> dict[str, Any]:
     segments = table_of(report, "segments")
     if segments is None:
         raise ValueError("this report has no table 'segments': there is nothing to explore")
-    need(segments, ["variant", *frames.SEGMENTS], "segments")
+    need(segments, ["variant", *SEGMENTS], "segments")
     if segments.empty:
         raise ValueError("table 'segments' of this report is empty: there is nothing to explore")
     variants: Sequence[str] = [str(v) for v in pd.unique(segments["variant"])]
@@ -143,5 +125,5 @@ def _records(report: Any) -> dict[str, Any]:
     for variant in variants:
         mine = segments[segments["variant"] == variant]
         blocks = int(mine["blocks"].max()) if "blocks" in mine.columns else None
-        found[variant] = frames.of_report(report, variant, blocks)
+        found[variant] = variant_record(report, variant, blocks)
     return found

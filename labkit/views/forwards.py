@@ -10,15 +10,55 @@ from typing import Any
 import pandas as pd
 
 from labkit.trace.events import marked
-from labkit.views import steps
-from labkit.views.steps import Difference, Reason
+from labkit.views.tables import need, table_of
 
-__all__ = ["Forward", "forward", "need", "of_report", "table", "table_of"]
+__all__ = [
+    "OVERHEAD",
+    "SEGMENTS",
+    "Difference",
+    "Forward",
+    "Reason",
+    "collectives",
+    "merged_record",
+    "take_forward",
+    "variant_record",
+]
 
 SEGMENTS = ("rank", "forward", "kind", "start_us", "end_us", "compile_id", "name")
 EVENTS = ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile_id")
 BREAKS = ("rank", "kind", "reason", "place")
+NONE = r"wait|_wrap|::send|::recv"  # a message is between two ranks: others of the group have no part in it
+COUNTS = ("regions", "breaks", "collectives")
 OVERHEAD = ("lookup", "entry", "python")  # neither compute nor communication
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One distinct break: where, why, and how often each rank executed it in this forward."""
+
+    number: int  # 0 for a frame that was given up, which leaves no region that could break
+    reason: str
+    place: str
+    executed: Mapping[int, int]
+
+    @property
+    def times(self) -> str:
+        """'×160', rank by rank where they differ, or that the frame was given up."""
+        if not self.number:
+            return "given up"
+        counts = list(self.executed.values())
+        if len(set(counts)) == 1:
+            return f"×{counts[0]}"
+        return ", ".join(f"rank {rank} ×{n}" for rank, n in self.executed.items())
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where ranks did different things: the step's number, what each did, and when (ms, by rank)."""
+
+    index: int
+    text: str
+    spans: Mapping[int, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -66,54 +106,14 @@ class Forward:
         return float(mine["end"].max() - mine["start"].min()) if len(mine) else 0.0
 
 
-def need(frame: Any, columns: Sequence[str], table: str) -> pd.DataFrame:
-    """Return the frame, or raise ValueError naming the table and the columns it lacks.
-
-    >>> need(pd.DataFrame({"rank": [0]}), ["rank", "us"], "breakdown")
-    Traceback (most recent call last):
-    ValueError: table 'breakdown' has no column 'us': it has rank
-    """
-    if not isinstance(frame, pd.DataFrame):
-        raise ValueError(f"table {table!r} must be a DataFrame, got {type(frame).__name__}")
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        names = ", ".join(map(repr, missing))
-        raise ValueError(
-            f"table {table!r} has no column {names}: it has {', '.join(map(str, frame.columns))}"
-        )
-    return frame
-
-
-def table_of(record: Any, name: str) -> pd.DataFrame | None:
-    """A table of a record, a report or a mapping of DataFrames; None where it has none of that name."""
-    tables = record if isinstance(record, Mapping) else getattr(record, "tables", None)
-    if isinstance(tables, Mapping):
-        return tables.get(name)
-    found = getattr(record, name, None)
-    return found if isinstance(found, pd.DataFrame) else None
-
-
-def table(report: Any, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """A table of a report with the columns that a figure needs.
-
-    Raises ValueError naming what there is for a table that the report lacks, or a column that the table lacks.
-    """
-    found = table_of(report, name)
-    if found is None:
-        raise ValueError(
-            f"this report has no table {name!r}: it has {', '.join(getattr(report, 'tables', {}))}"
-        )
-    return need(found, columns, name)
-
-
-def whole(record: Any) -> Any:
+def merged_record(record: Any) -> Any:
     """One record of all ranks: what `ranks.run` returns, a record a rank, is merged; anything else stays as it is."""
     if isinstance(record, Sequence) and len(record) and hasattr(type(next(iter(record))), "merge"):
         return type(next(iter(record))).merge(list(record))
     return record
 
 
-def of_report(report: Any, variant: str | None = None, blocks: int | None = None) -> SimpleNamespace:
+def variant_record(report: Any, variant: str | None = None, blocks: int | None = None) -> SimpleNamespace:
     """The tables of one variant (and one number of blocks) of a report, shaped like a record.
 
     Raises ValueError naming what there is when the report has no segments, or not of this variant or size.
@@ -136,7 +136,7 @@ def of_report(report: Any, variant: str | None = None, blocks: int | None = None
     return SimpleNamespace(**found)
 
 
-def forward(
+def take_forward(
     record: Any,
     number: int | str = 0,
     ranks: Sequence[int] | None = None,
@@ -149,7 +149,7 @@ def forward(
 
     Raises ValueError for a missing table or column, a forward or rank that was not recorded, or several variants.
     """
-    record = whole(record)
+    record = merged_record(record)
     segments = table_of(record, "segments")
     if segments is None:
         raise ValueError(
@@ -198,8 +198,8 @@ def forward(
     if breaks is not None and len(breaks):
         breaks = need(breaks, BREAKS, "breaks")
         breaks = breaks[breaks["rank"].isin(ranks)]
-    marks, reasons = steps.breaks(segments, events, breaks, ranks)
-    counts = steps.counts(segments, events, marks, ranks, _known_counts(record, len(recorded)))
+    marks, reasons = executed_breaks(segments, events, breaks, ranks)
+    counts = counted(segments, events, marks, ranks, _known_counts(record, len(recorded)))
     groups = [ranks] if alike is None else [[rank for rank in ranks if rank in group] for group in alike]
     apart = (_difference(record, int(number), segments, group, origin) for group in groups if len(group) > 1)
     difference = next((found for found in apart if found is not None), None)
@@ -238,7 +238,7 @@ def _difference(
 ) -> Difference | None:
     method = getattr(record, "first_difference", None)
     if not callable(method):
-        return steps.difference(segments, ranks)
+        return first_difference(segments, ranks)
     found = method(ranks) if len(ranks) < segments["rank"].nunique() else method()
     if found is None or found.forward != number or len(ranks) < 2:
         return None
@@ -247,4 +247,146 @@ def _difference(
         for rank, step in found.steps.items()
         if rank in ranks
     }
-    return Difference(found.index, str(found).partition(": ")[2], steps.narrow(segments, spans))
+    return Difference(found.index, str(found).partition(": ")[2], narrow(segments, spans))
+
+
+def region_runs(segments: pd.DataFrame) -> pd.DataFrame:
+    """Every run of a compiled region, told from segments alone: compute right after the entry of its region."""
+    before = segments.shift()
+    same = (segments["rank"] == before["rank"]) & (segments["compile_id"] == before["compile_id"])
+    entered = same & (before["kind"] == "entry")
+    return segments[(segments["kind"] == "compute") & (segments["compile_id"] != "") & entered]
+
+
+def collectives(frame: pd.DataFrame) -> pd.DataFrame:
+    """Events or segments of collectives, without waiting for one or wrapping its result, and no messages."""
+    mine = frame[(frame["kind"] == "collective") & ~frame["name"].astype(str).str.contains(NONE)]
+    return mine[mine["thread"] == "main"] if "thread" in mine.columns else mine
+
+
+def executed_breaks(
+    segments: pd.DataFrame, events: pd.DataFrame | None, table: pd.DataFrame | None, ranks: Sequence[int]
+) -> tuple[pd.DataFrame, list[Reason]]:
+    """Where each executed break happened (rank, at, number), and the distinct ones in the order they happen.
+
+    A region whose compile ended in a break executes it each time it runs, when its compiled part is done. Without
+    compile ids in the table nothing can be placed, and the list has the numbers that the table gives.
+    """
+    nothing = pd.DataFrame({"rank": [], "at": [], "number": []})
+    if table is None or table.empty:
+        return nothing, []
+    if "compile_id" not in table.columns:
+        return nothing, [*_listed(table), *_given_up(table)]
+    broken = table[table["kind"] == "break"].drop_duplicates(["rank", "compile_id"])
+    runs = _runs(segments, events)[["rank", "compile_id", "at"]]
+    marks = runs.merge(broken[["rank", "compile_id", "reason", "place"]]).sort_values("at", kind="stable")
+    marks["number"] = marks.groupby(["reason", "place"], sort=False).ngroup() + 1
+    reasons: list[Reason] = []
+    for key, hits in marks.groupby("number"):
+        executed = {rank: int((hits["rank"] == rank).sum()) for rank in ranks}
+        reasons.append(Reason(int(key), hits["reason"].iloc[0], hits["place"].iloc[0], executed))
+    return marks.reset_index(drop=True), [*reasons, *_given_up(table)]
+
+
+def _runs(segments: pd.DataFrame, events: pd.DataFrame | None) -> pd.DataFrame:
+    """Every run of a region with the moment its compiled part was done (`at`, ms)."""
+    if events is None:
+        return region_runs(segments).assign(at=lambda runs: runs["end"])
+    runs = events[events["kind"] == "region"].sort_values("start")
+    inside = events[events["kind"] == "compiled"][["rank", "compile_id", "start", "end"]]
+    inside = inside.rename(columns={"end": "at"}).sort_values("start")
+    if inside.empty:
+        return runs.assign(at=runs["start"])
+    runs = pd.merge_asof(runs, inside, on="start", by=["rank", "compile_id"], direction="forward")
+    # a region with nothing to compute before its break calls no kernel: its break is where it starts
+    return runs.assign(at=runs["at"].where(runs["at"] <= runs["end"], runs["start"]))
+
+
+def _listed(table: pd.DataFrame) -> list[Reason]:
+    """Distinct breaks of a table without compile ids, with the counts it states."""
+    ended = table[table["kind"] == "break"]
+    if "executed" not in ended.columns:
+        return []
+    reasons: list[Reason] = []
+    for (why, place), rows in ended.groupby(["reason", "place"], sort=False):
+        executed = {int(rank): int(n) for rank, n in rows.groupby("rank")["executed"].sum().items()}
+        if any(executed.values()):
+            reasons.append(Reason(len(reasons) + 1, why, place, executed))
+    return reasons
+
+
+def _given_up(table: pd.DataFrame) -> list[Reason]:
+    skipped = table[table["kind"] == "skip"].drop_duplicates(["reason", "place"])
+    return [Reason(0, row.reason, row.place, {}) for row in skipped.itertuples()]
+
+
+def counted(
+    segments: pd.DataFrame,
+    events: pd.DataFrame | None,
+    marks: pd.DataFrame,
+    ranks: Sequence[int],
+    known: pd.DataFrame | None,
+) -> pd.DataFrame:
+    """Regions, breaks and collectives of this forward by rank; what the record counted itself wins."""
+    if known is not None and {"rank", *COUNTS} <= set(known.columns):
+        columns = [c for c in (*COUNTS, "at_collective") if c in known.columns]
+        table = known[known["rank"].isin(ranks)].drop_duplicates("rank").set_index("rank")[columns]
+        return table.reindex(ranks).fillna(0).round().astype(int)
+    if events is None:
+        regions, calls = region_runs(segments), collectives(segments)
+    else:
+        regions, calls = events[events["kind"] == "region"], _outermost(collectives(events))
+    found = {"regions": regions, "breaks": marks, "collectives": calls}
+    return pd.DataFrame(
+        {
+            name: frame.groupby("rank").size().reindex(ranks).fillna(0).astype(int)
+            for name, frame in found.items()
+        }
+    )
+
+
+def _outermost(events: pd.DataFrame) -> pd.DataFrame:
+    """Events that lie in no other one of their rank: one collective may be several nested ranges."""
+    ordered = events.sort_values(["rank", "start", "end"], ascending=[True, True, False])
+    reach = ordered.groupby("rank")["end"].cummax().groupby(ordered["rank"]).shift()
+    return ordered[~(ordered["end"] <= reach)]
+
+
+def first_difference(segments: pd.DataFrame, ranks: Sequence[int]) -> Difference | None:
+    """The first step (a region entered, a collective called) at which ranks differ, from segments alone."""
+    found = {rank: _steps(segments[segments["rank"] == rank]) for rank in ranks}
+    if len(found) < 2:
+        return None
+    for i in range(max(map(len, found.values()))):
+        at = {rank: mine[i] if i < len(mine) else None for rank, mine in found.items()}
+        names = {rank: step[0] if step else "nothing more" for rank, step in at.items()}
+        if len(set(names.values())) > 1:
+            spans = {rank: (step[1], step[2]) if step else None for rank, step in at.items()}
+            said = "; ".join(f"rank {rank}: {name}" for rank, name in names.items())
+            return Difference(i, said, narrow(segments, spans))
+    return None
+
+
+def _steps(mine: pd.DataFrame) -> list[tuple[str, float, float]]:
+    regions, calls = region_runs(mine), collectives(mine)
+    # compiled code may be named by a hash, which ranks need not share: then the region's id stands for it
+    names = regions["name"].where(~regions["name"].str.startswith("##"), regions["compile_id"])
+    steps = list(zip("region " + names, regions["start"], regions["end"], strict=True))
+    steps += list(zip("collective " + calls["name"], calls["start"], calls["end"], strict=True))
+    return sorted(steps, key=lambda step: step[1])
+
+
+def narrow(
+    segments: pd.DataFrame, spans: Mapping[int, tuple[float, float] | None]
+) -> dict[int, tuple[float, float]]:
+    """Spans cut down to the first thing they do, because regions nest; a rank that did nothing more ends there."""
+    out = {}
+    for rank, span in spans.items():
+        mine = segments[segments["rank"] == rank]
+        if span is None:
+            end = float(mine["end"].max())
+            out[rank] = (end, end)
+            continue
+        work = mine[mine["kind"].isin(["compute", "collective"]) & (mine["start"] >= span[0])]
+        out[rank] = (float(span[0]), float(min([span[1], *work["end"].head(1)])))
+    return out
