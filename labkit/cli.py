@@ -170,7 +170,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="on a CPU auto is what the experiment needs",
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    options.add(parser, {name: experiments.get(name).options for name in experiments.NAMES})
+    options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -185,11 +185,10 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _list(given: argparse.Namespace) -> int:
-    for name in experiments.NAMES:
+    for name, experiment in experiments.declared().items():
         if given.names:
             print(name)
             continue
-        experiment = experiments.get(name)
         print(f"{name:<13} {experiment.question}\n{'':<13} {experiment.source}")
         for part, what in experiment.parts.items():
             print(f"{'':<13} {name + '/' + part:<24} {what}")

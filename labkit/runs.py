@@ -28,7 +28,7 @@ def together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
     def begin(given: argparse.Namespace) -> int:
         every = given.experiment == "all" and act is record
         given.chosen = [
-            experiments.get(name) for name in (experiments.NAMES if every else [given.experiment])
+            experiments.get(name) for name in (experiments.declared() if every else [given.experiment])
         ]
         given.arguments = {one.name: _arguments(one, given) for one in given.chosen}
 
@@ -57,7 +57,7 @@ def together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
 def _arguments(experiment: Experiment, given: argparse.Namespace) -> dict[str, Any]:
     """The keywords that were given for an experiment, or for one of `all`, whose options it need not all take."""
-    every = () if given.experiment == "all" else experiments.EXPERIMENTS.values()
+    every = () if given.experiment == "all" else experiments.declared().values()
     others = {option.name for other in every for option in other.options}
     return options.chosen(experiment.name, experiment.options, given, sorted(others))
 
@@ -69,7 +69,7 @@ def _where(experiment: Experiment, given: argparse.Namespace) -> tuple[int, str,
     count = given.ranks or (nodes.launch.world_size if nodes else experiment.ranks)
     local = nodes.launch.local_world_size if nodes else count
     if backend == "auto" and hardware.choose(local, device).device == "cpu":
-        backend = experiment.link if count >= 2 and not (nodes and nodes.count > 1) else "gloo"
+        backend = experiment.cpu_backend if count >= 2 and not (nodes and nodes.count > 1) else "gloo"
     return count, device, backend
 
 

@@ -1,4 +1,4 @@
-"""What an experiment can be told, by the command line above all, and which ranks it takes."""
+"""Command-line options of experiments, and checks of the ranks that an experiment gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Option", "add", "chosen", "on_cpu", "two_or_more"]
+__all__ = [
+    *("ALSO", "BLOCKS", "FRESH", "FULL", "ROUNDS", "Option"),
+    *("add", "chosen", "number", "on_cpu", "switch", "text", "two_or_more", "whole", "words"),
+]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,49 @@ class Option:
             shown = text if len(text) <= 40 else f"{text[:37]}..."
             raise argparse.ArgumentTypeError(f"must be a {rule}, got {shown!r}")
         return value
+
+
+def switch(name: str, help: str) -> Option:
+    """Declare an option without a value."""
+    return Option(name, bool, help)
+
+
+def whole(name: str, help: str, most: int, least: int = 1) -> Option:
+    """Declare an option that takes a whole number from `least` to `most`."""
+    return Option(name, int, help, least=least, most=most)
+
+
+def number(name: str, help: str, metavar: str, least: float, most: float) -> Option:
+    """Declare an option that takes a number from `least` to `most`."""
+    return Option(name, float, help, metavar, least=least, most=most)
+
+
+def text(name: str, help: str, metavar: str, pattern: str) -> Option:
+    """Declare an option that takes a text which matches a regular expression."""
+    return Option(name, str, help, metavar, pattern=pattern)
+
+
+def words(name: str, among: str, help: str = "only these", metavar: str = "NAME") -> Option:
+    """Declare an option that takes one of several words and may be given again.
+
+    Args:
+        name: of the option.
+        among: the words, separated by '|'.
+        help: what the option is for.
+        metavar: what `--help` calls the value.
+
+    >>> words("dtype", "float32|bfloat16").among
+    ('float32', 'bfloat16')
+    """
+    return Option(name, str, help, metavar, many=True, among=tuple(among.split("|")))
+
+
+# options of several experiments: one object each, because one option has one meaning
+BLOCKS = whole("blocks", "transformer blocks (default 40)", most=1000)
+ROUNDS = whole("rounds", "timing rounds; fewer than 8 tell nothing", most=10_000)
+ALSO = words("also", "nccl|gloo|shm|fake", "time on this backend as well", "BACKEND")
+FULL = switch("full", "the whole grid, for patient readers")
+FRESH = switch("fresh", "begin anew, whatever an interrupted sweep left")
 
 
 def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]]) -> None:

@@ -38,7 +38,7 @@ def of_experiments(folder: Path | None = None) -> pd.DataFrame:
     ['experiment', 'question', 'recorded', 'torch', 'found', 'how']
     """
     rows = []
-    for name in experiments.NAMES:
+    for name in experiments.declared():
         mine = newest(name, hardware.slug(), folder)
         report = Report.load(mine) if mine else None
         made = report.provenance if report else {}

@@ -33,7 +33,7 @@ def test_every_experiment_has_a_row_recorded_or_not(tmp_path):
     save(mine, "drift")
     save(tmp_path / "elsewhere-2026-03-04", "depth")
     table = recorded.of_experiments(tmp_path).set_index("experiment")
-    assert list(table.index) == list(experiments.NAMES)
+    assert list(table.index) == list(experiments.declared())
     assert table.loc["cliff", ["recorded", "torch", "found", "how"]].tolist() == [
         "2026-01-02",
         "2.13.0",

@@ -16,7 +16,7 @@ from torch import nn
 
 from labkit import torch_compat
 from labkit.experiments.options import on_cpu
-from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.guards.declared import DEPTH as ABOUT
 from labkit.lessons.guards.experiment import COMPILERS
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
@@ -24,7 +24,6 @@ from labkit.report import Report, provenance
 from labkit.timing import Verdict, bootstrap_interval, by_slowest, check_rounds, compare, median_interval
 from labkit.torch_compat import funcol
 
-ABOUT = EXPERIMENTS["depth"]
 VIEW = "labkit.lessons.guards.depth_figures:figure"
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
 FORMS = (WHOLE, BLOCKS, NESTED)
