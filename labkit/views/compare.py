@@ -32,7 +32,6 @@ ROW = 0.3
 MARKERS = "osD^vPX*"
 PAIR_WIDTH, PAIR, MARK = 2.1, 0.2, 0.17  # inches: the names, around a row, and what each machine takes of it
 MACHINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MACHINE_TICKS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 
 
 @styled
@@ -52,7 +51,7 @@ def timings(samples: pd.DataFrame, title: str | None = None, label: str = "", pe
     samples = need(samples, ["variant", "round", "rank", "seconds"], "samples")
     sheet = Sheet()
     if samples.empty:
-        return empty_figure(sheet, title, "No sample was taken", label)
+        return empty_figure(sheet, "No sample was taken", label, title)
     sheet.title(_fastest(samples) if title is None else title)
     ranks = sorted(samples["rank"].unique())
     medians = [(f"median, rank {r}", _key(MARKERS[i % 8], style.INK)) for i, r in enumerate(ranks)]
@@ -129,7 +128,7 @@ def _timing_rows(
 
 
 @styled
-def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, label: str = "") -> Figure:
+def ratios(verdicts: Iterable[Any] | pd.DataFrame, label: str = "") -> Figure:
     """Draw each verdict's time ratio with its interval on a log axis, 1 marked, and its outcome in words.
 
     `verdicts` are `labkit.timing.Verdict` objects or a table with a, b, ratio, low, high, n, confidence and outcome;
@@ -145,14 +144,14 @@ def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, lab
     table = need(verdicts, ["a", "b", "ratio", "low", "high", "n", "confidence", "outcome"], "verdicts")
     sheet = Sheet()
     if table.empty:
-        return empty_figure(sheet, title, "Nothing was compared", label)
+        return empty_figure(sheet, "Nothing was compared", label)
     first = next(iter(by_evidence(table)[0][1].itertuples()))
     clear = int((table["outcome"] != "cannot tell").sum())
     more = (
         f"{clear} of {len(table)} comparisons are clear, the others cannot tell" if clear < len(table) else ""
     )
     where = f" ({first.evidence})" if len(by_evidence(table)) > 1 else ""
-    sheet.title(_headline(first) + where if title is None else title, more)
+    sheet.title(_headline(first) + where, more)
     ends = table[["ratio", "low", "high"]].to_numpy(dtype=float)
     ends = ends[np.isfinite(ends) & (ends > 0)]
     edges = min(ends.min(), 0.8) / 1.15, max(ends.max(), 1.25) * 1.15
@@ -251,7 +250,7 @@ def _fastest(samples: pd.DataFrame) -> str:
 
 
 @styled
-def ratios_by_machine(*reports: Any, title: str | None = None) -> Figure:
+def ratios_by_machine(*reports: Any) -> Figure:
     """Overlay the verdicts of reports of one experiment: time ratios and intervals, a mark a machine and link.
 
     Left of 1 the first of a pair took less time. Ratios can be compared across machines where times cannot. Filled:
@@ -285,20 +284,20 @@ def ratios_by_machine(*reports: Any, title: str | None = None) -> Figure:
         )
     sheet = Sheet()
     if not any(_drawn(v) for marks in found.values() for _, v in marks):
-        return empty_figure(sheet, title, "No ratio is finite: too few rounds", reports[0].label)
+        return empty_figure(sheet, "No ratio is finite: too few rounds", reports[0].label)
     sheet.title(
-        title or _agreement(found, series),
+        _agreement(found, series),
         "Time ratio of the first to the second, with its 99 % interval, logarithmic; below 1 the first is faster. "
         "Filled: told from noise.",
     )
-    looks = dict(zip(series, zip(MACHINE_COLOURS, MARKERS, strict=False), strict=False))
+    looks = dict(zip(series, zip(MARKERS, MACHINE_COLOURS, strict=False), strict=False))
     heights = [PAIR + MARK * len(series) for _ in found]
     ax = sheet.axes(PAIR_WIDTH, sheet.width - PAIR_WIDTH - 0.4, sum(heights), top=sheet.top + 0.05)
     for row, (pair, marks) in enumerate(found.items()):
         for where, verdict in marks:
             if not _drawn(verdict):
                 continue
-            colour, shape = looks[where]
+            marker, colour = looks[where]
             y = row + (series.index(where) + 1) / (len(series) + 1)
             low, high = (
                 v if np.isfinite(v) and v > 0 else verdict.ratio for v in (verdict.low, verdict.high)
@@ -308,7 +307,7 @@ def ratios_by_machine(*reports: Any, title: str | None = None) -> Figure:
             ax.plot(
                 verdict.ratio,
                 y,
-                shape,
+                marker,
                 color=colour,
                 markersize=6,
                 markerfacecolor=colour if filled else "white",
@@ -321,12 +320,10 @@ def ratios_by_machine(*reports: Any, title: str | None = None) -> Figure:
     ax.set_yticks(
         [row + 0.5 for row in range(len(found))], [pair.replace(" against ", "\nagainst ") for pair in found]
     )
-    ticks = [t for t in MACHINE_TICKS if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]]
-    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    ax.minorticks_off()
+    _ratio_ticks(ax, ax.get_xlim())
     ax.tick_params(axis="y", length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
     sheet.top += sum(heights) + 0.65
-    sheet.legend([(where, _machine_key(*looks[where])) for where in series])
+    sheet.legend([(where, _key(*looks[where])) for where in series])
     return sheet.finish(f"{len(reports)} reports of {names[0]}")
 
 
@@ -351,10 +348,3 @@ def _agreement(found: dict[str, list[tuple[str, Any]]], series: list[str]) -> st
     if not everywhere:
         return f"{len(found)} comparisons on {len(series)} machine{'s' * (len(series) != 1)} and links"
     return f"{agree} of {len(everywhere)} comparisons have the same verdict everywhere"
-
-
-def _machine_key(colour: str, shape: str) -> Any:
-    def draw(ax: Any, x: float, y: float) -> Any:
-        return ax.plot(x + 0.1, y + 0.06, shape, color=colour, markersize=6)[0]
-
-    return draw

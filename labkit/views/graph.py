@@ -41,7 +41,7 @@ WORDS = {
 SIGNS = {"collective": "⇄ ", "wait": "… "}
 
 
-def graph_text(what: Any, stage: str = "dynamo", most: int = MOST) -> str:
+def graph_text(what: Any, stage: str = "dynamo") -> str:
     """What the drawing shows, one box a line.
 
     >>> code = "class G:\\n    def forward(self, x: 'f32[4]'):\\n        y: 'f32[4]' = torch.ops.aten.sin.default(x)"
@@ -51,7 +51,7 @@ def graph_text(what: Any, stage: str = "dynamo", most: int = MOST) -> str:
       sin: f32[4]
       output
     """
-    folded = fold(_nodes(what, stage), most)
+    folded = fold(_nodes(what, stage))
     lines = [_counts(folded)]
     for box in folded.boxes:
         times = f" (x {box.times})" if box.times > 1 else ""
@@ -60,7 +60,7 @@ def graph_text(what: Any, stage: str = "dynamo", most: int = MOST) -> str:
 
 
 @styled
-def graph(what: Any, stage: str = "dynamo", title: str = "", most: int = MOST, label: str = "") -> Figure:
+def graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
     """Draw one graph: of a Frame at a `stage`, or of a graph's printed text.
 
     Operations of one line of the reader's code are one box; what repeats (the blocks of a model) is drawn once with
@@ -68,10 +68,10 @@ def graph(what: Any, stage: str = "dynamo", title: str = "", most: int = MOST, l
 
     Raises ValueError for what is no graph or has none at this stage.
     """
-    folded = fold(_nodes(what, stage), most)
+    folded = fold(_nodes(what, stage))
     sheet = Sheet()
     name = f"{stage} of {what.title}" if isinstance(what, Frame) else stage
-    sheet.title(title or f"{name}: {_counts(folded)}")
+    sheet.title(f"{name}: {_counts(folded)}")
     if not folded.boxes:
         sheet.text("There is nothing in it to draw.", color=style.QUIET)
         return sheet.finish(label)

@@ -78,8 +78,6 @@ def strips(
     records: Mapping[str, Any],
     forward: int | str = 0,
     window: Window = None,
-    ranks: Sequence[int] | None = None,
-    title: str | None = None,
     label: str = "",
 ) -> Figure:
     """Draw several variants under each other on the same time scale, and the same piece of each magnified.
@@ -92,9 +90,9 @@ def strips(
     """
     if not records:
         raise ValueError("nothing to draw: give at least one record by name")
-    runs = {name: _take(record, forward, ranks) for name, record in records.items()}
+    runs = {name: _take(record, forward) for name, record in records.items()}
     sheet = Sheet()
-    sheet.title(comparison(runs) if title is None else title)
+    sheet.title(comparison(runs))
     full = [run for run in runs.values() if not run.empty]
     if not full:
         return _nothing(sheet, label)
@@ -145,7 +143,7 @@ NOTHING = "nothing was recorded: no forward ran inside the record"
 def _take(
     record: Any,
     number: int | str,
-    ranks: Sequence[int] | None,
+    ranks: Sequence[int] | None = None,
     alike: Sequence[Sequence[int]] | None = None,
 ) -> Forward:
     return record if isinstance(record, Forward) else take_forward(record, number, ranks, alike)

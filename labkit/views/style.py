@@ -127,12 +127,12 @@ class Figure(_Figure):
 
     summary: str = ""
 
-    def png(self, scale: float = 1.0, quick: bool = False) -> bytes:
+    def png(self, quick: bool = False) -> bytes:
         """The figure as PNG bytes, `scale` times its own dots per inch; `quick`: a larger file in less time."""
         out = io.BytesIO()
         packing = {"pil_kwargs": {"compress_level": 1}} if quick else {}
         with mpl.rc_context({"text.hinting": "none"} if quick else {}):  # hinting is a third of drawing text
-            self.savefig(out, format="png", dpi=self.dpi * scale, **packing)
+            self.savefig(out, format="png", dpi=self.dpi, **packing)
         return out.getvalue()
 
     def _repr_png_(self) -> bytes:
@@ -393,7 +393,7 @@ def panel_heading(sheet: Sheet, name: str) -> None:
         sheet.top += 0.03
 
 
-def empty_figure(sheet: Sheet, title: str | None, said: str, label: str) -> Figure:
+def empty_figure(sheet: Sheet, said: str, label: str, title: str | None = None) -> Figure:
     """The figure of a table without rows: it says so instead of failing."""
     sheet.title(title or said)
     sheet.text(f"{said}: there is nothing to draw.", color=QUIET)

@@ -32,7 +32,7 @@ def figure(report: Any, beside: Any = None, title: str | None = None) -> Figure:
     runs = [_tests(one) for one in (report, beside) if one is not None]
     sheet = Sheet()
     if runs[0].empty:
-        return empty_figure(sheet, title, "No test was run", report.label)
+        return empty_figure(sheet, "No test was run", report.label, title)
     names = list(runs[0]["test"])
     heads = ["with the defence", "defence off"] if beside is not None else [""]
     sheet.title(title or _finding(runs), MEANS)

@@ -154,7 +154,7 @@ def counts(
     label = report.label if label is None else label
     sheet = Sheet()
     if table.empty:
-        return empty_figure(sheet, title, "Nothing was counted", label)
+        return empty_figure(sheet, "Nothing was counted", label, title)
     sheet.title(_counted(table) if title is None else title)
     groups = {str(v): rows.sort_values("rank") for v, rows in table.groupby("variant", sort=False)}
     bars = {v: rows if rows[columns].nunique().gt(1).any() else rows.head(1) for v, rows in groups.items()}
@@ -215,7 +215,7 @@ _FIGURES: dict[str, Callable[..., Figure]] = {
 
 
 @styled
-def breakdown(frame: pd.DataFrame, title: str | None = None, label: str = "") -> Figure:
+def breakdown(frame: pd.DataFrame, label: str = "") -> Figure:
     """Draw where a forward's time goes, as stacked shares: a bar a rank, with its whole time beside it.
 
     `frame` has variant, rank, kind and us; several forwards are averaged. With a column `evidence` each kind of
@@ -234,13 +234,13 @@ def breakdown(frame: pd.DataFrame, title: str | None = None, label: str = "") ->
         raise ValueError(f"table 'breakdown' has kind {unknown[0]!r}: known are {', '.join(style.KINDS)}")
     sheet = Sheet()
     if frame.empty:
-        return empty_figure(sheet, title, "No forward was recorded", label)
+        return empty_figure(sheet, "No forward was recorded", label)
     by = [column for column in ("evidence", "variant", "rank") if column in frame.columns]
     if "forward" in frame.columns:
         forwards = frame.groupby(by)["forward"].nunique()
         sums = frame.groupby([*by, "kind"], sort=False)["us"].sum()
         frame = (sums / forwards).rename("us").reset_index()
-    sheet.title(_overhead(frame) if title is None else title)
+    sheet.title(_overhead(frame))
     kinds = [kind for kind in style.KINDS if kind in set(frame["kind"])]
     sheet.legend([(style.KINDS[kind][1], style.swatch(kind, shaped=False)) for kind in kinds])
     for name, part in by_evidence(frame):
@@ -329,8 +329,6 @@ def beside_source(
     reference: pd.DataFrame,
     here: str = "this machine",
     there: str = "the source",
-    compare: tuple[str, str] = ("C", "B"),
-    title: str | None = None,
     label: str = "",
 ) -> Figure:
     """Draw own frames per second beside the source's, in two panels with the same variants and each its own axis.
@@ -347,9 +345,9 @@ def beside_source(
     reference = reference[reference["frames_per_s"].notna()]  # a run may report breaks and no rate
     sheet = Sheet()
     if measured.empty and reference.empty:
-        return empty_figure(sheet, title, "Nothing was measured", label)
+        return empty_figure(sheet, "Nothing was measured", label)
     variants = list(dict.fromkeys([*measured["variant"], *reference["variant"]]))
-    sheet.title(_headline(measured, reference, compare) if title is None else title)
+    sheet.title(_headline(measured, reference))
     lines = {v: max(1, *((t["variant"] == v).sum() for t in (measured, reference))) for v in variants}
     tops, at = {}, 0.04
     for variant in variants:
@@ -413,12 +411,12 @@ def _bars(ax: Axes, table: pd.DataFrame, tops: dict[str, float], lines: dict[str
     ax.set_xlim(0, max(widest) * 1.03 if len(table) else 1)
 
 
-def _headline(measured: pd.DataFrame, reference: pd.DataFrame, compare: tuple[str, str]) -> str:
+def _headline(measured: pd.DataFrame, reference: pd.DataFrame) -> str:
     said = []
     for rates, where in ((measured, "here"), (reference, "in the source")):
         medians = rates.groupby("variant")["frames_per_s"].median()
-        if set(compare) <= set(medians.index):
-            said.append(f"{medians[compare[0]] / medians[compare[1]]:.2f}× {where}")
+        if {"C", "B"} <= set(medians.index):
+            said.append(f"{medians['C'] / medians['B']:.2f}× {where}")
     if not said:
         return "Own frames per second beside the source's"
-    return f"{compare[0]} against {compare[1]}, frames per second: {', '.join(said)}"
+    return f"C against B, frames per second: {', '.join(said)}"

@@ -54,7 +54,7 @@ def figure(report: Any, which: str = "forms", forms: Sequence[str] = (), title: 
         if form not in there:
             raise ValueError(f"{form!r} was not taken: there is {', '.join(there)}")
     if spans.empty:
-        return empty_figure(Sheet(), title, "No rank became ready", report.label)
+        return empty_figure(Sheet(), "No rank became ready", report.label, title)
     return draw(report, spans[spans["round"] == spans["round"].min()], list(forms), title)
 
 

@@ -29,7 +29,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     cells = table(report, "outcomes", ["kind", "change", "outcome"])
     sheet = Sheet()
     if cells.empty:
-        return empty_figure(sheet, title, "No artifact was used", report.label)
+        return empty_figure(sheet, "No artifact was used", report.label, title)
     kinds, changes = list(dict.fromkeys(cells["kind"])), list(dict.fromkeys(cells["change"]))
     wrong = cells[cells["outcome"] == "wrong"]
     silent = "; ".join(

@@ -37,7 +37,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
         found = table_of(report, table)
         if found is not None:
             if found.empty:
-                return empty_figure(Sheet(), title, "nothing was measured", report.label)
+                return empty_figure(Sheet(), "nothing was measured", report.label, title)
             return draw(report, found, title)
     raise ValueError(f"report {report.name!r} has no picture: it has {', '.join(report.tables)}")
 

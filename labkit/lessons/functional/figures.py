@@ -36,7 +36,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     found = table(report, "summary", ["collective", "form", "one graph", "graphs", "numbers"])
     sheet = Sheet()
     if found.empty:
-        return empty_figure(sheet, title, "No collective was run", report.label)
+        return empty_figure(sheet, "No collective was run", report.label, title)
     names, forms = list(pd.unique(found["collective"])), list(pd.unique(found["form"]))
     sheet.title(title or _finding(found), "Each program compiled as a whole; cells say what became of it.")
     cells = [

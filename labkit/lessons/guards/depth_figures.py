@@ -35,7 +35,7 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
     )
     sheet = Sheet()
     if summary.empty:
-        return empty_figure(sheet, title, "No model was compiled", report.label)
+        return empty_figure(sheet, "No model was compiled", report.label, title)
     compiler = report.provenance.get("compiler", "?")
     what = "Dynamo alone" if compiler == "eager" else f"backend {compiler}"
     sheet.title(

@@ -35,7 +35,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     stages = table(report, "stages", COLUMNS)
     sheet = Sheet()
     if stages.empty:
-        return empty_figure(sheet, title, "Nothing was compared", report.label)
+        return empty_figure(sheet, "Nothing was compared", report.label, title)
     sheet.title(
         title or _finding(report),
         f"Median, least and most of {stages['n'].min()} inputs. Left: what differs from eager. Right: root mean "

@@ -28,7 +28,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     found = table(report, "outcomes", columns)
     sheet = Sheet()
     if found.empty:
-        return empty_figure(sheet, title, "Nothing was run", report.label)
+        return empty_figure(sheet, "Nothing was run", report.label, title)
     rows, columns = list(pd.unique(found["differs"])), list(pd.unique(found["help"]))
     sheet.title(
         title or _finding(found),

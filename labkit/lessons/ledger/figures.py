@@ -42,7 +42,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     lines = _lines(report)
     sheet = Sheet()
     if lines.empty:
-        return empty_figure(sheet, title, "No claim was looked at", report.label)
+        return empty_figure(sheet, "No claim was looked at", report.label, title)
     counts = pd.crosstab(lines["lesson"], lines["status"]).sort_index()
     counts = counts[[status for status in LOOKS if status in counts.columns]]
     sheet.title(title or _finding(lines), _rest(lines))
@@ -153,7 +153,7 @@ def page(
     head = f"{len(lines)} rows: {asked}" + (f" (page {number} of {pages})" if pages > 1 else "")
     sheet = Sheet()
     if shown.empty:
-        return empty_figure(sheet, head, "No row matches", report.label), f"no row matches {asked}"
+        return empty_figure(sheet, "No row matches", report.label, head), f"no row matches {asked}"
     sheet.title(head)
     ax = sheet.axes(0.15, sheet.width - 0.3, ROW * len(shown))
     ax.set(xlim=(0, sheet.width - 0.3), ylim=(ROW * len(shown), 0))

@@ -38,7 +38,7 @@ def crossover(report: Any, title: str | None = None, label: str | None = None) -
     label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty_figure(sheet, title, "Nothing was compared", label)
+        return empty_figure(sheet, "Nothing was compared", label, title)
     never = int(at["bytes"].isna().sum())
     sheet.title(
         title or f"{len(at) - never} of {len(at)} curves come down to where functional is not told slower",

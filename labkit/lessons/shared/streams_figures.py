@@ -49,7 +49,7 @@ def timeline(
     label, unit = _one(runs, "label"), _one(runs, "unit")
     sheet = Sheet()
     if all(run.spans.empty for run in runs.values()):
-        return empty_figure(sheet, title, "nothing ran", label)
+        return empty_figure(sheet, "nothing ran", label, title)
     said = [timeline_text(run.renamed(name)) for name, run in runs.items()]
     if title is None and len(runs) == 1:
         (run,) = runs.values()

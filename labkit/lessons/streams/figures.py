@@ -36,7 +36,7 @@ def figure(report: Any, which: str = "ways", title: str | None = None) -> Figure
         raise ValueError(f"this report has no table for the picture {which!r}")
     sheet = Sheet()
     if table.empty:
-        return empty_figure(sheet, title, "nothing was measured", label)
+        return empty_figure(sheet, "nothing was measured", label, title)
     return (_ways if which == "ways" else _definitions)(sheet, table, title, label)
 
 

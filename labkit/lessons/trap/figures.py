@@ -69,7 +69,7 @@ def verdicts(report: Any, title: str | None = None, label: str | None = None) ->
     label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty_figure(sheet, title, "Nothing was compared", label)
+        return empty_figure(sheet, "Nothing was compared", label, title)
     real = shown[shown["stage"] != "control"]
     tally = real["outcome"].value_counts()
     slower = int(tally.get("slower", 0))
@@ -121,7 +121,7 @@ def breakdown(
     label = evidence if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty_figure(sheet, title, "No call was profiled", label)
+        return empty_figure(sheet, "No call was profiled", label, title)
     if evidence not in there:
         raise ValueError(f"no evidence {evidence!r} in table 'breakdown': there are {', '.join(there)}")
     mine = shown[shown["evidence"] == evidence]
@@ -170,7 +170,7 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
     label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty_figure(sheet, title, "No layer was timed", label)
+        return empty_figure(sheet, "No layer was timed", label, title)
     name, part = next((p for p in by_evidence(shown) if p[0] == "host only"), by_evidence(shown)[0])
     most = part.iloc[1:].loc[part.iloc[1:]["added_us"].idxmax()] if len(part) > 1 else part.iloc[0]
     words = str(most["step"]).removeprefix("+ ")
