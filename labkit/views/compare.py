@@ -1,4 +1,4 @@
-"""Variants side by side: how long a forward takes on each rank, and which differences are clear."""
+"""Figures that compare variants: times on each rank, ratios of times with their intervals, and ratios by machine."""
 
 from __future__ import annotations
 
@@ -36,14 +36,20 @@ MACHINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 
 @styled
 def timings(samples: pd.DataFrame, title: str | None = None, label: str = "", per: str = "forward") -> Figure:
-    """Draw every rank's times: faint rounds, a bar from p10 to p90, the median, in ms and as frames a second.
+    """Draw the times of every rank: faint rounds, a bar from p10 to p90, the median, in ms and as frames a second.
 
-    `per` is what a sample is the time of; only a forward makes a frame.
+    Args:
+        samples: a table with the columns variant, rank, round and seconds. With a column `evidence` each kind of
+            evidence gets a panel and a time axis of its own, because they measure different things.
+        title: by default the shortest and the longest median.
+        label: the run label.
+        per: what a sample is the time of; only a forward makes a frame.
 
-    `samples` has variant, rank, round and seconds; with a column `evidence` each kind of evidence gets a panel and
-    a time axis of its own, because they measure different things.
+    Returns:
+        The figure.
 
-    Raises ValueError for a missing column or no samples.
+    Raises:
+        ValueError: a column is missing.
 
     >>> rows = [(v, i, 0, s + i / 1000) for v, s in (("A", 0.008), ("B", 0.012)) for i in range(5)]
     >>> figure = timings(pd.DataFrame(rows, columns=["variant", "round", "rank", "seconds"]), label="host only")
@@ -129,12 +135,18 @@ def _timing_rows(
 
 @styled
 def ratios(verdicts: Iterable[Any] | pd.DataFrame, label: str = "") -> Figure:
-    """Draw each verdict's time ratio with its interval on a log axis, 1 marked, and its outcome in words.
+    """Draw the time ratio of each verdict with its interval on a log axis, 1 marked, and its outcome in words.
 
-    `verdicts` are `labkit.timing.Verdict` objects or a table with a, b, ratio, low, high, n, confidence and outcome;
-    with an evidence the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
+    Args:
+        verdicts: `labkit.timing.Verdict` objects, or a table with a, b, ratio, low, high, n, confidence and outcome.
+            With an evidence the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
+        label: the run label.
 
-    Raises ValueError for a missing column.
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a column is missing.
     """
     if not isinstance(verdicts, pd.DataFrame):
         fields = ("a", "b", "ratio", "low", "high", "n", "confidence", "outcome")
@@ -205,7 +217,7 @@ def _headline(row: Any) -> str:
 
 
 def _ratio_ticks(ax: Axes, edges: tuple[float, float]) -> None:
-    """Round ratios as ticks, as many as the range leaves room for."""
+    """Set round ratios as ticks, as many as the range leaves room for."""
     decades = np.log10(edges[1] / edges[0])
     near = [0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 2.5, 3]
     wide = [step * 10.0**power for power in range(-6, 7) for step in ((1, 2, 5) if decades < 2.5 else (1,))]
@@ -238,7 +250,7 @@ def _bar_key(ax: Axes, x: float, y: float) -> None:
 
 
 def _fastest(samples: pd.DataFrame) -> str:
-    """The two ends of the medians, from the evidence that a reader cares for most."""
+    """The two ends of the medians, taken from a real link where there is one."""
     found = by_evidence(samples)
     name, part = next(((name, part) for name, part in found if name != "host only"), found[0])
     medians = part.groupby("variant")["seconds"].median().sort_values() * 1e3
@@ -251,10 +263,19 @@ def _fastest(samples: pd.DataFrame) -> str:
 
 @styled
 def ratios_by_machine(*reports: Any) -> Figure:
-    """Overlay the verdicts of reports of one experiment: time ratios and intervals, a mark a machine and link.
+    """Overlay the verdicts of one experiment on several machines and links, with a mark for each.
 
-    Left of 1 the first of a pair took less time. Ratios can be compared across machines where times cannot. Filled:
-    told from noise. Raises ValueError for no report, reports of different experiments, and one without verdicts.
+    Left of 1 the first of a pair took less time; a filled mark is told from noise. Ratios can be compared across
+    machines, where times cannot.
+
+    Args:
+        reports: reports of the same experiment.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: there is no report, the reports are of different experiments, or one has no verdicts.
 
     >>> from labkit.report import Report
     >>> from labkit.timing import Verdict
@@ -328,7 +349,10 @@ def ratios_by_machine(*reports: Any) -> Figure:
 
 
 def _placed(report: Any) -> Iterator[tuple[str, str, Any]]:
-    """Pair, machine and link, and verdict: what a verdict was measured on is the machine's, its case the pair's."""
+    """The pair, the machine with its link, and each verdict of a report.
+
+    What a verdict was measured on belongs to the machine; its case belongs to the pair.
+    """
     for verdict in report.verdicts:
         if not hasattr(verdict, "ratio"):
             continue

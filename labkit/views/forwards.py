@@ -1,4 +1,4 @@
-"""From a record, a report or plain tables to one forward that can be drawn: times in ms, breaks where they happened."""
+"""One recorded forward, prepared for drawing: times in ms, executed breaks, counts, and where ranks first differ."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ OVERHEAD = ("lookup", "entry", "python")  # neither compute nor communication
 
 @dataclass(frozen=True)
 class Reason:
-    """One distinct break: where, why, and how often each rank executed it in this forward."""
+    """A distinct graph break: its place, its reason, and how often each rank executed it in this forward.
+
+    Args:
+        number: from 1; 0 for a frame that was given up, which leaves no region that could break.
+        reason: why compilation broke.
+        place: where, as `file:line (function)`.
+        executed: executions by rank.
+    """
 
     number: int  # 0 for a frame that was given up, which leaves no region that could break
     reason: str
@@ -43,7 +50,7 @@ class Reason:
 
     @property
     def times(self) -> str:
-        """'×160', rank by rank where they differ, or that the frame was given up."""
+        """'×160', rank by rank where they differ, or 'given up' for such a frame."""
         if not self.number:
             return "given up"
         counts = list(self.executed.values())
@@ -54,7 +61,13 @@ class Reason:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where ranks did different things: the step's number, what each did, and when (ms, by rank)."""
+    """The first place where ranks did different things.
+
+    Args:
+        index: the number of the step.
+        text: what each rank did.
+        spans: start and end in ms, by rank.
+    """
 
     index: int
     text: str
@@ -63,11 +76,19 @@ class Difference:
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward (or step) of a record, ready to draw. Times are ms from its start on the earliest rank.
+    """One forward (or step) of a record, ready to be drawn. Times are ms since its start on the earliest rank.
 
-    `segments` and `transfers` have rank, kind, start, end (ms), compile_id and name; `breaks` has rank, at (ms) and
-    number; `counts` has regions, breaks and collectives by rank, and at_collective where that is known. A transfer is
-    cut where its own rank's forward begins and ends.
+    Args:
+        ranks: the ranks that are drawn.
+        duration: in ms.
+        segments: rank, kind, start, end (ms), compile_id and name.
+        transfers: the same columns; each is cut where the forward of its rank begins and ends.
+        breaks: rank, at (ms) and number of each executed break.
+        counts: regions, breaks and collectives by rank, and at_collective where that is known.
+        reasons: the distinct breaks.
+        difference: where ranks first differ, or None.
+        on_gpu: kernels and copies were recorded, so the lanes of the host are not all there is.
+        unit: what was marked, 'forward' or 'step'.
     """
 
     ranks: list[int]
@@ -94,7 +115,7 @@ class Forward:
         return 0 if self.empty else int(self.segments.groupby("rank").size().max())
 
     def share(self, rank: int, kinds: Iterable[str] = OVERHEAD) -> float:
-        """The fraction of a rank's forward spent in these kinds of segment, 0 to 1."""
+        """The fraction of a rank's forward that these kinds of segment take, 0 to 1."""
         mine = self.segments[self.segments["rank"] == rank]
         lengths = mine["end"] - mine["start"]
         total = lengths.sum()
@@ -107,16 +128,25 @@ class Forward:
 
 
 def merged_record(record: Any) -> Any:
-    """One record of all ranks: what `ranks.run` returns, a record a rank, is merged; anything else stays as it is."""
+    """Merge what `ranks.run` returns, one record for each rank, into one record; return anything else unchanged."""
     if isinstance(record, Sequence) and len(record) and hasattr(type(next(iter(record))), "merge"):
         return type(next(iter(record))).merge(list(record))
     return record
 
 
 def variant_record(report: Any, variant: str | None = None, blocks: int | None = None) -> SimpleNamespace:
-    """The tables of one variant (and one number of blocks) of a report, shaped like a record.
+    """Select the tables of one variant and one number of blocks from a report.
 
-    Raises ValueError naming what there is when the report has no segments, or not of this variant or size.
+    Args:
+        report: a report, a record or a mapping of tables.
+        variant: None for all.
+        blocks: None for all.
+
+    Returns:
+        An object with the selected tables as attributes, like a record.
+
+    Raises:
+        ValueError: the report has no segments, or none of this variant or size; the message names what there is.
     """
     found: dict[str, Any] = {"label": getattr(report, "label", "")}
     for name in ("segments", "events", "breaks", "counts"):
@@ -142,12 +172,19 @@ def take_forward(
     ranks: Sequence[int] | None = None,
     alike: Sequence[Sequence[int]] | None = None,
 ) -> Forward:
-    """Take one forward out of a record (or of tables shaped like one): by number, or the 'typical' one.
+    """Take one forward out of a record, or out of tables shaped like one.
 
-    Typical is the forward whose time, on its slowest rank, is the median of all forwards. `alike`: the groups within
-    which ranks are compared, by default one of all ranks.
+    Args:
+        record: a record, or one for each rank.
+        number: of the forward, or 'typical' for the one whose time on its slowest rank is the median of all.
+        ranks: the ranks to take; by default all.
+        alike: the groups within which ranks are compared; by default one group of all ranks.
 
-    Raises ValueError for a missing table or column, a forward or rank that was not recorded, or several variants.
+    Returns:
+        The forward.
+
+    Raises:
+        ValueError: a table or column is missing, the forward or rank was not recorded, or there are several variants.
     """
     record = merged_record(record)
     segments = table_of(record, "segments")
@@ -212,7 +249,7 @@ def _in_ms(frame: pd.DataFrame, origin: float) -> pd.DataFrame:
 
 
 def _during(segments: pd.DataFrame, transfers: pd.DataFrame) -> pd.DataFrame:
-    """The parts of transfers that lie in their own rank's forward: it may begin before one ends, or end before it."""
+    """The parts of transfers within the forward of their own rank."""
     ranks = segments.groupby("rank")
     begin, end = (transfers["rank"].map(edge) for edge in (ranks["start"].min(), ranks["end"].max()))
     cut = transfers.assign(start=transfers["start"].clip(lower=begin), end=transfers["end"].clip(upper=end))
@@ -226,7 +263,7 @@ def _typical(segments: pd.DataFrame) -> int:
 
 
 def _known_counts(record: Any, forwards: int) -> pd.DataFrame | None:
-    """What the record counted itself: a report's table, or a record's method where it is about one forward."""
+    """The counts that the record states itself: a table of a report, or a method of a record with one forward."""
     method = getattr(record, "counts", None)
     if callable(method):
         return method() if forwards == 1 else None
@@ -251,7 +288,7 @@ def _difference(
 
 
 def region_runs(segments: pd.DataFrame) -> pd.DataFrame:
-    """Every run of a compiled region, told from segments alone: compute right after the entry of its region."""
+    """Find every run of a compiled region in segments alone: compute right after the entry of its region."""
     before = segments.shift()
     same = (segments["rank"] == before["rank"]) & (segments["compile_id"] == before["compile_id"])
     entered = same & (before["kind"] == "entry")
@@ -259,7 +296,7 @@ def region_runs(segments: pd.DataFrame) -> pd.DataFrame:
 
 
 def collectives(frame: pd.DataFrame) -> pd.DataFrame:
-    """Events or segments of collectives, without waiting for one or wrapping its result, and no messages."""
+    """Select events or segments of collectives, without waits, wrapping of results, and messages between two ranks."""
     mine = frame[(frame["kind"] == "collective") & ~frame["name"].astype(str).str.contains(NONE)]
     return mine[mine["thread"] == "main"] if "thread" in mine.columns else mine
 
@@ -267,10 +304,19 @@ def collectives(frame: pd.DataFrame) -> pd.DataFrame:
 def executed_breaks(
     segments: pd.DataFrame, events: pd.DataFrame | None, table: pd.DataFrame | None, ranks: Sequence[int]
 ) -> tuple[pd.DataFrame, list[Reason]]:
-    """Where each executed break happened (rank, at, number), and the distinct ones in the order they happen.
+    """Place every executed break on the time axis.
 
-    A region whose compile ended in a break executes it each time it runs, when its compiled part is done. Without
+    A region whose compilation ended in a break executes it each time it runs, when its compiled part is done. Without
     compile ids in the table nothing can be placed, and the list has the numbers that the table gives.
+
+    Args:
+        segments: of the forward.
+        events: of the forward, or None.
+        table: breaks of the record, or None.
+        ranks: the ranks to count on.
+
+    Returns:
+        A table with rank, at (ms) and number, and the distinct breaks in the order in which they happen.
     """
     nothing = pd.DataFrame({"rank": [], "at": [], "number": []})
     if table is None or table.empty:
@@ -289,7 +335,7 @@ def executed_breaks(
 
 
 def _runs(segments: pd.DataFrame, events: pd.DataFrame | None) -> pd.DataFrame:
-    """Every run of a region with the moment its compiled part was done (`at`, ms)."""
+    """Every run of a region with the time `at` (ms) when its compiled part was done."""
     if events is None:
         return region_runs(segments).assign(at=lambda runs: runs["end"])
     runs = events[events["kind"] == "region"].sort_values("start")
@@ -327,7 +373,7 @@ def counted(
     ranks: Sequence[int],
     known: pd.DataFrame | None,
 ) -> pd.DataFrame:
-    """Regions, breaks and collectives of this forward by rank; what the record counted itself wins."""
+    """Count regions, breaks and collectives by rank; counts that the record states itself take precedence."""
     if known is not None and {"rank", *COUNTS} <= set(known.columns):
         columns = [c for c in (*COUNTS, "at_collective") if c in known.columns]
         table = known[known["rank"].isin(ranks)].drop_duplicates("rank").set_index("rank")[columns]
@@ -346,14 +392,14 @@ def counted(
 
 
 def _outermost(events: pd.DataFrame) -> pd.DataFrame:
-    """Events that lie in no other one of their rank: one collective may be several nested ranges."""
+    """Events that lie in no other event of their rank: one collective may be several nested ranges."""
     ordered = events.sort_values(["rank", "start", "end"], ascending=[True, True, False])
     reach = ordered.groupby("rank")["end"].cummax().groupby(ordered["rank"]).shift()
     return ordered[~(ordered["end"] <= reach)]
 
 
 def first_difference(segments: pd.DataFrame, ranks: Sequence[int]) -> Difference | None:
-    """The first step (a region entered, a collective called) at which ranks differ, from segments alone."""
+    """Find the first step (a region entered, a collective called) at which ranks differ, in segments alone."""
     found = {rank: _steps(segments[segments["rank"] == rank]) for rank in ranks}
     if len(found) < 2:
         return None
@@ -379,7 +425,7 @@ def _steps(mine: pd.DataFrame) -> list[tuple[str, float, float]]:
 def narrow(
     segments: pd.DataFrame, spans: Mapping[int, tuple[float, float] | None]
 ) -> dict[int, tuple[float, float]]:
-    """Spans cut down to the first thing they do, because regions nest; a rank that did nothing more ends there."""
+    """Cut spans down to the first thing they do, because regions nest; a rank that did nothing more ends there."""
     out = {}
     for rank, span in spans.items():
         mine = segments[segments["rank"] == rank]

@@ -1,4 +1,4 @@
-"""A graph drawn: boxes from top to bottom in the order they depend on each other, collectives in their own colour."""
+"""Drawings of a compiled graph: a line of the reader's code is one box, and what repeats is drawn once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,17 @@ SIGNS = {"collective": "⇄ ", "wait": "… "}
 
 
 def graph_text(what: Any, stage: str = "dynamo") -> str:
-    """What the drawing shows, one box a line.
+    """Describe the drawing of a graph in text, one box a line.
+
+    Args:
+        what: a Frame, or a graph's printed text.
+        stage: of a Frame.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: `what` is no graph, or has none at this stage.
 
     >>> code = "class G:\\n    def forward(self, x: 'f32[4]'):\\n        y: 'f32[4]' = torch.ops.aten.sin.default(x)"
     >>> print(graph_text(code + "\\n        return (y,)"))
@@ -61,12 +71,21 @@ def graph_text(what: Any, stage: str = "dynamo") -> str:
 
 @styled
 def graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
-    """Draw one graph: of a Frame at a `stage`, or of a graph's printed text.
+    """Draw one graph from top to bottom, collectives in their own colour.
 
-    Operations of one line of the reader's code are one box; what repeats (the blocks of a model) is drawn once with
-    how often; a graph that is still larger than `most` boxes keeps its beginning and end.
+    Operations of one line of the reader's code are one box. What repeats, such as the blocks of a model, is drawn once
+    with its number of repetitions. A graph that is still too large keeps its beginning and end.
 
-    Raises ValueError for what is no graph or has none at this stage.
+    Args:
+        what: a Frame, or a graph's printed text.
+        stage: of a Frame.
+        label: the run label.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: `what` is no graph, or has none at this stage.
     """
     folded = fold(_nodes(what, stage))
     sheet = Sheet()
@@ -119,7 +138,7 @@ def _said(box: Box) -> str:
 
 
 def _rows(folded: Folded) -> list[list[int]]:
-    """Boxes by the longest way that leads to them, wide layers cut into several rows."""
+    """Arrange boxes by the longest path that leads to them; wide layers take several rows."""
     layer = [0] * len(folded.boxes)
     for a, b in folded.edges:  # sorted, and every edge leads forwards
         layer[b] = max(layer[b], layer[a] + 1)
@@ -142,7 +161,7 @@ def _rows(folded: Folded) -> list[list[int]]:
 
 
 def _places(folded: Folded, rows: Sequence[Sequence[int]], width: float) -> dict[int, tuple[float, float]]:
-    """The upper left corner of every box: each row in the middle, ordered by where its boxes' inputs stand."""
+    """The upper left corner of every box: each row is centred, in the order of the inputs of its boxes."""
     at: dict[int, tuple[float, float]] = {}
     above: dict[int, list[int]] = {}
     for a, b in folded.edges:
@@ -213,7 +232,17 @@ def _key(kind: str) -> Any:
 
 @dataclass(frozen=True)
 class Box:
-    """What is drawn as one: nodes that follow one another. `times` above 1: the first of so many repetitions."""
+    """Nodes that follow one another, drawn as one box.
+
+    Args:
+        kind: input, op, collective, wait, output or more.
+        title: the first line.
+        below: the second line.
+        members: names of the nodes.
+        count: number of nodes.
+        times: repetitions; the nodes are those of the first one.
+        repeat: boxes with the same number above 0 repeat together.
+    """
 
     kind: str  # input, op, collective, wait, output or more
     title: str
@@ -225,13 +254,13 @@ class Box:
 
     @property
     def alike(self) -> tuple[str, str, int]:
-        """What two boxes have in common that do the same."""
+        """What two boxes that do the same have in common."""
         return self.kind, self.title + self.below, self.count
 
 
 @dataclass(frozen=True)
 class Folded:
-    """The boxes in order, edges between them by index, and how many nodes and collectives there are in all."""
+    """Boxes in order, edges between them by index, and the numbers of operations and of each collective."""
 
     boxes: tuple[Box, ...]
     edges: tuple[tuple[int, int], ...]
@@ -240,7 +269,15 @@ class Folded:
 
 
 def fold(nodes: Sequence[Node], most: int = MOST) -> Folded:
-    """Fold a graph's nodes into at most about `most` boxes. Collectives stay boxes of their own as long as they can."""
+    """Fold a graph into boxes. Collectives keep boxes of their own as long as possible.
+
+    Args:
+        nodes: of the graph.
+        most: about how many boxes to keep.
+
+    Returns:
+        The boxes with their edges.
+    """
     boxes = _by_line(nodes)
     owner = {name: i for i, box in enumerate(boxes) for name in box.members}
     where = list(range(len(boxes)))  # of each first box, the one it is drawn as
@@ -312,7 +349,7 @@ def _below(run: Sequence[Node]) -> str:
 
 
 def _repeats(boxes: list[Box], where: list[int]) -> tuple[list[Box], list[int]]:
-    """Draw once what repeats: the repetition that saves most, again and again."""
+    """Draw repetitions once, starting with the one that saves most boxes."""
     number = 0
     while True:
         start, period, times = _best(boxes)
@@ -335,7 +372,7 @@ def _repeats(boxes: list[Box], where: list[int]) -> tuple[list[Box], list[int]]:
 
 
 def _best(boxes: Sequence[Box]) -> tuple[int, int, int]:
-    """Where a sequence of boxes repeats: its start, its length, and how often; the one that saves most boxes."""
+    """The start, length and count of the repetition that saves most boxes."""
     kinds: dict[tuple[str, str, int], int] = {}
     # what was folded already does not fold again: nested repetition reads badly
     ids = [kinds.setdefault(b.alike, len(kinds)) if b.times == 1 else -1 - i for i, b in enumerate(boxes)]
@@ -370,7 +407,7 @@ def _merge(boxes: list[Box], where: list[int]) -> tuple[list[Box], list[int]]:
 
 
 def _middle(boxes: list[Box], where: list[int], most: int) -> tuple[list[Box], list[int]]:
-    """Keep the beginning and the end, and count what is between."""
+    """Keep the beginning and the end, and count what is between them."""
     head, tail = most // 2, most - most // 2 - 1
     left_out = boxes[head : len(boxes) - tail]
     count = sum(box.count * box.times for box in left_out)

@@ -1,4 +1,4 @@
-"""Look around in compiled frames: choose stage, rank and frame; as text, or drawn where the stage is a graph."""
+"""A browser of compiled frames by stage, rank and frame: as text, or drawn where the stage is a graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ __all__ = ["Stages", "stages", "stages_static"]
 
 
 def stages_static(frames: Frames) -> tuple[Figure, str]:
-    """The static twin: which frame has which stage, in one figure, and one line that says the same."""
+    """Draw which frame has which stage.
+
+    Args:
+        frames: of `graphs.inspect` or a record.
+
+    Returns:
+        The figure, and a line of text that says the same.
+
+    Raises:
+        ValueError: there are no frames.
+    """
     _need(frames)
     figure = _table(frames)
     several = len(frames.ranks) > 1
@@ -27,23 +37,41 @@ def stages_static(frames: Frames) -> tuple[Figure, str]:
 
 
 def stages(frames: Frames) -> Stages:
-    """An interactive look at every stage of every frame, with tabs for stages and ranks.
+    """Show every stage of every frame, with tabs for stages and ranks.
 
-    As the last line of a cell it shows the widget, below it the table of what there is and a line of text: these two
-    stay in a saved notebook. Raises ValueError for frames of which there is none.
+    As the last line of a cell it shows the widget, and below it a table of what there is and a line of text, which stay
+    in a saved notebook.
+
+    Args:
+        frames: of `graphs.inspect` or a record.
+
+    Returns:
+        The interactive figure.
+
+    Raises:
+        ValueError: there are no frames.
     """
     return Stages(frames)
 
 
 class Stages(InteractiveFigure):
-    """What `stages` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
+    """The interactive figure that `stages` returns."""
 
     def __init__(self, frames: Frames) -> None:
         super().__init__(*stages_static(frames))
         self.frames = frames
 
     def show(self, frame: Frame, stage: str, whole: bool = False) -> str:
-        """One stage of one frame as HTML; a missing one says why."""
+        """One stage of one frame as HTML.
+
+        Args:
+            frame: the frame.
+            stage: its name; for a missing one the text says why.
+            whole: without folding.
+
+        Returns:
+            The HTML.
+        """
         try:
             body = pre(frame.stage(stage, whole), most=2000)
         except ValueError as error:

@@ -36,18 +36,29 @@ def strip(
     label: str = "",
     alike: Sequence[Sequence[int]] | None = None,
 ) -> Figure:
-    """Draw one forward, a lane per rank on one shared time axis: compute, collectives, lookups, entries, gaps, breaks.
+    """Draw one forward, a lane for each rank on one time axis: compute, collectives, lookups, entries, gaps, breaks.
 
-    `record` is what `labkit.record()` gives, of one rank, merged, or one a rank (its `segments`, `events` and `breaks`
-    are read). Where `rec.step()` marked steps, it is one step, and the figure says so. `forward` is a number, or
-    'typical' for the one of median duration. `window` magnifies a piece under the whole forward: (start, end) in ms,
-    'block' for a typical block, 'difference' for the first place where ranks differ, 'whole' for none; by default a
-    block when the whole is too dense to read and a block at most half of it. Transfers that run on other threads stand
-    as a thin lane below a rank's own, cut where that rank's forward begins and ends; a bar's height says its kind, as
-    its colour does; breaks are numbered above it and listed with reason and place. `alike` are the groups within which
-    ranks have to do the same, such as [[1, 2]] where rank 0 stays outside; by default all of them.
+    The height of a bar shows its kind, as its colour does. Breaks are numbered above a lane and listed with reason and
+    place. Transfers of other threads stand in a thin lane below, cut where the forward of their rank begins and ends.
 
-    Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
+    Args:
+        record: what `labkit.record()` gives, of one rank, merged, or one for each rank. Where `rec.step()` marked
+            steps, a step is drawn, and the figure says so.
+        forward: its number, or 'typical' for the one of median duration.
+        window: a piece that is magnified under the whole: (start, end) in ms, 'block' for a typical block, 'difference'
+            for the first place where ranks differ, 'whole' for none. By default a block, where the whole is too dense
+            to read and a block is at most half of it.
+        ranks: the ranks to draw; by default all.
+        title: by default the finding.
+        label: the run label; by default that of the record.
+        alike: the groups within which ranks have to do the same, such as [[1, 2]] where rank 0 stays outside; by
+            default one group of all ranks.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a column is missing, or the forward, rank or window is unknown.
 
     >>> import pandas as pd
     >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
@@ -80,13 +91,20 @@ def strips(
     window: Window = None,
     label: str = "",
 ) -> Figure:
-    """Draw several variants under each other on the same time scale, and the same piece of each magnified.
+    """Draw several variants under each other on one time scale, and the same piece of each magnified.
 
-    `records` maps a variant's name to its record. With `window` 'block' (the default while there are at most three
-    variants that need it) the piece is the same collectives of every variant, each starting at 0; 'whole' leaves
-    the magnified pieces out; (start, end) in ms takes that time of each.
+    Args:
+        records: a record for each variant, by name.
+        forward: its number, or 'typical' for the one of median duration.
+        window: 'block' for the same collectives of every variant, each starting at 0 (the default while at most three
+            variants need it), 'whole' for no magnified pieces, or (start, end) in ms.
+        label: the run label.
 
-    Raises ValueError for no records, and whatever `strip` raises.
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: there are no records, or as for `strip`.
     """
     if not records:
         raise ValueError("nothing to draw: give at least one record by name")
@@ -118,7 +136,16 @@ def strips(
 
 
 def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None = None) -> str:
-    """Say in one line per rank what the strip draws.
+    """Describe in one line for each rank what `strip` draws.
+
+    Args:
+        record, forward, ranks: as for `strip`.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: as for `strip`.
 
     >>> import pandas as pd
     >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
@@ -158,7 +185,7 @@ def _line(run: Forward, rank: int) -> str:
 
 
 def described(run: Forward) -> str:
-    """The text twin on one line: once when ranks agree in their counts, else rank by rank."""
+    """The counts and the overhead of a forward in one line: once where ranks agree, otherwise rank by rank."""
     if len(run.counts.drop_duplicates()) > 1:
         return "; ".join(f"rank {rank}: {_line(run, rank)}" for rank in run.ranks)
     n = run.counts.iloc[0]
@@ -182,7 +209,7 @@ def plural(n: int, noun: str) -> str:
 
 
 def finding(run: Forward) -> str:
-    """What one strip shows, as its title."""
+    """The finding of one strip, as its title."""
     if run.empty:
         return "Nothing was recorded"
     n = run.counts.max()
@@ -209,7 +236,7 @@ def _place(run: Forward) -> str:
 
 
 def comparison(runs: Mapping[str, Forward]) -> str:
-    """What several strips show together, as their title."""
+    """The finding of several strips, as their title."""
     parts: list[str] = []
     for name, run in runs.items():
         n = 0 if run.empty else int(run.counts["regions"].max())
@@ -242,9 +269,16 @@ def _panel(
     alone: bool,
     aligned: bool,
 ) -> None:
-    """The whole forward on an axis `total` ms long and, under a beam, `piece` of it on one `widest` ms long.
+    """Draw the whole forward and, under a beam, a magnified piece of it.
 
-    `alone`: no other variant shares the figure. `aligned`: the piece's own axis begins at 0.
+    Args:
+        sheet: where to draw.
+        run: the forward.
+        total: length of the axis of the whole, in ms.
+        piece: what is magnified, in ms, or None.
+        widest: length of the axis of the piece, in ms.
+        alone: no other variant shares the figure.
+        aligned: the axis of the piece begins at 0.
     """
     left, width = LABEL + 0.15, sheet.width - LABEL - 0.45
     unit = "ms" if total >= 2 else "µs"
@@ -292,7 +326,7 @@ def _difference(sheet: Sheet, run: Forward) -> None:
 
 
 def _reasons(sheet: Sheet, reasons: Sequence[tuple[str, Reason]]) -> None:
-    """The list under the lanes: number, how often, where, why."""
+    """List the breaks under the lanes: number, how often, where, why."""
     if not reasons:
         return
     shown = sorted(reasons, key=lambda r: -sum(r[1].executed.values()))[:REASONS]
@@ -323,7 +357,7 @@ def _reasons(sheet: Sheet, reasons: Sequence[tuple[str, Reason]]) -> None:
 
 
 def _shared_numbers(runs: Mapping[str, Forward]) -> tuple[dict[str, Forward], list[tuple[str, Reason]]]:
-    """One numbering of breaks for all variants, so that a number means one place and reason in the whole figure."""
+    """Number the breaks of all variants together, so that a number means one place and reason in the whole figure."""
     numbers: dict[tuple[str, str], int] = {}
     renumbered: dict[str, Forward] = {}
     listed: list[tuple[str, Reason]] = []

@@ -1,7 +1,7 @@
-"""How every figure looks: one colour per meaning, text that fits, a layout in inches, the run label at lower right.
+"""The style of every figure: colours by meaning, text that fits, a layout in inches, the run label at the lower right.
 
-Importing this changes no global matplotlib setting: views draw inside `styled`, and figures are `Figure` objects
-that pyplot never hears of, so a notebook shows a returned figure once and nothing stays open.
+Importing this changes no global matplotlib setting. Figures draw inside `styled` and are `Figure` objects that pyplot
+does not know, so a notebook shows a returned figure once and nothing stays open.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def styled(draw: F) -> F:
-    """Run a drawing function under labkit's style and leave the caller's rcParams as they were."""
+    """Decorate a drawing function so that it runs under labkit's style; the caller's rcParams stay as they were."""
 
     @functools.wraps(draw)
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -121,14 +121,21 @@ def styled(draw: F) -> F:
 class Figure(_Figure):
     """A matplotlib Figure that shows itself in a notebook without pyplot, whichever backend is active.
 
-    `summary` says on one line what the picture shows: a saved notebook keeps it as the picture's alt text and as the
-    output's plain text.
+    `summary` says in one line what the picture shows. A saved notebook keeps it as the alt text of the picture and as
+    the plain text of the output.
     """
 
     summary: str = ""
 
     def png(self, quick: bool = False) -> bytes:
-        """The figure as PNG bytes, `scale` times its own dots per inch; `quick`: a larger file in less time."""
+        """Render the figure.
+
+        Args:
+            quick: a larger file in less time, for widgets.
+
+        Returns:
+            PNG bytes.
+        """
         out = io.BytesIO()
         packing = {"pil_kwargs": {"compress_level": 1}} if quick else {}
         with mpl.rc_context({"text.hinting": "none"} if quick else {}):  # hinting is a third of drawing text
@@ -139,7 +146,7 @@ class Figure(_Figure):
         return self.png()
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Nothing but the picture's metadata: the picture itself comes from `_repr_png_`."""
+        """The metadata of the picture; the picture itself comes from `_repr_png_`."""
         return {}, {"image/png": {"alt": self.summary}} if self.summary else {}
 
     def __repr__(self) -> str:
@@ -147,7 +154,13 @@ class Figure(_Figure):
 
 
 def variant_colour(variant: str) -> str:
-    """The colour that stands for a variant in every figure; names labkit does not know get one of five others.
+    """The colour of a variant in every figure.
+
+    Args:
+        variant: a name that begins with a letter of VARIANTS; other names get one of five other colours.
+
+    Returns:
+        '#RRGGBB'.
 
     >>> variant_colour("C")
     '#009E73'
@@ -159,7 +172,7 @@ def variant_colour(variant: str) -> str:
 
 
 def variant_name(variant: str) -> str:
-    """A variant's letter with its meaning, or the name as it is when it is not one of the letters.
+    """The letter of a variant with its meaning; any other name unchanged.
 
     >>> variant_name("B")
     'B  compiled, disabled'
@@ -168,7 +181,7 @@ def variant_name(variant: str) -> str:
 
 
 def short_name(variant: str) -> str:
-    """The letter of a variant, or its whole name when it has none.
+    """The letter of a variant, or the whole name where it has none.
 
     >>> short_name("B compile, disabled"), short_name("ours")
     ('B', 'ours')
@@ -184,13 +197,22 @@ def _renderer() -> RendererAgg:
 
 @functools.lru_cache(maxsize=4096)
 def text_width(text: str, size: float = NORMAL, weight: str = "normal") -> float:
-    """The width in inches of one line of text in labkit's font."""
+    """The width of one line of text.
+
+    Args:
+        text: the line.
+        size: in points.
+        weight: 'normal' or 'bold'.
+
+    Returns:
+        Inches, in labkit's font.
+    """
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     return _renderer().get_text_width_height_descent(text.replace("$", ""), font, ismath=False)[0] / 72
 
 
 def wrap(text: str, width: float, size: float = NORMAL, weight: str = "normal") -> list[str]:
-    """Break text at spaces so that no line is wider than `width` inches."""
+    """Break text at spaces into lines at most `width` inches wide."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -202,7 +224,7 @@ def wrap(text: str, width: float, size: float = NORMAL, weight: str = "normal") 
 
 
 def cut(text: str, width: float, size: float = NORMAL) -> str:
-    """Shorten text to `width` inches, ending in an ellipsis where something was left off."""
+    """Shorten text to `width` inches, with an ellipsis where something was left off."""
     if text_width(text, size) <= width:
         return text
     while text and text_width(text + "…", size) > width:
@@ -211,7 +233,12 @@ def cut(text: str, width: float, size: float = NORMAL) -> str:
 
 
 def label_figure(fig: _Figure, label: str) -> None:
-    """Write the run label (such as 'gloo · cpu') at the figure's lower right; a second call replaces the first."""
+    """Write the run label at the lower right of a figure; a second call replaces the first label.
+
+    Args:
+        fig: the figure.
+        label: such as 'gloo · cpu'; '' removes it.
+    """
     for old in [t for t in fig.texts if t.get_gid() == "run-label"]:
         old.remove()
     if not label:
@@ -226,7 +253,7 @@ def label_figure(fig: _Figure, label: str) -> None:
 
 
 class Sheet:
-    """A figure filled from the top in inches, so that lanes, lists and legends never overlap however many there are.
+    """A figure filled from the top in inches, so that lanes, lists and legends never overlap, however many there are.
 
     `top` is the next free line. `finish` sets the height and turns inches into matplotlib's fractions.
 
@@ -244,11 +271,19 @@ class Sheet:
         self._said: list[str] = []
 
     def say(self, *sentences: str) -> None:
-        """Add to the figure's text summary, for readers who do not see it; titles stand in it already."""
+        """Add sentences to the text summary of the figure; titles are in it already."""
         self._said += [sentence for sentence in sentences if sentence]
 
     def axes(self, left: float, width: float, height: float, top: float | None = None) -> Axes:
-        """Axes with their box at (`left`, `top`), all inches; without `top`, at the next free line."""
+        """Add axes.
+
+        Args:
+            left, width, height: in inches.
+            top: in inches; by default the next free line, which moves on.
+
+        Returns:
+            The axes.
+        """
         if top is None:
             top = self.top
             self.top += height
@@ -258,7 +293,14 @@ class Sheet:
         return ax
 
     def text(self, text: str, left: float = 0.15, top: float | None = None, **style: Any) -> None:
-        """One line of text with its upper edge at `top` (default: the next free line, which moves on)."""
+        """Write one line of text.
+
+        Args:
+            text: the line.
+            left: in inches.
+            top: of its upper edge, in inches; by default the next free line, which moves on.
+            style: keywords of matplotlib's `Figure.text`.
+        """
         style = {"fontsize": NORMAL, "va": "top", "parse_math": False, **style}
         if top is None:
             top = self.top
@@ -267,7 +309,7 @@ class Sheet:
         self._placed.append(lambda total: artist.set_y(1 - top / total))
 
     def title(self, text: str, subtitle: str = "") -> None:
-        """The finding in bold, and a quiet line under it, both wrapped to the figure's width."""
+        """Write the finding in bold and a quiet subtitle, both wrapped to the width of the figure."""
         room = self.width - 0.3
         self.say(text, subtitle)
         for line in wrap(text, room, TITLE, "bold"):
@@ -279,7 +321,12 @@ class Sheet:
     def legend(
         self, entries: list[tuple[str, Callable[[Axes, float, float], Any]]], left: float = 0.15
     ) -> None:
-        """A row of keys, wrapped: each entry is (text, draw(ax, x, y)), in inches."""
+        """Add rows of legend keys.
+
+        Args:
+            entries: pairs of a text and a function `draw(ax, x, y)` that draws its key, in inches.
+            left: in inches.
+        """
         rows: list[list[tuple[float, Any, str]]] = [[]]
         x = left
         for text, draw in entries:
@@ -300,7 +347,12 @@ class Sheet:
         self.top += 0.06
 
     def behind(self, corners: list[tuple[float, float]], **style: Any) -> None:
-        """A polygon behind all axes, corners in inches from the upper left (the beam of a magnified piece)."""
+        """Draw a polygon behind all axes.
+
+        Args:
+            corners: in inches from the upper left.
+            style: keywords of matplotlib's `Polygon`.
+        """
         from matplotlib.patches import Polygon
 
         patch = Polygon([(0, 0)], closed=True, transform=self.fig.transFigure, zorder=-5, **style)
@@ -308,7 +360,11 @@ class Sheet:
         self._placed.append(lambda total: patch.set_xy([(x / self.width, 1 - y / total) for x, y in corners]))
 
     def finish(self, label: str = "", footnote: str = "") -> Figure:
-        """Set the height, place everything, write footnote (lower left) and run label (lower right)."""
+        """Set the height, place everything, and write the footnote (lower left) and the run label (lower right).
+
+        Returns:
+            The figure.
+        """
         room = self.width - 0.45 - (text_width(label, SMALL) + 0.3 if label else 0)
         lines = wrap(footnote, room, SMALL - 0.5) if footnote else []
         total = self.top + max(0.45 if label else 0.1, 0.16 * len(lines) + 0.2)
@@ -337,7 +393,15 @@ class Sheet:
 
 
 def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any]:
-    """A legend key: a bar of `kind`, as tall in its box as in a lane of the strip; filling it where not `shaped`."""
+    """The legend key of a kind of segment.
+
+    Args:
+        kind: of KINDS or STREAM_KINDS.
+        shaped: as tall as the bar in a lane of the strip, instead of filling its box.
+
+    Returns:
+        A function `draw(ax, x, y)`.
+    """
     colour = (STREAM_KINDS.get(kind) or KINDS[kind])[0]
     top, bottom = SHAPES[kind] if shaped else (0.0, 1.0)
     look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0, "hatch": HATCHES.get(kind)}
@@ -358,7 +422,9 @@ def linear(colour: str) -> tuple[float, float, float]:
 
 
 def contrast(one: str, other: str) -> float:
-    """How far two colours differ in lightness: from 1 for equal ones to 21 for black and white.
+    """The contrast ratio of two colours by WCAG 2.2: from 1 for equal ones to 21 for black and white.
+
+    Small text needs 4.5.
 
     >>> contrast("#000000", "#FFFFFF")
     21.0
@@ -370,7 +436,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever is easier to read on `colour`.
+    """Black or white, whichever is easier to read on a colour.
 
     >>> ink_on("#0072B2"), ink_on("#F0E442")
     ('#FFFFFF', '#000000')
@@ -379,14 +445,18 @@ def ink_on(colour: str) -> str:
 
 
 def by_evidence(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """One panel for each kind of evidence, which must not share an axis; one without a name where none is given."""
+    """Split a table into panels by evidence, because kinds of evidence must not share an axis.
+
+    Returns:
+        Pairs of a name and its rows; one pair with the name '' where the table has no column `evidence`.
+    """
     if "evidence" not in frame.columns:
         return [("", frame)]
     return [(str(name), frame[frame["evidence"] == name]) for name in pd.unique(frame["evidence"])]
 
 
 def panel_heading(sheet: Sheet, name: str) -> None:
-    """A panel's name over it, when it has one."""
+    """Write the name of a panel over it, where it has one."""
     if name:
         sheet.top += 0.05
         sheet.text(name, fontweight="bold", fontsize=10.5)
@@ -394,7 +464,17 @@ def panel_heading(sheet: Sheet, name: str) -> None:
 
 
 def empty_figure(sheet: Sheet, said: str, label: str, title: str | None = None) -> Figure:
-    """The figure of a table without rows: it says so instead of failing."""
+    """Finish a figure of a table without rows: it says so instead of failing.
+
+    Args:
+        sheet: a sheet with nothing on it.
+        said: what is missing.
+        label: the run label.
+        title: by default `said`.
+
+    Returns:
+        The figure.
+    """
     sheet.title(title or said)
     sheet.text(f"{said}: there is nothing to draw.", color=QUIET)
     sheet.top += 0.2
@@ -402,14 +482,27 @@ def empty_figure(sheet: Sheet, said: str, label: str, title: str | None = None) 
 
 
 def label_rows(ax: Axes, places: Sequence[float], variants: Sequence[str]) -> None:
-    """The variants' names at the left of their rows, and a quiet grid."""
+    """Write the names of variants at the left of their rows, and draw a quiet grid.
+
+    Args:
+        ax: the axes.
+        places: y of each row.
+        variants: their names.
+    """
     ax.set_yticks(places, [cut(variant_name(str(v)), NAME_WIDTH - 0.2) for v in variants])
     ax.tick_params(axis="y", length=0, labelsize=NORMAL, labelcolor=INK)
     ax.grid(axis="x", color=FAINT, linewidth=0.7)
 
 
 def note_beside(ax: Axes, y: float, text: str, right: float = 10) -> None:
-    """A note `right` points to the right of the axes, level with `y`."""
+    """Write a note to the right of the axes.
+
+    Args:
+        ax: the axes.
+        y: its height.
+        text: the note.
+        right: points from the axes.
+    """
     where = {"xycoords": ax.get_yaxis_transform(), "xytext": (right, 0), "textcoords": "offset points"}
     size = SMALL + 0.3
     ax.annotate(text, (1, y), va="center", fontsize=size, annotation_clip=False, **where)

@@ -11,7 +11,18 @@ __all__ = ["need", "table", "table_of"]
 
 
 def need(frame: Any, columns: Sequence[str], table: str) -> pd.DataFrame:
-    """Return the frame, or raise ValueError naming the table and the columns it lacks.
+    """Check that a table has the columns that a figure needs.
+
+    Args:
+        frame: a DataFrame.
+        columns: the names that it must have.
+        table: its name, for the message.
+
+    Returns:
+        The frame.
+
+    Raises:
+        ValueError: it is no DataFrame, or lacks columns; the message names the table and the columns.
 
     >>> need(pd.DataFrame({"rank": [0]}), ["rank", "us"], "breakdown")
     Traceback (most recent call last):
@@ -29,7 +40,11 @@ def need(frame: Any, columns: Sequence[str], table: str) -> pd.DataFrame:
 
 
 def table_of(record: Any, name: str) -> pd.DataFrame | None:
-    """A table of a record, a report or a mapping of DataFrames; None where it has none of that name."""
+    """Look up a table of a record, a report or a mapping of DataFrames.
+
+    Returns:
+        The table, or None where there is none of this name.
+    """
     tables = record if isinstance(record, Mapping) else getattr(record, "tables", None)
     if isinstance(tables, Mapping):
         return tables.get(name)
@@ -38,9 +53,10 @@ def table_of(record: Any, name: str) -> pd.DataFrame | None:
 
 
 def table(report: Any, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """A table of a report with the columns that a figure needs.
+    """Look up a table of a report with the columns that a figure needs.
 
-    Raises ValueError naming what there is for a table that the report lacks, or a column that the table lacks.
+    Raises:
+        ValueError: the report lacks the table or the table a column; the message names what there is.
     """
     found = table_of(report, name)
     if found is None:

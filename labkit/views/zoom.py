@@ -1,4 +1,4 @@
-"""Which piece of a forward to magnify: a time span, one typical block, or where ranks first differ."""
+"""The piece of a forward to magnify: a time span, one typical block, or where ranks first differ."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ WORDS = ("block", "difference", "whole")
 
 
 def choose(run: Forward, window: Window, many: int) -> Span | None:
-    """The (start, end) in ms to magnify, or None to draw only the whole.
+    """Choose the piece of one forward to magnify.
 
-    A piece chosen by a word is magnified `LEAST` times or not at all; a pair that takes in the whole is no piece.
+    A piece chosen by a word is magnified `LEAST` times or not at all. A pair that takes in the whole is no piece.
 
-    Raises ValueError for a word or a pair that is no window, naming what is allowed.
+    Args:
+        run: the forward.
+        window: (start, end) in ms, 'block', 'difference', 'whole', or None to decide by the density.
+        many: the number of segments on a rank beyond which the whole cannot be read.
+
+    Returns:
+        Start and end in ms, or None to draw only the whole.
+
+    Raises:
+        ValueError: the window is unknown, empty or outside of the forward.
     """
     if window is None:
         dense = run.densest > many
@@ -53,9 +62,14 @@ def choose(run: Forward, window: Window, many: int) -> Span | None:
 
 
 def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[str, Span]:
-    """The same piece of every variant's forward: between the same collectives, however long each one takes.
+    """Choose the same piece of every variant: between the same collectives, however long each one takes.
 
-    Empty where nothing is to be magnified, or the piece would be magnified less than `LEAST` times.
+    Args:
+        runs: forwards by variant.
+        window, many: as for `choose`.
+
+    Returns:
+        Start and end in ms by variant; empty where nothing is to be magnified, or by less than `LEAST` times.
     """
     full = {name: run for name, run in runs.items() if not run.empty}
     if window is None:
@@ -74,16 +88,19 @@ def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[s
 
 
 def _magnified(total: float, pieces: Iterable[Span]) -> bool:
-    """Whether the longest of these pieces, drawn as wide as `total` ms, is magnified enough to be worth it."""
+    """Whether the longest of these pieces, drawn as wide as `total` ms, is magnified enough to be worth a panel."""
     return total >= LEAST * max(end - start for start, end in pieces)
 
 
 def block(runs: Sequence[Forward]) -> tuple[int, int]:
-    """A typical block of these forwards: the number of its first collective and of the next block's first.
+    """Find a typical block of these forwards.
 
-    A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in;
-    where that sequence says nothing (one region, or none), `PIECE` collectives. Typical is the block that takes
+    A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in. Where
+    that sequence shows none (one region, or no region), it is `PIECE` collectives. Typical is the block that takes
     nearest to the median of its forward, so that a moment in which the machine was busy is not magnified.
+
+    Returns:
+        The numbers of its first collective and of the first collective of the next block.
     """
     most = max(runs, key=lambda run: run.counts["regions"].max())
     ids = list(_calls(most)["compile_id"])
@@ -103,7 +120,7 @@ def block(runs: Sequence[Forward]) -> tuple[int, int]:
 
 
 def _calls(run: Forward) -> pd.DataFrame:
-    """The collectives of the lowest rank, without the waits that belong to them."""
+    """The collectives of the lowest rank, without their waits."""
     return collectives(run.segments[run.segments["rank"] == run.ranks[0]])
 
 
