@@ -1,4 +1,4 @@
-"""Reports that are kept in data/recorded: which experiments this machine has, the newest of each, what they found."""
+"""Reports that are kept in data/recorded, by experiment and machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ __all__ = ["newest", "of_experiments"]
 
 
 def newest(name: str, machine: str | None = None, folder: Path | None = None) -> Path | None:
-    """The newest recording of that name, of one machine (such as '2-core-cpu') or of any; None where there is none.
+    """Find the newest recording of an experiment.
+
+    Args:
+        name: of the report.
+        machine: such as '2-core-cpu'; None for any.
+        folder: by default data/recorded of this checkout.
+
+    Returns:
+        The path, or None where there is none.
 
     >>> newest("cliff").name, newest("cliff", machine="abacus")
     ('cliff.json', None)
