@@ -1,4 +1,4 @@
-"""`labkit doctor | list | lessons | run | record | review | ledger | score`: what can be had without a notebook."""
+"""`labkit doctor | list | lessons | run | record | review | ledger | score`: the command line of labkit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,14 @@ HERE = True  # `--save` without a folder
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status (2 for a request that cannot be met, with one sentence why)."""
+    """Run the command line.
+
+    Args:
+        arguments: by default those of the process.
+
+    Returns:
+        The exit status; 2, with one sentence of explanation, for a request that cannot be met.
+    """
     if codecs.lookup(locale.getencoding()).name == "ascii":
         os.environ["PYTHONUTF8"] = "1"  # for the ranks: torch reads files of its own that are not ASCII
     with screen.Screen() as shown:

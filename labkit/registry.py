@@ -21,13 +21,14 @@ LESSONS = Path(__file__).with_name("lessons")
 
 
 def modules(part: str) -> list[str]:
-    """Dotted names of the modules of one part of every topic, such as `claims` or `exercises`.
+    """List the modules of one part of every topic.
 
     Args:
-        part: a module's name inside a topic's package, or a package's, whose modules are listed then.
+        part: the name of a module in a topic's package, or of a package, whose modules are listed then; such as
+            `claims`.
 
     Returns:
-        The names in the order of the course; topics without this part are left out.
+        Dotted names in the order of the course; topics without this part are left out.
 
     >>> [name for name in modules("exercises") if "reading" in name]
     ['labkit.lessons.reading.exercises.reading', 'labkit.lessons.reading.exercises.unfamiliar']

@@ -19,9 +19,17 @@ __all__ = [
 class Option:
     """A keyword of an experiment's `run` that the command line offers as `--name`.
 
-    kind: the type of its value, bool for a switch. many: may be given again, and is handed over as a tuple. among: the
-    words that it may be. pattern: a regular expression that its text has to match. least, most: the bounds of a number,
-    both allowed. Without the option `run`'s own default holds.
+    Without the option the default of `run` holds.
+
+    Args:
+        name: of the keyword.
+        kind: type of the value; bool for a switch.
+        help: what it is for.
+        metavar: what `--help` calls the value.
+        many: it may be given again; the values are passed as a tuple.
+        among: the words that are allowed; empty for any.
+        pattern: a regular expression that the text has to match.
+        least, most: bounds of a number, both allowed.
     """
 
     name: str
@@ -36,12 +44,21 @@ class Option:
 
     @property
     def said(self) -> str:
-        """What `--help` says of it."""
+        """The help text of the option."""
         words = f"{self.help}: {', '.join(self.among)}" if self.among else self.help
         return f"{words}; may be given again" if self.many else words
 
     def read(self, text: str) -> Any:
-        """The value that a text of the command line stands for. Raises ArgumentTypeError naming the rule it breaks.
+        """Convert a text of the command line.
+
+        Args:
+            text: as typed.
+
+        Returns:
+            The value.
+
+        Raises:
+            ArgumentTypeError: the text breaks a rule; the message names it.
 
         >>> Option("blocks", int, "transformer blocks", least=1, most=9).read("4")
         4
@@ -111,9 +128,14 @@ FRESH = switch("fresh", "begin anew, whatever an interrupted sweep left")
 
 
 def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]]) -> None:
-    """Add the options of all experiments, each with the names of those that take it.
+    """Add the options of all experiments to a parser, each with the names of those that take it.
 
-    Raises ValueError where two experiments mean different things by one option.
+    Args:
+        parser: the parser.
+        declared: options by experiment.
+
+    Raises:
+        ValueError: two experiments mean different things by one option.
 
     >>> parser = argparse.ArgumentParser()
     >>> add(parser, {"cliff": [Option("blocks", int, "transformer blocks")]})
@@ -144,9 +166,19 @@ def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]
 def chosen(
     experiment: str, options: Iterable[Option], given: argparse.Namespace, foreign: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The keywords for `run` out of a parsed command line.
+    """Select the keywords for `run` from a parsed command line.
 
-    `foreign` names options of other experiments: raises ValueError where one of them was given.
+    Args:
+        experiment: its name.
+        options: its options.
+        given: the parsed command line.
+        foreign: names of options of other experiments.
+
+    Returns:
+        The keywords that were given.
+
+    Raises:
+        ValueError: one of the foreign options was given.
 
     >>> chosen("cliff", [Option("also", str, "", many=True)], argparse.Namespace(also=["gloo"]))
     {'also': ('gloo',)}
@@ -164,7 +196,10 @@ def chosen(
 
 
 def on_cpu(ranks: Any) -> None:
-    """Raise ValueError unless the ranks are on the CPU: for experiments whose programs make their tensors there.
+    """Check that the ranks are on the CPU, for experiments whose programs make their tensors there.
+
+    Raises:
+        ValueError: they are not.
 
     >>> from types import SimpleNamespace
     >>> on_cpu(SimpleNamespace(device="cuda", world_size=2))
@@ -180,7 +215,10 @@ def on_cpu(ranks: Any) -> None:
 
 
 def two_or_more(ranks: Any) -> None:
-    """Raise ValueError for a single rank: for experiments in which one rank differs from the others.
+    """Check that there are at least two ranks, for experiments in which one rank differs from the others.
+
+    Raises:
+        ValueError: there is one.
 
     >>> from types import SimpleNamespace
     >>> two_or_more(SimpleNamespace(world_size=1))

@@ -1,4 +1,4 @@
-"""Look around in a report: choose variant, blocks, rank and piece, with a static figure that shows without widgets."""
+"""The explorer of the cliff's report: a fragment strip with controls for variant, blocks, rank and piece."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ __all__ = ["Explorer", "explorer", "explorer_static"]
 
 
 def explorer_static(report: Any) -> tuple[Figure, str]:
-    """The explorer's static twin: every variant's whole forward in one figure, and one line that says the same.
+    """Draw the whole forward of every variant.
 
-    Raises ValueError when the report has no segments.
+    Args:
+        report: with the table `segments`.
+
+    Returns:
+        The figure, and one line that says the same.
+
+    Raises:
+        ValueError: the report has no segments.
 
     >>> import pandas as pd
     >>> columns = ["variant", "rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
@@ -38,19 +45,25 @@ def explorer_static(report: Any) -> tuple[Figure, str]:
 
 
 def explorer(report: Any) -> Explorer:
-    """An interactive fragment strip over variant, number of blocks, rank and zoom.
+    """Show a fragment strip with controls for variant, number of blocks, rank and zoom.
 
-    As the last line of a cell it shows the widget, below it the static twin and its one line of text: these two
-    stay in a saved notebook, on a code host, and where ipywidgets is missing. Showing it again from the same cell
-    closes the widgets of the time before.
+    As the last line of a cell it shows the widget, and below it the static figure and its line of text, which stay in a
+    saved notebook, on a code host, and where ipywidgets is missing.
 
-    Raises ValueError when the report has no segments.
+    Args:
+        report: with the table `segments`.
+
+    Returns:
+        The interactive figure.
+
+    Raises:
+        ValueError: the report has no segments.
     """
     return Explorer(report)
 
 
 class Explorer(InteractiveFigure):
-    """What `explorer` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
+    """The interactive figure that `explorer` returns."""
 
     def __init__(self, report: Any) -> None:
         super().__init__(*explorer_static(report))
@@ -64,7 +77,18 @@ class Explorer(InteractiveFigure):
         piece: tuple[float, float] = (0.0, 100.0),
         block: bool = False,
     ) -> tuple[Figure, str]:
-        """The strip of one choice and its text: `piece` in percent of the forward, or a typical `block` of it."""
+        """Draw the strip of one choice.
+
+        Args:
+            variant: its name.
+            blocks: number of blocks; None for all.
+            rank: None for all ranks.
+            piece: start and end in percent of the forward.
+            block: magnify a typical block instead.
+
+        Returns:
+            The figure and its text.
+        """
         record = variant_record(self.report, variant, blocks)
         ranks = None if rank is None else [rank]
         run = take_forward(record, "typical", ranks)
@@ -113,7 +137,7 @@ class Explorer(InteractiveFigure):
 
 
 def _records(report: Any) -> dict[str, Any]:
-    """One record a variant, of the largest number of blocks."""
+    """One record for each variant, with the largest number of blocks."""
     segments = table_of(report, "segments")
     if segments is None:
         raise ValueError("this report has no table 'segments': there is nothing to explore")

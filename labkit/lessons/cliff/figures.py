@@ -1,4 +1,4 @@
-"""The cliff's report as figures: pieces, counts, times, verdicts, shares, and the source's runs beside one's own."""
+"""Figures of the cliff's report: strips, counts, times, verdicts, shares of a forward, and the source's runs."""
 
 from __future__ import annotations
 
@@ -216,12 +216,18 @@ _FIGURES: dict[str, Callable[..., Figure]] = {
 
 @styled
 def breakdown(frame: pd.DataFrame, label: str = "") -> Figure:
-    """Draw where a forward's time goes, as stacked shares: a bar a rank, with its whole time beside it.
+    """Draw what a forward spends its time on as stacked shares: a bar for each rank, with its whole time beside it.
 
-    `frame` has variant, rank, kind and us; several forwards are averaged. With a column `evidence` each kind of
-    evidence gets a panel.
+    Args:
+        frame: a table with variant, rank, kind and us; several forwards are averaged. With a column `evidence` each
+            kind of evidence gets a panel.
+        label: the run label.
 
-    Raises ValueError for a missing column or a kind that has no colour.
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a column is missing, or a kind has no colour.
 
     >>> rows = [("B", 0, "compute", 300.0), ("B", 0, "entry", 700.0)]
     >>> figure = breakdown(pd.DataFrame(rows, columns=["variant", "rank", "kind", "us"]), label="host only")
@@ -331,14 +337,21 @@ def beside_source(
     there: str = "the source",
     label: str = "",
 ) -> Figure:
-    """Draw own frames per second beside the source's, in two panels with the same variants and each its own axis.
+    """Draw own frames per second beside the source's, in two panels with the same variants and an axis each.
 
-    `measured` has variant and frames_per_s, and low and high where its spread is to be drawn; `reference` has run,
-    variant and frames_per_s (several runs of a variant become several bars; `approximate` adds a tilde). `here` and
-    `there` name the hardware. The title compares the pair `compare` on both: absolute numbers of different machines
-    say nothing about each other, ratios do.
+    The title compares C and B on both: absolute numbers of different machines say nothing about each other, ratios do.
 
-    Raises ValueError for a missing column.
+    Args:
+        measured: a table with variant and frames_per_s, and low and high where its spread is to be drawn.
+        reference: a table with run, variant and frames_per_s; `approximate` adds a tilde.
+        here, there: names of the hardware.
+        label: the run label.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a column is missing.
     """
     measured = need(measured, ["variant", "frames_per_s"], "measured")
     reference = need(reference, ["run", "variant", "frames_per_s"], "source")

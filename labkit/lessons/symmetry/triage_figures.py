@@ -23,9 +23,17 @@ COUNTED, RANKS = ("breaks", "recompiles"), (0, 1)  # the evidence that has a fie
 
 @styled
 def triage_static(found: Any, label: str = "") -> tuple[Figure, str]:
-    """The path through the flow for one run's evidence, and the line of text that says the same.
+    """Draw the path through the flow for the evidence of one run.
 
-    `found` is what `labkit.contract.triage.evidence_of` reads. Raises ValueError for anything else.
+    Args:
+        found: what `labkit.contract.triage.evidence_of` reads: a RankError, a merged record, or Healths by rank.
+        label: the run label.
+
+    Returns:
+        The figure, and the line of text that says the same.
+
+    Raises:
+        ValueError: `found` is anything else.
     """
     path = follow(evidence_of(found))
     sheet = Sheet()
@@ -62,7 +70,7 @@ def triage_static(found: Any, label: str = "") -> tuple[Figure, str]:
 
 
 class Triage(InteractiveFigure):
-    """What `triage` returns: the static twin of the run it was given, and switches for other evidence."""
+    """The interactive figure that `triage` returns: the path of its run, and switches for other evidence."""
 
     def __init__(self, found: Any, label: str = "") -> None:
         super().__init__(*triage_static(found, label))
@@ -98,10 +106,17 @@ class Triage(InteractiveFigure):
 
 
 def triage(found: Any, label: str = "") -> Triage:
-    """The triage flow fed by a run: a RankError, a merged record, or Healths by rank.
+    """Show the path of a run through the triage flow, with switches for other evidence.
 
-    As the last line of a cell it shows switches for the evidence, and below them the path of this run, which stays in
-    a saved notebook. Raises ValueError for anything else.
+    Args:
+        found: a RankError, a merged record, or Healths by rank.
+        label: the run label.
+
+    Returns:
+        The interactive figure.
+
+    Raises:
+        ValueError: `found` is anything else.
     """
     return Triage(found, label)
 
