@@ -240,12 +240,7 @@ def _key(marker: str, colour: str) -> Any:
 
 def _bar_key(ax: Axes, x: float, y: float) -> None:
     ax.plot(
-        [x + 0.02, x + 0.22],
-        [y + 0.06] * 2,
-        color=style.INK,
-        alpha=0.3,
-        linewidth=4.5,
-        solid_capstyle="butt",
+        [x + 0.02, x + 0.22], [y + 0.06] * 2, color=style.INK, alpha=0.3, linewidth=4.5, solid_capstyle="butt"
     )
 
 

@@ -10,7 +10,7 @@ from labkit.views import style
 from labkit.views.forwards import Forward, Reason, collectives, merged_record, take_forward
 from labkit.views.lanes import LABEL, Lanes, draw_number, key_entries
 from labkit.views.style import Figure, Sheet, styled
-from labkit.views.zoom import Span, Window, choose, same_piece
+from labkit.views.zoom import Span, Window, choose_piece, same_piece
 
 __all__ = ["strip", "strip_text", "strips"]
 
@@ -76,7 +76,7 @@ def strip(
         return _nothing(sheet, label)
     sheet.say(f"Fragment strip: {strip_text(run)}".replace("\n", "; "))
     sheet.legend(key_entries([run]))
-    chosen = choose(run, window, MANY)
+    chosen = choose_piece(run, window, MANY)
     widest = None if chosen is None else chosen[1] - chosen[0]
     _panel(sheet, run, run.duration, chosen, widest, alone=True, aligned=False)
     _difference(sheet, run)
@@ -86,10 +86,7 @@ def strip(
 
 @styled
 def strips(
-    records: Mapping[str, Any],
-    forward: int | str = 0,
-    window: Window = None,
-    label: str = "",
+    records: Mapping[str, Any], forward: int | str = 0, window: Window = None, label: str = ""
 ) -> Figure:
     """Draw several variants under each other on one time scale, and the same piece of each magnified.
 

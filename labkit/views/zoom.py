@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.views.forwards import Forward, collectives
 
-__all__ = ["Window", "block", "choose", "same_piece"]
+__all__ = ["Span", "Window", "choose_piece", "same_piece"]
 
 Window = tuple[float, float] | str | None
 Span = tuple[float, float]
@@ -19,7 +19,7 @@ PIECE = 4  # collectives in a piece where no repeating pattern of regions says h
 WORDS = ("block", "difference", "whole")
 
 
-def choose(run: Forward, window: Window, many: int) -> Span | None:
+def choose_piece(run: Forward, window: Window, many: int) -> Span | None:
     """Choose the piece of one forward to magnify.
 
     A piece chosen by a word is magnified `LEAST` times or not at all. A pair that takes in the whole is no piece.
@@ -45,7 +45,7 @@ def choose(run: Forward, window: Window, many: int) -> Span | None:
             )
         if window == "whole":
             return None
-        piece = _difference(run) if window == "difference" else _span(run, *block([run]))
+        piece = _difference(run) if window == "difference" else _span(run, *typical_block([run]))
         return piece if _magnified(run.duration, [piece]) else None
     try:
         start, end = (float(edge) for edge in window)
@@ -66,7 +66,7 @@ def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[s
 
     Args:
         runs: forwards by variant.
-        window, many: as for `choose`.
+        window, many: as for `choose_piece`.
 
     Returns:
         Start and end in ms by variant; empty where nothing is to be magnified, or by less than `LEAST` times.
@@ -76,12 +76,12 @@ def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[s
         dense = any(run.densest > many for run in full.values())
         window = "block" if dense and len(full) <= 3 else "whole"
     if window != "block":
-        found = {name: choose(run, window, many) for name, run in full.items()}
+        found = {name: choose_piece(run, window, many) for name, run in full.items()}
         return {name: span for name, span in found.items() if span}
     if any(_calls(run).empty for run in full.values()):  # nothing that all of them could be counted by
         pieces = {name: _middle(run) for name, run in full.items()}
     else:
-        first, last = block(list(full.values()))
+        first, last = typical_block(list(full.values()))
         pieces = {name: _span(run, first, last) for name, run in full.items()}
     longest = max(run.duration for run in full.values())
     return pieces if _magnified(longest, pieces.values()) else {}
@@ -92,7 +92,7 @@ def _magnified(total: float, pieces: Iterable[Span]) -> bool:
     return total >= LEAST * max(end - start for start, end in pieces)
 
 
-def block(runs: Sequence[Forward]) -> tuple[int, int]:
+def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
     """Find a typical block of these forwards.
 
     A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in. Where

@@ -405,14 +405,7 @@ def _bars(ax: Axes, table: pd.DataFrame, tops: dict[str, float], lines: dict[str
             text = f"{about}{row.frames_per_s:.3g}"
             if run := getattr(row, "run", ""):
                 text += f"  {style.cut(str(run), 1.35, style.SMALL)}"
-            ax.annotate(
-                text,
-                (end, y),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=style.SMALL,
-            )
+            ax.annotate(text, (end, y), (4, 0), textcoords="offset points", va="center", fontsize=style.SMALL)
     missing = [name for name in tops if name not in set(table["variant"])]
     for name in missing:
         where = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}

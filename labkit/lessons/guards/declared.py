@@ -55,10 +55,7 @@ DRIFT = Experiment(
     question="Do compiled code and eager give the same numbers, and if not, since which stage?",
     source="topic 12, gotchas; the compile post, actionables",
     cpu_backend="gloo",
-    options=(
-        words("dtype", "float32|bfloat16"),
-        FRESH,
-    ),
+    options=(words("dtype", "float32|bfloat16"), FRESH),
 )
 
 ODD_SHAPE = Experiment(
