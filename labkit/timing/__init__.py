@@ -34,6 +34,7 @@ from labkit.timing.verdicts import (
     noise_floor,
     quantile,
     slowest,
+    wider_interval,
 )
 
 __all__ = [
@@ -51,4 +52,5 @@ __all__ = [
     "noise_floor",
     "quantile",
     "slowest",
+    "wider_interval",
 ]

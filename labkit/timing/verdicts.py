@@ -23,6 +23,7 @@ __all__ = [
     "noise_floor",
     "quantile",
     "slowest",
+    "wider_interval",
 ]
 
 CONFIDENCE = 0.99
@@ -270,6 +271,19 @@ def bootstrap_interval(ratios: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def wider_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The interval of a median by the rule of `labkit.timing`.
+
+    Args:
+        samples: one for each round.
+
+    Returns:
+        The lower of the lower ends and the higher of the higher ends of `median_interval` and `bootstrap_interval`.
+    """
+    exact, resampled = median_interval(samples), bootstrap_interval(samples)
+    return min(exact[0], resampled[0]), max(exact[1], resampled[1])
+
+
 def compare(
     a: Measurement,
     b: Measurement,
@@ -305,9 +319,7 @@ def compare(
                 f"sample {one.samples.index(0)} of {one.name!r} is 0 s: no ratio can be made of it"
             )
     ratios = [x / y for x, y in zip(a.samples, b.samples, strict=True)]
-    exact, resampled = median_interval(ratios), bootstrap_interval(ratios)
-    low, high = min(exact[0], resampled[0]), max(exact[1], resampled[1])
-    verdict = Verdict(a.name, b.name, quantile(ratios, 0.5), low, high, a.n)
+    verdict = Verdict(a.name, b.name, quantile(ratios, 0.5), *wider_interval(ratios), a.n)
     return replace(verdict.over(floor), evidence=evidence, case=dict(case or {}))
 
 

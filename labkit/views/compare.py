@@ -97,16 +97,8 @@ def _timing_rows(
                 continue
             y, colour = middle + (j - (len(ranks) - 1) / 2) * step, variant_colour(variant)
             low, median, high = np.quantile(ms, [0.1, 0.5, 0.9])
-            ax.plot(
-                ms,
-                np.full(len(ms), y),
-                ".",
-                color=colour,
-                alpha=0.6,
-                markersize=3.6,
-                markeredgewidth=0,
-                zorder=3,
-            )
+            faint = {"alpha": 0.6, "markersize": 3.6, "markeredgewidth": 0, "zorder": 3}
+            ax.plot(ms, np.full(len(ms), y), ".", color=colour, **faint)
             ax.plot([low, high], [y, y], color=colour, linewidth=4.5, alpha=0.3, solid_capstyle="butt")
             ax.plot(median, y, MARKERS[j % 8], color=colour, markersize=6, markeredgecolor="white", zorder=4)
         median = float(np.median(mine["seconds"]) * 1e3)
@@ -118,19 +110,10 @@ def _timing_rows(
     ax.set_xlim(0, slow * 1.12)
     beyond = int((part["seconds"] * 1e3 > slow * 1.12).sum())
     if beyond:
-        said = (
-            f"{beyond} slower rounds lie to the right" if beyond > 1 else "1 slower round lies to the right"
-        )
-        ax.annotate(
-            said,
-            (1, 1),  # above the rows, where no point can lie
-            (0, 3),
-            "axes fraction",
-            "offset points",
-            ha="right",
-            fontsize=7.5,
-            color=style.QUIET,
-        )
+        said = "1 slower round lies" if beyond == 1 else f"{beyond} slower rounds lie"
+        quiet = {"ha": "right", "fontsize": 7.5, "color": style.QUIET}
+        # above the rows, where no point can lie
+        ax.annotate(f"{said} to the right", (1, 1), (0, 3), "axes fraction", "offset points", **quiet)
 
 
 @styled

@@ -87,17 +87,9 @@ class Lanes:
         ax.spines["left"].set_visible(False)
         for i, rank in enumerate(self.run.ranks):
             top = i * self._pitch + self.above
-            ax.annotate(
-                f"rank {rank}",
-                xy=(0, top + self.lane / 2),
-                xycoords=ax.get_yaxis_transform(),
-                xytext=(-7, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=style.NORMAL,
-                gid="lane-label",
-            )
+            place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "gid": "lane-label"}
+            look = {"ha": "right", "va": "center", "fontsize": style.NORMAL}
+            ax.annotate(f"rank {rank}", (0, top + self.lane / 2), (-7, 0), **place, **look)
             self._bars(ax, self.run.segments, rank, top, self.lane)
             if self.below:
                 self._bars(ax, self.run.transfers, rank, top + self.lane + 0.03, self.below - 0.04)

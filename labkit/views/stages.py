@@ -153,16 +153,7 @@ def _table(frames: Frames, most: int = 14) -> Figure:
     ax.set_axis_off()
     several = len(frames.ranks) > 1
     for k, name in enumerate(STAGES):
-        ax.text(
-            left + step * (k + 0.5),
-            0.7,
-            name,
-            rotation=32,
-            ha="left",
-            va="bottom",
-            fontsize=8,
-            color="#222222",
-        )
+        ax.text(left + step * (k + 0.5), 0.7, name, rotation=32, ha="left", va="bottom", fontsize=8)
     for i, frame in enumerate(shown):
         y = 0.75 + high * (i + 0.5)
         title = f"rank {frame.rank}: {frame.title}" if several else frame.title
@@ -174,7 +165,7 @@ def _table(frames: Frames, most: int = 14) -> Figure:
                 Rectangle((left + step * k + 0.03, y - high * 0.42), step - 0.06, high * 0.84, **look)
             )
             said = f"{count:,}" if count else "–"
-            ax.text(left + step * (k + 0.5), y, said, ha="center", va="center", fontsize=8, color="#222222")
+            ax.text(left + step * (k + 0.5), y, said, ha="center", va="center", fontsize=8)
         sheet.say(f"{title} has {', '.join(frame.stages) or 'no stage'}")
     if len(frames) > most:
         sheet.text(f"and {len(frames) - most} more frames")

@@ -371,15 +371,9 @@ class Sheet:
         self.fig.set_size_inches(self.width, total)
         for place in self._placed:
             place(total)
+        look = {"fontsize": SMALL - 0.5, "color": QUIET, "va": "bottom"}
         for i, line in enumerate(reversed(lines)):
-            self.fig.text(
-                0.15 / self.width,
-                (0.1 + 0.16 * i) / total,
-                line,
-                fontsize=SMALL - 0.5,
-                color=QUIET,
-                va="bottom",
-            )
+            self.fig.text(0.15 / self.width, (0.1 + 0.16 * i) / total, line, **look)
         label_figure(self.fig, label)
         self.fig.summary = " ".join(f"{said.rstrip('.')}." for said in self._said)
         self.fig.summary += f" [{label}]" if label else ""

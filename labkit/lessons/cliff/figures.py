@@ -392,14 +392,8 @@ def _bars(ax: Axes, table: pd.DataFrame, tops: dict[str, float], lines: dict[str
             ax.barh(y, row.frames_per_s, SOURCE_BAR - 0.04, color=variant_colour(name), linewidth=0)
             end = row.frames_per_s
             if hasattr(row, "low") and hasattr(row, "high"):
-                ax.plot(
-                    [row.low, row.high],
-                    [y, y],
-                    color="#999999",
-                    linewidth=1.5,
-                    solid_capstyle="butt",
-                    gid="spread",
-                )
+                look = {"color": "#999999", "linewidth": 1.5, "solid_capstyle": "butt", "gid": "spread"}
+                ax.plot([row.low, row.high], [y, y], **look)
                 end = max(end, row.high)
             about = "~" if str(getattr(row, "approximate", "")) in ("yes", "True") else ""
             text = f"{about}{row.frames_per_s:.3g}"
