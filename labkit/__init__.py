@@ -49,14 +49,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext labkit`: adds the `%%ranks` cell magic and starts the zygote in the background."""
+    """Load the extension (`%load_ext labkit`): add the `%%ranks` cell magic and start the zygote in the background."""
     from labkit.ranks import magic
 
     magic.load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """`%unload_ext labkit`: ends the ranks and the zygote that the magic started."""
+    """Unload the extension (`%unload_ext labkit`): end the ranks and the zygote that the magic started."""
     from labkit.ranks import magic
 
     magic.unload(shell)

@@ -1,4 +1,4 @@
-"""`python -m labkit`: the same as the `labkit` command."""
+"""`python -m labkit`: the `labkit` command."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`labkit doctor | list | lessons | run | record | review | ledger | score`: what can be had without a notebook."""
+"""`labkit doctor | list | lessons | run | record | review | ledger | score`: the command line of labkit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,14 @@ HERE = True  # `--save` without a folder
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status (2 for a request that cannot be met, with one sentence why)."""
+    """Run the command line.
+
+    Args:
+        arguments: by default those of the process.
+
+    Returns:
+        The exit status; 2, with one sentence of explanation, for a request that cannot be met.
+    """
     if codecs.lookup(locale.getencoding()).name == "ascii":
         os.environ["PYTHONUTF8"] = "1"  # for the ranks: torch reads files of its own that are not ASCII
     with screen.Screen() as shown:
@@ -170,7 +177,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="on a CPU auto is what the experiment needs",
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    options.add(parser, {name: experiments.get(name).options for name in experiments.NAMES})
+    options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -185,11 +192,10 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _list(given: argparse.Namespace) -> int:
-    for name in experiments.NAMES:
+    for name, experiment in experiments.declared().items():
         if given.names:
             print(name)
             continue
-        experiment = experiments.get(name)
         print(f"{name:<13} {experiment.question}\n{'':<13} {experiment.source}")
         for part, what in experiment.parts.items():
             print(f"{'':<13} {name + '/' + part:<24} {what}")

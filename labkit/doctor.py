@@ -1,4 +1,4 @@
-"""What this machine has and what is missing: hardware, ranks, torch, and the parts that only a GPU can test."""
+"""What this machine has and lacks: hardware, ranks, torch, and the tests that need a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ __all__ = ["examine", "features", "gpu_tests"]
 
 
 def examine() -> list[tuple[str, str]]:
-    """Pairs of a word and what there is to say about it. Raises UnsupportedTorch for a torch outside the range.
+    """Describe this machine.
+
+    Returns:
+        Pairs of a keyword and its text.
+
+    Raises:
+        UnsupportedTorch: the installed torch is outside of the supported range.
 
     >>> dict(examine())["Ranks(1)"].split(":")[0] in ("gloo on cpu", "nccl on cuda")
     True
@@ -46,9 +52,11 @@ def examine() -> list[tuple[str, str]]:
 
 
 def features() -> str:
-    """A table of the features that stand on private names of torch: the torch versions that have it, the names there.
+    """List the features that use private names of torch, in a table: versions of torch that have them, names found
+    here.
 
-    Below it stands where the ranges come from.
+    Returns:
+        The table, with the sources of the version ranges below.
 
     >>> print(features().splitlines()[1])
     functional collectives                           2.11 to 2.15  2 of 2
@@ -76,7 +84,10 @@ def _tested(version: str) -> str:
 
 
 def gpu_tests() -> list[tuple[str, str]]:
-    """Files and names of the tests marked `gpu` in this checkout; none where labkit was installed without it.
+    """List the tests marked `gpu` in this checkout.
+
+    Returns:
+        Pairs of file and name; empty where labkit was installed without its repository.
 
     >>> "tests/lessons/shared/streams/test_cuda.py" in {path for path, _ in gpu_tests()}
     True

@@ -1,4 +1,4 @@
-"""Files: written so that a crash loses nothing (the old content stays until the new is whole), and where they are."""
+"""Atomic writes of files (the old content stays until the new is complete), and the folders of labkit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ __all__ = ["Unsaved", "home", "lessons", "ours", "replace"]
 
 
 class Unsaved(ValueError):
-    """A result is there, and could not be written; the message names the file or folder and the reason."""
+    """A result exists and could not be written; the message names the file or folder and the reason."""
 
 
 def replace(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write `data` to `path` by way of a temporary file beside it, making the folder where it is missing.
+    """Write a file through a temporary file beside it, and make its folder where it is missing.
 
-    Raises OSError as the system gives it; `path` is then as it was.
+    Args:
+        path: of the file.
+        data: its new content.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: as the system gives it; the file is then as it was.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     replace(f"{folder}/new/a.txt", b"whole").read_bytes()
@@ -57,9 +65,13 @@ def home() -> Path:
 
 
 def ours(path: str) -> Path:
-    """A file or folder that comes with labkit: in the checkout beside the package, or in the installed package.
+    """The path of a file or folder that comes with labkit, in the checkout or in the installed package.
 
-    It need not be there: who reads it says what is missing.
+    Args:
+        path: relative to the checkout; it need not exist.
+
+    Returns:
+        The absolute path.
 
     >>> ours("data/claims.toml").name, ours("notebooks").is_dir()
     ('claims.toml', True)
@@ -71,7 +83,7 @@ def ours(path: str) -> Path:
 
 
 def lessons() -> list[Path]:
-    """The lessons that come with labkit, in order: of the checkout, or of the installed package.
+    """The notebooks of the lessons, in order, in the checkout or in the installed package.
 
     >>> lessons()[0].name
     '00_start_here.ipynb'

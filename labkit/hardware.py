@@ -1,4 +1,4 @@
-"""What this machine has, and which device and backend `Ranks` picks on it."""
+"""The hardware of this machine, and the device and backend that `Ranks` picks on it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Choice:
 
 
 def cores() -> int:
-    """CPU cores this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that torch can use here, asked of `nvidia-smi`: no CUDA context is made in this process.
+    """The names of the NVIDIA GPUs that torch can use here, as `nvidia-smi` lists them; no CUDA context is made.
 
-    `CUDA_VISIBLE_DEVICES` is respected; a machine without a driver has none, and so has a torch built for the CPU.
+    `CUDA_VISIBLE_DEVICES` is respected. A machine without a driver has none, and neither has a torch built for the CPU.
     """
     return [] if _for_cpu() else _visible(_listed())
 
@@ -63,7 +63,7 @@ def _none() -> str:
 
 
 def visible() -> dict[str, str | None]:
-    """What a new process has to be told so that it sees this one's GPUs, where an older one starts it; None: unset."""
+    """The environment that makes a new process see this process's GPUs where an older one starts it; None: unset."""
     return {VISIBLE: os.environ.get(VISIBLE)}
 
 
@@ -84,7 +84,11 @@ def _visible(rows: list[list[str]]) -> list[str]:
 
 @functools.cache
 def torch_version() -> str:
-    """The installed torch's version, without importing it. Raises ValueError when torch is missing."""
+    """The version of the installed torch, without importing it.
+
+    Raises:
+        ValueError: torch is not installed.
+    """
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -92,9 +96,18 @@ def torch_version() -> str:
 
 
 def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choice:
-    """Pick device and backend: NCCL with a GPU a rank, gloo on one shared GPU, gloo on CPU otherwise.
+    """Pick device and backend: NCCL with a GPU for each rank, gloo on shared GPUs, gloo on the CPU otherwise.
 
-    Raises ValueError for a world size, device or backend that this machine cannot carry.
+    Args:
+        world_size: number of ranks.
+        device: 'auto', 'cpu' or 'cuda'.
+        backend: 'auto' or one of BACKENDS.
+
+    Returns:
+        The choice.
+
+    Raises:
+        ValueError: this machine cannot carry that.
 
     >>> choose(2, device="cpu", backend="shm").backend
     'shm'
@@ -135,13 +148,13 @@ def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choi
 
 
 def name() -> str:
-    """This machine in a few words: its GPUs, or else how many cores it has."""
+    """This machine in a few words: its GPUs, or else its number of cores."""
     names = gpus()
     return f"{len(names)}x {names[0]}" if names else f"{cores()}-core CPU"
 
 
 def slug() -> str:
-    """The machine's name as it begins the name of a folder of recordings.
+    """The name of the machine as it begins the name of a folder of recordings.
 
     >>> slug() == slug().lower()
     True
@@ -150,7 +163,7 @@ def slug() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """Hardware and software of this machine, as provenance stores it."""
+    """The hardware and software of this machine, as provenance stores it."""
     names = gpus()
     return {
         "hardware": name(),
@@ -185,7 +198,7 @@ def _driver() -> str:
 
 @functools.cache
 def _commit() -> str:
-    """The commit of the checkout labkit stands in, with '+changes' when the tree is not clean."""
+    """The commit of the checkout of labkit, with '+changes' when the tree is not clean."""
     here = Path(__file__).resolve().parents[1]
     try:
         run = functools.partial(

@@ -20,6 +20,9 @@ class PerRank(Sequence[T], Generic[T]):
 
     Indexing is by rank number, so a result of `%%ranks 1` has `[1]` and no `[0]`.
 
+    Args:
+        values: in the order of ranks, or by rank.
+
     >>> losses = PerRank([0.25, 0.5])
     >>> losses[1]
     0.5
@@ -60,14 +63,17 @@ class PerRank(Sequence[T], Generic[T]):
         return list(self._values.items())
 
     def map(self, fn: Callable[[T], U]) -> PerRank[U]:
-        """Apply `fn` to every rank's value, in the calling process."""
+        """Apply a function to the value of every rank, in the calling process."""
         return PerRank({rank: fn(value) for rank, value in self._values.items()})
 
     def same(self) -> T:
-        """Return the one value that all ranks agree on.
+        """Check that all ranks agree. Tensors and arrays agree when shape, dtype and every element do.
 
-        Tensors and arrays agree when shape, dtype and every element do. Raises ValueError naming the
-        first rank that differs from the lowest one, with both values.
+        Returns:
+            The one value.
+
+        Raises:
+            ValueError: a rank differs from the lowest one; the message names both values.
 
         >>> PerRank([3, 3]).same()
         3
@@ -82,9 +88,9 @@ class PerRank(Sequence[T], Generic[T]):
         return first
 
     def frame(self) -> pd.DataFrame:
-        """Lay the values out as a tidy DataFrame with a `rank` column.
+        """Convert the values into a tidy DataFrame with a `rank` column.
 
-        Mappings become one column a key; DataFrames are stacked; anything else stands in `value`.
+        Mappings become one column for each key; DataFrames are stacked; anything else is in `value`.
 
         >>> PerRank([{"ms": 1.5}, {"ms": 2.5}]).frame()
            rank   ms

@@ -1,4 +1,4 @@
-"""Where something stands in the reader's code, fit to be committed: `In [5]:3 (name)`, never a full path."""
+"""Short names of places in the reader's code, fit to be committed: `In [5]:3 (name)`, never a full path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _STDLIB = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
 
 
 def register(filename: str, label: str) -> None:
-    """Say that code compiled under `filename` is to be shown as `label`, for this process and its forks.
+    """Show code compiled under a file name as a label, in this process and its forks.
+
+    Args:
+        filename: of the code.
+        label: such as 'In [5]'.
 
     >>> register("/scratch/ipykernel_1/42.py", "In [5]")
     >>> place("/scratch/ipykernel_1/42.py", 3, "block")
@@ -34,13 +38,14 @@ def register(filename: str, label: str) -> None:
 
 
 def registered() -> dict[str, str]:
-    """A copy of everything registered so far: file name -> label."""
+    """A copy of all registered labels: file name -> label."""
     with _lock:
         return dict(_labels)
 
 
 def label(filename: str) -> str:
-    """The short name of a file: its registered label, a package path for installed code, else the bare file name.
+    """The short name of a file: its registered label, a package path for installed code, otherwise the bare file
+    name.
 
     >>> label("/home/ada/project/model.py")
     'model.py'
@@ -65,7 +70,15 @@ def label(filename: str) -> str:
 
 
 def place(filename: str, line: int | None, name: str = "") -> str:
-    """One place in the code as `label:line (name)`; the parts that are unknown are left out.
+    """One place in the code as `label:line (name)`.
+
+    Args:
+        filename: '' for an unknown place.
+        line: None leaves it out.
+        name: of the function; '' leaves it out.
+
+    Returns:
+        The place; '' for an unknown one.
 
     >>> place("/home/ada/project/model.py", 12, "forward")
     'model.py:12 (forward)'
@@ -79,9 +92,9 @@ def place(filename: str, line: int | None, name: str = "") -> str:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file belongs to installed packages or Python itself, so that it is not the reader's own place.
+    """Whether a file belongs to an installed package or to Python, so that it is not the reader's own code.
 
-    labkit's own code counts as a place: its model is part of what is studied.
+    labkit's own code counts as the reader's: its model is part of what is studied.
 
     >>> import logging
     >>> is_library(logging.__file__), is_library("/home/ada/project/model.py"), is_library("<frozen runpy>")

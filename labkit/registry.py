@@ -1,28 +1,34 @@
-"""The topics of the course and where their parts stand; nothing of a topic is imported before it is asked for."""
+"""The topics of the course, and the modules in which their parts stand. Nothing of a topic is imported here."""
 
 from __future__ import annotations
 
 import pkgutil
 from pathlib import Path
 
-__all__ = ["TOPICS", "modules"]
+__all__ = ["DECLARING", "TOPICS", "modules"]
 
 # one package of `labkit.lessons` each, in the order of the course
 TOPICS = (
     *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
     *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "break_it", "scale", "ledger"),
 )
+# packages with experiments, which their `declared.py` lists, in the order of `labkit list`
+DECLARING = (
+    *("cliff", "functional", "trap", "streams", "shared", "symmetry", "guards"),
+    *("scale", "mesh", "cold", "dtensor", "ddp", "break_it"),
+)
 LESSONS = Path(__file__).with_name("lessons")
 
 
 def modules(part: str) -> list[str]:
-    """Dotted names of the modules of one part of every topic, such as `claims` or `exercises`.
+    """List the modules of one part of every topic.
 
     Args:
-        part: a module's name inside a topic's package, or a package's, whose modules are listed then.
+        part: the name of a module in a topic's package, or of a package, whose modules are listed then; such as
+            `claims`.
 
     Returns:
-        The names in the order of the course; topics without this part are left out.
+        Dotted names in the order of the course; topics without this part are left out.
 
     >>> [name for name in modules("exercises") if "reading" in name]
     ['labkit.lessons.reading.exercises.reading', 'labkit.lessons.reading.exercises.unfamiliar']

@@ -1,4 +1,4 @@
-"""What an experiment found: the report, its provenance, and the label that says how its run communicated."""
+"""Reports of experiments: tables, verdicts, provenance, and the label that says how the ranks communicated."""
 
 from __future__ import annotations
 
@@ -27,9 +27,19 @@ HOST_ONLY = "host only"
 
 
 def run_label(backend: str, device: str, world_size: int = 2, gpus: int = 0) -> str:
-    """Say in two words how a run communicated, as it stands on every figure and table.
+    """The label of a run on every figure and table: how its ranks communicated, in two words.
 
-    Raises ValueError for a backend that labkit has no label for.
+    Args:
+        backend: one of `hardware.BACKENDS`.
+        device: 'cpu' or 'cuda'.
+        world_size: number of ranks.
+        gpus: number of GPUs; 0 for one for each rank.
+
+    Returns:
+        The label.
+
+    Raises:
+        ValueError: the backend has no label.
 
     >>> run_label("gloo", "cpu")
     'gloo · cpu'
@@ -50,11 +60,18 @@ def run_label(backend: str, device: str, world_size: int = 2, gpus: int = 0) -> 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What an experiment found: tidy tables, verdicts, where and how it ran. Data only; a view draws it.
+    """What an experiment found: data only, which a view draws.
 
-    `tables` maps a name to a DataFrame (a `rank` column wherever values are per rank); `label` is the run
-    label; `provenance` says hardware, torch, date, commit and settings; `view` names the drawing function
-    as 'module:function', looked up only when `figure()` is called, so a Report loads without matplotlib.
+    Args:
+        name: of the experiment and the saved file.
+        title: of the report.
+        label: the run label.
+        tables: DataFrames by name, with a `rank` column wherever values are per rank.
+        verdicts: `labkit.timing.Verdict` objects or texts.
+        provenance: hardware, torch, date, commit and settings.
+        notes: sentences.
+        view: the drawing function as 'module:function', looked up only when `figure()` is called, so that a Report
+            loads without matplotlib.
 
     >>> import pandas as pd
     >>> report = Report("demo", "A demonstration", "gloo · cpu", {"main": pd.DataFrame({"rank": [0, 1]})})
@@ -77,9 +94,16 @@ class Report:
         return next(iter(self.tables.values()))
 
     def figure(self, *args: Any, **kwargs: Any) -> Any:
-        """Draw the report with its view and return a matplotlib Figure.
+        """Draw the report with its view.
 
-        Raises ValueError when the report names no view.
+        Args:
+            args, kwargs: passed to the view.
+
+        Returns:
+            A matplotlib Figure.
+
+        Raises:
+            ValueError: the report names no view.
         """
         if not self.view:
             raise ValueError(
@@ -88,9 +112,9 @@ class Report:
         return pkgutil.resolve_name(self.view)(self, *args, **kwargs)
 
     def recorded(self) -> Report:
-        """The same report, labelled with the machine and day it was recorded on instead of as a live run.
+        """The same report, labelled with the machine and day of the recording instead of as a live run.
 
-        One that ran on the CPU of a machine with GPUs says so.
+        A run on the CPU of a machine with GPUs says so.
         """
         hardware = str(self.provenance.get("hardware", "unknown hardware"))
         on_cpu = self.provenance.get("device") == "cpu" or (
@@ -123,10 +147,16 @@ class Report:
         return "".join(parts)
 
     def to_json(self, tables: Sequence[str] | None = None) -> str:
-        """One JSON document, with every table or those named; `from_json` reads it back.
+        """Convert the report into one JSON document, which `from_json` reads.
 
-        Tables are written column by column, a repeated text once, so that a record of tens of thousands of
-        segments stays small enough to keep in a repository.
+        Tables are written column by column and a repeated text once, so that a record of tens of thousands of segments
+        stays small enough for a repository.
+
+        Args:
+            tables: names of the tables to write; by default all.
+
+        Returns:
+            The text.
         """
         chosen = self.tables if tables is None else {name: self.tables[name] for name in tables}
         body = {
@@ -152,7 +182,11 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Read what `to_json` wrote. Raises ValueError naming the part that is missing or of another kind."""
+        """Read what `to_json` returned.
+
+        Raises:
+            ValueError: a part is missing or of another kind; the message names it.
+        """
         import pandas as pd
 
         from labkit.timing import Verdict
@@ -175,9 +209,13 @@ class Report:
         return cls(body["name"], body["title"], body["label"], tables, verdicts, **rest)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `<folder>/<name>.json` (to a temporary file, then renamed, so a crash loses nothing) and return it.
+        """Write `<folder>/<name>.json` through a temporary file.
 
-        Raises files.Unsaved, a ValueError that names the folder, when it cannot be written.
+        Returns:
+            The path.
+
+        Raises:
+            Unsaved: it cannot be written; the message names the folder.
         """
         try:
             return files.replace(Path(folder) / f"{self.name}.json", (self.to_json() + "\n").encode())
@@ -190,7 +228,8 @@ class Report:
     def load(cls, path: str | os.PathLike[str]) -> Report:
         """Read a saved report; its label becomes 'recorded on <hardware>, <date>'.
 
-        Raises ValueError naming the file when it is missing or not a report.
+        Raises:
+            ValueError: the file is missing or not a report; the message names it.
         """
         try:
             data = Path(path).read_bytes()
@@ -226,7 +265,13 @@ def _unpack(packed: Any) -> list[Any]:
 
 
 def provenance(**settings: Any) -> dict[str, Any]:
-    """Where and when a report was made: hardware, versions, date (UTC), commit, plus the given settings.
+    """Where and when a report was made.
+
+    Args:
+        settings: of the experiment.
+
+    Returns:
+        Hardware, versions, date (UTC), commit, and the settings.
 
     >>> sorted(provenance(blocks=4))[:2]
     ['blocks', 'commit']

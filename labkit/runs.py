@@ -1,4 +1,4 @@
-"""`labkit run` and `labkit record`: an experiment on ranks, from the words typed to a report printed and saved."""
+"""`labkit run` and `labkit record`: run an experiment on ranks, and print and save its report."""
 
 from __future__ import annotations
 
@@ -23,12 +23,20 @@ PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
 
 
 def together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """`act`, which under torchrun rank 0 does, with the ranks that torchrun started; every other process serves it."""
+    """Make a command work under torchrun: rank 0 runs it with the ranks that torchrun started, every other process
+    serves.
+
+    Args:
+        act: the command, which gets the parsed command line and returns the exit status.
+
+    Returns:
+        The command.
+    """
 
     def begin(given: argparse.Namespace) -> int:
         every = given.experiment == "all" and act is record
         given.chosen = [
-            experiments.get(name) for name in (experiments.NAMES if every else [given.experiment])
+            experiments.get(name) for name in (experiments.declared() if every else [given.experiment])
         ]
         given.arguments = {one.name: _arguments(one, given) for one in given.chosen}
 
@@ -56,8 +64,8 @@ def together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
 
 def _arguments(experiment: Experiment, given: argparse.Namespace) -> dict[str, Any]:
-    """The keywords that were given for an experiment, or for one of `all`, whose options it need not all take."""
-    every = () if given.experiment == "all" else experiments.EXPERIMENTS.values()
+    """The keywords that were given for an experiment; with `all` an option need not belong to each."""
+    every = () if given.experiment == "all" else experiments.declared().values()
     others = {option.name for other in every for option in other.options}
     return options.chosen(experiment.name, experiment.options, given, sorted(others))
 
@@ -69,12 +77,22 @@ def _where(experiment: Experiment, given: argparse.Namespace) -> tuple[int, str,
     count = given.ranks or (nodes.launch.world_size if nodes else experiment.ranks)
     local = nodes.launch.local_world_size if nodes else count
     if backend == "auto" and hardware.choose(local, device).device == "cpu":
-        backend = experiment.link if count >= 2 and not (nodes and nodes.count > 1) else "gloo"
+        backend = experiment.cpu_backend if count >= 2 and not (nodes and nodes.count > 1) else "gloo"
     return count, device, backend
 
 
 def measure(experiment: Experiment, given: argparse.Namespace, quiet: bool, **more: Any) -> Report:
-    """Run one experiment on new ranks with what was given for it; `more` are keywords below those."""
+    """Run one experiment on new ranks with the given options.
+
+    Args:
+        experiment: the experiment.
+        given: the parsed command line.
+        quiet: print nothing meanwhile.
+        more: keywords of `run`, which the given ones override.
+
+    Returns:
+        The report.
+    """
     from labkit.ranks import Ranks
 
     nodes = given.nodes
@@ -87,7 +105,7 @@ def measure(experiment: Experiment, given: argparse.Namespace, quiet: bool, **mo
 
 
 def run(given: argparse.Namespace) -> int:
-    """Measure, print, then save: whatever cannot be saved is on the screen."""
+    """Run an experiment, print the report, then save it: what cannot be saved is on the screen."""
     (experiment,) = given.chosen
     if given.save:
         writable(given.save, _file(experiment.name), progress.running(given.save, experiment.name).name)
@@ -107,7 +125,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def record(given: argparse.Namespace) -> int:
-    """Measure and save each; what fails costs none of the others, what was typed wrongly stops before the first."""
+    """Run and save experiments.
+
+    A failure costs none of the others; a mistyped option stops before the first.
+    """
     folder = given.into or recordings() / f"{hardware.slug()}-{datetime.date.today().isoformat()}"
     for experiment in given.chosen:
         if given.nodes is None and (given.ranks, given.backend, given.device) != (None, "auto", "auto"):
@@ -156,7 +177,7 @@ def _file(name: str) -> str:
 
 
 def _recorded(path: Path) -> bool:
-    """Whether a report that this torch and this commit would make again is there; one with changes never counts."""
+    """Whether there is a report that this torch and this commit would make again; a tree with changes never counts."""
     if not path.exists():
         return False
     there, now = Report.load(path).provenance, hardware.describe()
@@ -167,7 +188,11 @@ def _recorded(path: Path) -> bool:
 
 
 def recordings() -> Path:
-    """`data/recorded` of the checkout. Raises ValueError when labkit was installed without the repository."""
+    """The folder `data/recorded` of the checkout.
+
+    Raises:
+        ValueError: labkit was installed without the repository.
+    """
     folder = files.ours("data/recorded")
     if folder.parent.parent.name == "shipped":
         raise ValueError("no data folder beside labkit: give the folder to record into with --into DIR")
@@ -175,7 +200,15 @@ def recordings() -> Path:
 
 
 def writable(folder: Path, *names: str) -> None:
-    """Raise ValueError, before minutes of measuring, when files of these names could not be saved in `folder`."""
+    """Check, before minutes of measuring, that files can be saved.
+
+    Args:
+        folder: made where it is missing.
+        names: of the files.
+
+    Raises:
+        ValueError: they cannot be saved; the message gives the reason.
+    """
     for path in (folder / name for name in names):
         if path.is_dir():
             raise ValueError(f"cannot write {path}: it is a folder, and a file has to go there")

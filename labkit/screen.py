@@ -62,7 +62,14 @@ class Screen:
         self._err.restore()
 
     def outcome(self, status: int) -> int:
-        """The exit status: `status`, or where that is 0 what became of standard output; says so on standard error."""
+        """Report what became of standard output.
+
+        Args:
+            status: the exit status of the command.
+
+        Returns:
+            `status`, or where that is 0 a status that says what became of standard output.
+        """
         error = self._out.error
         if error is None or isinstance(error, BrokenPipeError):
             return status or (0 if error is None else LEFT)
@@ -73,7 +80,7 @@ class Screen:
 
 
 class _Stream:
-    """A stream that takes any text, notes the first error, and drops what comes after it."""
+    """A stream that takes any text, keeps the first error, and drops what comes after it."""
 
     def __init__(self, stream: Any, patient: bool = False) -> None:
         self._stream, self.patient, self.error = stream, patient, None
@@ -115,13 +122,13 @@ class _Stream:
 
 
 def keep_going() -> None:
-    """From here on a command goes on where nobody reads its output: what it finds is saved as well."""
+    """Let the command continue where nobody reads its output any more: what it finds is saved as well."""
     if isinstance(sys.stdout, _Stream):
         sys.stdout.patient = True
 
 
 def json_text(text: str) -> str:
-    """A JSON document as standard output can take it: in ASCII where it has to be.
+    """A JSON document that standard output can take: in ASCII where it has to be.
 
     >>> json_text('{"us": "2 µs"}')
     '{"us": "2 µs"}'

@@ -35,14 +35,14 @@ def test_the_second_time_only_what_is_missing_is_measured(
 ) -> None:
     assert cli.main(["record", "all", "--into", str(tmp_path)]) == 1
     first = capsys.readouterr()
-    assert measured == list(experiments.NAMES)
+    assert measured == list(experiments.declared())
     assert "not recorded: depth" in first.err and f"[1/{len(measured)}] {measured[0]} ..." in first.out
     there = {path.name for path in tmp_path.iterdir()}
-    assert there == {f"{name}.json" for name in experiments.NAMES if name != "depth"}
+    assert there == {f"{name}.json" for name in experiments.declared() if name != "depth"}
     measured.clear()
     cli.main(["record", "all", "--into", str(tmp_path)])
     assert measured == ["depth"]
-    assert capsys.readouterr().out.count("kept (--again") == len(experiments.NAMES) - 1
+    assert capsys.readouterr().out.count("kept (--again") == len(experiments.declared()) - 1
     cli.main(["record", "cliff", "--into", str(tmp_path), "--again"])
     assert measured == ["depth", "cliff"]
 

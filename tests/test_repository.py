@@ -104,8 +104,8 @@ def test_experiments_run_without_the_packages_of_the_lessons():
     code = (
         f"import sys\nfor name in {[modules.get(name, name) for name in without]}: sys.modules[name] = None\n"
         "import importlib, labkit.cli, labkit.ranks\n"
-        "from labkit.experiments.registry import EXPERIMENTS\n"
-        "for experiment in EXPERIMENTS.values(): experiment.module()\n"
+        "from labkit.experiments import declared\n"
+        "for experiment in declared().values(): experiment.load()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

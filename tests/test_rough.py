@@ -194,7 +194,7 @@ def test_what_is_saved_is_saved_though_nobody_reads_the_output(
     assert Report.load(tmp_path / "cliff.json").title == "Found"
     monkeypatch.setattr(sys, "stdout", Broken(full))
     assert cli.main(["record", "all", "--into", str(tmp_path / "all")]) == (3 if full else 141)
-    assert len(list((tmp_path / "all").glob("*.json"))) == len(experiments.NAMES)
+    assert len(list((tmp_path / "all").glob("*.json"))) == len(experiments.declared())
 
 
 def test_a_stream_in_ascii_gets_what_it_can_take(
@@ -318,7 +318,7 @@ def test_what_an_experiment_refuses_of_what_was_typed_stops_a_recording(
 
     monkeypatch.setattr(runs, "measure", measure)
     assert cli.main(["record", "all", "--depths", "4", "--into", str(tmp_path)]) == 2
-    assert begun[-1] == "depth" and len(begun) < len(experiments.NAMES)
+    assert begun[-1] == "depth" and len(begun) < len(experiments.declared())
     assert capsys.readouterr().err.endswith("labkit: depths: a sweep varies something\n")
 
 

@@ -1,4 +1,4 @@
-"""An experiment as it is known before anything of it is imported, and how it is run."""
+"""`Experiment`: what is known of an experiment before its module is imported, and how it is run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,29 @@ __all__ = ["Experiment"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment: what it asks, what it takes, and the module that runs it.
+    """The declaration of an experiment.
 
-    where: that module below `labkit.lessons`, such as 'cliff.experiment'. link: the backend that `auto` means on a CPU.
-    ranks: how many it needs. device: what `auto` means where its programs are written for one device. options: what the
-    command line may tell `run`. record: what a recording takes beyond the defaults. parts: the tests of a suite by
-    name; `only` is the one that this experiment is.
+    Args:
+        name: on the command line, and of the saved report.
+        module: the module that runs it, below `labkit.lessons`, such as 'cliff.experiment'.
+        title: of the report.
+        question: what it answers.
+        source: where the source documents ask for it.
+        cpu_backend: the backend that `--backend auto` means on a CPU.
+        options: what the command line may pass to the module's `run`.
+        ranks: how many it needs.
+        device: what `--device auto` means; 'cpu' where its programs make their tensors there.
+        record: keywords of `run` that a recording adds.
+        parts: the tests of a suite: name -> what it breaks.
+        only: the test of a suite that this is; '' for the whole suite or no suite.
     """
 
     name: str
-    where: str
+    module: str
     title: str
     question: str
     source: str
-    link: str
+    cpu_backend: str
     options: tuple[Option, ...] = ()
     ranks: int = 2
     device: str = "auto"
@@ -38,15 +47,27 @@ class Experiment:
     parts: Mapping[str, str] = field(default_factory=dict)
     only: str = ""
 
-    def module(self) -> Any:
-        """The module of the experiment, imported on first use."""
-        return importlib.import_module(f"labkit.lessons.{self.where}")
+    def load(self) -> Any:
+        """Import the module of the experiment."""
+        return importlib.import_module(f"labkit.lessons.{self.module}")
 
     def run(self, ranks: Any, **options: Any) -> Report:
-        """Run it on `ranks`. Raises what the module's `run` raises."""
-        return self.module().run(ranks, **({"only": [self.only]} if self.only else {}), **options)
+        """Run the experiment.
+
+        Args:
+            ranks: the `Ranks` to run on.
+            options: keywords of the module's `run`.
+
+        Returns:
+            The report.
+
+        Raises:
+            ValueError: an option or the ranks do not fit.
+            RankError: a rank failed.
+        """
+        return self.load().run(ranks, **({"only": [self.only]} if self.only else {}), **options)
 
     def passed(self, report: Report) -> bool:
         """Whether a report shows what the experiment expects; True where the module expects nothing."""
-        judge = getattr(self.module(), "passed", None)
+        judge = getattr(self.load(), "passed", None)
         return judge is None or judge(report)

@@ -1,4 +1,4 @@
-"""What an experiment can be told, by the command line above all, and which ranks it takes."""
+"""Command-line options of experiments, and checks of the ranks that an experiment gets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Option", "add", "chosen", "on_cpu", "two_or_more"]
+__all__ = [
+    *("ALSO", "BLOCKS", "FRESH", "FULL", "ROUNDS", "Option"),
+    *("add", "chosen", "number", "on_cpu", "switch", "text", "two_or_more", "whole", "words"),
+]
 
 
 @dataclass(frozen=True)
 class Option:
     """A keyword of an experiment's `run` that the command line offers as `--name`.
 
-    kind: the type of its value, bool for a switch. many: may be given again, and is handed over as a tuple. among: the
-    words that it may be. pattern: a regular expression that its text has to match. least, most: the bounds of a number,
-    both allowed. Without the option `run`'s own default holds.
+    Without the option the default of `run` holds.
+
+    Args:
+        name: of the keyword.
+        kind: type of the value; bool for a switch.
+        help: what it is for.
+        metavar: what `--help` calls the value.
+        many: it may be given again; the values are passed as a tuple.
+        among: the words that are allowed; empty for any.
+        pattern: a regular expression that the text has to match.
+        least, most: bounds of a number, both allowed.
     """
 
     name: str
@@ -33,12 +44,21 @@ class Option:
 
     @property
     def said(self) -> str:
-        """What `--help` says of it."""
+        """The help text of the option."""
         words = f"{self.help}: {', '.join(self.among)}" if self.among else self.help
         return f"{words}; may be given again" if self.many else words
 
     def read(self, text: str) -> Any:
-        """The value that a text of the command line stands for. Raises ArgumentTypeError naming the rule it breaks.
+        """Convert a text of the command line.
+
+        Args:
+            text: as typed.
+
+        Returns:
+            The value.
+
+        Raises:
+            ArgumentTypeError: the text breaks a rule; the message names it.
 
         >>> Option("blocks", int, "transformer blocks", least=1, most=9).read("4")
         4
@@ -64,10 +84,58 @@ class Option:
         return value
 
 
-def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]]) -> None:
-    """Add the options of all experiments, each with the names of those that take it.
+def switch(name: str, help: str) -> Option:
+    """Declare an option without a value."""
+    return Option(name, bool, help)
 
-    Raises ValueError where two experiments mean different things by one option.
+
+def whole(name: str, help: str, most: int, least: int = 1) -> Option:
+    """Declare an option that takes a whole number from `least` to `most`."""
+    return Option(name, int, help, least=least, most=most)
+
+
+def number(name: str, help: str, metavar: str, least: float, most: float) -> Option:
+    """Declare an option that takes a number from `least` to `most`."""
+    return Option(name, float, help, metavar, least=least, most=most)
+
+
+def text(name: str, help: str, metavar: str, pattern: str) -> Option:
+    """Declare an option that takes a text which matches a regular expression."""
+    return Option(name, str, help, metavar, pattern=pattern)
+
+
+def words(name: str, among: str, help: str = "only these", metavar: str = "NAME") -> Option:
+    """Declare an option that takes one of several words and may be given again.
+
+    Args:
+        name: of the option.
+        among: the words, separated by '|'.
+        help: what the option is for.
+        metavar: what `--help` calls the value.
+
+    >>> words("dtype", "float32|bfloat16").among
+    ('float32', 'bfloat16')
+    """
+    return Option(name, str, help, metavar, many=True, among=tuple(among.split("|")))
+
+
+# options of several experiments: one object each, because one option has one meaning
+BLOCKS = whole("blocks", "transformer blocks (default 40)", most=1000)
+ROUNDS = whole("rounds", "timing rounds; fewer than 8 tell nothing", most=10_000)
+ALSO = words("also", "nccl|gloo|shm|fake", "time on this backend as well", "BACKEND")
+FULL = switch("full", "the whole grid, for patient readers")
+FRESH = switch("fresh", "begin anew, whatever an interrupted sweep left")
+
+
+def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]]) -> None:
+    """Add the options of all experiments to a parser, each with the names of those that take it.
+
+    Args:
+        parser: the parser.
+        declared: options by experiment.
+
+    Raises:
+        ValueError: two experiments mean different things by one option.
 
     >>> parser = argparse.ArgumentParser()
     >>> add(parser, {"cliff": [Option("blocks", int, "transformer blocks")]})
@@ -98,9 +166,19 @@ def add(parser: argparse.ArgumentParser, declared: Mapping[str, Iterable[Option]
 def chosen(
     experiment: str, options: Iterable[Option], given: argparse.Namespace, foreign: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The keywords for `run` out of a parsed command line.
+    """Select the keywords for `run` from a parsed command line.
 
-    `foreign` names options of other experiments: raises ValueError where one of them was given.
+    Args:
+        experiment: its name.
+        options: its options.
+        given: the parsed command line.
+        foreign: names of options of other experiments.
+
+    Returns:
+        The keywords that were given.
+
+    Raises:
+        ValueError: one of the foreign options was given.
 
     >>> chosen("cliff", [Option("also", str, "", many=True)], argparse.Namespace(also=["gloo"]))
     {'also': ('gloo',)}
@@ -118,7 +196,10 @@ def chosen(
 
 
 def on_cpu(ranks: Any) -> None:
-    """Raise ValueError unless the ranks are on the CPU: for experiments whose programs make their tensors there.
+    """Check that the ranks are on the CPU, for experiments whose programs make their tensors there.
+
+    Raises:
+        ValueError: they are not.
 
     >>> from types import SimpleNamespace
     >>> on_cpu(SimpleNamespace(device="cuda", world_size=2))
@@ -134,7 +215,10 @@ def on_cpu(ranks: Any) -> None:
 
 
 def two_or_more(ranks: Any) -> None:
-    """Raise ValueError for a single rank: for experiments in which one rank differs from the others.
+    """Check that there are at least two ranks, for experiments in which one rank differs from the others.
+
+    Raises:
+        ValueError: there is one.
 
     >>> from types import SimpleNamespace
     >>> two_or_more(SimpleNamespace(world_size=1))

@@ -1,7 +1,7 @@
-"""A run that is being saved, as another process follows it: what it printed so far, and how it ended.
+"""The progress of a run that is being saved, written to a file that another process can follow.
 
-`labkit run NAME --save DIR` writes `DIR/NAME.running.jsonl` as it goes: who runs it, each line that it prints, a sign
-of life, and the end. `attach` reads it, in a notebook on any machine that sees the folder.
+`labkit run NAME --save DIR` appends to `DIR/NAME.running.jsonl`: who runs it, each line that it prints, a sign of life,
+and the end. `attach` reads that file, in a notebook on any machine that sees the folder.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ SILENT_S = 30.0  # without one a run is taken for dead
 
 @contextlib.contextmanager
 def told(folder: str | os.PathLike[str] | None, name: str) -> Iterator[Callable[[Report], Path | None]]:
-    """Write down for others what this process prints while it runs experiment `name`; None: for nobody.
+    """Write what this process prints while it runs an experiment to a file; an error inside is written, too, and raised
+    again.
 
-    Gives the function that saves the report. An error inside is written down, too, and goes on.
+    Args:
+        folder: of the file; None writes nothing.
+        name: of the experiment.
+
+    Returns:
+        A context manager that gives the function which saves the report.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +76,7 @@ def told(folder: str | os.PathLike[str] | None, name: str) -> Iterator[Callable[
 
 
 def running(folder: str | os.PathLike[str], name: str) -> Path:
-    """Where a run of experiment `name` that is saved in `folder` writes how it goes."""
+    """The path of the progress file of an experiment that is saved in `folder`."""
     return Path(folder) / f"{name.replace('/', '-')}.running.jsonl"
 
 
@@ -89,7 +95,7 @@ class _Teller:
 
 
 class _Both:
-    """A stream that prints as before and tells whole lines."""
+    """A stream that prints as before and writes whole lines to the progress file."""
 
     def __init__(self, screen: Any, teller: _Teller):
         self._screen, self._teller, self._rest = screen, teller, ""
@@ -107,10 +113,22 @@ class _Both:
 def attach(
     folder: str | os.PathLike[str], name: str, silent: float = SILENT_S, say: Callable[[str], Any] = print
 ) -> Report:
-    """Follow a run of experiment `name` that saves in `folder`: say what it prints; gives its report.
+    """Follow a run that is being saved: print what it prints, and return its report.
 
-    A run that has ended long ago gives its report at once. Interrupting ends the following, not the run. Raises
-    ValueError where there is no such run, and RuntimeError where it failed or gave no sign of life for `silent` s.
+    A run that has ended gives its report at once. Interrupting ends the following, not the run.
+
+    Args:
+        folder: where the run saves.
+        name: of the experiment.
+        silent: seconds without a sign of life after which the run counts as dead.
+        say: called with each line.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: there is no such run.
+        RuntimeError: the run failed, or gave no sign of life.
 
     >>> import pandas as pd, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

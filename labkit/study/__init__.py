@@ -1,4 +1,4 @@
-"""What a lesson needs: predictions before a run and their score, and checks of the reader's own code after it."""
+"""Tools of the lessons: predictions before a run and their score, and checks of the reader's code after it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The reader's own file: what they predicted and what was then measured, one JSON document a line, only ever added to.
+"""The reader's own file of predictions and measurements: one JSON document a line, which labkit only appends to.
 
-It lies in the folder that LABKIT_HOME names, else where programs of this platform keep their users' data
+It lies in the folder that LABKIT_HOME names, otherwise where programs of this platform keep their users' data
 (`~/.local/share/labkit` on Linux), so that it outlives the checkout and is never committed with it.
 """
 
@@ -48,14 +48,25 @@ class Entry:
 
 
 def file() -> Path:
-    """The file itself, in `home()`."""
+    """The path of the file, in `home()`."""
     return home() / "predictions.jsonl"
 
 
 def add(kind: str, question: str, value: float, unit: str = "", **facts: str) -> str:
-    """Add one line to the file; '' when it stands there, else one sentence why not (it is kept for this kernel).
+    """Append one line to the file.
 
-    Two kernels may add at the same time. Lines that had to wait are written with the first one that can be.
+    Two kernels may append at the same time. Lines that could not be written are kept for this kernel and written with
+    the first one that can be.
+
+    Args:
+        kind: PREDICTED or MEASURED.
+        question: its name.
+        value: the number.
+        unit: of the number.
+        facts: fields of `Entry`, such as `torch` and `hardware`.
+
+    Returns:
+        '' when the line was written, otherwise a sentence with the reason.
 
     >>> add("predicted", "doctest.added", 3, "breaks")
     ''
@@ -76,12 +87,12 @@ def add(kind: str, question: str, value: float, unit: str = "", **facts: str) ->
 
 
 def entries() -> list[Entry]:
-    """Everything predicted and measured so far, in the order in which it happened; unreadable lines are passed over."""
+    """Read everything predicted and measured so far, oldest first; unreadable lines are skipped."""
     return [entry for line in _lines() if (entry := _parse(line))]
 
 
 def unreadable() -> int:
-    """How many lines of the file cannot be read: half-written or damaged. They are left where they are."""
+    """Count the half-written or damaged lines of the file. They stay where they are."""
     return sum(_parse(line) is None for line in _lines())
 
 
@@ -123,7 +134,7 @@ def _append(path: Path, lines: list[bytes]) -> None:
 
 @contextmanager
 def _locked(handle: int) -> Iterator[None]:
-    """Hold the file's lock where that can be had soon; without it, appending in one write still keeps lines apart."""
+    """Hold the lock of the file where it can be had soon; otherwise appending in one write still keeps lines apart."""
     deadline = time.monotonic() + LOCK_S
     held = False
     while fcntl is not None and not held:
@@ -144,7 +155,7 @@ def _locked(handle: int) -> Iterator[None]:
 
 
 def _shown(path: Path) -> str:
-    """The path as a reader would type it."""
+    """The path as a reader would type it, with '~'."""
     user = os.path.expanduser("~")
     text = str(path)
     return "~" + text[len(user) :] if user not in ("/", "~") and text.startswith(user + os.sep) else text

@@ -1,4 +1,4 @@
-"""Every check and every exercise of the lessons, by name; importing this imports the topics' claims and exercises."""
+"""All checks and exercises of the lessons by name. Importing this imports the claims and exercises of all topics."""
 
 from __future__ import annotations
 

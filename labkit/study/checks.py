@@ -1,7 +1,7 @@
-"""What a check is: a probe that measures once, and judges that read what it measured. The two are kept apart.
+"""Checks of the claim ledger: a probe measures once, and judges read what it measured.
 
-A probe runs something small and returns plain data; a judge is a pure function of that data. So a test can hand a
-judge a record in which the claim is false and see that it says so: a check that cannot fail is not a check.
+A probe runs something small and returns plain data; a judge is a pure function of that data. So a test can hand a judge
+a record in which the claim is false and see that it says so: a check that cannot fail is not a check.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ Seen = dict[str, Any]
 
 @dataclass(frozen=True)
 class Result:
-    """What a judge says: a status, the measured figure in words, and what is missing where nothing could be told."""
+    """The answer of a judge.
+
+    Args:
+        status: HOLDS, CHANGED or CANNOT_TELL, or the word of the check.
+        measured: the measured figure in words.
+        missing: what it would take, where nothing could be told.
+    """
 
     status: str
     measured: str
@@ -56,7 +62,11 @@ class Result:
 
 
 def verdict(holds: bool, measured: str) -> Result:
-    """The claim holds, or it has changed since; `measured` is what was seen either way.
+    """State that a claim holds, or that it has changed since.
+
+    Args:
+        holds: whether it holds.
+        measured: what was seen, either way.
 
     >>> verdict(2 + 2 == 5, "2 + 2 is 4")
     Result(status='changed', measured='2 + 2 is 4', missing='')
@@ -65,7 +75,12 @@ def verdict(holds: bool, measured: str) -> Result:
 
 
 def cannot_tell(missing: str, measured: str = "") -> Result:
-    """Nothing can be told here; `missing` says what it would take."""
+    """State that nothing can be told here.
+
+    Args:
+        missing: what it would take.
+        measured: what was seen all the same.
+    """
     return Result(CANNOT_TELL, measured, missing)
 
 
@@ -74,7 +89,7 @@ NEUTRAL = {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0", "CUDA_D
 
 
 class Bench:
-    """The ranks that probes run on: started when first asked for, shared, and ended together.
+    """The ranks that probes share: started on first use, and ended together.
 
     >>> with Bench() as bench:
     ...     bench.ranks(2, "gloo") is bench.ranks(2, "gloo")
@@ -87,7 +102,11 @@ class Bench:
     def ranks(
         self, world_size: int = 2, backend: str = "gloo", device: str = "cpu", **settings: Any
     ) -> Ranks:
-        """Ranks of this size, backend and device. Raises what `Ranks` raises."""
+        """Start ranks of this size, backend and device, or return those that run already.
+
+        Raises:
+            ValueError: as for `Ranks`.
+        """
         key = (world_size, backend, device, repr(sorted(settings.items())))
         if key not in self._ranks:
             self._ranks[key] = Ranks(
@@ -103,12 +122,32 @@ class Bench:
         backend: str = "gloo",
         device: str = "cpu",
     ) -> PerRank:
-        """Call a function on shared ranks, without what torch writes to stderr meanwhile. Raises RankError."""
+        """Call a function on shared ranks, and drop what torch writes to stderr meanwhile.
+
+        Args:
+            function, arguments: the call.
+            ranks: how many.
+            backend, device: of the ranks.
+
+        Returns:
+            The value of each rank.
+
+        Raises:
+            RankError: the function failed on a rank.
+        """
         settings = {"env": NEUTRAL} if device == "cuda" else {}
         return self.ranks(ranks, backend, device, **settings).run(quietly, function, *arguments)
 
     def on_gpus(self, function: Callable[..., Any], *arguments: Any) -> PerRank:
-        """Call a function on one rank a GPU over NCCL, two where there are two. Raises ValueError without a GPU."""
+        """Call a function on one rank for each GPU over NCCL, on two where there are two.
+
+        Returns:
+            The value of each rank.
+
+        Raises:
+            ValueError: there is no GPU.
+            RankError: the function failed on a rank.
+        """
         return self.run(
             function, *arguments, ranks=min(2, len(hardware.gpus())) or 1, backend="nccl", device="cuda"
         )
@@ -123,7 +162,7 @@ class Bench:
 
 
 def quietly(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with stderr shut, C++ logs included: a probe provokes warnings and timeouts on purpose."""
+    """Call a function with stderr closed, C++ logs included: a probe provokes warnings and timeouts on purpose."""
     with quiet_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments)
@@ -131,7 +170,12 @@ def quietly(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Probe:
-    """A measurement: its name, and a function of a Bench that returns a plain dict (what JSON can hold)."""
+    """A measurement.
+
+    Args:
+        name: such as 'cliff.forwards'.
+        run: a function of a Bench that returns a plain dict (what JSON can hold).
+    """
 
     name: str
     run: Callable[[Bench], Seen]
@@ -139,10 +183,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class Check:
-    """A judge together with the probe whose record it reads; `says` is what it looks for, in a sentence.
+    """A judge together with the probe whose record it reads.
 
-    The record it is given also holds `claimed`, the figure of the ledger's row. `word` is what a yes of the judge is
-    called: HOLDS where PyTorch was run, ENFORCED where labkit's own code was, CITED where a copied figure was compared.
+    Args:
+        name: as it stands in the ledger.
+        probe: the probe.
+        judge: reads the record, to which `claimed`, the figure of the row, is added.
+        says: what it looks for, in a sentence.
+        word: what a yes of the judge is called: HOLDS where PyTorch was run, ENFORCED where labkit's own code was,
+            CITED where a copied figure was compared.
     """
 
     name: str
@@ -152,9 +201,15 @@ class Check:
     word: str = HOLDS
 
     def result(self, seen: Seen) -> Result:
-        """What the judge says, in the word of this check. Raises what the judge raises.
+        """Judge a record.
 
         A claim can only have changed where PyTorch was run: a no of any other check is "cannot tell".
+
+        Args:
+            seen: the record of the probe.
+
+        Returns:
+            The result, with the word of this check for a yes.
 
         >>> see = Probe("a.see", lambda bench: {})
         >>> check = Check("a.b", see, lambda seen: verdict(seen["ok"], "so"), "It is so.", ENFORCED)
@@ -177,16 +232,25 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def probe(function: Callable[[Bench], Seen]) -> Probe:
-    """Make a measurement of a function; it is named after its module and itself."""
+    """Make a probe of a function, named after its module and itself."""
     return Probe(_name(function), function)
 
 
 def judging(
     what: Probe, name: str = "", word: str = HOLDS
 ) -> Callable[[Callable[[Seen], Result]], Callable[[Seen], Result]]:
-    """Register a function as the judge of a check on this probe, whose yes is called `word` (see `Check`).
+    """Register a function as the judge of a check.
 
-    Raises ValueError for a name that is taken, and for a word that there is not.
+    Args:
+        what: the probe whose record it reads.
+        name: of the check; by default its module and name.
+        word: what its yes is called; see `Check`.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        ValueError: the name is taken, or the word is unknown.
     """
     if word not in NO:
         raise ValueError(f"a check cannot say {word!r}: its word is one of {', '.join(NO)}")
@@ -202,9 +266,10 @@ def judging(
 
 
 def thread_names() -> list[str]:
-    """The names of this process' threads, as Linux knows them, each once and in order.
+    """List the names of the threads of this process, each once and sorted.
 
-    Raises OSError where there is no /proc, so that a probe tells nothing there.
+    Raises:
+        OSError: there is no /proc, so that a probe tells nothing there.
 
     >>> Path("/proc/self/task").is_dir() and len(thread_names()) > 0 or "no /proc here"
     True

@@ -41,9 +41,20 @@ REQUIRED = ("id", "section", "claim", "kind", "lesson")
 
 @dataclass(frozen=True)
 class Claim:
-    """One row: what a source says, in our own words, and the check that tests it (None: there is none yet).
+    """One row: what a source says, in our own words, and the check that tests it.
 
-    `beyond` says what it would take where no run of ours can tell: advice, an opinion, somebody's own system.
+    Args:
+        id: such as 't11.trap.eager-slower'.
+        source: title of the document.
+        date: of the document.
+        section: of the document.
+        claim: what it says.
+        kind: one of KINDS.
+        lesson: one of LESSONS.
+        figure: the number that is claimed.
+        check: name of the check; None while there is none.
+        needs: names in NEEDS.
+        beyond: what it would take where no run of ours can tell: advice, an opinion, somebody's own system.
     """
 
     id: str
@@ -73,9 +84,17 @@ class Claims:
     untested: int
 
     def choose(self, lesson: str | None = None, only: Collection[str] = ()) -> tuple[Claim, ...]:
-        """The rows of a lesson ('04' or its whole name) and with one of these ids, where 't11.trap.*' is many.
+        """Select rows.
 
-        Raises ValueError for a lesson or an id that matches nothing.
+        Args:
+            lesson: '04' or the whole name; None for all lessons.
+            only: ids; 't11.trap.*' matches several. Empty for all.
+
+        Returns:
+            The rows.
+
+        Raises:
+            ValueError: a lesson or an id matches nothing.
 
         >>> claims = load()
         >>> [row.id for row in claims.choose(only=["t11.trap.eager-slower"])]
@@ -99,10 +118,17 @@ class Claims:
 
 
 def load(path: str | Path | None = None, checks: Collection[str] | None = None) -> Claims:
-    """Read the ledger from `path`, by default data/claims.toml of this checkout.
+    """Read the ledger.
 
-    With `checks`, a row may only name one of these. Raises ValueError naming the row and the rule that it breaks,
-    or saying that the file is missing.
+    Args:
+        path: by default data/claims.toml of this checkout.
+        checks: the names of checks that a row may have; None for any.
+
+    Returns:
+        The ledger.
+
+    Raises:
+        ValueError: the file is missing, or a row breaks a rule; the message names both.
 
     >>> len(load().rows) > 400
     True
@@ -123,7 +149,7 @@ def load(path: str | Path | None = None, checks: Collection[str] | None = None) 
 
 
 def parse(text: str, checks: Collection[str] | None = None) -> Claims:
-    """The ledger in a TOML text; see `load`.
+    """Parse the ledger in a TOML text; see `load`.
 
     >>> parse("untested = 0")
     Claims(sources={}, rows=(), untested=0)

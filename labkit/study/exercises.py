@@ -1,4 +1,4 @@
-"""What every exercise is made of: what it asks, the answer to an attempt, and a mistake with the hint for it."""
+"""Exercises: what is asked for, the answer to an attempt, and mistakes with their hints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ Attempt = Callable[..., Any]
 
 
 class Mistake(Exception):
-    """An attempt that does not pass: what was seen, and the hint for this very mistake."""
+    """An attempt that does not pass.
+
+    Args:
+        seen: what was seen.
+        hint: for this very mistake.
+    """
 
     def __init__(self, seen: str, hint: str = "") -> None:
         super().__init__(seen)
@@ -31,7 +36,13 @@ class Mistake(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether an attempt passed, and what was seen; shows itself as one line a finding."""
+    """The answer to an attempt; shows itself as one line for each finding.
+
+    Args:
+        passed: whether the attempt passed.
+        findings: what was seen, in order.
+        hint: for a mistake.
+    """
 
     passed: bool
     findings: tuple[str, ...]
@@ -57,9 +68,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Exercise:
-    """What an exercise asks for, and `judge(attempt, ranks, say)`, which raises Mistake for an attempt that fails.
+    """An exercise.
 
-    `say` takes each finding as it is made; `targets` are what an attempt has to reach, in words.
+    Args:
+        name: such as 'cliff.gate'.
+        title: what it asks for.
+        difficulty: one of DIFFICULTIES.
+        minutes: that it takes.
+        targets: what an attempt has to reach, in words.
+        judge: `judge(attempt, ranks, say)` raises Mistake for an attempt that fails; `say` takes each finding.
+
+    Raises:
+        ValueError: the difficulty is unknown, or minutes or targets are missing.
 
     >>> Exercise("demo.sum", "the sum", "easy", 5, ("right sums",), lambda attempt, ranks, say: None).header()
     '**Exercise** `demo.sum` · easy · 5 minutes. **Target:** right sums.'
@@ -80,14 +100,14 @@ class Exercise:
             raise ValueError(f"exercise {self.name!r}: it needs minutes and at least one target")
 
     def header(self) -> str:
-        """The line that stands above the stub in the notebook."""
+        """The line above the stub in the notebook."""
         targets = "; ".join(self.targets)
         return (
             f"**Exercise** `{self.name}` · {self.difficulty} · {self.minutes} minutes. **Target:** {targets}."
         )
 
     def check(self, attempt: Attempt, ranks: Ranks) -> Answer:
-        """Judge an attempt."""
+        """Judge an attempt on ranks."""
         findings: list[str] = []
         try:
             self.judge(attempt, ranks, findings.append)
@@ -104,10 +124,22 @@ def on_ranks(
     hint: str = "",
     timeout: float = TIMEOUT_S,
 ) -> PerRank:
-    """Run `look(*args)`, which calls the attempt, on the ranks (or on rank `only`).
+    """Run a function that calls the attempt.
 
-    Raises Mistake for whatever keeps it from an end: nothing written yet, an error (`hint` says what is asked
-    instead), a process that dies, ranks that wait for each other, no end in `timeout` seconds.
+    Args:
+        ranks: the ranks.
+        look: the function.
+        args: its arguments.
+        only: the one rank to run it on; None for all.
+        hint: for an error inside: what is asked for instead.
+        timeout: in seconds.
+
+    Returns:
+        The value of each rank.
+
+    Raises:
+        Mistake: nothing is written yet, an error, a process that dies, ranks that wait for each other, or no end within
+            the timeout.
     """
     try:
         return ranks.run(look, *args, timeout=timeout, stall=STALL_S, ranks=only)
@@ -148,9 +180,18 @@ def _own(outcome: Outcome) -> Outcome:
 
 
 def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
-    """Run an attempt at an exercise on `ranks` and say whether it passes; a wrong one gets the hint for its mistake.
+    """Check an attempt at an exercise; a wrong one gets the hint for its mistake.
 
-    Raises ValueError for an exercise that does not exist or an attempt that is not a function.
+    Args:
+        exercise: its name.
+        attempt: the reader's function.
+        ranks: the ranks to run it on.
+
+    Returns:
+        Whether it passes, with what was seen.
+
+    Raises:
+        ValueError: there is no such exercise, or the attempt is not a function.
 
     >>> from labkit import lessons
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:

@@ -1,4 +1,4 @@
-"""Runs the checks of the claim ledger and says, row by row, what still holds on the installed torch."""
+"""A run of the claim ledger: which claims still hold on the installed torch, row by row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,14 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class Line:
-    """What was found about one claim: a status, the measured figure, and what was missing where nothing was."""
+    """What was found about one claim.
+
+    Args:
+        claim: the row.
+        status: one of STATUSES.
+        measured: the measured figure.
+        missing: what was missing, where nothing was measured.
+    """
 
     claim: Claim
     status: str
@@ -49,9 +56,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A run of the ledger: its lines, what the probes saw, and where it ran.
+    """A run of the ledger.
 
-    `untested` counts the rows of the whole file without a check, whichever rows were chosen.
+    Args:
+        lines: one for each chosen row.
+        evidence: what each probe saw, or why it failed, by name.
+        untested: rows of the whole file without a check, whichever rows were chosen.
+        rows: rows of the whole file.
+        provenance: where it ran.
     """
 
     lines: tuple[Line, ...]
@@ -61,12 +73,20 @@ class Ledger:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
-        """How many lines have each status, in the order of the statuses."""
+        """The number of lines with each status, in the order of STATUSES."""
         found = Counter(line.status for line in self.lines)
         return {status: found[status] for status in STATUSES}
 
     def text(self, width: int = 150, claims: bool | None = None) -> str:
-        """The table by lesson, then the totals. `claims` adds what each row says; by default where rows are few."""
+        """The table by lesson, then the totals.
+
+        Args:
+            width: of a line, in characters.
+            claims: add what each row says; by default where there are at most 30 rows.
+
+        Returns:
+            The text.
+        """
         claims = len(self.lines) <= 30 if claims is None else claims
         parts = []
         for lesson in sorted({line.claim.lesson for line in self.lines}):
@@ -87,7 +107,7 @@ class Ledger:
     __str__ = text
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON: lines, totals, evidence, provenance."""
+        """Plain data for JSON: lines, totals, evidence, provenance."""
         return {
             "provenance": self.provenance,
             "counts": self.counts(),
@@ -139,11 +159,20 @@ def run(
     talk: Callable[[str], None] | None = None,
     each: Callable[[Ledger], object] | None = None,
 ) -> Ledger:
-    """Run the checks of `rows` (all by default), each probe once, and judge every row by what its probe saw.
+    """Run checks, each probe once, and judge every row by what its probe saw.
 
-    A probe or a judge that fails makes its rows "cannot tell here" with the reason. `gpus` is the number of GPUs to
-    go by, by default those that are visible; `talk` is told which probe runs, and `each` is given a ledger of the rows
-    of each probe as it ends. Raises nothing but what an interrupt raises, and what `each` does.
+    A probe or a judge that fails makes its rows "cannot tell here" with the reason.
+
+    Args:
+        claims: the whole ledger.
+        rows: the rows to check; by default all.
+        checks: checks by name.
+        gpus: number of GPUs to go by; by default those that are visible.
+        talk: called with the name of each probe before it runs.
+        each: called with a ledger of the rows of each probe when it ends.
+
+    Returns:
+        The ledger of all chosen rows.
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -177,7 +206,7 @@ def run(
 
 
 def possible(check_name: str, checks: Mapping[str, Check] = CHECKS) -> set[str]:
-    """The words that a check can give; none where there is no such check.
+    """The statuses that a check can give; none where there is no such check.
 
     >>> sorted(possible("reference.run_12b_fps"))
     ['cannot tell here', 'cited']
@@ -189,9 +218,11 @@ def possible(check_name: str, checks: Mapping[str, Check] = CHECKS) -> set[str]:
 
 
 def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
-    """Whether a row's status is known without a measurement: no check, or hardware that is not here.
+    """Whether the status of a row is known without a measurement: no check, or hardware that is not here.
 
-    `gpus`: the number of GPUs to go by, by default those that are visible.
+    Args:
+        row: the claim.
+        gpus: number of GPUs to go by; by default those that are visible.
 
     >>> from labkit.study.claims import load
     >>> needs_no_run(load().choose(only=["t11.exp.cliff-breaks"])[0])
@@ -201,7 +232,7 @@ def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
 
 
 def _measure(probe: Probe, bench: Bench) -> dict[str, Any] | str:
-    """What the probe saw, as plain data; or, as a text, why it saw nothing."""
+    """What the probe saw, as plain data; or, as a text, why it failed."""
     started = time.perf_counter()
     try:
         seen = json.loads(json.dumps(probe.run(bench), allow_nan=False))

@@ -1,4 +1,4 @@
-"""Predict before the run, and see your number beside the measured one after it.
+"""Predictions before a run, and the measured number beside them after it.
 
 Answers are kept in the reader's own file (`labkit.study.answers`), from one session to the next.
 """
@@ -23,20 +23,28 @@ _units: dict[str, str] = {}  # of the questions asked in this kernel
 
 
 class Said(str):
-    """A sentence that a notebook shows as it is, without quotes."""
+    """A sentence that a notebook shows without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def predict(question: str, value: float | None = None, unit: str = "") -> Prediction:
-    """Ask what the reader expects, before the experiment runs; `reveal` puts it beside what was measured.
+    """Ask the reader for a prediction before the experiment runs; `reveal` puts it beside what was measured.
 
-    question: a name such as 'cliff.breaks_per_forward'. value: the answer, where it is given in code; without one, the
-    last line of a cell shows a field to type it in, and no answer is fine and said. What you answer is kept in a file
-    of yours, never replaced: the last answer before the first measurement is scored, later ones are kept and shown.
+    Answers are kept in a file of the reader and never replaced: the last answer before the first measurement is scored,
+    later ones are kept and shown.
 
-    Raises ValueError for a question that is not a name or a value that is not a finite number.
+    Args:
+        question: a name such as 'cliff.breaks_per_forward'.
+        value: the answer, where it is given in code; without one, the last line of a cell shows a field to type it in.
+        unit: of the answer.
+
+    Returns:
+        The prediction, which shows itself.
+
+    Raises:
+        ValueError: the question is not a name, or the value not a finite number.
 
     >>> predict("doctest.breaks", 160, unit="breaks")
     you predict 160 breaks
@@ -56,7 +64,7 @@ def predict(question: str, value: float | None = None, unit: str = "") -> Predic
 
 
 class Prediction:
-    """A question, and the reader's answer to it: a field to type into where widgets are, a line of text elsewhere."""
+    """A question and the reader's answer: a field to type into where there are widgets, otherwise a line of text."""
 
     _shown: dict[str, Prediction] = {}
 
@@ -67,12 +75,16 @@ class Prediction:
 
     @property
     def value(self) -> float | None:
-        """The reader's answer: the one that counts, or where none counts the last one; None without an answer."""
+        """The answer that counts, or where none counts the last one; None without an answer."""
         row = row_of(self.question)
         return row.predicted if row.predicted is not None else row.later
 
     def answer(self, value: float | str) -> None:
-        """Keep an answer. The same number again adds nothing. Raises ValueError for what is not a finite number."""
+        """Keep an answer; the same number again adds nothing.
+
+        Raises:
+            ValueError: the value is not a finite number.
+        """
         number = _number(self.question, value)
         row = row_of(self.question)
         if number != (row.later if row.later is not None else row.predicted):
@@ -100,7 +112,7 @@ class Prediction:
 
     @property
     def widget(self) -> Any:
-        """The field to type into, made when asked for; None where ipywidgets is not installed."""
+        """The field to type into, made on first use; None where ipywidgets is not installed."""
         if self._widget is None:
             try:
                 import ipywidgets
@@ -110,7 +122,7 @@ class Prediction:
         return self._widget
 
     def close(self) -> None:
-        """Let go of the widget; the answer stays."""
+        """Close the widget; the answer stays."""
         if self._widget is not None:
             for part in (*self._widget.children, self._widget):
                 part.unobserve_all()
@@ -182,9 +194,17 @@ class Prediction:
 
 
 def reveal(question: str, measured: Any) -> Said:
-    """Put the prediction for `question` beside the measured number, and keep that number beside it for the scoreboard.
+    """Put the prediction for a question beside the measured number, which is kept for the scoreboard.
 
-    Raises ValueError for what is not a number.
+    Args:
+        question: its name.
+        measured: a number; one that is not finite is not kept.
+
+    Returns:
+        A sentence.
+
+    Raises:
+        ValueError: `measured` is not a number.
 
     >>> _ = predict("doctest.regions", 100, unit="regions")
     >>> reveal("doctest.regions", 400)
@@ -239,13 +259,13 @@ def _counted(value: float, unit: str) -> str:
 
 
 def _plain(question: str, unit: str) -> str:
-    """'cliff.breaks_per_forward' as words, 'breaks per forward'; a unit at its end is said elsewhere."""
+    """'cliff.breaks_per_forward' as words, 'breaks per forward', without a unit at the end."""
     name = question.rpartition(".")[2].replace("_", " ")
     return (name.removesuffix(f" {unit}") if unit else name) or question
 
 
 def _where() -> dict[str, str]:
-    """On what the measurement was made: torch, hardware, and the label of the ranks that are up."""
+    """Where the measurement was made: torch, hardware, and the label of the running ranks."""
     ranks = current()
     return {
         "torch": hardware.torch_version(),

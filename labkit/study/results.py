@@ -1,6 +1,6 @@
-"""Results of the ledger that were kept, and what stands about every row: run now, kept, told without a run, or not run.
+"""Kept results of the ledger, and the current status of every claim: run now, kept, told without a run, or not run.
 
-A kept result counts only where it would come out of the same code again: on this torch, this commit of labkit and this
+A kept result counts only where the same code would produce it again: on this torch, this commit of labkit and this
 hardware, about the claim as it reads now. Anything else is shown as not run.
 """
 
@@ -47,14 +47,24 @@ VIEW = "labkit.lessons.ledger.figures:figure"
 
 
 def file(folder: str | Path | None = None) -> Path:
-    """Where results are kept: `ledger.json` in `folder`, by default in the reader's own data folder."""
+    """The path of the kept results.
+
+    Args:
+        folder: by default the reader's own data folder.
+    """
     return Path(files.home() if folder is None else folder) / "ledger.json"
 
 
 def of(found: Ledger, origin: str = NOW) -> Report:
-    """A run of the ledger as a Report: a table `lines` with a row a claim, and `probes` with the seconds of each.
+    """Convert a run of the ledger into a Report.
 
-    Every row of both says on what and when it was made.
+    Args:
+        found: the run.
+        origin: where the status of its rows is from.
+
+    Returns:
+        A report with the tables `lines`, a row for each claim, and `probes`, with the seconds of each. Every row says
+        on what and when it was made.
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -77,7 +87,17 @@ def of(found: Ledger, origin: str = NOW) -> Report:
 
 
 def load(folder: str | Path | None = None) -> Report | None:
-    """The results that were kept, or None. Raises ValueError for a file that is damaged, naming it."""
+    """Load the kept results.
+
+    Args:
+        folder: by default the reader's own data folder.
+
+    Returns:
+        The report, or None where nothing is kept.
+
+    Raises:
+        ValueError: the file is damaged; the message names it.
+    """
     path = file(folder)
     if not path.exists():
         return None
@@ -88,10 +108,19 @@ def load(folder: str | Path | None = None) -> Report | None:
 
 
 def add(found: Ledger, folder: str | Path | None = None) -> Path:
-    """Keep what was measured in a run: its rows replace those of the same claims, all others stay.
+    """Keep what a run measured: its rows replace those of the same claims, all others stay.
 
-    Rows that nobody measured are not kept: they cost nothing to tell again. Raises ValueError when the file cannot be
-    written or is damaged.
+    Rows that nobody measured are not kept: they cost nothing to tell again.
+
+    Args:
+        found: the run.
+        folder: by default the reader's own data folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ValueError: the file cannot be written, or is damaged.
     """
     new, old = of(found, KEPT), load(folder)
     lines, probes = new.tables["lines"], new.tables["probes"]
@@ -104,7 +133,15 @@ def add(found: Ledger, folder: str | Path | None = None) -> Path:
 
 
 def usable(claims: Claims, kept: Report | None) -> dict[str, Line]:
-    """The kept results that count here and now, by the id of their claim; those whose probe failed do not."""
+    """Select the kept results that count here and now; those whose probe failed do not.
+
+    Args:
+        claims: the whole ledger.
+        kept: the kept results, or None.
+
+    Returns:
+        Lines by the id of their claim.
+    """
     if kept is None:
         return {}
     now, rows = _made(provenance()), {row.id: row for row in claims.rows}
@@ -130,10 +167,23 @@ def resume(
     talk: Callable[[str], None] | None = None,
     unsaved: Callable[[files.Unsaved], Any] | None = None,
 ) -> tuple[Ledger, int]:
-    """Run what is not kept yet of these rows, keeping each probe's rows as it ends; and how many were kept before.
+    """Run the rows that are not kept yet, and keep the rows of each probe as it ends.
 
-    An interrupted run is taken up where it stopped. `again` measures everything anew. Raises what `add` does; with
-    `unsaved`, that is told of every probe whose rows could not be kept, and the run goes on.
+    An interrupted run continues where it stopped.
+
+    Args:
+        claims: the whole ledger.
+        rows: the rows that are asked for.
+        folder: by default the reader's own data folder.
+        again: measure everything anew.
+        talk: called with the name of each probe before it runs.
+        unsaved: called with the error of every probe whose rows could not be kept; without it the error ends the run.
+
+    Returns:
+        The ledger of these rows, and how many of them were kept before.
+
+    Raises:
+        ValueError: as for `add`.
     """
     rows = tuple(rows)
     there = {} if again else usable(claims, load(folder))
@@ -156,9 +206,16 @@ def resume(
 def affordable(
     claims: Claims, seconds: float, costs: pd.DataFrame, rows: Iterable[Claim] | None = None
 ) -> tuple[tuple[Claim, ...], float]:
-    """The rows that can be told in about `seconds`, and what they cost: the cheapest probes first, while they fit.
+    """Select the rows that can be checked in a given time: the cheapest probes first, while they fit.
 
-    `costs` is the table `probes` of an earlier run; a probe that it does not know, or that failed, is not chosen.
+    Args:
+        claims: the whole ledger.
+        seconds: the time.
+        costs: the table `probes` of an earlier run; a probe that is not in it, or that failed, is not chosen.
+        rows: the rows to choose from; by default all.
+
+    Returns:
+        The rows, and the seconds that they take.
 
     >>> import pandas as pd
     >>> from labkit.study.claims import load
@@ -177,10 +234,18 @@ def affordable(
 
 
 def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger:
-    """A run of these rows within about `seconds`: the cheapest checks run, the others say what was recorded of them.
+    """Run the cheapest checks of these rows within about `seconds`, and say of the others what was recorded.
 
-    What a check takes, and what it found, stands in the newest recording of the whole ledger that comes with labkit. A
-    row from there says so behind what it measured, with hardware, torch and date; a row that is not there is run.
+    The newest recording of the whole ledger that comes with labkit says what a check takes and what it found. A row
+    from there says so behind what it measured, with hardware, torch and date; a row that is not there is run.
+
+    Args:
+        claims: the whole ledger.
+        rows: the rows that are asked for.
+        seconds: the time.
+
+    Returns:
+        The ledger of these rows.
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -210,7 +275,9 @@ def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger
 
 
 def _is_of(line: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether a kept or recorded row is about the claim as it reads now, in a word that its check gives today."""
+    """Whether a kept or recorded row is about the claim as it reads now, with a status that its check can give
+    today.
+    """
     same = all(line.get(key) == row[key] for key in ("claim", "claimed", "check"))
     return same and line["status"] in ledger.possible(row["check"])
 
@@ -220,9 +287,16 @@ def _recorded_on(line: dict[str, Any]) -> str:
 
 
 def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = None) -> Report:
-    """What stands about every claim: from `found`, else from what is `kept` and counts here, else "not run".
+    """Say what is known of every claim: from `found`, otherwise from `kept` where it counts here, otherwise "not run".
 
-    Rows that need no run (no run can tell, or hardware that is missing) say so. The column `origin` tells which it is.
+    Args:
+        claims: the whole ledger.
+        found: a run.
+        kept: the kept results.
+
+    Returns:
+        A report; its column `origin` says where each status is from. Rows that need no run (no run can tell, or
+        hardware that is missing) say so.
 
     >>> from labkit.study.claims import load
     >>> report = standing(load())
@@ -244,10 +318,15 @@ def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = 
 
 
 def filled(here: Report, other: Report) -> Report:
-    """`here` (see `standing`) with the rows that were not run taken from `other`, a kept or recorded run.
+    """Fill the rows that were not run from another run.
 
-    Such a row's `origin` says where and when it was made; one that `other` does not have stays "not run", and so does
-    one that does not count any more (see `current`).
+    Args:
+        here: see `standing`.
+        other: a kept or recorded run.
+
+    Returns:
+        The report. The `origin` of a filled row says where and when it was made; a row that `other` lacks stays "not
+        run", and so does one that does not count any more (see `current`).
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -267,10 +346,17 @@ def filled(here: Report, other: Report) -> Report:
 
 
 def current(claims: Claims, other: Report) -> Report:
-    """A kept or recorded run without the rows that do not count any more; a note says how many these are.
+    """Leave out the rows of a run that do not count any more; a note says how many these are.
 
-    A row counts as long as its claim reads the same, the same check judges it, and this check still gives the word that
-    stands there.
+    A row counts as long as its claim reads the same, the same check judges it, and this check can still give its
+    status.
+
+    Args:
+        claims: the whole ledger.
+        other: a kept or recorded run.
+
+    Returns:
+        The report.
 
     >>> from labkit.study.claims import load
     >>> claims = load()
@@ -322,7 +408,7 @@ def _report(rows: list[dict[str, Any]], probes: list[dict[str, Any]], made: dict
 
 
 def _made(facts: dict[str, Any]) -> dict[str, str]:
-    """On what a row was made; a labkit that was installed without its repository has a version for a commit."""
+    """On what a row was made; a labkit installed without its repository has a version for a commit."""
     made = {name: str(facts.get(name, "")) for name in MADE}
     return {**made, "commit": made["commit"] or f"version {__version__}"}
 

@@ -61,7 +61,15 @@ NOT_RUN, NO_PREDICTION, NOT_SCORED, OPEN = (
 
 @dataclass(frozen=True)
 class Row:
-    """One question: the prediction that counts, a later one that does not, and the last measurement (None: none)."""
+    """One question of the scoreboard; None stands for a number that there is not.
+
+    Args:
+        lesson, question, unit: the question.
+        predicted: the prediction that counts.
+        later: a later one that does not.
+        measured: the last measurement.
+        date, torch, hardware, label: when and on what it was measured.
+    """
 
     lesson: str
     question: str
@@ -76,7 +84,7 @@ class Row:
 
     @property
     def factor(self) -> float | None:
-        """How far the prediction is from the measurement; None where one of them is missing."""
+        """The factor between prediction and measurement; None where one of them is missing."""
         if self.predicted is None or self.measured is None:
             return None
         return factor(self.predicted, self.measured)
@@ -111,7 +119,7 @@ def factor(predicted: float, measured: float) -> float:
 
 
 def grade(factor: float) -> tuple[str, int]:
-    """Name and points of a factor.
+    """The name and the points of a factor.
 
     >>> grade(1.05), grade(4.4)
     (('spot on', 3), ('right order of magnitude', 1))
@@ -121,7 +129,7 @@ def grade(factor: float) -> tuple[str, int]:
 
 
 def words(predicted: float, measured: float) -> str:
-    """A prediction beside its measurement, as `reveal` says it.
+    """A prediction beside its measurement, as `reveal` states it.
 
     >>> words(100, 440)
     '100, which is 4.4 times too low'
@@ -137,7 +145,15 @@ def words(predicted: float, measured: float) -> str:
 
 
 def row_of(question: str, entries: Iterable[answers.Entry] | None = None, lesson: str = "") -> Row:
-    """What is known of one question, from the reader's file or from `entries`, which are in order.
+    """Collect what is known of one question.
+
+    Args:
+        question: its name.
+        entries: oldest first; by default those of the reader's file.
+        lesson: that asks it.
+
+    Returns:
+        The row.
 
     >>> made = [answers.Entry("predicted", "q", 5.0), answers.Entry("predicted", "q", 6.0)]
     >>> row = row_of("q", [*made, answers.Entry("measured", "q", 12.0), answers.Entry("predicted", "q", 12.0)])
@@ -165,7 +181,13 @@ def row_of(question: str, entries: Iterable[answers.Entry] | None = None, lesson
 
 
 def questions(root: Path = ROOT) -> dict[str, tuple[str, str]]:
-    """Every question that a lesson of the checkout asks, in order: its name -> (lesson, unit).
+    """Find every question that a lesson of the checkout asks.
+
+    Args:
+        root: of the checkout.
+
+    Returns:
+        Question -> (lesson, unit), in order.
 
     >>> questions()["cliff.breaks_per_forward"]
     ('04_graph_break_cliff', 'breaks')
@@ -179,7 +201,9 @@ def questions(root: Path = ROOT) -> dict[str, tuple[str, str]]:
 
 
 def _code(path: Path) -> list[str]:
-    """The sources of a notebook's code cells; none where the file is damaged, which is no reason to show no scores."""
+    """The sources of the code cells of a notebook; none where the file is damaged, which is no reason to show no
+    scores.
+    """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -208,9 +232,12 @@ def _asked(source: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, repr=False)
 class Scoreboard:
-    """All rows, in the order of the lessons; shows itself as a table with a line of totals a lesson.
+    """The rows of the scoreboard, in the order of the lessons; shows itself as a table with a line of totals a lesson.
 
-    `lesson` is the one whose rows and totals are shown; '' for all of them.
+    Args:
+        rows: all rows.
+        unreadable: unreadable lines of the reader's file.
+        lesson: the one whose rows and totals are shown; '' for all.
     """
 
     rows: tuple[Row, ...]
@@ -223,7 +250,7 @@ class Scoreboard:
         return tuple(row for row in self.rows if self.lesson in ("", row.lesson))
 
     def totals(self) -> dict[str, tuple[int, int, int]]:
-        """Lesson -> (points, the most that its scored predictions could have, questions in all)."""
+        """Lesson -> (points, the most that its scored predictions could have, number of questions)."""
         found: dict[str, tuple[int, int, int]] = {}
         for row in self.rows:
             points, most, count = found.get(row.lesson, (0, 0, 0))
@@ -232,7 +259,7 @@ class Scoreboard:
         return found
 
     def frame(self) -> pd.DataFrame:
-        """One row a question; factor, points and numbers are missing where there are none."""
+        """A table with one row for each question; missing numbers are NaN."""
         fields = [*Row.__dataclass_fields__, "factor", "points", "score"]
         table = pd.DataFrame([[getattr(row, name) for name in fields] for row in self.rows], columns=fields)
         numbers = ["predicted", "later", "measured", "factor", "points"]
@@ -298,10 +325,17 @@ def _cells(row: Row) -> Sequence[str]:
 
 
 def scoreboard(lesson: str | None = None, root: Path = ROOT) -> Scoreboard:
-    """Every question of the lessons, and whatever else stands in your file, with what you predicted and what came out.
+    """Show every question of the lessons and of the reader's file, with the prediction and the measurement.
 
-    lesson: its number or whole name, to show its questions only, with the totals. Raises ValueError where no lesson of
-    that name asks anything.
+    Args:
+        lesson: its number or whole name, to show its questions only.
+        root: of the checkout.
+
+    Returns:
+        The scoreboard.
+
+    Raises:
+        ValueError: no lesson of that name asks anything.
 
     >>> from labkit.study import predict, reveal
     >>> _ = predict("doctest.score", 90, unit="us"), reveal("doctest.score", 100)

@@ -36,6 +36,7 @@ from labkit.timing.verdicts import (
     quantile,
     samples,
     slowest,
+    wider_interval,
 )
 
 __all__ = [
@@ -55,4 +56,5 @@ __all__ = [
     "quantile",
     "samples",
     "slowest",
+    "wider_interval",
 ]

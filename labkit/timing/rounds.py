@@ -1,4 +1,4 @@
-"""Taking the samples: variants in turn, round by round, and work that a call only starts in two stages."""
+"""Interleaved timing: variants in turn, round by round, also for work that a call only starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ __all__ = ["Lap", "check_rounds", "interleave", "laps"]
 
 
 def check_rounds(rounds: Any, least: int = 2) -> int:
-    """The number of rounds, where it is one. Raises ValueError for what is no whole number of at least `least`.
+    """Check a number of rounds.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: it is no whole number of at least `least`.
 
     >>> check_rounds(0)
     Traceback (most recent call last):
@@ -35,11 +41,21 @@ def interleave(
 ) -> dict[str, Measurement]:
     """Time every variant once a round, in turn, with the garbage collector off and a barrier before each.
 
-    Each callable runs one complete piece of work. The order is drawn anew each round, the same on every rank, so that
-    no variant always follows the same one. Returns seconds, one sample a round. On ranks, call it on every
-    rank with the same arguments and a barrier of the group.
+    The order is drawn anew in each round, the same on every rank, so that no variant always follows the same one. On
+    ranks, call it on every rank with the same arguments and a barrier of the group.
 
-    Raises ValueError for no variants or fewer than one round.
+    Args:
+        variants: callables by name; each runs one complete piece of work.
+        rounds: samples of each variant.
+        warmup: calls of each variant before the first round.
+        barrier: called before each sample.
+        clock: returns seconds.
+
+    Returns:
+        A measurement for each variant, in seconds, one sample a round.
+
+    Raises:
+        ValueError: there are no variants, or fewer than one round.
 
     >>> list(interleave({"a": lambda: None, "b": lambda: None}, rounds=3))
     ['a', 'b']
@@ -58,7 +74,7 @@ def interleave(
 
 @dataclass(frozen=True)
 class Lap:
-    """One variant in two stages: seconds until its call came back, and until what it started was done."""
+    """One variant in two stages: seconds until its call returned, and until what it started was done."""
 
     returned: Measurement
     done: Measurement
@@ -72,10 +88,18 @@ def laps(
     barrier: Callable[[], Any] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Lap]:
-    """As `interleave`, for work that a call only starts: a variant is (start, finish), and finish gets start's value.
+    """Time work that a call only starts; as `interleave`.
 
-    calls: how often a sample repeats the pair; it is then the mean of one. Returns seconds, both counted from the
-    beginning of start. Raises ValueError for no variants, fewer than one round or fewer than one call.
+    Args:
+        variants: pairs of (start, finish) by name; `finish` gets the value of `start`.
+        rounds, warmup, barrier, clock: as for `interleave`.
+        calls: how often a sample repeats the pair; it is then the mean of one.
+
+    Returns:
+        A `Lap` for each variant, in seconds from the beginning of `start`.
+
+    Raises:
+        ValueError: there are no variants, fewer than one round, or fewer than one call.
 
     >>> found = laps({"a": (lambda: 3, lambda value: value + 1)}, rounds=2)
     >>> found["a"].returned.samples[0] <= found["a"].done.samples[0]
@@ -116,7 +140,7 @@ def _rounds(
     warmup: int,
     barrier: Callable[[], Any] | None,
 ) -> dict[str, list[tuple[float, ...]]]:
-    """The rounds themselves: the order is drawn anew, the collector is off, a barrier stands before each sample."""
+    """Take the samples: the order is drawn anew, the collector is off, and a barrier comes before each sample."""
     if not names:
         raise ValueError("nothing to time: give at least one variant")
     check_rounds(rounds, 1)

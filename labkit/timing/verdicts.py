@@ -1,4 +1,4 @@
-"""Samples, their spread, and verdicts on pairs of them; `labkit.timing` states the rule."""
+"""Measurements, their spread, and verdicts on pairs of them. `labkit.timing` states the rule."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ __all__ = [
     "quantile",
     "samples",
     "slowest",
+    "wider_interval",
 ]
 
 CONFIDENCE = 0.99
@@ -31,7 +32,14 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Measurement:
-    """Samples of one variant, in seconds, in the order of the rounds they were taken in.
+    """Samples of one variant.
+
+    Args:
+        name: of the variant.
+        samples: seconds, in the order of the rounds.
+
+    Raises:
+        ValueError: there are no samples, or one is not a finite number of at least 0.
 
     >>> Measurement("A", (0.25, 0.5, 0.75)).median
     0.5
@@ -69,7 +77,16 @@ class Measurement:
         return self.percentile(90)
 
     def percentile(self, percent: float) -> float:
-        """`percent` of the samples are below this, in seconds. Raises ValueError outside of 0 to 100.
+        """The time that `percent` of the samples are below.
+
+        Args:
+            percent: 0 to 100.
+
+        Returns:
+            Seconds.
+
+        Raises:
+            ValueError: `percent` is outside of 0 to 100.
 
         >>> Measurement("A", (0.25, 0.5, 0.75)).percentile(100)
         0.75
@@ -86,13 +103,17 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether `a` is faster or slower than `b`, or whether the spread does not let anyone tell.
+    """Whether `a` is faster or slower than `b`, or whether the spread does not allow to tell.
 
-    `ratio` is the median over rounds of time(a) / time(b); `low`..`high` its interval at the stated confidence, by
-    the rule of `labkit.timing`. Below 1 means `a` takes less time. `floor` is how far A strayed from A, as a ratio of
-    at least 1 (1: not measured): what lies within it is noise. `evidence` says on what it was measured, such as
-    'gloo · cpu' or 'host only' ('': on what its report is labelled with); `case` holds what else both had in common,
-    such as {'size': 'tiny'}.
+    Args:
+        a, b: names of the variants.
+        ratio: median over rounds of time(a) / time(b); below 1 `a` takes less time.
+        low, high: the interval of the ratio, by the rule of `labkit.timing`.
+        n: number of rounds.
+        confidence: of the interval.
+        floor: how far A strayed from A, as a ratio of at least 1 (1: not measured); what lies within it is noise.
+        evidence: on what it was measured, such as 'gloo · cpu' or 'host only' ('': the label of the report).
+        case: what else both had in common, such as {'size': 'tiny'}.
 
     >>> Verdict("C", "B", 0.98, 0.97, 0.99, 40).outcome
     'faster'
@@ -128,11 +149,12 @@ class Verdict:
         return 1 / self.ratio
 
     def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain data, for JSON."""
         return {**asdict(self), "outcome": self.outcome}
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Verdict:
-        """Read what `to_dict` made."""
+        """Read what `to_dict` returned."""
         return cls(**{key: value for key, value in body.items() if key != "outcome"})
 
     def row(self) -> dict[str, Any]:
@@ -152,7 +174,17 @@ class Verdict:
         return ", ".join(filter(None, [self.evidence, *case]))
 
     def over(self, floor: float) -> Verdict:
-        """The same verdict, held against a noise floor. Raises ValueError for a floor below 1."""
+        """Hold the verdict against a noise floor.
+
+        Args:
+            floor: a ratio of at least 1.
+
+        Returns:
+            The verdict with this floor.
+
+        Raises:
+            ValueError: the floor is below 1.
+        """
         if not (math.isfinite(floor) and floor >= 1):
             raise ValueError(f"a noise floor is a ratio of at least 1, got {floor!r}")
         return replace(self, floor=floor)
@@ -170,9 +202,14 @@ class Verdict:
 
 
 def quantile(samples: Sequence[float], q: float) -> float:
-    """The q-quantile (0..1) of `samples`, linear between order statistics.
+    """The q-quantile of samples, linear between order statistics.
 
-    Raises ValueError for no samples or one that is no number.
+    Args:
+        samples: numbers.
+        q: 0 to 1.
+
+    Raises:
+        ValueError: there are no samples, or one is not a number.
 
     >>> quantile([1.0, 2.0, 3.0, 4.0], 0.5)
     2.5
@@ -183,16 +220,20 @@ def quantile(samples: Sequence[float], q: float) -> float:
     return float(np.quantile(values, q))
 
 
-def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """An interval that covers the median at least this often, whatever the distribution (order statistics).
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """An interval that covers the median at least with this confidence, whatever the distribution (order statistics).
 
-    With too few samples to reach the confidence the interval is unbounded, which reads as "cannot tell".
+    Args:
+        samples: independent numbers.
+
+    Returns:
+        Its ends; infinite ones where there are too few samples to reach the confidence, which reads as "cannot tell".
 
     >>> median_interval([1.0, 2.0, 3.0])
     (-inf, inf)
     """
     ordered, n = sorted(samples), len(samples)
-    tail, cumulative = (1 - confidence) / 2, 0.0
+    tail, cumulative = (1 - CONFIDENCE) / 2, 0.0
     k = -1  # the largest k with P(Binomial(n, 1/2) <= k) <= tail
     for i in range(n):
         cumulative += math.comb(n, i) / 2**n
@@ -204,32 +245,48 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return ordered[k], ordered[n - 1 - k]
 
 
-def bootstrap_interval(
-    ratios: Sequence[float], confidence: float = CONFIDENCE, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
-    """The percentile interval of the median of paired ratios, by a circular block bootstrap with a fixed seed.
+def bootstrap_interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """The percentile interval of the median of paired ratios, by a circular block bootstrap.
 
-    Blocks are cube root of n rounds long. Alone it is too narrow where rounds are few (it holds the median in 94 % of
-    runs of twelve rounds), so `compare` takes the wider of this and `median_interval`.
+    Blocks are the cube root of n rounds long. Alone it is too narrow where rounds are few (it holds the median in 94 %
+    of runs of twelve rounds), so `compare` takes the wider of this and `median_interval`.
+
+    Args:
+        ratios: one for each round.
+
+    Returns:
+        Its ends; the seed is fixed, so equal ratios give equal ends.
 
     >>> low, high = bootstrap_interval([1.0, 1.1, 1.2, 1.3, 1.4])
     >>> 1.0 <= low <= 1.2 <= high <= 1.4
     True
     """
     values = np.asarray(ratios, dtype=float)
-    n, draw = len(values), np.random.default_rng(seed)
+    n, draw = len(values), np.random.default_rng(0)
     block = max(1, round(n ** (1 / 3)))
-    starts = draw.integers(0, n, (resamples, -(-n // block)))
+    starts = draw.integers(0, n, (RESAMPLES, -(-n // block)))
     rounds = (starts[:, :, None] + np.arange(block)) % n
-    medians = np.median(values[rounds.reshape(resamples, -1)[:, :n]], axis=1)
-    low, high = np.quantile(medians, [(1 - confidence) / 2, (1 + confidence) / 2])
+    medians = np.median(values[rounds.reshape(RESAMPLES, -1)[:, :n]], axis=1)
+    low, high = np.quantile(medians, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
+
+
+def wider_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The interval of a median by the rule of `labkit.timing`.
+
+    Args:
+        samples: one for each round.
+
+    Returns:
+        The lower of the lower ends and the higher of the higher ends of `median_interval` and `bootstrap_interval`.
+    """
+    exact, resampled = median_interval(samples), bootstrap_interval(samples)
+    return min(exact[0], resampled[0]), max(exact[1], resampled[1])
 
 
 def compare(
     a: Measurement,
     b: Measurement,
-    confidence: float = CONFIDENCE,
     floor: float = 1.0,
     evidence: str = "",
     case: Mapping[str, Any] | None = None,
@@ -238,9 +295,11 @@ def compare(
 
     Args:
         a, b: measurements of the same rounds.
-        confidence: of the interval.
-        floor: what `noise_floor` said of the same rounds.
+        floor: what `noise_floor` returned for the same rounds.
         evidence, case: where the two were measured; see `Verdict`.
+
+    Returns:
+        The verdict.
 
     Raises:
         ValueError: the two were not measured in the same number of rounds, in one round only, or with a time of 0 to
@@ -260,17 +319,23 @@ def compare(
                 f"sample {one.samples.index(0)} of {one.name!r} is 0 s: no ratio can be made of it"
             )
     ratios = [x / y for x, y in zip(a.samples, b.samples, strict=True)]
-    exact, resampled = median_interval(ratios, confidence), bootstrap_interval(ratios, confidence)
-    low, high = min(exact[0], resampled[0]), max(exact[1], resampled[1])
-    verdict = Verdict(a.name, b.name, quantile(ratios, 0.5), low, high, a.n, confidence)
+    verdict = Verdict(a.name, b.name, quantile(ratios, 0.5), *wider_interval(ratios), a.n)
     return replace(verdict.over(floor), evidence=evidence, case=dict(case or {}))
 
 
 def noise_floor(once: Measurement, again: Measurement) -> float:
-    """How far the same thing, timed twice in the same rounds, strayed from itself: a ratio of at least 1.
+    """How far the same thing, timed twice in the same rounds, strayed from itself.
 
     Where even A against A is told apart, the farther end of its interval is the floor: nothing nearer can be trusted.
-    Raises what `compare` raises.
+
+    Args:
+        once, again: measurements of the same variant.
+
+    Returns:
+        A ratio of at least 1.
+
+    Raises:
+        ValueError: as for `compare`.
 
     >>> same = Measurement("A", (0.010, 0.011, 0.012))
     >>> noise_floor(same, same)
@@ -282,9 +347,17 @@ def noise_floor(once: Measurement, again: Measurement) -> float:
 
 
 def slowest(name: str, per_rank: Mapping[int, Sequence[float]]) -> Measurement:
-    """One measurement out of the samples of every rank, in seconds: a round takes as long as its slowest rank.
+    """Combine the samples of all ranks into one measurement: a round takes as long as its slowest rank.
 
-    Raises ValueError for no ranks, or naming two ranks whose numbers of rounds differ.
+    Args:
+        name: of the measurement.
+        per_rank: seconds by rank.
+
+    Returns:
+        The measurement.
+
+    Raises:
+        ValueError: there are no ranks, or two ranks have different numbers of rounds.
 
     >>> slowest("A", {0: [0.25, 0.5], 1: [0.125, 0.75]}).samples
     (0.25, 0.75)
@@ -341,9 +414,17 @@ def compare_all(samples: pd.DataFrame, pairs: Iterable[tuple[str, str]], evidenc
 
 
 def by_slowest(samples: pd.DataFrame, column: str) -> dict[Any, Measurement]:
-    """A measurement for each value of `column`, out of a table with the columns `rank` and `seconds`; see `slowest`.
+    """Make a measurement for each value of a column; see `slowest`.
 
-    The value is a measurement's name. Raises what `slowest` raises.
+    Args:
+        samples: a table with `rank`, `seconds` and the column.
+        column: its name; a value is the name of its measurement.
+
+    Returns:
+        Measurements by value.
+
+    Raises:
+        ValueError: as for `slowest`.
 
     >>> table = pd.DataFrame({"way": list("aabb"), "rank": [0, 1, 0, 1], "seconds": [0.25, 0.5, 0.75, 0.5]})
     >>> by_slowest(table, "way")["b"]

@@ -1,8 +1,9 @@
-"""Variants side by side: how long a forward takes on each rank, and which differences are clear."""
+"""Figures that compare variants: times on each rank, ratios of times with their intervals, and ratios by machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,45 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.views import style
-from labkit.views.frames import need
-from labkit.views.rows import LEFT, beside, empty, heading, names, panels
-from labkit.views.style import Figure, Sheet, styled, variant_colour
+from labkit.views.style import (
+    NAME_WIDTH,
+    Figure,
+    Sheet,
+    by_evidence,
+    empty_figure,
+    label_rows,
+    note_beside,
+    panel_heading,
+    styled,
+    variant_colour,
+)
+from labkit.views.tables import need
 
-__all__ = ["ratios", "timings"]
+__all__ = ["ratios", "ratios_by_machine", "timings"]
 
 RIGHT = 2.35  # inches for the numbers beside a plot
 ROW = 0.3
 MARKERS = "osD^vPX*"
+PAIR_WIDTH, PAIR, MARK = 2.1, 0.2, 0.17  # inches: the names, around a row, and what each machine takes of it
+MACHINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 @styled
 def timings(samples: pd.DataFrame, title: str | None = None, label: str = "", per: str = "forward") -> Figure:
-    """Draw every rank's times: faint rounds, a bar from p10 to p90, the median, in ms and as frames a second.
+    """Draw the times of every rank: faint rounds, a bar from p10 to p90, the median, in ms and as frames a second.
 
-    `per` is what a sample is the time of; only a forward makes a frame.
+    Args:
+        samples: a table with the columns variant, rank, round and seconds. With a column `evidence` each kind of
+            evidence gets a panel and a time axis of its own, because they measure different things.
+        title: by default the shortest and the longest median.
+        label: the run label.
+        per: what a sample is the time of; only a forward makes a frame.
 
-    `samples` has variant, rank, round and seconds; with a column `evidence` each kind of evidence gets a panel and
-    a time axis of its own, because they measure different things.
+    Returns:
+        The figure.
 
-    Raises ValueError for a missing column or no samples.
+    Raises:
+        ValueError: a column is missing.
 
     >>> rows = [(v, i, 0, s + i / 1000) for v, s in (("A", 0.008), ("B", 0.012)) for i in range(5)]
     >>> figure = timings(pd.DataFrame(rows, columns=["variant", "round", "rank", "seconds"]), label="host only")
@@ -38,19 +57,19 @@ def timings(samples: pd.DataFrame, title: str | None = None, label: str = "", pe
     samples = need(samples, ["variant", "round", "rank", "seconds"], "samples")
     sheet = Sheet()
     if samples.empty:
-        return empty(sheet, title, "No sample was taken", label)
+        return empty_figure(sheet, "No sample was taken", label, title)
     sheet.title(_fastest(samples) if title is None else title)
     ranks = sorted(samples["rank"].unique())
     medians = [(f"median, rank {r}", _key(MARKERS[i % 8], style.INK)) for i, r in enumerate(ranks)]
     sheet.legend([*medians, ("p10 to p90", _bar_key), ("one round", _key(".", "#555555"))])
-    for name, part in panels(samples):
+    for name, part in by_evidence(samples):
         variants = list(pd.unique(part["variant"]))
         lanes = len(variants) * (0.14 * len(ranks) + 0.16)
-        heading(sheet, name)
+        panel_heading(sheet, name)
         quiet = {"fontsize": style.SMALL, "color": style.QUIET}
         sheet.text("median of all ranks", left=sheet.width - RIGHT + 0.13, top=sheet.top - 0.16, **quiet)
         sheet.top += 0.03
-        ax = sheet.axes(LEFT, sheet.width - LEFT - RIGHT, lanes)
+        ax = sheet.axes(NAME_WIDTH, sheet.width - NAME_WIDTH - RIGHT, lanes)
         _timing_rows(ax, part, variants, ranks, per)
         medians_ms = part.groupby("variant", sort=False)["seconds"].median() * 1e3
         sheet.say(
@@ -78,50 +97,39 @@ def _timing_rows(
                 continue
             y, colour = middle + (j - (len(ranks) - 1) / 2) * step, variant_colour(variant)
             low, median, high = np.quantile(ms, [0.1, 0.5, 0.9])
-            ax.plot(
-                ms,
-                np.full(len(ms), y),
-                ".",
-                color=colour,
-                alpha=0.6,
-                markersize=3.6,
-                markeredgewidth=0,
-                zorder=3,
-            )
+            faint = {"alpha": 0.6, "markersize": 3.6, "markeredgewidth": 0, "zorder": 3}
+            ax.plot(ms, np.full(len(ms), y), ".", color=colour, **faint)
             ax.plot([low, high], [y, y], color=colour, linewidth=4.5, alpha=0.3, solid_capstyle="butt")
             ax.plot(median, y, MARKERS[j % 8], color=colour, markersize=6, markeredgecolor="white", zorder=4)
         median = float(np.median(mine["seconds"]) * 1e3)
         rate = f"    {1000 / median:.3g} frames/s" if per == "forward" else ""
-        beside(ax, middle, f"{median:.3g} ms{rate}")
-    names(ax, centres, variants)
+        note_beside(ax, middle, f"{median:.3g} ms{rate}")
+    label_rows(ax, centres, variants)
     # a round in which the machine was busy elsewhere must not squeeze all others into a corner
     slow = float(part.groupby(["variant", "rank"])["seconds"].quantile(0.9).max() * 1e3)
     ax.set_xlim(0, slow * 1.12)
     beyond = int((part["seconds"] * 1e3 > slow * 1.12).sum())
     if beyond:
-        said = (
-            f"{beyond} slower rounds lie to the right" if beyond > 1 else "1 slower round lies to the right"
-        )
-        ax.annotate(
-            said,
-            (1, 1),  # above the rows, where no point can lie
-            (0, 3),
-            "axes fraction",
-            "offset points",
-            ha="right",
-            fontsize=7.5,
-            color=style.QUIET,
-        )
+        said = "1 slower round lies" if beyond == 1 else f"{beyond} slower rounds lie"
+        quiet = {"ha": "right", "fontsize": 7.5, "color": style.QUIET}
+        # above the rows, where no point can lie
+        ax.annotate(f"{said} to the right", (1, 1), (0, 3), "axes fraction", "offset points", **quiet)
 
 
 @styled
-def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, label: str = "") -> Figure:
-    """Draw each verdict's time ratio with its interval on a log axis, 1 marked, and its outcome in words.
+def ratios(verdicts: Iterable[Any] | pd.DataFrame, label: str = "") -> Figure:
+    """Draw the time ratio of each verdict with its interval on a log axis, 1 marked, and its outcome in words.
 
-    `verdicts` are `labkit.timing.Verdict` objects or a table with a, b, ratio, low, high, n, confidence and outcome;
-    with an evidence the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
+    Args:
+        verdicts: `labkit.timing.Verdict` objects, or a table with a, b, ratio, low, high, n, confidence and outcome.
+            With an evidence the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
+        label: the run label.
 
-    Raises ValueError for a missing column.
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a column is missing.
     """
     if not isinstance(verdicts, pd.DataFrame):
         fields = ("a", "b", "ratio", "low", "high", "n", "confidence", "outcome")
@@ -131,32 +139,32 @@ def ratios(verdicts: Iterable[Any] | pd.DataFrame, title: str | None = None, lab
     table = need(verdicts, ["a", "b", "ratio", "low", "high", "n", "confidence", "outcome"], "verdicts")
     sheet = Sheet()
     if table.empty:
-        return empty(sheet, title, "Nothing was compared", label)
-    first = next(iter(panels(table)[0][1].itertuples()))
+        return empty_figure(sheet, "Nothing was compared", label)
+    first = next(iter(by_evidence(table)[0][1].itertuples()))
     clear = int((table["outcome"] != "cannot tell").sum())
     more = (
         f"{clear} of {len(table)} comparisons are clear, the others cannot tell" if clear < len(table) else ""
     )
-    where = f" ({first.evidence})" if len(panels(table)) > 1 else ""
-    sheet.title(_headline(first) + where if title is None else title, more)
+    where = f" ({first.evidence})" if len(by_evidence(table)) > 1 else ""
+    sheet.title(_headline(first) + where, more)
     ends = table[["ratio", "low", "high"]].to_numpy(dtype=float)
     ends = ends[np.isfinite(ends) & (ends > 0)]
     edges = min(ends.min(), 0.8) / 1.15, max(ends.max(), 1.25) * 1.15
-    for name, part in panels(table):
-        heading(sheet, name)
-        ax = sheet.axes(LEFT, sheet.width - LEFT - 3.3, ROW * len(part))
+    for name, part in by_evidence(table):
+        panel_heading(sheet, name)
+        ax = sheet.axes(NAME_WIDTH, sheet.width - NAME_WIDTH - 3.3, ROW * len(part))
         ax.set(xscale="log", xlim=edges, ylim=(len(part), 0))
         ax.axvline(1, color=style.QUIET, linewidth=1)
         for i, row in enumerate(part.itertuples()):
             _interval(ax, row, i + 0.5, edges)
-            beside(ax, i + 0.5, _said(row))
+            note_beside(ax, i + 0.5, _said(row))
         pairs = [f"{row.a} against {row.b}" for row in part.itertuples()]
         said = [
             f"{pair} {row.ratio:.2f} ({row.outcome})"
             for pair, row in zip(pairs, part.itertuples(), strict=True)
         ]
         sheet.say(f"Ratios of times{f', {name}' if name else ''}: {', '.join(said)}")
-        names(ax, [i + 0.5 for i in range(len(part))], pairs)
+        label_rows(ax, [i + 0.5 for i in range(len(part))], pairs)
         _ratio_ticks(ax, edges)
         confidence = float(part["confidence"].iloc[0])
         ax.set_xlabel(f"ratio of times, median over rounds with its {confidence:.0%} interval", labelpad=1)
@@ -192,7 +200,7 @@ def _headline(row: Any) -> str:
 
 
 def _ratio_ticks(ax: Axes, edges: tuple[float, float]) -> None:
-    """Round ratios as ticks, as many as the range leaves room for."""
+    """Set round ratios as ticks, as many as the range leaves room for."""
     decades = np.log10(edges[1] / edges[0])
     near = [0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 2.5, 3]
     wide = [step * 10.0**power for power in range(-6, 7) for step in ((1, 2, 5) if decades < 2.5 else (1,))]
@@ -215,18 +223,13 @@ def _key(marker: str, colour: str) -> Any:
 
 def _bar_key(ax: Axes, x: float, y: float) -> None:
     ax.plot(
-        [x + 0.02, x + 0.22],
-        [y + 0.06] * 2,
-        color=style.INK,
-        alpha=0.3,
-        linewidth=4.5,
-        solid_capstyle="butt",
+        [x + 0.02, x + 0.22], [y + 0.06] * 2, color=style.INK, alpha=0.3, linewidth=4.5, solid_capstyle="butt"
     )
 
 
 def _fastest(samples: pd.DataFrame) -> str:
-    """The two ends of the medians, from the evidence that a reader cares for most."""
-    found = panels(samples)
+    """The two ends of the medians, taken from a real link where there is one."""
+    found = by_evidence(samples)
     name, part = next(((name, part) for name, part in found if name != "host only"), found[0])
     medians = part.groupby("variant")["seconds"].median().sort_values() * 1e3
     where = f" ({name})" if len(found) > 1 else ""
@@ -234,3 +237,116 @@ def _fastest(samples: pd.DataFrame) -> str:
         return f"{medians.index[0]}: {medians.iloc[0]:.3g} ms a forward{where}"
     ends = [f"{style.short_name(str(v))} with {medians[v]:.3g} ms" for v in medians.index[[0, -1]]]
     return f"Shortest median forward: {ends[0]}; longest: {ends[1]}{where}"
+
+
+@styled
+def ratios_by_machine(*reports: Any) -> Figure:
+    """Overlay the verdicts of one experiment on several machines and links, with a mark for each.
+
+    Left of 1 the first of a pair took less time; a filled mark is told from noise. Ratios can be compared across
+    machines, where times cannot.
+
+    Args:
+        reports: reports of the same experiment.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: there is no report, the reports are of different experiments, or one has no verdicts.
+
+    >>> from labkit.report import Report
+    >>> from labkit.timing import Verdict
+    >>> ratio = dict(a="C", b="B", low=0.4, high=0.6, n=30, outcome="faster")
+    >>> def of(machine, ratio_):
+    ...     verdict = Verdict.from_dict({**ratio, "ratio": ratio_, "confidence": 0.99})
+    ...     return Report("cliff", "The cliff", machine, {}, [verdict])
+    >>> ratios_by_machine(of("recorded on a laptop", 0.5), of("nccl", 0.4)).summary.split(". ")[-2]
+    'C against B: 0.50 (recorded on a laptop), 0.40 (nccl)'
+    """
+    if not reports:
+        raise ValueError("there is nothing to overlay: give reports of one experiment")
+    names = list(dict.fromkeys(report.name for report in reports))
+    if len(names) > 1:
+        raise ValueError(f"reports of one experiment can be overlaid, and these are of {', '.join(names)}")
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for report in reports:
+        seen = list(_placed(report))
+        if not seen:
+            raise ValueError(f"the report of {report.label!r} has no verdicts to overlay")
+        for pair, where, verdict in seen:
+            found.setdefault(pair, []).append((where, verdict))
+    series = list(dict.fromkeys(where for marks in found.values() for where, _ in marks))
+    if len(series) > len(MACHINE_COLOURS):
+        raise ValueError(
+            f"at most {len(MACHINE_COLOURS)} machines and links in one picture, got {len(series)}"
+        )
+    sheet = Sheet()
+    if not any(_drawn(v) for marks in found.values() for _, v in marks):
+        return empty_figure(sheet, "No ratio is finite: too few rounds", reports[0].label)
+    sheet.title(
+        _agreement(found, series),
+        "Time ratio of the first to the second, with its 99 % interval, logarithmic; below 1 the first is faster. "
+        "Filled: told from noise.",
+    )
+    looks = dict(zip(series, zip(MARKERS, MACHINE_COLOURS, strict=False), strict=False))
+    heights = [PAIR + MARK * len(series) for _ in found]
+    ax = sheet.axes(PAIR_WIDTH, sheet.width - PAIR_WIDTH - 0.4, sum(heights), top=sheet.top + 0.05)
+    for row, (pair, marks) in enumerate(found.items()):
+        for where, verdict in marks:
+            if not _drawn(verdict):
+                continue
+            marker, colour = looks[where]
+            y = row + (series.index(where) + 1) / (len(series) + 1)
+            low, high = (
+                v if np.isfinite(v) and v > 0 else verdict.ratio for v in (verdict.low, verdict.high)
+            )
+            ax.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.5, solid_capstyle="butt")
+            filled = verdict.outcome in ("faster", "slower")
+            ax.plot(
+                verdict.ratio,
+                y,
+                marker,
+                color=colour,
+                markersize=6,
+                markerfacecolor=colour if filled else "white",
+            )
+        sheet.say(f"{pair}: " + ", ".join(f"{v.ratio:.2f} ({w})" for w, v in marks if _drawn(v)))
+        if row:
+            ax.axhline(row, color=style.QUIET, linewidth=0.4, alpha=0.5)
+    ax.axvline(1, color=style.INK, linewidth=0.9)
+    ax.set(xscale="log", ylim=(len(found), 0), xlabel="time ratio")
+    ax.set_yticks(
+        [row + 0.5 for row in range(len(found))], [pair.replace(" against ", "\nagainst ") for pair in found]
+    )
+    _ratio_ticks(ax, ax.get_xlim())
+    ax.tick_params(axis="y", length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
+    sheet.top += sum(heights) + 0.65
+    sheet.legend([(where, _key(*looks[where])) for where in series])
+    return sheet.finish(f"{len(reports)} reports of {names[0]}")
+
+
+def _placed(report: Any) -> Iterator[tuple[str, str, Any]]:
+    """The pair, the machine with its link, and each verdict of a report.
+
+    What a verdict was measured on belongs to the machine; its case belongs to the pair.
+    """
+    for verdict in report.verdicts:
+        if not hasattr(verdict, "ratio"):
+            continue
+        case = replace(verdict, evidence="").where
+        pair = f"{verdict.a} against {verdict.b}" + (f", {case}" if case else "")
+        on_label = verdict.evidence in ("", report.label)
+        yield pair, report.label if on_label else f"{report.label}, {verdict.evidence}", verdict
+
+
+def _drawn(verdict: Any) -> bool:
+    return np.isfinite(verdict.ratio) and verdict.ratio > 0
+
+
+def _agreement(found: dict[str, list[tuple[str, Any]]], series: list[str]) -> str:
+    everywhere = [marks for marks in found.values() if len({where for where, _ in marks}) == len(series) > 1]
+    agree = sum(len({verdict.outcome for _, verdict in marks}) == 1 for marks in everywhere)
+    if not everywhere:
+        return f"{len(found)} comparisons on {len(series)} machine{'s' * (len(series) != 1)} and links"
+    return f"{agree} of {len(everywhere)} comparisons have the same verdict everywhere"

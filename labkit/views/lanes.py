@@ -1,4 +1,4 @@
-"""The lanes of a fragment strip: what each rank's main thread did, with breaks above and transfers below."""
+"""The lanes of a fragment strip: what the main thread of each rank did, with breaks above and transfers below."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.frames import Forward
+from labkit.views.forwards import Forward
+from labkit.views.style import ink_on
 
 __all__ = ["LABEL", "Lanes", "draw_number", "key_entries"]
 
@@ -27,8 +27,15 @@ WORDS = 60  # bars of a lane that get their name written in them, at most
 class Lanes:
     """One forward between `start` and `end` ms, drawn on an axis `limit` ms long and `inches` wide.
 
-    `lane` is a lane's height in inches; `detail` writes break numbers and names of bars where there is room;
-    `zero` is the time that the axis calls 0; `unit` is 'ms' or 'µs'.
+    Args:
+        run: the forward.
+        start, end: in ms.
+        limit: length of the axis in ms.
+        inches: width of the axis.
+        lane: height of a lane in inches.
+        detail: write break numbers, and names of bars where there is room.
+        zero: the time in ms that the axis calls 0.
+        unit: 'ms' or 'µs'.
     """
 
     run: Forward
@@ -43,7 +50,7 @@ class Lanes:
 
     @property
     def above(self) -> float:
-        """Inches over a lane: for the ticks of its breaks and the rows of numbers that this window needs."""
+        """Inches over a lane, for the ticks of its breaks and the rows of numbers that this window needs."""
         if self.run.breaks.empty:
             return 0.06
         rows = max((row for placed in self._numbers.values() for _, _, row in placed), default=-1) + 1
@@ -67,11 +74,11 @@ class Lanes:
         return self.limit / self.inches
 
     def scaled(self, ms: Any) -> Any:
-        """Times in ms, as numbers on this panel's axis."""
+        """Convert times in ms into numbers on the axis of this panel."""
         return (ms - self.zero) * (1000.0 if self.unit == "µs" else 1.0)
 
     def draw(self, ax: Axes) -> None:
-        """Draw every rank's lane."""
+        """Draw the lane of every rank."""
         ax.set(
             xlim=(self.scaled(self.start), self.scaled(self.start + self.limit)),
             ylim=(self.height, 0),
@@ -80,17 +87,9 @@ class Lanes:
         ax.spines["left"].set_visible(False)
         for i, rank in enumerate(self.run.ranks):
             top = i * self._pitch + self.above
-            ax.annotate(
-                f"rank {rank}",
-                xy=(0, top + self.lane / 2),
-                xycoords=ax.get_yaxis_transform(),
-                xytext=(-7, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=style.NORMAL,
-                gid="lane-label",
-            )
+            place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "gid": "lane-label"}
+            look = {"ha": "right", "va": "center", "fontsize": style.NORMAL}
+            ax.annotate(f"rank {rank}", (0, top + self.lane / 2), (-7, 0), **place, **look)
             self._bars(ax, self.run.segments, rank, top, self.lane)
             if self.below:
                 self._bars(ax, self.run.transfers, rank, top + self.lane + 0.03, self.below - 0.04)
@@ -182,14 +181,14 @@ class Lanes:
 
 
 def _name(bar: Any) -> str:
-    """What may be written in a bar: the collective, the region that computes, or the eager operator."""
+    """The text of a bar: the collective, the region that computes, or the eager operator."""
     if bar.kind == "collective":
         return bar.name.split(":")[-1].strip("_")
     return bar.compile_id or bar.name.removeprefix("aten::")
 
 
 def draw_number(ax: Axes, x: Sequence[float], y: Sequence[float], number: int) -> None:
-    """A break's number in a circle, at one or many places (two artists, however many places)."""
+    """Draw the number of a break in a circle, at one or several places."""
     circle = {"s": 105, "facecolor": "white", "edgecolor": style.INK, "linewidth": 0.8}
     ax.scatter(x, y, marker="o", zorder=4, clip_on=False, **circle).set_gid(f"number {number}")
     glyph = 22 if number < 10 else 42
@@ -197,7 +196,7 @@ def draw_number(ax: Axes, x: Sequence[float], y: Sequence[float], number: int) -
 
 
 def key_entries(runs: list[Forward]) -> list[tuple[str, Callable]]:
-    """Legend entries for what occurs in these forwards, and nothing else."""
+    """Legend entries for what occurs in these forwards."""
     seen: set[str] = set()
     for run in runs:
         seen |= set(run.segments["kind"]) | set(run.transfers["kind"])

@@ -1,4 +1,4 @@
-"""A matrix of coloured cells with words in them: what came of each row under each column."""
+"""A matrix of coloured cells with words: what came of each row under each column."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.style import Sheet
+from labkit.views.style import Sheet, ink_on
 
 __all__ = ["Cell", "key", "matrix"]
 
@@ -22,9 +21,15 @@ EDGE = {"edgecolor": style.QUIET, "linewidth": 0.4}
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: the numbers of its row and column, its colour and words, and a smaller second line.
+    """A cell of a matrix.
 
-    gid: the id of its rectangle in an SVG.
+    Args:
+        row, column: its place, from 0.
+        colour: '#RRGGBB'.
+        words: the first line.
+        below: a smaller second line.
+        bold: of the first line.
+        gid: the id of its rectangle in an SVG.
     """
 
     row: int
@@ -48,7 +53,7 @@ def matrix(
     xlabel: str = "",
     ylabel: str = "",
 ) -> Axes:
-    """Draw cells at the next free place of a sheet, and move on to below them.
+    """Draw a matrix of cells at the next free place of a sheet, and move on to below it.
 
     Args:
         sheet: where to draw.
@@ -61,7 +66,7 @@ def matrix(
         ylabel: what the rows are.
 
     Returns:
-        The axes, a unit for each row and column.
+        The axes, one unit for each row and column.
 
     >>> sheet = Sheet()
     >>> ax = matrix(sheet, ["shape"], ["none", "plan"], [Cell(0, 1, "#009E73", "caught")])
@@ -106,5 +111,5 @@ def _draw(ax: Axes, cell: Cell, wide: float, height: float, size: float) -> None
 
 
 def key(colour: str) -> Callable[[Axes, float, float], Any]:
-    """A legend's key for cells of a colour."""
+    """The legend key of cells of one colour."""
     return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.13, facecolor=colour, **EDGE))

@@ -1,4 +1,4 @@
-"""Look around in compiled frames: choose stage, rank and frame; as text, or drawn where the stage is a graph."""
+"""A browser of compiled frames by stage, rank and frame: as text, or drawn where the stage is a graph."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from matplotlib.patches import Rectangle
 
 from labkit.graphs.frame import GRAPHS, STAGES, Frame, Frames, code_block
 from labkit.views.graph import graph
-from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, cut, styled
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Stages", "stages", "stages_static"]
 
 
 def stages_static(frames: Frames) -> tuple[Figure, str]:
-    """The static twin: which frame has which stage, in one figure, and one line that says the same."""
+    """Draw which frame has which stage.
+
+    Args:
+        frames: of `graphs.inspect` or a record.
+
+    Returns:
+        The figure, and a line of text that says the same.
+
+    Raises:
+        ValueError: there are no frames.
+    """
     _need(frames)
     figure = _table(frames)
     several = len(frames.ranks) > 1
@@ -26,23 +36,41 @@ def stages_static(frames: Frames) -> tuple[Figure, str]:
 
 
 def stages(frames: Frames) -> Stages:
-    """An interactive look at every stage of every frame, with tabs for stages and ranks.
+    """Show every stage of every frame, with tabs for stages and ranks.
 
-    As the last line of a cell it shows the widget, below it the table of what there is and a line of text: these two
-    stay in a saved notebook. Raises ValueError for frames of which there is none.
+    As the last line of a cell it shows the widget, and below it a table of what there is and a line of text, which stay
+    in a saved notebook.
+
+    Args:
+        frames: of `graphs.inspect` or a record.
+
+    Returns:
+        The interactive figure.
+
+    Raises:
+        ValueError: there are no frames.
     """
     return Stages(frames)
 
 
-class Stages(Live):
-    """What `stages` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
+class Stages(InteractiveFigure):
+    """The interactive figure that `stages` returns."""
 
     def __init__(self, frames: Frames) -> None:
         super().__init__(*stages_static(frames))
         self.frames = frames
 
     def show(self, frame: Frame, stage: str, whole: bool = False) -> str:
-        """One stage of one frame as HTML; a missing one says why."""
+        """One stage of one frame as HTML.
+
+        Args:
+            frame: the frame.
+            stage: its name; for a missing one the text says why.
+            whole: without folding.
+
+        Returns:
+            The HTML.
+        """
         try:
             body = code_block(frame.stage(stage, whole), most=2000)
         except ValueError as error:
@@ -98,7 +126,7 @@ class Stages(Live):
         choose()
         rows = [widgets.HBox([rank, frame]), stage, widgets.HBox([whole, drawn])]
         box = widgets.VBox([*rows, picture, text])
-        self.to_close([stage, rank, frame, whole, drawn], [rows[0], rows[2], picture, text, box])
+        self.remember_to_close([stage, rank, frame, whole, drawn], [rows[0], rows[2], picture, text, box])
         return box
 
 
@@ -124,16 +152,7 @@ def _table(frames: Frames, most: int = 14) -> Figure:
     ax.set_axis_off()
     several = len(frames.ranks) > 1
     for k, name in enumerate(STAGES):
-        ax.text(
-            left + step * (k + 0.5),
-            0.7,
-            name,
-            rotation=32,
-            ha="left",
-            va="bottom",
-            fontsize=8,
-            color="#222222",
-        )
+        ax.text(left + step * (k + 0.5), 0.7, name, rotation=32, ha="left", va="bottom", fontsize=8)
     for i, frame in enumerate(shown):
         y = 0.75 + high * (i + 0.5)
         title = f"rank {frame.rank}: {frame.title}" if several else frame.title
@@ -145,7 +164,7 @@ def _table(frames: Frames, most: int = 14) -> Figure:
                 Rectangle((left + step * k + 0.03, y - high * 0.42), step - 0.06, high * 0.84, **look)
             )
             said = f"{count:,}" if count else "–"
-            ax.text(left + step * (k + 0.5), y, said, ha="center", va="center", fontsize=8, color="#222222")
+            ax.text(left + step * (k + 0.5), y, said, ha="center", va="center", fontsize=8)
         sheet.say(f"{title} has {', '.join(frame.stages) or 'no stage'}")
     if len(frames) > most:
         sheet.text(f"and {len(frames) - most} more frames")

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from labkit.views import frames, style
-from labkit.views.frames import Forward
+from labkit.views import style
+from labkit.views.forwards import Forward, Reason, collectives, merged_record, take_forward
 from labkit.views.lanes import LABEL, Lanes, draw_number, key_entries
-from labkit.views.steps import Reason, collectives
 from labkit.views.style import Figure, Sheet, styled
-from labkit.views.window import Span, Window, choose, same_piece
+from labkit.views.zoom import Span, Window, choose_piece, same_piece
 
 __all__ = ["strip", "strip_text", "strips"]
 
@@ -37,18 +36,29 @@ def strip(
     label: str = "",
     alike: Sequence[Sequence[int]] | None = None,
 ) -> Figure:
-    """Draw one forward, a lane per rank on one shared time axis: compute, collectives, lookups, entries, gaps, breaks.
+    """Draw one forward, a lane for each rank on one time axis: compute, collectives, lookups, entries, gaps, breaks.
 
-    `record` is what `labkit.record()` gives, of one rank, merged, or one a rank (its `segments`, `events` and `breaks`
-    are read). Where `rec.step()` marked steps, it is one step, and the figure says so. `forward` is a number, or
-    'typical' for the one of median duration. `window` magnifies a piece under the whole forward: (start, end) in ms,
-    'block' for a typical block, 'difference' for the first place where ranks differ, 'whole' for none; by default a
-    block when the whole is too dense to read and a block at most half of it. Transfers that run on other threads stand
-    as a thin lane below a rank's own, cut where that rank's forward begins and ends; a bar's height says its kind, as
-    its colour does; breaks are numbered above it and listed with reason and place. `alike` are the groups within which
-    ranks have to do the same, such as [[1, 2]] where rank 0 stays outside; by default all of them.
+    The height of a bar shows its kind, as its colour does. Breaks are numbered above a lane and listed with reason and
+    place. Transfers of other threads stand in a thin lane below, cut where the forward of their rank begins and ends.
 
-    Raises ValueError for a missing column (naming it and its table), an unknown forward, rank or window.
+    Args:
+        record: what `labkit.record()` gives, of one rank, merged, or one for each rank. Where `rec.step()` marked
+            steps, a step is drawn, and the figure says so.
+        forward: its number, or 'typical' for the one of median duration.
+        window: a piece that is magnified under the whole: (start, end) in ms, 'block' for a typical block, 'difference'
+            for the first place where ranks differ, 'whole' for none. By default a block, where the whole is too dense
+            to read and a block is at most half of it.
+        ranks: the ranks to draw; by default all.
+        title: by default the finding.
+        label: the run label; by default that of the record.
+        alike: the groups within which ranks have to do the same, such as [[1, 2]] where rank 0 stays outside; by
+            default one group of all ranks.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a column is missing, or the forward, rank or window is unknown.
 
     >>> import pandas as pd
     >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
@@ -57,7 +67,7 @@ def strip(
     >>> print(figure.texts[0].get_text())
     Eager: no collective and no compiled region in one forward
     """
-    record = frames.whole(record)
+    record = merged_record(record)
     run = _take(record, forward, ranks, alike)
     label = label or str(getattr(record, "label", "") or "")
     sheet = Sheet()
@@ -66,7 +76,7 @@ def strip(
         return _nothing(sheet, label)
     sheet.say(f"Fragment strip: {strip_text(run)}".replace("\n", "; "))
     sheet.legend(key_entries([run]))
-    chosen = choose(run, window, MANY)
+    chosen = choose_piece(run, window, MANY)
     widest = None if chosen is None else chosen[1] - chosen[0]
     _panel(sheet, run, run.duration, chosen, widest, alone=True, aligned=False)
     _difference(sheet, run)
@@ -76,26 +86,28 @@ def strip(
 
 @styled
 def strips(
-    records: Mapping[str, Any],
-    forward: int | str = 0,
-    window: Window = None,
-    ranks: Sequence[int] | None = None,
-    title: str | None = None,
-    label: str = "",
+    records: Mapping[str, Any], forward: int | str = 0, window: Window = None, label: str = ""
 ) -> Figure:
-    """Draw several variants under each other on the same time scale, and the same piece of each magnified.
+    """Draw several variants under each other on one time scale, and the same piece of each magnified.
 
-    `records` maps a variant's name to its record. With `window` 'block' (the default while there are at most three
-    variants that need it) the piece is the same collectives of every variant, each starting at 0; 'whole' leaves
-    the magnified pieces out; (start, end) in ms takes that time of each.
+    Args:
+        records: a record for each variant, by name.
+        forward: its number, or 'typical' for the one of median duration.
+        window: 'block' for the same collectives of every variant, each starting at 0 (the default while at most three
+            variants need it), 'whole' for no magnified pieces, or (start, end) in ms.
+        label: the run label.
 
-    Raises ValueError for no records, and whatever `strip` raises.
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: there are no records, or as for `strip`.
     """
     if not records:
         raise ValueError("nothing to draw: give at least one record by name")
-    runs = {name: _take(record, forward, ranks) for name, record in records.items()}
+    runs = {name: _take(record, forward) for name, record in records.items()}
     sheet = Sheet()
-    sheet.title(comparison(runs) if title is None else title)
+    sheet.title(comparison(runs))
     full = [run for run in runs.values() if not run.empty]
     if not full:
         return _nothing(sheet, label)
@@ -121,7 +133,16 @@ def strips(
 
 
 def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None = None) -> str:
-    """Say in one line per rank what the strip draws.
+    """Describe in one line for each rank what `strip` draws.
+
+    Args:
+        record, forward, ranks: as for `strip`.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: as for `strip`.
 
     >>> import pandas as pd
     >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
@@ -146,10 +167,10 @@ NOTHING = "nothing was recorded: no forward ran inside the record"
 def _take(
     record: Any,
     number: int | str,
-    ranks: Sequence[int] | None,
+    ranks: Sequence[int] | None = None,
     alike: Sequence[Sequence[int]] | None = None,
 ) -> Forward:
-    return record if isinstance(record, Forward) else frames.forward(record, number, ranks, alike)
+    return record if isinstance(record, Forward) else take_forward(record, number, ranks, alike)
 
 
 def _line(run: Forward, rank: int) -> str:
@@ -161,7 +182,7 @@ def _line(run: Forward, rank: int) -> str:
 
 
 def described(run: Forward) -> str:
-    """The text twin on one line: once when ranks agree in their counts, else rank by rank."""
+    """The counts and the overhead of a forward in one line: once where ranks agree, otherwise rank by rank."""
     if len(run.counts.drop_duplicates()) > 1:
         return "; ".join(f"rank {rank}: {_line(run, rank)}" for rank in run.ranks)
     n = run.counts.iloc[0]
@@ -185,7 +206,7 @@ def plural(n: int, noun: str) -> str:
 
 
 def finding(run: Forward) -> str:
-    """What one strip shows, as its title."""
+    """The finding of one strip, as its title."""
     if run.empty:
         return "Nothing was recorded"
     n = run.counts.max()
@@ -212,7 +233,7 @@ def _place(run: Forward) -> str:
 
 
 def comparison(runs: Mapping[str, Forward]) -> str:
-    """What several strips show together, as their title."""
+    """The finding of several strips, as their title."""
     parts: list[str] = []
     for name, run in runs.items():
         n = 0 if run.empty else int(run.counts["regions"].max())
@@ -245,9 +266,16 @@ def _panel(
     alone: bool,
     aligned: bool,
 ) -> None:
-    """The whole forward on an axis `total` ms long and, under a beam, `piece` of it on one `widest` ms long.
+    """Draw the whole forward and, under a beam, a magnified piece of it.
 
-    `alone`: no other variant shares the figure. `aligned`: the piece's own axis begins at 0.
+    Args:
+        sheet: where to draw.
+        run: the forward.
+        total: length of the axis of the whole, in ms.
+        piece: what is magnified, in ms, or None.
+        widest: length of the axis of the piece, in ms.
+        alone: no other variant shares the figure.
+        aligned: the axis of the piece begins at 0.
     """
     left, width = LABEL + 0.15, sheet.width - LABEL - 0.45
     unit = "ms" if total >= 2 else "µs"
@@ -295,7 +323,7 @@ def _difference(sheet: Sheet, run: Forward) -> None:
 
 
 def _reasons(sheet: Sheet, reasons: Sequence[tuple[str, Reason]]) -> None:
-    """The list under the lanes: number, how often, where, why."""
+    """List the breaks under the lanes: number, how often, where, why."""
     if not reasons:
         return
     shown = sorted(reasons, key=lambda r: -sum(r[1].executed.values()))[:REASONS]
@@ -326,7 +354,7 @@ def _reasons(sheet: Sheet, reasons: Sequence[tuple[str, Reason]]) -> None:
 
 
 def _shared_numbers(runs: Mapping[str, Forward]) -> tuple[dict[str, Forward], list[tuple[str, Reason]]]:
-    """One numbering of breaks for all variants, so that a number means one place and reason in the whole figure."""
+    """Number the breaks of all variants together, so that a number means one place and reason in the whole figure."""
     numbers: dict[tuple[str, str], int] = {}
     renumbered: dict[str, Forward] = {}
     listed: list[tuple[str, Reason]] = []

@@ -1,17 +1,18 @@
-"""How every figure looks: one colour per meaning, text that fits, a layout in inches, the run label at lower right.
+"""The style of every figure: colours by meaning, text that fits, a layout in inches, the run label at the lower right.
 
-Importing this changes no global matplotlib setting: views draw inside `styled`, and figures are `Figure` objects
-that pyplot never hears of, so a notebook shows a returned figure once and nothing stays open.
+Importing this changes no global matplotlib setting. Figures draw inside `styled` and are `Figure` objects that pyplot
+does not know, so a notebook shows a returned figure once and nothing stays open.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure as _Figure
@@ -24,6 +25,8 @@ WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
 DPI = 110
 SMALL, NORMAL, TITLE = 8.5, 9.5, 12.0
 INK, QUIET, FAINT = "#222222", "#666666", "#E6E6E6"
+BLACK, WHITE = "#000000", "#FFFFFF"
+NAME_WIDTH = 1.95  # inches for the names of variants at the left of their rows
 
 # What a rank's main thread does. Okabe-Ito, told apart with any colour vision, the same in every figure.
 KINDS: dict[str, tuple[str, str]] = {
@@ -107,7 +110,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def styled(draw: F) -> F:
-    """Run a drawing function under labkit's style and leave the caller's rcParams as they were."""
+    """Decorate a drawing function so that it runs under labkit's style; the caller's rcParams stay as they were."""
 
     @functools.wraps(draw)
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -120,25 +123,32 @@ def styled(draw: F) -> F:
 class Figure(_Figure):
     """A matplotlib Figure that shows itself in a notebook without pyplot, whichever backend is active.
 
-    `summary` says on one line what the picture shows: a saved notebook keeps it as the picture's alt text and as the
-    output's plain text.
+    `summary` says in one line what the picture shows. A saved notebook keeps it as the alt text of the picture and as
+    the plain text of the output.
     """
 
     summary: str = ""
 
-    def png(self, scale: float = 1.0, quick: bool = False) -> bytes:
-        """The figure as PNG bytes, `scale` times its own dots per inch; `quick`: a larger file in less time."""
+    def png(self, quick: bool = False) -> bytes:
+        """Render the figure.
+
+        Args:
+            quick: a larger file in less time, for widgets.
+
+        Returns:
+            PNG bytes.
+        """
         out = io.BytesIO()
         packing = {"pil_kwargs": {"compress_level": 1}} if quick else {}
         with mpl.rc_context({"text.hinting": "none"} if quick else {}):  # hinting is a third of drawing text
-            self.savefig(out, format="png", dpi=self.dpi * scale, **packing)
+            self.savefig(out, format="png", dpi=self.dpi, **packing)
         return out.getvalue()
 
     def _repr_png_(self) -> bytes:
         return self.png()
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Nothing but the picture's metadata: the picture itself comes from `_repr_png_`."""
+        """The metadata of the picture; the picture itself comes from `_repr_png_`."""
         return {}, {"image/png": {"alt": self.summary}} if self.summary else {}
 
     def __repr__(self) -> str:
@@ -146,7 +156,13 @@ class Figure(_Figure):
 
 
 def variant_colour(variant: str) -> str:
-    """The colour that stands for a variant in every figure; names labkit does not know get one of five others.
+    """The colour of a variant in every figure.
+
+    Args:
+        variant: a name that begins with a letter of VARIANTS; other names get one of five other colours.
+
+    Returns:
+        '#RRGGBB'.
 
     >>> variant_colour("C")
     '#009E73'
@@ -158,7 +174,7 @@ def variant_colour(variant: str) -> str:
 
 
 def variant_name(variant: str) -> str:
-    """A variant's letter with its meaning, or the name as it is when it is not one of the letters.
+    """The letter of a variant with its meaning; any other name unchanged.
 
     >>> variant_name("B")
     'B  compiled, disabled'
@@ -167,7 +183,7 @@ def variant_name(variant: str) -> str:
 
 
 def short_name(variant: str) -> str:
-    """The letter of a variant, or its whole name when it has none.
+    """The letter of a variant, or the whole name where it has none.
 
     >>> short_name("B compile, disabled"), short_name("ours")
     ('B', 'ours')
@@ -183,13 +199,22 @@ def _renderer() -> RendererAgg:
 
 @functools.lru_cache(maxsize=4096)
 def text_width(text: str, size: float = NORMAL, weight: str = "normal") -> float:
-    """The width in inches of one line of text in labkit's font."""
+    """The width of one line of text.
+
+    Args:
+        text: the line.
+        size: in points.
+        weight: 'normal' or 'bold'.
+
+    Returns:
+        Inches, in labkit's font.
+    """
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     return _renderer().get_text_width_height_descent(text.replace("$", ""), font, ismath=False)[0] / 72
 
 
 def wrap(text: str, width: float, size: float = NORMAL, weight: str = "normal") -> list[str]:
-    """Break text at spaces so that no line is wider than `width` inches."""
+    """Break text at spaces into lines at most `width` inches wide."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -201,7 +226,7 @@ def wrap(text: str, width: float, size: float = NORMAL, weight: str = "normal") 
 
 
 def cut(text: str, width: float, size: float = NORMAL) -> str:
-    """Shorten text to `width` inches, ending in an ellipsis where something was left off."""
+    """Shorten text to `width` inches, with an ellipsis where something was left off."""
     if text_width(text, size) <= width:
         return text
     while text and text_width(text + "…", size) > width:
@@ -210,7 +235,12 @@ def cut(text: str, width: float, size: float = NORMAL) -> str:
 
 
 def label_figure(fig: _Figure, label: str) -> None:
-    """Write the run label (such as 'gloo · cpu') at the figure's lower right; a second call replaces the first."""
+    """Write the run label at the lower right of a figure; a second call replaces the first label.
+
+    Args:
+        fig: the figure.
+        label: such as 'gloo · cpu'; '' removes it.
+    """
     for old in [t for t in fig.texts if t.get_gid() == "run-label"]:
         old.remove()
     if not label:
@@ -225,7 +255,7 @@ def label_figure(fig: _Figure, label: str) -> None:
 
 
 class Sheet:
-    """A figure filled from the top in inches, so that lanes, lists and legends never overlap however many there are.
+    """A figure filled from the top in inches, so that lanes, lists and legends never overlap, however many there are.
 
     `top` is the next free line. `finish` sets the height and turns inches into matplotlib's fractions.
 
@@ -243,11 +273,19 @@ class Sheet:
         self._said: list[str] = []
 
     def say(self, *sentences: str) -> None:
-        """Add to the figure's text summary, for readers who do not see it; titles stand in it already."""
+        """Add sentences to the text summary of the figure; titles are in it already."""
         self._said += [sentence for sentence in sentences if sentence]
 
     def axes(self, left: float, width: float, height: float, top: float | None = None) -> Axes:
-        """Axes with their box at (`left`, `top`), all inches; without `top`, at the next free line."""
+        """Add axes.
+
+        Args:
+            left, width, height: in inches.
+            top: in inches; by default the next free line, which moves on.
+
+        Returns:
+            The axes.
+        """
         if top is None:
             top = self.top
             self.top += height
@@ -257,7 +295,14 @@ class Sheet:
         return ax
 
     def text(self, text: str, left: float = 0.15, top: float | None = None, **style: Any) -> None:
-        """One line of text with its upper edge at `top` (default: the next free line, which moves on)."""
+        """Write one line of text.
+
+        Args:
+            text: the line.
+            left: in inches.
+            top: of its upper edge, in inches; by default the next free line, which moves on.
+            style: keywords of matplotlib's `Figure.text`.
+        """
         style = {"fontsize": NORMAL, "va": "top", "parse_math": False, **style}
         if top is None:
             top = self.top
@@ -266,7 +311,7 @@ class Sheet:
         self._placed.append(lambda total: artist.set_y(1 - top / total))
 
     def title(self, text: str, subtitle: str = "") -> None:
-        """The finding in bold, and a quiet line under it, both wrapped to the figure's width."""
+        """Write the finding in bold and a quiet subtitle, both wrapped to the width of the figure."""
         room = self.width - 0.3
         self.say(text, subtitle)
         for line in wrap(text, room, TITLE, "bold"):
@@ -278,7 +323,12 @@ class Sheet:
     def legend(
         self, entries: list[tuple[str, Callable[[Axes, float, float], Any]]], left: float = 0.15
     ) -> None:
-        """A row of keys, wrapped: each entry is (text, draw(ax, x, y)), in inches."""
+        """Add rows of legend keys.
+
+        Args:
+            entries: pairs of a text and a function `draw(ax, x, y)` that draws its key, in inches.
+            left: in inches.
+        """
         rows: list[list[tuple[float, Any, str]]] = [[]]
         x = left
         for text, draw in entries:
@@ -299,7 +349,12 @@ class Sheet:
         self.top += 0.06
 
     def behind(self, corners: list[tuple[float, float]], **style: Any) -> None:
-        """A polygon behind all axes, corners in inches from the upper left (the beam of a magnified piece)."""
+        """Draw a polygon behind all axes.
+
+        Args:
+            corners: in inches from the upper left.
+            style: keywords of matplotlib's `Polygon`.
+        """
         from matplotlib.patches import Polygon
 
         patch = Polygon([(0, 0)], closed=True, transform=self.fig.transFigure, zorder=-5, **style)
@@ -307,22 +362,20 @@ class Sheet:
         self._placed.append(lambda total: patch.set_xy([(x / self.width, 1 - y / total) for x, y in corners]))
 
     def finish(self, label: str = "", footnote: str = "") -> Figure:
-        """Set the height, place everything, write footnote (lower left) and run label (lower right)."""
+        """Set the height, place everything, and write the footnote (lower left) and the run label (lower right).
+
+        Returns:
+            The figure.
+        """
         room = self.width - 0.45 - (text_width(label, SMALL) + 0.3 if label else 0)
         lines = wrap(footnote, room, SMALL - 0.5) if footnote else []
         total = self.top + max(0.45 if label else 0.1, 0.16 * len(lines) + 0.2)
         self.fig.set_size_inches(self.width, total)
         for place in self._placed:
             place(total)
+        look = {"fontsize": SMALL - 0.5, "color": QUIET, "va": "bottom"}
         for i, line in enumerate(reversed(lines)):
-            self.fig.text(
-                0.15 / self.width,
-                (0.1 + 0.16 * i) / total,
-                line,
-                fontsize=SMALL - 0.5,
-                color=QUIET,
-                va="bottom",
-            )
+            self.fig.text(0.15 / self.width, (0.1 + 0.16 * i) / total, line, **look)
         label_figure(self.fig, label)
         self.fig.summary = " ".join(f"{said.rstrip('.')}." for said in self._said)
         self.fig.summary += f" [{label}]" if label else ""
@@ -336,10 +389,116 @@ class Sheet:
 
 
 def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any]:
-    """A legend key: a bar of `kind`, as tall in its box as in a lane of the strip; filling it where not `shaped`."""
+    """The legend key of a kind of segment.
+
+    Args:
+        kind: of KINDS or STREAM_KINDS.
+        shaped: as tall as the bar in a lane of the strip, instead of filling its box.
+
+    Returns:
+        A function `draw(ax, x, y)`.
+    """
     colour = (STREAM_KINDS.get(kind) or KINDS[kind])[0]
     top, bottom = SHAPES[kind] if shaped else (0.0, 1.0)
     look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0, "hatch": HATCHES.get(kind)}
     return lambda ax, x, y: ax.add_patch(
         Rectangle((x, y + 0.14 * top - 0.01), 0.2, 0.14 * (bottom - top), **look)
     )
+
+
+def linear(colour: str) -> tuple[float, float, float]:
+    """Red, green and blue of '#RRGGBB' as shares of light, without sRGB's gamma.
+
+    >>> linear("#FF0000")
+    (1.0, 0.0, 0.0)
+    """
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
+    return r, g, b
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours by WCAG 2.2: from 1 for equal ones to 21 for black and white.
+
+    Small text needs 4.5.
+
+    >>> contrast("#000000", "#FFFFFF")
+    21.0
+    """
+    lights = [
+        sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear(x), strict=True)) for x in (one, other)
+    ]
+    return (max(lights) + 0.05) / (min(lights) + 0.05)
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is easier to read on a colour.
+
+    >>> ink_on("#0072B2"), ink_on("#F0E442")
+    ('#FFFFFF', '#000000')
+    """
+    return max(BLACK, WHITE, key=lambda ink: contrast(ink, colour))
+
+
+def by_evidence(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Split a table into panels by evidence, because kinds of evidence must not share an axis.
+
+    Returns:
+        Pairs of a name and its rows; one pair with the name '' where the table has no column `evidence`.
+    """
+    if "evidence" not in frame.columns:
+        return [("", frame)]
+    return [(str(name), frame[frame["evidence"] == name]) for name in pd.unique(frame["evidence"])]
+
+
+def panel_heading(sheet: Sheet, name: str) -> None:
+    """Write the name of a panel over it, where it has one."""
+    if name:
+        sheet.top += 0.05
+        sheet.text(name, fontweight="bold", fontsize=10.5)
+        sheet.top += 0.03
+
+
+def empty_figure(sheet: Sheet, said: str, label: str, title: str | None = None) -> Figure:
+    """Finish a figure of a table without rows: it says so instead of failing.
+
+    Args:
+        sheet: a sheet with nothing on it.
+        said: what is missing.
+        label: the run label.
+        title: by default `said`.
+
+    Returns:
+        The figure.
+    """
+    sheet.title(title or said)
+    sheet.text(f"{said}: there is nothing to draw.", color=QUIET)
+    sheet.top += 0.2
+    return sheet.finish(label)
+
+
+def label_rows(ax: Axes, places: Sequence[float], variants: Sequence[str]) -> None:
+    """Write the names of variants at the left of their rows, and draw a quiet grid.
+
+    Args:
+        ax: the axes.
+        places: y of each row.
+        variants: their names.
+    """
+    ax.set_yticks(places, [cut(variant_name(str(v)), NAME_WIDTH - 0.2) for v in variants])
+    ax.tick_params(axis="y", length=0, labelsize=NORMAL, labelcolor=INK)
+    ax.grid(axis="x", color=FAINT, linewidth=0.7)
+
+
+def note_beside(ax: Axes, y: float, text: str, right: float = 10) -> None:
+    """Write a note to the right of the axes.
+
+    Args:
+        ax: the axes.
+        y: its height.
+        text: the note.
+        right: points from the axes.
+    """
+    where = {"xycoords": ax.get_yaxis_transform(), "xytext": (right, 0), "textcoords": "offset points"}
+    size = SMALL + 0.3
+    ax.annotate(text, (1, y), va="center", fontsize=size, annotation_clip=False, **where)

@@ -47,7 +47,10 @@ def test_a_lesson_runs_from_top_to_bottom(notebook, times):
 
 def test_the_widgets_change_the_picture_and_the_text(notebook, times):
     page = notebook(
-        [f"from labkit import Report, views\nviews.explorer(Report.load({str(RECORDED)!r}))"],
+        [
+            "from labkit import Report\nfrom labkit.lessons.cliff.explorer import explorer\n"
+            f"explorer(Report.load({str(RECORDED)!r}))"
+        ],
     )
     page.run(0)
     live, words = ".widget-image", ".widget-html-content"

@@ -150,7 +150,7 @@ def test_a_line_that_cannot_be_written(
 def test_every_experiment_has_a_line_that_the_command_line_reads() -> None:
     from labkit.cli import _parser
 
-    for name in experiments.NAMES:
+    for name in experiments.declared():
         words = torchrun_line(experiments.get(name), 2, 1, "gloo", "cpu", None, {}).split()
         given = _parser().parse_args(words[words.index("labkit") + 1 :])
         assert experiments.get(given.experiment) is experiments.get(name)

@@ -12,7 +12,8 @@ import itertools
 import numpy as np
 import pytest
 
-from labkit.views import breakdown, colour, strip, style
+from labkit.lessons.cliff.figures import breakdown
+from labkit.views import strip, style
 
 VISION = {
     "trichromat": np.eye(3),
@@ -50,7 +51,7 @@ def lab(light: np.ndarray) -> np.ndarray:
 
 
 def distance(one: str, other: str, vision: str) -> float:
-    seen = [lab(np.clip(VISION[vision] @ np.array(colour.linear(shade)), 0, 1)) for shade in (one, other)]
+    seen = [lab(np.clip(VISION[vision] @ np.array(style.linear(shade)), 0, 1)) for shade in (one, other)]
     return float(np.linalg.norm(seen[0] - seen[1]))
 
 
@@ -72,17 +73,17 @@ def test_the_simulation_knows_colours_that_are_confused():
 
 @pytest.mark.parametrize("shade", sorted({shade for shade, _ in (style.KINDS | style.STREAM_KINDS).values()}))
 def test_text_on_a_bar_can_be_read(shade):
-    assert colour.contrast(colour.ink_on(shade), shade) >= READABLE
+    assert style.contrast(style.ink_on(shade), shade) >= READABLE
 
 
 @pytest.mark.parametrize("ink", [style.INK, style.QUIET])
 def test_text_on_white_can_be_read(ink):
-    assert colour.contrast(ink, "#FFFFFF") >= READABLE
+    assert style.contrast(ink, "#FFFFFF") >= READABLE
 
 
 def test_contrast_is_that_of_the_standard():
-    assert colour.contrast("#FFFFFF", "#000000") == pytest.approx(21)
-    assert colour.contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # the grey that just fails
+    assert style.contrast("#FFFFFF", "#000000") == pytest.approx(21)
+    assert style.contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # the grey that just fails
 
 
 def test_the_views_write_on_bars_with_that_ink(broken):
@@ -94,11 +95,11 @@ def test_the_views_write_on_bars_with_that_ink(broken):
     )
     ax = breakdown(spent).axes[-1]
     inks = [to_hex(text.get_color()).upper() for text in ax.texts if text.get_text().endswith("%")]
-    assert inks == [colour.ink_on(shade) for shade, _ in style.KINDS.values()]
+    assert inks == [style.ink_on(shade) for shade, _ in style.KINDS.values()]
     (ax,) = (ax for ax in strip(broken).axes if ax.get_label() == "whole")
     written = {text.get_text(): to_hex(text.get_color()).upper() for text in ax.texts}
-    assert written["allreduce"] == colour.ink_on(style.KINDS["collective"][0])
-    assert written["1/0"] == colour.ink_on(style.KINDS["compute"][0])
+    assert written["allreduce"] == style.ink_on(style.KINDS["collective"][0])
+    assert written["1/0"] == style.ink_on(style.KINDS["compute"][0])
 
 
 def test_kinds_of_one_lane_differ_in_more_than_colour():

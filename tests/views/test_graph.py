@@ -8,7 +8,7 @@ import pytest
 from labkit.graphs.frame import Frame
 from labkit.graphs.nodes import nodes
 from labkit.views import graph, graph_text
-from labkit.views.blocks import fold
+from labkit.views.graph import fold
 
 REDUCE = "torch.ops._c10d_functional.all_reduce.default"
 WAIT = "torch.ops._c10d_functional.wait_tensor.default"

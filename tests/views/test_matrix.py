@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.views.colour import contrast
 from labkit.views.matrix import Cell, matrix
-from labkit.views.style import Sheet
+from labkit.views.style import Sheet, contrast
 
 
 @pytest.mark.parametrize("xlabel", ["", "what changed"])

@@ -6,7 +6,8 @@ import matplotlib.collections
 import pandas as pd
 import pytest
 
-from labkit.views import frames, strip, strip_text, strips
+from labkit.views import strip, strip_text, strips
+from labkit.views.forwards import take_forward
 
 EVENTS_WITHOUT_THREAD = pd.DataFrame(
     [(0, 0, "op", "aten::mm", 0.0, 1.0, "")],
@@ -42,7 +43,7 @@ def test_every_segment_becomes_a_bar_of_its_kind(broken):
 
 
 def test_time_starts_on_the_earliest_rank_and_is_shared(broken):
-    run = frames.forward(broken)
+    run = take_forward(broken)
     starts = run.segments.groupby("rank")["start"].min()
     assert starts[0] == 0 and starts[1] == pytest.approx(0.030)
     assert run.duration == pytest.approx(1.03)
@@ -51,7 +52,7 @@ def test_time_starts_on_the_earliest_rank_and_is_shared(broken):
 
 def test_breaks_stand_where_the_compiled_part_ends(broken, with_events):
     for record in (broken, with_events):
-        run = frames.forward(record)
+        run = take_forward(record)
         mine = run.breaks[run.breaks["rank"] == 0].sort_values("at")
         assert list(mine["at"]) == pytest.approx([0.150, 0.360, 0.650, 0.860])
         assert list(mine["number"]) == [1, 2, 1, 2]
@@ -73,7 +74,7 @@ def test_a_region_without_a_kernel_breaks_where_it_starts(with_events):
     events = with_events.events
     gone = (events["kind"] == "compiled") & (events["compile_id"] == "2/0")
     with_events.events = events[~gone]
-    run = frames.forward(with_events)
+    run = take_forward(with_events)
     mine = run.breaks[run.breaks["rank"] == 0]
     assert list(mine["at"]) == pytest.approx([0.150, 0.270, 0.650, 0.770])
 
@@ -85,7 +86,7 @@ def test_ranks_that_broke_differently_are_counted_apart(broken):
 
 
 def test_nested_ranges_of_one_collective_count_once(with_events):
-    assert list(frames.forward(with_events).counts["collectives"]) == [4, 4]
+    assert list(take_forward(with_events).counts["collectives"]) == [4, 4]
 
 
 def test_transfers_of_other_threads_get_a_lane_of_their_own(with_events, broken):
@@ -124,7 +125,7 @@ def test_the_records_own_difference_wins(broken):
             steps = {0: Step("region", "mine", start, start + 200), 1: None}
             return Difference(0, 2, steps, [1])
 
-    run = frames.forward(Recorded())
+    run = take_forward(Recorded())
     assert run.difference.index == 2
     assert run.difference.text == "rank 0: region mine; rank 1: nothing more"
     # from where the region starts to the end of the first thing it does, on the axis of the forward
@@ -172,7 +173,7 @@ def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
 
 
 def test_transfers_are_cut_where_their_own_ranks_step_begins_and_ends(step):
-    run = frames.forward(step)
+    run = take_forward(step)
     assert run.took(0) < run.duration
     spans = run.transfers[["start", "end"]].to_numpy().tolist()
     took = run.took(0)
@@ -310,7 +311,7 @@ def test_the_typical_forward_is_the_one_of_median_length(broken):
         part["end_us"] = zero + (part["end_us"] - zero) * stretch
         parts.append(part)
     broken.segments = pd.concat(parts)
-    assert frames.forward(broken, "typical").duration == pytest.approx(2.06)
+    assert take_forward(broken, "typical").duration == pytest.approx(2.06)
 
 
 def test_a_record_a_rank_is_merged():
@@ -324,4 +325,4 @@ def test_a_record_a_rank_is_merged():
 
     rows = [[(r, 0, "compute", 0.0, 10.0, "", "x")] for r in (0, 1)]
     columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
-    assert frames.forward([Piece(pd.DataFrame(row, columns=columns)) for row in rows]).ranks == [0, 1]
+    assert take_forward([Piece(pd.DataFrame(row, columns=columns)) for row in rows]).ranks == [0, 1]

@@ -9,7 +9,9 @@ import nbformat
 import pytest
 
 from labkit.lessons.cliff import figures as cliff
-from labkit.views import breakdown, explorer, ratios, strip, timings
+from labkit.lessons.cliff.explorer import explorer
+from labkit.lessons.cliff.figures import breakdown
+from labkit.views import ratios, strip, timings
 from tools import fit
 
 

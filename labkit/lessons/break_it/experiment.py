@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.contract import Exchange
-from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.break_it.declared import BREAK_IT as ABOUT
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.tests import BODIES, WINDOW_S, Stand, orphan
 from labkit.per_rank import PerRank
@@ -27,7 +27,6 @@ from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import dynamo_reset
 
-ABOUT = EXPERIMENTS["break-it"]
 GREEN, RED = "green", "red"
 MOST = 110  # characters of what was observed in the table; the details have all
 

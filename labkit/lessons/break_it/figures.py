@@ -9,10 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.frames import table
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
@@ -34,7 +32,7 @@ def figure(report: Any, beside: Any = None, title: str | None = None) -> Figure:
     runs = [_tests(one) for one in (report, beside) if one is not None]
     sheet = Sheet()
     if runs[0].empty:
-        return empty(sheet, title, "No test was run", report.label)
+        return empty_figure(sheet, "No test was run", report.label, title)
     names = list(runs[0]["test"])
     heads = ["with the defence", "defence off"] if beside is not None else [""]
     sheet.title(title or _finding(runs), MEANS)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import merge
+from labkit.lessons.cliff.declared import CLIFF as ABOUT
 from labkit.lessons.shared import harness, reference
 from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.program import choose as choose_program
@@ -20,7 +20,6 @@ from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
-ABOUT = EXPERIMENTS["cliff"]
 PAIRS = (("C", "B"), ("B", "A"), ("C", "A"), ("D", "A"), ("E", "C"))
 NEEDED = ("Config", "full", "shard", "inplace", "disabled", "functional")  # what is taken of the program
 TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model

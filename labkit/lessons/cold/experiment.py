@@ -13,9 +13,9 @@ import pandas as pd
 
 from labkit import files, hardware, torch_compat
 from labkit.experiments.options import on_cpu
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.cold import on_ranks as cold_ranks
 from labkit.lessons.cold import program as cold_program
+from labkit.lessons.cold.declared import COLD as ABOUT
 from labkit.lessons.cold.on_ranks import (
     AOT,
     AOTI,
@@ -39,7 +39,6 @@ from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, compare, slowest
 
-ABOUT = EXPERIMENTS["cold"]
 USUAL = tuple(form for form in FORMS if form != NESTED)
 NEEDS = {DISK: COLD, ARTIFACTS: COLD, SKEW: COLD, AOT: BUILD, AOTI: BUILD}
 TOLERANCE = 1e-4

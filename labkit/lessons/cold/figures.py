@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.frames import table
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
@@ -55,7 +54,7 @@ def figure(report: Any, which: str = "forms", forms: Sequence[str] = (), title: 
         if form not in there:
             raise ValueError(f"{form!r} was not taken: there is {', '.join(there)}")
     if spans.empty:
-        return empty(Sheet(), title, "No rank became ready", report.label)
+        return empty_figure(Sheet(), "No rank became ready", report.label, title)
     return draw(report, spans[spans["round"] == spans["round"].min()], list(forms), title)
 
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
 from labkit import torch_compat
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.cold import program as cold_program
+from labkit.lessons.cold.declared import SURVIVAL as ABOUT
 from labkit.lessons.cold.experiment import machine
 from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches, saved_artifacts
 from labkit.lessons.shared.dimensions import choose
@@ -24,7 +24,6 @@ from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance, run_label
 
-ABOUT = EXPERIMENTS["survival"]
 VIEW = "labkit.lessons.cold.survival_figures:figure"
 KINDS = {
     DISK: "the cache folder that a first process left",

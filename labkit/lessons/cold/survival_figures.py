@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.views.frames import table
 from labkit.views.matrix import Cell, key, matrix
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
@@ -30,7 +29,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     cells = table(report, "outcomes", ["kind", "change", "outcome"])
     sheet = Sheet()
     if cells.empty:
-        return empty(sheet, title, "No artifact was used", report.label)
+        return empty_figure(sheet, "No artifact was used", report.label, title)
     kinds, changes = list(dict.fromkeys(cells["kind"])), list(dict.fromkeys(cells["change"]))
     wrong = cells[cells["outcome"] == "wrong"]
     silent = "; ".join(

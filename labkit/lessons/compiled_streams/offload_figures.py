@@ -11,8 +11,8 @@ import pandas as pd
 from labkit.lessons.compiled_streams.offload import OffloadGraphs, Rates, step
 from labkit.lessons.shared.streams import simulate
 from labkit.views import style
-from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, styled
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Offload", "offload", "offload_table"]
 
@@ -49,7 +49,7 @@ def offload(graphs: Mapping[str, OffloadGraphs], rates: Rates | None = None) -> 
     return Offload(graphs, rates or Rates())
 
 
-class Offload(Live):
+class Offload(InteractiveFigure):
     """What `offload` returns: `figure` and `text` for the first rates, `widget` to change them."""
 
     def __init__(self, graphs: Mapping[str, OffloadGraphs], rates: Rates) -> None:
@@ -76,7 +76,7 @@ class Offload(Live):
             )
             for name, (text, low, high) in limits.items()
         }  # fmt: skip
-        return self.redrawn(widgets, made, self.draw)
+        return self.picture_with_controls(widgets, made, self.draw)
 
 
 @styled

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.ddp import backward, curves, drills, parity, passes, pipeline
 from labkit.lessons.ddp import steps as timeline
+from labkit.lessons.ddp.declared import TRAINING as ABOUT
 from labkit.lessons.ddp.parity import TOLERANCE
 from labkit.ranks import Ranks
 from labkit.report import Report
-
-ABOUT = EXPERIMENTS["training"]
 
 __all__ = ["TOLERANCE", "passed", "run"]
 

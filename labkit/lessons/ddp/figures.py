@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 
 from labkit.views import style
-from labkit.views.frames import need, table_of
 from labkit.views.matrix import Cell, key, matrix
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import need, table_of
 
 __all__ = ["figure"]
 
@@ -38,7 +37,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
         found = table_of(report, table)
         if found is not None:
             if found.empty:
-                return empty(Sheet(), title, "nothing was measured", report.label)
+                return empty_figure(Sheet(), "nothing was measured", report.label, title)
             return draw(report, found, title)
     raise ValueError(f"report {report.name!r} has no picture: it has {', '.join(report.tables)}")
 

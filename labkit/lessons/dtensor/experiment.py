@@ -7,14 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.dtensor import on_ranks as routes_ranks
+from labkit.lessons.dtensor.declared import ROUTES as ABOUT
 from labkit.lessons.dtensor.routes import ROUTES
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
-ABOUT = EXPERIMENTS["routes"]
 VIEW = "labkit.lessons.dtensor.figures:figure"
 # name: (dim, tokens) of two heads; the hidden size is four times dim
 SIZES = {"tiny": (64, 4), "small": (128, 16), "medium": (256, 64), "large": (512, 256)}

@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.frames import table
 from labkit.views.style import Figure, Sheet, styled
+from labkit.views.tables import table
 
 __all__ = ["WHICH", "figure"]
 

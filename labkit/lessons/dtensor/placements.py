@@ -11,12 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
-from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.dtensor.declared import PLACEMENTS as ABOUT
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 from labkit.torch_compat import on_collective
 
-ABOUT = EXPERIMENTS["placements"]
 VIEW = "labkit.lessons.dtensor.placements_figures:figure"
 PLACED = ("R", "S(0)", "S(1)", "P")
 WORDS = {"R": "Replicate()", "S(0)": "Shard(0)", "S(1)": "Shard(1)", "P": "Partial()"}

@@ -10,9 +10,9 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from labkit.lessons.shared.grid_figures import mesh_grid
 from labkit.views import style
-from labkit.views.frames import table
 from labkit.views.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 

@@ -12,14 +12,13 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import record
+from labkit.lessons.functional.declared import COLLECTIVES as ABOUT
 from labkit.lessons.functional.programs import UNWAITED, Program, choose, programs
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 
-ABOUT = EXPERIMENTS["collectives"]
 COMPILERS = ("eager", "aot_eager", "inductor")
 LATE = 0.02  # seconds by which all ranks but 0 come late to a collective that nobody waits for
 

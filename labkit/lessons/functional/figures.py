@@ -8,10 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.views import style
-from labkit.views.frames import need, table
 from labkit.views.matrix import Cell, matrix
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import need, table
 
 __all__ = ["figure", "gradients"]
 
@@ -37,7 +36,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     found = table(report, "summary", ["collective", "form", "one graph", "graphs", "numbers"])
     sheet = Sheet()
     if found.empty:
-        return empty(sheet, title, "No collective was run", report.label)
+        return empty_figure(sheet, "No collective was run", report.label, title)
     names, forms = list(pd.unique(found["collective"])), list(pd.unique(found["form"]))
     sheet.title(title or _finding(found), "Each program compiled as a whole; cells say what became of it.")
     cells = [

@@ -16,15 +16,14 @@ from torch import nn
 
 from labkit import torch_compat
 from labkit.experiments.options import on_cpu
-from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.guards.declared import DEPTH as ABOUT
 from labkit.lessons.guards.experiment import COMPILERS
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-from labkit.timing import Verdict, bootstrap_interval, by_slowest, check_rounds, compare, median_interval
+from labkit.timing import Verdict, by_slowest, check_rounds, compare, wider_interval
 from labkit.torch_compat import funcol
 
-ABOUT = EXPERIMENTS["depth"]
 VIEW = "labkit.lessons.guards.depth_figures:figure"
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
 FORMS = (WHOLE, BLOCKS, NESTED)
@@ -239,8 +238,8 @@ def fit(first: pd.DataFrame) -> pd.DataFrame:
     found = []
     for form, rows in first.groupby("form", sort=False):
         slopes, starts, powers = _in_each_round(rows)
-        low, high = _interval(slopes)
-        power = _interval(powers)
+        low, high = wider_interval(slopes)
+        power = wider_interval(powers)
         found.append(
             (
                 form,
@@ -284,7 +283,7 @@ def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:
         if a not in slopes or b not in slopes:
             continue
         apart = [x - y for x, y in zip(slopes[a], slopes[b], strict=True)]
-        low, high = _interval(apart)
+        low, high = wider_interval(apart)
         outcome = "less" if high < 0 else "more" if low > 0 else "cannot tell"
         found.append((a, b, float(np.median(apart)), low, high, outcome, len(apart)))
     return pd.DataFrame(found, columns=["a", "b", "difference_s", "low", "high", "outcome", "n"])
@@ -298,11 +297,6 @@ def _in_each_round(rows: pd.DataFrame) -> tuple[list[float], list[float], list[f
     lines = [np.polyfit(depths, table[i], 1) for i in table]
     powers = [np.polyfit(np.log(depths[upper]), np.log(table[i].to_numpy()[upper]), 1)[0] for i in table]
     return [float(line[0]) for line in lines], [float(line[1]) for line in lines], [float(p) for p in powers]
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    exact, again = median_interval(values), bootstrap_interval(values)
-    return min(exact[0], again[0]), max(exact[1], again[1])
 
 
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:

@@ -7,9 +7,8 @@ from typing import Any
 import pandas as pd
 
 from labkit.views import style
-from labkit.views.frames import table
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
@@ -36,7 +35,7 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
     )
     sheet = Sheet()
     if summary.empty:
-        return empty(sheet, title, "No model was compiled", report.label)
+        return empty_figure(sheet, "No model was compiled", report.label, title)
     compiler = report.provenance.get("compiler", "?")
     what = "Dynamo alone" if compiler == "eager" else f"backend {compiler}"
     sheet.title(

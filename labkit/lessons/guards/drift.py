@@ -12,13 +12,12 @@ import pandas as pd
 import torch
 
 from labkit import torch_compat
-from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.guards.declared import DRIFT as ABOUT
 from labkit.lessons.shared.sweep import Sweep
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.report import Report, provenance
 
-ABOUT = EXPERIMENTS["drift"]
 VIEW = "labkit.lessons.guards.drift_figures:figure"
 DTYPES = ("float32", "bfloat16")
 # each does what the one before does, and one thing more

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.views import style
-from labkit.views.frames import table
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
@@ -36,7 +35,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     stages = table(report, "stages", COLUMNS)
     sheet = Sheet()
     if stages.empty:
-        return empty(sheet, title, "Nothing was compared", report.label)
+        return empty_figure(sheet, "Nothing was compared", report.label, title)
     sheet.title(
         title or _finding(report),
         f"Median, least and most of {stages['n'].min()} inputs. Left: what differs from eager. Right: root mean "

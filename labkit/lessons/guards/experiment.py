@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from labkit.experiments.options import on_cpu
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.guards import on_ranks as guard_ranks
+from labkit.lessons.guards.declared import GUARDS as ABOUT
 from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP
 from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
 from labkit.lessons.shared.sweep import Sweep, parse_range
@@ -21,7 +21,6 @@ from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
-ABOUT = EXPERIMENTS["guards"]
 COMPILERS = ("eager", "aot_eager", "inductor")
 SIZES = ("sequence length", "batch")  # what a policy has something to say about
 

@@ -7,10 +7,9 @@ from typing import Any
 import pandas as pd
 
 from labkit.views import style
-from labkit.views.frames import table
 from labkit.views.matrix import Cell, key, matrix
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
@@ -44,7 +43,7 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
     chosen = max(there, default=0) if ranks is None else ranks
     if steps.empty or chosen not in there:
         if steps.empty:
-            return empty(Sheet(), title, "No call was made", report.label)
+            return empty_figure(Sheet(), "No call was made", report.label, title)
         raise ValueError(f"no run with {chosen} ranks in this report: there is {', '.join(map(str, there))}")
     mine = steps[(steps["ranks"] == chosen) & (steps["rank"] == 0)]
     differ = (
@@ -66,7 +65,7 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
         )
     mine = mine[mine["policy"].groupby(mine["dimension"]).transform("nunique") > 1]
     if mine.empty:
-        return empty(Sheet(), title, "No size was walked under two policies", report.label)
+        return empty_figure(Sheet(), "No size was walked under two policies", report.label, title)
     mine = mine.assign(row=lambda t: t["dimension"] + ", " + t["policy"]).sort_values(
         "dimension", ascending=False, kind="stable"
     )
@@ -76,7 +75,7 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
 def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
     sheet = Sheet()
     if mine.empty:
-        return empty(sheet, title, "Nothing was walked under the default policy", label)
+        return empty_figure(sheet, "Nothing was walked under the default policy", label, title)
     rows, many = list(pd.unique(mine["row"])), int(mine["step"].max()) + 1
     sheet.title(title, subtitle)
     used = [state for state in LOOKS if state in set(mine["state"])]
@@ -131,7 +130,7 @@ def _cost(report: Any, title: str | None) -> Figure:
     cost = table(report, "cost", ["compiler", "part", "what", "rank", "round", "seconds"])
     sheet = Sheet()
     if cost.empty:
-        return empty(sheet, title, "No cost was measured", report.label)
+        return empty_figure(sheet, "No cost was measured", report.label, title)
     rounds = cost.groupby(["compiler", "part", "what", "round"], sort=False)["seconds"].max().reset_index()
     compilers = rounds["compiler"].map({"eager": "Dynamo alone"}).fillna("with Inductor")
     whole = rounds["what"] + ", " + compilers

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.experiments.options import on_cpu, two_or_more
-from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.guards.declared import ODD_SHAPE as ABOUT
 from labkit.lessons.shared.outcomes import judge
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
@@ -26,7 +26,6 @@ from labkit.torch_compat import (
     symbolic,
 )
 
-ABOUT = EXPERIMENTS["odd_shape"]
 SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
 CONTROL = "from the second call, default timeout"
 HELP = ("none", "guard collectives", "compiler collectives", "compiler collectives, repaired")

@@ -8,10 +8,9 @@ import pandas as pd
 
 from labkit.lessons.shared.drill_figures import LOOKS
 from labkit.views import style
-from labkit.views.frames import table
 from labkit.views.matrix import Cell, matrix
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
@@ -29,7 +28,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     found = table(report, "outcomes", columns)
     sheet = Sheet()
     if found.empty:
-        return empty(sheet, title, "Nothing was run", report.label)
+        return empty_figure(sheet, "Nothing was run", report.label, title)
     rows, columns = list(pd.unique(found["differs"])), list(pd.unique(found["help"]))
     sheet.title(
         title or _finding(found),

@@ -10,11 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.frames import table
-from labkit.views.live import Live
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
+from labkit.views.tables import table
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Browser", "browser", "figure", "page"]
 
@@ -44,7 +42,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
     lines = _lines(report)
     sheet = Sheet()
     if lines.empty:
-        return empty(sheet, title, "No claim was looked at", report.label)
+        return empty_figure(sheet, "No claim was looked at", report.label, title)
     counts = pd.crosstab(lines["lesson"], lines["status"]).sort_index()
     counts = counts[[status for status in LOOKS if status in counts.columns]]
     sheet.title(title or _finding(lines), _rest(lines))
@@ -155,7 +153,7 @@ def page(
     head = f"{len(lines)} rows: {asked}" + (f" (page {number} of {pages})" if pages > 1 else "")
     sheet = Sheet()
     if shown.empty:
-        return empty(sheet, head, "No row matches", report.label), f"no row matches {asked}"
+        return empty_figure(sheet, "No row matches", report.label, head), f"no row matches {asked}"
     sheet.title(head)
     ax = sheet.axes(0.15, sheet.width - 0.3, ROW * len(shown))
     ax.set(xlim=(0, sheet.width - 0.3), ylim=(ROW * len(shown), 0))
@@ -198,7 +196,7 @@ def _told(row: dict[str, Any]) -> str:
     return "; ".join(filter(None, [row["measured"], row["missing"]])) or "nothing was measured"
 
 
-class Browser(Live):
+class Browser(InteractiveFigure):
     """What `browser` returns: the page that it was made with, and controls for lesson, status, words and page."""
 
     def __init__(self, report: Any, **first: Any) -> None:
@@ -229,7 +227,7 @@ class Browser(Live):
         def said(line: str) -> str:
             return f"<small>{html.escape(line.partition(' | ')[0])}</small>"
 
-        return self.redrawn(widgets, controls, self.draw, said)
+        return self.picture_with_controls(widgets, controls, self.draw, said)
 
 
 def browser(report: Any, **first: Any) -> Browser:

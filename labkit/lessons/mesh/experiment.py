@@ -11,9 +11,9 @@ import pandas as pd
 from labkit import lessons
 from labkit.contract import Plan
 from labkit.experiments.options import on_cpu
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import merge
 from labkit.lessons.mesh import program as mesh_program
+from labkit.lessons.mesh.declared import MESH_OR_WORLD as ABOUT
 from labkit.lessons.mesh.program import AGAIN, EVERY, ONCE, OUTSIDE
 from labkit.lessons.shared.model_size import check_split
 from labkit.ranks import Ranks
@@ -21,7 +21,6 @@ from labkit.report import PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
 
 cliff = lessons.program("cliff")
-ABOUT = EXPERIMENTS["mesh_or_world"]
 RANKS = 3
 PLANS = (
     Plan.of("infer", calls=1, phases={"tokens": 4}, index=-1),

@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared import drill_figures as divergence
-from labkit.views import frames, style
+from labkit.views import style
 from labkit.views.compare import timings
-from labkit.views.frames import table
+from labkit.views.forwards import Forward, take_forward, variant_record
 from labkit.views.strip import strip
 from labkit.views.style import Figure, Sheet, styled
+from labkit.views.tables import table
 
 __all__ = ["figure", "mistakes"]
 
@@ -51,14 +52,14 @@ def mistakes(report: Any, title: str | None = None) -> Figure:
 def _strip(report: Any, call: int = 2, **options: Any) -> Figure:
     counts = table(report, "counts", ["rank", "role"])
     groups = [[int(r) for r in mine["rank"]] for _, mine in counts.groupby("role", sort=False)]
-    record = frames.of_report(report)
+    record = variant_record(report)
     record.counts = None  # they are of all calls together
-    run = frames.forward(record, call, alike=groups)
+    run = take_forward(record, call, alike=groups)
     title = _served(run, groups, call)
     return strip(run, **{"label": report.label, "title": title, "window": "whole", **options})
 
 
-def _served(run: frames.Forward, groups: list[list[int]], call: int) -> str:
+def _served(run: Forward, groups: list[list[int]], call: int) -> str:
     if run.difference is not None:
         return f"Call {call}: ranks that have to be alike part ways at step {run.difference.index}"
     parts = []

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from labkit import places
 from labkit.contract import Domain, Exchange
-from labkit.experiments.registry import EXPERIMENTS
+from labkit.lessons.mesh.declared import WRONG_GROUP as ABOUT
 from labkit.lessons.mesh.experiment import RANKS, check
 from labkit.lessons.shared.outcomes import judge
 from labkit.ranks import RankError, Ranks
@@ -24,7 +24,6 @@ from labkit.torch_compat import dynamo_reset, funcol
 
 __all__ = ["DEFENCES", "MISTAKES", "Site", "run"]
 
-ABOUT = EXPERIMENTS["wrong_group"]
 NONE, CHECK, DOMAIN = "none", "collective check", "domain"
 DEFENCES = (NONE, CHECK, DOMAIN)
 STALL_S, TIMEOUT_S, EXCHANGE_S = 1.0, 60.0, 20.0

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from labkit.lessons.shared.costs import terms
 from labkit.ranks import Ranks
 from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.timing.costs import terms
 
 __all__ = ["BEST"]
 

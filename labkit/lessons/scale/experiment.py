@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit import hardware, lessons
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.scale import on_ranks as scale_ranks
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale import worlds as tracing
+from labkit.lessons.scale.declared import SCALE as ABOUT
 from labkit.lessons.scale.worlds import WORLDS, parse_worlds
+from labkit.lessons.shared.costs import ALGORITHMS, Compute, Link
 from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.sweep import parse_sizes
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds
-from labkit.timing.costs import ALGORITHMS, Compute, Link
 
 cliff = lessons.program("cliff")
-ABOUT = EXPERIMENTS["scale"]
 SIZES = (128, 4096, 32 * 1024, 128 * 1024, 512 * 1024)  # bytes of an all_reduce in the sweep
 CHECKED = (2, 4)  # worlds in which the model is held against a measurement
 SHARDS = (2, 4, 16, 1024)  # worlds whose shard's work is timed alone

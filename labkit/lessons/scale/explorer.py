@@ -20,11 +20,11 @@ from labkit.lessons.scale.figures import (
     labelled,
     rank_axis,
 )
-from labkit.timing.costs import ALGORITHMS, Compute, Link, step
+from labkit.lessons.shared.costs import ALGORITHMS, Compute, Link, step
 from labkit.views import style
-from labkit.views.frames import table
-from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, styled
+from labkit.views.tables import table
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["ScaleExplorer", "scale_explorer"]
 
@@ -45,7 +45,7 @@ def scale_explorer(
     return ScaleExplorer(report, alpha, bandwidth, rate, overhead, algorithm)
 
 
-class ScaleExplorer(Live):
+class ScaleExplorer(InteractiveFigure):
     """What `scale_explorer` returns: `figure` and `text` for the first constants, `widget` to change them."""
 
     def __init__(
@@ -119,7 +119,7 @@ class ScaleExplorer(Live):
             options=list(ALGORITHMS), value=self.first["algorithm"], description="all_reduce",
             style={"description_width": "140px"},
         )  # fmt: skip
-        return self.redrawn(widgets, made, self.draw)
+        return self.picture_with_controls(widgets, made, self.draw)
 
 
 @styled

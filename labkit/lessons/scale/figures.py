@@ -12,9 +12,8 @@ from matplotlib.ticker import PercentFormatter
 
 from labkit.lessons.shared.sizes import size
 from labkit.views import style
-from labkit.views.frames import table
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table
 
 __all__ = ["curve_of", "figure", "half_at", "key", "labelled", "rank_axis"]
 
@@ -45,7 +44,7 @@ def worlds(report: Any, title: str | None = None, label: str | None = None) -> F
     label = labelled(report, SIMULATED) if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty(sheet, title, "No world of two or more was traced", label)
+        return empty_figure(sheet, "No world of two or more was traced", label, title)
     first, last = shown.iloc[0], shown.iloc[-1]
     sheet.title(
         title
@@ -100,7 +99,7 @@ def steps(report: Any, title: str | None = None, label: str | None = None) -> Fi
     label = labelled(report, MODEL, "points", seen) if label is None else label
     sheet = Sheet()
     if model.empty:
-        return empty(sheet, title, "The model has no curve", label)
+        return empty_figure(sheet, "The model has no curve", label, title)
     panels = list(pd.unique(model["link"]))
     off = check.drop_duplicates(["link", "world_size"])["error"].abs()
     said = f", off by {off.min():.0%} to {off.max():.0%} where it was checked" if len(off) else ""
@@ -159,7 +158,7 @@ def share(report: Any, title: str | None = None, label: str | None = None) -> Fi
     label = labelled(report, MODEL, "points", seen) if label is None else label
     sheet = Sheet()
     if model.empty:
-        return empty(sheet, title, "The model has no curve", label)
+        return empty_figure(sheet, "The model has no curve", label, title)
     names = list(pd.unique(model["link"]))
     half = {name: half_at(model[model["link"] == name]) for name in names}
     said = ", ".join(f"{name}: {f'{n:,} ranks' if n else 'never'}" for name, n in half.items())
@@ -211,7 +210,7 @@ def fit(report: Any, title: str | None = None, label: str | None = None) -> Figu
     label = labelled(report, "", "", sweep) if label is None else label
     sheet = Sheet()
     if sweep.empty:
-        return empty(sheet, title, "No link was measured: its constants are stated", label)
+        return empty_figure(sheet, "No link was measured: its constants are stated", label, title)
     off = constants.set_index(["link", "ranks"])["worst_residual"].dropna()
     off = off[off.index.get_level_values("link").isin(sweep["link"])]
     sheet.title(

@@ -10,8 +10,8 @@ import pandas as pd
 
 from labkit.lessons.scale.words import assumptions, notes_of, summary
 from labkit.lessons.shared import sockets
+from labkit.lessons.shared.costs import Compute, Fit, Link, fit_compute, fit_link, step
 from labkit.timing import quantile, slowest
-from labkit.timing.costs import Compute, Fit, Link, fit_compute, fit_link, step
 
 __all__ = ["STATED", "tables"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.timing.costs import Fit, Link
+from labkit.lessons.shared.costs import Fit, Link
 
 __all__ = ["assumptions", "notes_of", "summary"]
 

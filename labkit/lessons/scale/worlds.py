@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import lessons, torch_compat
+from labkit.lessons.shared.costs import terms
 from labkit.lessons.shared.model_size import check_split
-from labkit.timing.costs import terms
 
 __all__ = ["LARGEST", "WORLDS", "parse_worlds", "trace", "trace_all"]
 

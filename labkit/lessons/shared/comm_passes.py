@@ -13,15 +13,14 @@ import torch
 import torch.distributed as dist
 
 from labkit import torch_compat
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import record
+from labkit.lessons.shared.declared import COMM_PASSES as ABOUT
 from labkit.lessons.shared.harness import settled
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 
-ABOUT = EXPERIMENTS["comm_passes"]
 DEFAULT, SWITCH, PASSES, SCHEDULING = (
     "default",
     "reorder_for_compute_comm_overlap alone",

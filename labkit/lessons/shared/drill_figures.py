@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.frames import need, table, table_of
 from labkit.views.matrix import Cell, matrix
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import need, table, table_of
 
 __all__ = ["figure", "first_difference"]
 
@@ -60,7 +59,7 @@ def figure(
     found = table(report, "outcomes", ["drill", "defence", "outcome"])
     sheet = Sheet()
     if found.empty:
-        return empty(sheet, title, "No drill was run", report.label)
+        return empty_figure(sheet, "No drill was run", report.label, title)
     drills, defences = list(pd.unique(found["drill"])), list(pd.unique(found["defence"]))
     sheet.title(title or _finding(found), MEANS + _arranged(table_of(report, "arranged")))
     cells = []
@@ -85,7 +84,7 @@ def first_difference(calls: pd.DataFrame, label: str = "", title: str | None = N
     calls = need(calls, ["rank", "number", "op", "what", "place", "ended"], "collectives")
     sheet = Sheet()
     if calls.empty:
-        return empty(sheet, title, "No collective was recorded", label)
+        return empty_figure(sheet, "No collective was recorded", label, title)
     calls = calls.drop_duplicates(["rank", "number"], keep="last")
     ranks, numbers = sorted(set(calls["rank"])), sorted(set(calls["number"]))[-6:]
     first, why = _parting(calls, ranks, numbers)

@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from labkit.lessons.shared import sockets
+from labkit.lessons.shared import costs, sockets
+from labkit.lessons.shared.costs import terms
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
-from labkit.timing import costs
-from labkit.timing.costs import terms
 from labkit.torch_compat import renamed
 
 __all__ = ["OPERATIONS", "WORLD", "ring_bytes", "run"]

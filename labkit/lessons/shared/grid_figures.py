@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from labkit.report import Report
 from labkit.views import style
-from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, cut, styled, text_width
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["MeshExplorer", "figure", "mesh_explorer", "mesh_grid", "talk"]
 
@@ -302,7 +301,7 @@ def mesh_explorer(report: Report, operation: str = "all_reduce", axis: str | Non
     return MeshExplorer(report, operation, axis)
 
 
-class MeshExplorer(Live):
+class MeshExplorer(InteractiveFigure):
     """What `mesh_explorer` returns: `figure` and `text` for the first choice, `widget` to change it."""
 
     def __init__(self, report: Report, operation: str, axis: str | None) -> None:
@@ -321,25 +320,12 @@ class MeshExplorer(Live):
         return found, " | ".join([f"{_title(self.report, operation, axis)} [{self.report.label}]", *lines])
 
     def _build(self, widgets: Any) -> Any:
-        chosen = [
-            widgets.Dropdown(options=options, value=first, description=name)
+        chosen = {
+            name: widgets.Dropdown(options=options, value=first, description=name)
             for name, options, first in (
                 ("operation", self.operations, self.first[0]),
                 ("axis", self.axes, self.first[1]),
             )
-        ]
-        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
-
-        def again(_: Any = None) -> None:
-            drawn, said = self.draw(*(control.value for control in chosen))
-            picture.value = drawn.png()
-            text.value = "<br>".join(html.escape(line) for line in said.split(" | "))
-
-        for control in chosen:
-            control.observe(again, "value")
-        again()
-        row = widgets.HBox(chosen, layout=widgets.Layout(flex_flow="row wrap"))
-        box = widgets.VBox([row, picture, text])
-        self.to_close(chosen, [row, picture, text, box])
-        return box
+        }
+        row = widgets.HBox(list(chosen.values()), layout=widgets.Layout(flex_flow="row wrap"))
+        return self.picture_with_controls(widgets, chosen, self.draw, rows=[row])

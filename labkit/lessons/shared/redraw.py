@@ -8,8 +8,8 @@ from typing import Any
 
 from labkit.lessons.shared.streams import Program, Timeline, simulate
 from labkit.lessons.shared.streams_figures import timeline, timeline_text
-from labkit.views.live import Live
 from labkit.views.style import Figure
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Redraw", "redraw"]
 
@@ -34,7 +34,7 @@ def redraw(build: Callable[..., Programs], *, launch: float = 0.0, **controls: A
     return Redraw(build, controls, launch)
 
 
-class Redraw(Live):
+class Redraw(InteractiveFigure):
     """What `redraw` returns: `figure` and `text` for the first choices, `widget` to change them."""
 
     def __init__(self, build: Callable[..., Programs], controls: Mapping[str, Any], launch: float) -> None:
@@ -66,11 +66,7 @@ class Redraw(Live):
             else:
                 made[name] = widgets.Dropdown(options=given, value=first, **says)
         row = widgets.HBox(list(made.values()), layout=widgets.Layout(flex_flow="row wrap"))
-        return self.redrawn(widgets, made, self.draw, _lines, _refused, row)
-
-
-def _lines(said: str) -> str:
-    return "<br>".join(html.escape(line) for line in said.split(" | "))
+        return self.picture_with_controls(widgets, made, self.draw, refused=_refused, rows=[row])
 
 
 def _refused(error: ValueError) -> str:

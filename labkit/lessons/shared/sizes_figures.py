@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 
 from labkit.lessons.shared.sizes import size
 from labkit.views import style
-from labkit.views.frames import table
-from labkit.views.rows import LEFT, beside, empty, panels
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import NAME_WIDTH, Figure, Sheet, by_evidence, empty_figure, note_beside, styled
+from labkit.views.tables import table
 
 __all__ = ["crossover", "labels", "source"]
 
@@ -39,13 +38,13 @@ def crossover(report: Any, title: str | None = None, label: str | None = None) -
     label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty(sheet, title, "Nothing was compared", label)
+        return empty_figure(sheet, "Nothing was compared", label, title)
     never = int(at["bytes"].isna().sum())
     sheet.title(
         title or f"{len(at) - never} of {len(at)} curves come down to where functional is not told slower",
         "Until the result is there. A ring: from this size on functional is no longer told slower.",
     )
-    found = panels(shown)
+    found = by_evidence(shown)
     gap, left = 0.62, 0.75
     wide = (sheet.width - left - 0.25 - gap * (len(found) - 1)) / len(found)
     finite = shown[["ratio", "low", "high"]].replace([float("inf"), -float("inf")], float("nan"))
@@ -131,7 +130,7 @@ def source(
         or f"Functional takes {at[2]:.2f} times as long in the model ({at[0]}), {whole:.2f} times in the source",
         "Time of functional over time of in place, in eager. Bars are 99 % intervals; the documents give none.",
     )
-    ax = sheet.axes(LEFT + 2.1, sheet.width - LEFT - 3.2, 0.23 * len(rows))
+    ax = sheet.axes(NAME_WIDTH + 2.1, sheet.width - NAME_WIDTH - 3.2, 0.23 * len(rows))
     ax.set(ylim=(len(rows) - 0.5, -0.5), xscale="log")
     ax.axvline(1, color=style.QUIET, linewidth=1, linestyle="--")
     for i, (group, _, ratio, low, high) in enumerate(rows):
@@ -140,7 +139,7 @@ def source(
         if low == low:
             ax.plot([max(low, 0.2), min(high, 100)], [i, i], color=colour, linewidth=4, alpha=0.35)
         ax.plot(ratio, i, "o" if here else "s", color=colour, markersize=6)
-        beside(ax, i, f"{ratio:.2f}×", right=6)
+        note_beside(ax, i, f"{ratio:.2f}×", right=6)
     ax.set_yticks(range(len(rows)), [f"{group}: {what}" for group, what, *_ in rows])
     ax.tick_params(axis="y", length=0, labelcolor=style.INK, labelsize=style.SMALL)
     ax.minorticks_off()

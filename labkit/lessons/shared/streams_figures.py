@@ -13,9 +13,7 @@ from labkit.lessons.shared.streams import Timeline
 from labkit.lessons.shared.streams_words import add_words
 from labkit.report import Report
 from labkit.views import style
-from labkit.views.colour import ink_on
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
 
 __all__ = ["timeline", "timeline_text"]
 
@@ -51,7 +49,7 @@ def timeline(
     label, unit = _one(runs, "label"), _one(runs, "unit")
     sheet = Sheet()
     if all(run.spans.empty for run in runs.values()):
-        return empty(sheet, title, "nothing ran", label)
+        return empty_figure(sheet, "nothing ran", label, title)
     said = [timeline_text(run.renamed(name)) for name, run in runs.items()]
     if title is None and len(runs) == 1:
         (run,) = runs.values()

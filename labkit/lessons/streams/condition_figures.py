@@ -8,8 +8,8 @@ import numpy as np
 
 from labkit.lessons.streams.condition import condition
 from labkit.views import style
-from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, styled
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Calculator", "calculator", "condition_figure"]
 
@@ -36,7 +36,7 @@ def calculator(
     return Calculator({**given, "latency_us": latency_us}, ranks)
 
 
-class Calculator(Live):
+class Calculator(InteractiveFigure):
     """What `calculator` returns: `figure` and `text` for the first values, `widget` to change them."""
 
     def __init__(self, given: dict[str, float], ranks: int) -> None:
@@ -66,7 +66,7 @@ class Calculator(Live):
         made["ranks"] = widgets.Dropdown(
             options=sorted({2, 4, 8, 16, 64, 512, self.ranks}), value=self.ranks, description="ranks"
         )
-        return self.redrawn(widgets, made, self.draw)
+        return self.picture_with_controls(widgets, made, self.draw)
 
 
 @styled

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.streams.declared import OVERLAP as ABOUT
 from labkit.lessons.streams.on_ranks import (
     COMMUNICATE,
     COMPILED,
@@ -28,7 +28,6 @@ from labkit.timing import Measurement, check_rounds, compare, quantile
 
 __all__ = ["WAYS", "run", "shaped", "timelines"]
 
-ABOUT = EXPERIMENTS["overlap"]
 BESIDE = (LATE, FUNCOL_LATE, FUNCOL_NOW, COMPILED)  # what is compared with the sequence
 
 

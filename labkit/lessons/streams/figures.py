@@ -7,9 +7,8 @@ from typing import Any
 import pandas as pd
 
 from labkit.views import style
-from labkit.views.frames import need, table_of
-from labkit.views.rows import empty
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import need, table_of
 
 __all__ = ["figure"]
 
@@ -37,7 +36,7 @@ def figure(report: Any, which: str = "ways", title: str | None = None) -> Figure
         raise ValueError(f"this report has no table for the picture {which!r}")
     sheet = Sheet()
     if table.empty:
-        return empty(sheet, title, "nothing was measured", label)
+        return empty_figure(sheet, "nothing was measured", label, title)
     return (_ways if which == "ways" else _definitions)(sheet, table, title, label)
 
 

@@ -13,15 +13,13 @@ import torch.distributed as dist
 
 from labkit.contract import Exchange
 from labkit.experiments.options import on_cpu, two_or_more
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.outcomes import judge
+from labkit.lessons.symmetry.declared import DIVERGENCE as ABOUT
 from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
 from labkit.ranks import RankError, Ranks, introspect
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import compiling_together, dynamo_reset, on_region_entry
-
-ABOUT = EXPERIMENTS["divergence"]
 
 STALL_S, TIMEOUT_S = 1.0, 60.0
 EXCHANGE_S = 20.0  # how long a part of the contract waits for a rank; a hang is over before

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared import reference
 from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.program import choose as choose_program
@@ -15,6 +14,7 @@ from labkit.lessons.shared.sweep import parse_sizes
 from labkit.lessons.trap import on_ranks as trap_ranks
 from labkit.lessons.trap import tables as trap_tables
 from labkit.lessons.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
+from labkit.lessons.trap.declared import EAGER_TRAP as ABOUT
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds
@@ -22,7 +22,6 @@ from labkit.timing import check_rounds
 if TYPE_CHECKING:
     import pandas as pd
 
-ABOUT = EXPERIMENTS["eager_trap"]
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
 GATED = "gated"
 NEEDED = ("Config", "full", "shard", "inplace", "functional", "gated")  # what is taken of the program

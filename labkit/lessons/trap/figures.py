@@ -12,10 +12,18 @@ from matplotlib.patches import Rectangle
 from labkit.lessons.shared.sizes import size
 from labkit.lessons.shared.sizes_figures import crossover, labels, source
 from labkit.views import style
-from labkit.views.frames import table
 from labkit.views.matrix import Cell, matrix
-from labkit.views.rows import LEFT, beside, empty, heading, panels
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import (
+    NAME_WIDTH,
+    Figure,
+    Sheet,
+    by_evidence,
+    empty_figure,
+    note_beside,
+    panel_heading,
+    styled,
+)
+from labkit.views.tables import table
 
 __all__ = ["KINDS", "OUTCOMES", "figure"]
 
@@ -61,7 +69,7 @@ def verdicts(report: Any, title: str | None = None, label: str | None = None) ->
     label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty(sheet, title, "Nothing was compared", label)
+        return empty_figure(sheet, "Nothing was compared", label, title)
     real = shown[shown["stage"] != "control"]
     tally = real["outcome"].value_counts()
     slower = int(tally.get("slower", 0))
@@ -71,8 +79,8 @@ def verdicts(report: Any, title: str | None = None, label: str | None = None) ->
     )
     sheet.legend([(words, _patch(colour)) for words, colour in OUTCOMES.items()])
     sizes = sorted(set(shown["bytes"]))
-    for name, part in panels(shown):
-        heading(sheet, name)
+    for name, part in by_evidence(shown):
+        panel_heading(sheet, name)
         rows = [(c, s) for s in STAGES for c in pd.unique(part["collective"])]
         rows = [(c, s) for c, s in rows if ((part["collective"] == c) & (part["stage"] == s)).any()]
         cells = [
@@ -113,7 +121,7 @@ def breakdown(
     label = evidence if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty(sheet, title, "No call was profiled", label)
+        return empty_figure(sheet, "No call was profiled", label, title)
     if evidence not in there:
         raise ValueError(f"no evidence {evidence!r} in table 'breakdown': there are {', '.join(there)}")
     mine = shown[shown["evidence"] == evidence]
@@ -129,7 +137,7 @@ def breakdown(
     order = [
         (c, f) for c in pd.unique(mine["collective"]) for f in ("in place", "functional") if (c, f) in bars
     ]
-    ax = sheet.axes(LEFT + 0.5, sheet.width - LEFT - 1.5, 0.32 * len(order))
+    ax = sheet.axes(NAME_WIDTH + 0.5, sheet.width - NAME_WIDTH - 1.5, 0.32 * len(order))
     ax.set(ylim=(len(order), 0))
     for i, pair in enumerate(order):
         start = 0.0
@@ -139,7 +147,7 @@ def breakdown(
                 i + 0.5, us, 0.72, start, color=KINDS[kind][0], linewidth=0, gid=f"{kind} {' '.join(pair)}"
             )
             start += us
-        beside(ax, i + 0.5, f"{start:.0f} us", right=6)
+        note_beside(ax, i + 0.5, f"{start:.0f} us", right=6)
         parts = (f"{KINDS[k][1]} {bars[pair][k]:.1f}" for k in used if k in bars[pair].index)
         sheet.say(f"{pair[0]}, {pair[1]}: {', '.join(parts)} us")
     ax.set_yticks([i + 0.5 for i in range(len(order))], [f"{c}, {f}" for c, f in order])
@@ -162,16 +170,16 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
     label = labels(report, shown) if label is None else label
     sheet = Sheet()
     if shown.empty:
-        return empty(sheet, title, "No layer was timed", label)
-    name, part = next((p for p in panels(shown) if p[0] == "host only"), panels(shown)[0])
+        return empty_figure(sheet, "No layer was timed", label, title)
+    name, part = next((p for p in by_evidence(shown) if p[0] == "host only"), by_evidence(shown)[0])
     most = part.iloc[1:].loc[part.iloc[1:]["added_us"].idxmax()] if len(part) > 1 else part.iloc[0]
     words = str(most["step"]).removeprefix("+ ")
     dearest = f"The dearest layer ({name}): {words}, {most['added_us']:.0f} us a call"
     sheet.title(title or _first_uses(report, name) or dearest)
-    for name, part in panels(shown):
-        heading(sheet, name)
+    for name, part in by_evidence(shown):
+        panel_heading(sheet, name)
         rows = part.to_dict("records")
-        ax = sheet.axes(LEFT + 1.15, sheet.width - LEFT - 2.6, 0.27 * len(rows))
+        ax = sheet.axes(NAME_WIDTH + 1.15, sheet.width - NAME_WIDTH - 2.6, 0.27 * len(rows))
         ax.set(ylim=(len(rows), 0))
         ax.set_label(f"ladder {name}")
         for i, row in enumerate(rows):
@@ -179,7 +187,7 @@ def ladder(report: Any, title: str | None = None, label: str | None = None) -> F
             start = 0.0 if i == 0 else row["us"] - added
             colour = "#666666" if i == 0 else OUTCOMES[row.get("than the step before") or "cannot tell"]
             ax.barh(i + 0.5, added, 0.66, start, color=colour, linewidth=0)
-            beside(ax, i + 0.5, f"{added:.0f} us" if i == 0 else f"{added:+.0f} us", right=6)
+            note_beside(ax, i + 0.5, f"{added:.0f} us" if i == 0 else f"{added:+.0f} us", right=6)
         ax.set_yticks([i + 0.5 for i in range(len(rows))], [row["step"] for row in rows])
         ax.tick_params(axis="y", length=0, labelcolor=style.INK)
         ax.grid(axis="x", color=style.FAINT, linewidth=0.7)

@@ -11,7 +11,7 @@ from labkit import cli
 from labkit.lessons.cliff.program import Config
 from labkit.lessons.scale import experiment as scale
 from labkit.lessons.scale import worlds
-from labkit.timing.costs import terms
+from labkit.lessons.shared.costs import terms
 
 TRACED = (1, 2, 4, 1024)
 STATED = {"alpha": 10.0, "bandwidth": 25.0, "overhead": 20.0, "rate": 1e5, "trace": True}

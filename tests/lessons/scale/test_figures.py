@@ -10,8 +10,8 @@ from labkit.lessons.cliff.program import Config
 from labkit.lessons.scale import figures as scale
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale.explorer import scale_explorer
+from labkit.lessons.shared.costs import Compute, Link, terms
 from labkit.report import Report
-from labkit.timing.costs import Compute, Link, terms
 
 BLOCK = (128, 128, 131072, 131072)
 PLANTED, WORK = Link(2e-5, 1e-9), Compute(1e-3, 2e10)

@@ -11,7 +11,7 @@ from labkit.lessons.ddp import pipeline
 from labkit.lessons.shared import harness
 
 ON_GPU = SimpleNamespace(device="cuda", backend="gloo", world_size=3, threads=1, label="gloo · 1 gpu")
-FOR_CPU = [name for name in experiments.NAMES if experiments.get(name).device == "cpu"]
+FOR_CPU = [name for name in experiments.declared() if experiments.get(name).device == "cpu"]
 
 
 def test_what_starts_ranks_of_its_own_or_makes_tensors_on_the_cpu_is_named():
@@ -63,11 +63,14 @@ def test_a_recording_takes_each_experiment_where_it_belongs_and_goes_on_behind_a
     measured, tmp_path, capsys
 ):
     assert cli.main(["record", "all", "--into", str(tmp_path)]) == 1
-    devices = dict(zip(experiments.NAMES, measured.values(), strict=True))
+    devices = dict(zip(experiments.declared(), measured.values(), strict=True))
     assert {name for name, (device, _) in devices.items() if device == "cpu"} == set(FOR_CPU)
     assert devices["cliff"] == ("auto", "auto") and devices["guards"] == ("cpu", "gloo")
     said = capsys.readouterr().err
-    assert said.count("this is no machine for it") == len(experiments.NAMES) and "not recorded: cliff" in said
+    assert (
+        said.count("this is no machine for it") == len(experiments.declared())
+        and "not recorded: cliff" in said
+    )
     assert not list(tmp_path.glob("*.running.jsonl"))
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from labkit.contract import Evidence, Health, evidence_of, triage
 from labkit.lessons.shared.drill_figures import figure, first_difference
+from labkit.lessons.symmetry.triage_figures import Triage, triage_static
 from labkit.ranks.errors import Outcome, RankError
 from labkit.report import Report
-from labkit.views.triage import Triage, triage_static
 
 
 def calls(*rows):
@@ -110,9 +110,10 @@ def test_evidence_is_read_from_what_runs_leave():
 
 def test_the_widget_redraws_for_other_evidence():
     shown = Triage(Evidence(breaks={0: 0, 1: 0}, recompiles={0: 0, 1: 0}), "gloo · cpu")
+    none = dict.fromkeys(("breaks_0", "breaks_1", "recompiles_0", "recompiles_1"), 0)
     assert "Nothing of this flow" in shown.text
-    assert "Order of collectives" in shown.draw(True, (0, 0), (0, 0))[1]
-    assert "correctness bug" in shown.draw(False, (0, 1), (0, 0))[1]
+    assert "Order of collectives" in shown.draw(True, **none)[1]
+    assert "correctness bug" in shown.draw(False, **{**none, "breaks_1": 1})[1]
     if shown.widget is not None:
         hung, picture = shown.widget.children[0], shown.widget.children[2]
         before = picture.value

@@ -10,7 +10,7 @@ from labkit.lessons.trap import figures as eager_trap
 from labkit.lessons.trap.tables import crossover
 from labkit.report import Report
 from labkit.timing import Verdict
-from labkit.views import colour
+from labkit.views import style
 
 CELLS = [
     ("shm · cpu", "all_reduce", 4, "done", "slower", 2.5, 2.0, 3.0),
@@ -70,7 +70,7 @@ def test_cells_tell_outcomes_by_colour_and_by_weight():
     weights = {text.get_text(): text.get_fontweight() for text in ax.texts}
     assert weights["2.50×"] == "bold" and weights["1.10×"] == "normal"
     for shade in [*eager_trap.OUTCOMES.values(), *(shade for shade, _ in eager_trap.KINDS.values())]:
-        assert colour.contrast(colour.ink_on(shade), shade) >= 4.5
+        assert style.contrast(style.ink_on(shade), shade) >= 4.5
 
 
 def test_the_breakdown_takes_the_slowest_rank():

@@ -49,7 +49,8 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         )
     say(eager)
     for rank, found in enumerate(seen):
-        compiled = f"compiled, rank {rank}: {_many(found['regions'], 'region')}, {_many(found['breaks'], 'break')} a forward"
+        entered = f"{_many(found['regions'], 'region')}, {_many(found['breaks'], 'break')} a forward"
+        compiled = f"compiled, rank {rank}: {entered}"
         if found["regions"] != 1 or found["breaks"]:
             raise Mistake(
                 compiled, "the compiler loses sight of something: use the all-reduce that it can trace"

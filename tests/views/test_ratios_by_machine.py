@@ -10,7 +10,7 @@ import pytest
 
 from labkit.report import Report
 from labkit.timing import Verdict
-from labkit.views import machines
+from labkit.views import ratios_by_machine
 
 RECORDED = sorted((Path(__file__).parents[2] / "data" / "recorded").glob("*/cliff.json"))[-1]
 
@@ -31,7 +31,7 @@ def marks(figure, filled: bool) -> list[float]:
 
 
 def test_each_comparison_has_a_mark_for_each_machine_and_only_a_verdict_is_filled():
-    figure = machines(
+    figure = ratios_by_machine(
         report("nccl", verdict("C", 0.4), verdict("D", 1.2, spread=2), verdict("D", 3.0, case={"blocks": 8})),
         report("shm · cpu", verdict("C", 0.5, evidence="shm · cpu"), verdict("D", 2.0, evidence="host only")),
     )
@@ -47,15 +47,15 @@ def test_each_comparison_has_a_mark_for_each_machine_and_only_a_verdict_is_fille
 def test_a_recorded_report_stands_beside_another_one():
     recorded = Report.load(RECORDED)
     other = replace(Report.load(RECORDED), label="recorded on 2x H200, 2026-01-01")
-    figure = machines(recorded, other)
+    figure = ratios_by_machine(recorded, other)
     assert recorded.label in figure.summary and other.label in figure.summary
     assert "have the same verdict everywhere" not in figure.texts[0].get_text() or marks(figure, True)
 
 
 def test_ratios_that_say_nothing_are_left_out():
     nothing = replace(verdict("C", 1.0), ratio=float("inf"), high=float("inf"))
-    assert marks(machines(report("nccl", verdict("D", 0.5), nothing)), True) == [0.5]
-    assert "No ratio is finite" in machines(report("nccl", nothing)).texts[0].get_text()
+    assert marks(ratios_by_machine(report("nccl", verdict("D", 0.5), nothing)), True) == [0.5]
+    assert "No ratio is finite" in ratios_by_machine(report("nccl", nothing)).texts[0].get_text()
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_ratios_that_say_nothing_are_left_out():
 )
 def test_what_cannot_be_overlaid_is_refused(reports, words):
     with pytest.raises(ValueError, match=words):
-        machines(*reports)
+        ratios_by_machine(*reports)

@@ -1,26 +1,32 @@
-"""Look around in a report: choose variant, blocks, rank and piece, with a static figure that shows without widgets."""
+"""The explorer of the cliff's report: a fragment strip with controls for variant, blocks, rank and piece."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from labkit.views import frames
-from labkit.views.frames import need, table_of
-from labkit.views.live import Live
+from labkit.views.forwards import SEGMENTS, take_forward, variant_record
 from labkit.views.strip import described, strip, strip_text, strips
 from labkit.views.style import Figure, short_name
+from labkit.views.tables import need, table_of
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Explorer", "explorer", "explorer_static"]
 
 
 def explorer_static(report: Any) -> tuple[Figure, str]:
-    """The explorer's static twin: every variant's whole forward in one figure, and one line that says the same.
+    """Draw the whole forward of every variant.
 
-    Raises ValueError when the report has no segments.
+    Args:
+        report: with the table `segments`.
+
+    Returns:
+        The figure, and one line that says the same.
+
+    Raises:
+        ValueError: the report has no segments.
 
     >>> import pandas as pd
     >>> columns = ["variant", "rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
@@ -33,25 +39,31 @@ def explorer_static(report: Any) -> tuple[Figure, str]:
     figure = strips(records, forward="typical", window="whole", label=label)
     said = []
     for name, record in records.items():
-        run = frames.forward(record, "typical")
+        run = take_forward(record, "typical")
         said.append(f"{short_name(name)}: {'nothing was recorded' if run.empty else described(run)}")
     return figure, " | ".join(said)
 
 
 def explorer(report: Any) -> Explorer:
-    """An interactive fragment strip over variant, number of blocks, rank and zoom.
+    """Show a fragment strip with controls for variant, number of blocks, rank and zoom.
 
-    As the last line of a cell it shows the widget, below it the static twin and its one line of text: these two
-    stay in a saved notebook, on a code host, and where ipywidgets is missing. Showing it again from the same cell
-    closes the widgets of the time before.
+    As the last line of a cell it shows the widget, and below it the static figure and its line of text, which stay in a
+    saved notebook, on a code host, and where ipywidgets is missing.
 
-    Raises ValueError when the report has no segments.
+    Args:
+        report: with the table `segments`.
+
+    Returns:
+        The interactive figure.
+
+    Raises:
+        ValueError: the report has no segments.
     """
     return Explorer(report)
 
 
-class Explorer(Live):
-    """What `explorer` returns: `figure` and `text` are the static twin, `widget` the live one, made when asked for."""
+class Explorer(InteractiveFigure):
+    """The interactive figure that `explorer` returns."""
 
     def __init__(self, report: Any) -> None:
         super().__init__(*explorer_static(report))
@@ -65,10 +77,21 @@ class Explorer(Live):
         piece: tuple[float, float] = (0.0, 100.0),
         block: bool = False,
     ) -> tuple[Figure, str]:
-        """The strip of one choice and its text: `piece` in percent of the forward, or a typical `block` of it."""
-        record = frames.of_report(self.report, variant, blocks)
+        """Draw the strip of one choice.
+
+        Args:
+            variant: its name.
+            blocks: number of blocks; None for all.
+            rank: None for all ranks.
+            piece: start and end in percent of the forward.
+            block: magnify a typical block instead.
+
+        Returns:
+            The figure and its text.
+        """
+        record = variant_record(self.report, variant, blocks)
         ranks = None if rank is None else [rank]
-        run = frames.forward(record, "typical", ranks)
+        run = take_forward(record, "typical", ranks)
         whole = piece[0] <= 0 and piece[1] >= 100
         window: Any = "block" if block else "whole"
         if not block and not whole and not run.empty:
@@ -103,39 +126,22 @@ class Explorer(Live):
             value=(0.0, 100.0), min=0.0, max=100.0, step=0.5, description="zoom, %", continuous_update=False,
             readout_format=".1f", disabled=True, layout=wide,
         )  # fmt: skip
-        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
 
-        def redraw(_: Any = None) -> None:
+        def draw(rank: Any, **choices: Any) -> tuple[Figure, str]:
             piece.disabled = block.value
-            try:
-                one = None if rank.value == "all" else rank.value
-                figure, said = self.draw(variant.value, blocks.value, one, piece.value, block.value)
-            except (
-                ValueError
-            ) as error:  # a variant that was not run with this many blocks: say so, keep the picture
-                text.value = html.escape(str(error))
-                return
-            picture.value = figure.png()
-            text.value = "<br>".join(html.escape(line) for line in said.splitlines())
+            return self.draw(rank=None if rank == "all" else rank, **choices)
 
-        controls = [variant, blocks, rank, block, piece]
-        for control in controls:
-            control.observe(redraw, "value")
-        redraw()
+        controls = {"variant": variant, "blocks": blocks, "rank": rank, "block": block, "piece": piece}
         rows = [widgets.HBox([variant, blocks, rank]), widgets.HBox([block, piece])]
-        box = widgets.VBox([*rows, picture, text])
-
-        self.to_close(controls, [*rows, picture, text, box])
-        return box
+        return self.picture_with_controls(widgets, controls, draw, rows=rows)
 
 
 def _records(report: Any) -> dict[str, Any]:
-    """One record a variant, of the largest number of blocks."""
+    """One record for each variant, with the largest number of blocks."""
     segments = table_of(report, "segments")
     if segments is None:
         raise ValueError("this report has no table 'segments': there is nothing to explore")
-    need(segments, ["variant", *frames.SEGMENTS], "segments")
+    need(segments, ["variant", *SEGMENTS], "segments")
     if segments.empty:
         raise ValueError("table 'segments' of this report is empty: there is nothing to explore")
     variants: Sequence[str] = [str(v) for v in pd.unique(segments["variant"])]
@@ -143,5 +149,5 @@ def _records(report: Any) -> dict[str, Any]:
     for variant in variants:
         mine = segments[segments["variant"] == variant]
         blocks = int(mine["blocks"].max()) if "blocks" in mine.columns else None
-        found[variant] = frames.of_report(report, variant, blocks)
+        found[variant] = variant_record(report, variant, blocks)
     return found

@@ -7,7 +7,7 @@ import builtins
 import pandas as pd
 import pytest
 
-from labkit.views import explorer, explorer_static
+from labkit.lessons.cliff.explorer import explorer, explorer_static
 
 
 def controls(widget):
@@ -104,10 +104,11 @@ def test_a_report_without_segments_is_refused(report):
 
 
 CELLS = [
-    "import pickle, labkit.views.style as style\nfrom labkit.views import strip, explorer\n"
-    "report = pickle.load(open(PATH, 'rb'))\nfrom labkit.views.frames import of_report",
-    "strip(of_report(report, 'B'))",
-    "import matplotlib.pyplot as plt\nstrip(of_report(report, 'B'))",
+    "import pickle\nimport labkit.views.style as style\nfrom labkit.views import strip\n"
+    "from labkit.lessons.cliff.explorer import explorer\n"
+    "report = pickle.load(open(PATH, 'rb'))\nfrom labkit.views.forwards import variant_record",
+    "strip(variant_record(report, 'B'))",
+    "import matplotlib.pyplot as plt\nstrip(variant_record(report, 'B'))",
     "explorer(report)",
 ]
 

@@ -55,18 +55,18 @@ def test_an_option_means_one_thing():
         parsed({"one": [BLOCKS], "two": [Option("blocks", str, "blocks")]})
 
 
-@pytest.mark.parametrize("name", experiments.NAMES)
+@pytest.mark.parametrize("name", experiments.declared())
 def test_every_option_is_a_keyword_of_the_experiment(name):
     experiment = experiments.get(name)
-    module = experiment.module()
+    module = experiment.load()
     parameters = inspect.signature(module.run).parameters
     assert {option.name for option in experiment.options} <= set(parameters)
     assert {"ranks", "talk"} <= set(parameters) and set(experiment.record) <= set(parameters)
-    assert experiment.link in ("gloo", "shm")
+    assert experiment.cpu_backend in ("gloo", "shm")
     assert experiment.question.endswith("?") and experiment.title and experiment.source
     assert module.ABOUT is experiment
     for part in experiment.parts:
-        assert experiments.get(f"{name}/{part}").module() is module
+        assert experiments.get(f"{name}/{part}").load() is module
 
 
 # what the table says without importing a module, and where the module has it
@@ -90,7 +90,7 @@ WORDS = {
 def test_the_table_has_the_words_of_the_modules():
     listed = {
         (experiment.name, option.name): option.among
-        for experiment in map(experiments.get, experiments.NAMES)
+        for experiment in map(experiments.get, experiments.declared())
         for option in experiment.options
         if option.among
     }

@@ -11,20 +11,29 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from labkit.contract.triage import FLOW, Step, evidence_of
 from labkit.contract.triage import triage as follow
 from labkit.views import style
-from labkit.views.live import Live
 from labkit.views.style import Figure, Sheet, styled, wrap
+from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Triage", "triage", "triage_static"]
 
 YES, NO, IDLE = "#D55E00", "#0072B2", "#BBBBBB"
 ROW = 0.92
+COUNTED, RANKS = ("breaks", "recompiles"), (0, 1)  # the evidence that has a field for each rank
 
 
 @styled
 def triage_static(found: Any, label: str = "") -> tuple[Figure, str]:
-    """The path through the flow for one run's evidence, and the line of text that says the same.
+    """Draw the path through the flow for the evidence of one run.
 
-    `found` is what `labkit.contract.triage.evidence_of` reads. Raises ValueError for anything else.
+    Args:
+        found: what `labkit.contract.triage.evidence_of` reads: a RankError, a merged record, or Healths by rank.
+        label: the run label.
+
+    Returns:
+        The figure, and the line of text that says the same.
+
+    Raises:
+        ValueError: `found` is anything else.
     """
     path = follow(evidence_of(found))
     sheet = Sheet()
@@ -60,60 +69,54 @@ def triage_static(found: Any, label: str = "") -> tuple[Figure, str]:
     return sheet.finish(label), text
 
 
-class Triage(Live):
-    """What `triage` returns: the static twin of the run it was given, and switches for other evidence."""
+class Triage(InteractiveFigure):
+    """The interactive figure that `triage` returns: the path of its run, and switches for other evidence."""
 
     def __init__(self, found: Any, label: str = "") -> None:
         super().__init__(*triage_static(found, label))
         self.evidence, self.label = evidence_of(found), label
 
-    def draw(self, hung: bool, breaks: tuple[int, int], recompiles: tuple[int, int]) -> tuple[Figure, str]:
-        """The path for other evidence: counts of two ranks."""
-        given = replace(
-            self.evidence,
-            hung=hung,
-            breaks=dict(enumerate(breaks)),
-            recompiles=dict(enumerate(recompiles)),
-            graphs={},
-        )
-        return triage_static(given, self.label)
+    def draw(self, hung: bool, **counts: int) -> tuple[Figure, str]:
+        """Draw the path for other evidence.
+
+        Args:
+            hung: whether the job hangs.
+            counts: breaks and recompiles of ranks 0 and 1, as `breaks_0`, `breaks_1`, `recompiles_0`, `recompiles_1`.
+        """
+        given = {name: {rank: counts[f"{name}_{rank}"] for rank in RANKS} for name in COUNTED}
+        return triage_static(replace(self.evidence, hung=hung, graphs={}, **given), self.label)  # type: ignore[arg-type]
 
     def _build(self, widgets: Any) -> Any:
-        known = self.evidence
-        hung = widgets.Checkbox(value=known.hung, description="hung", indent=False)
-        counts = {}
-        for name, by_rank in (("breaks", known.breaks), ("recompiles", known.recompiles)):
-            for rank in (0, 1):
-                counts[name, rank] = widgets.BoundedIntText(
-                    value=by_rank.get(rank, 0), min=0, max=999, description=f"{name}, rank {rank}",
-                    style={"description_width": "110px"}, layout=widgets.Layout(width="190px"),
-                )  # fmt: skip
-        picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
-
-        def redraw(_: Any = None) -> None:
-            breaks, recompiles = (
-                tuple(counts[name, rank].value for rank in (0, 1)) for name in ("breaks", "recompiles")
+        hung = widgets.Checkbox(value=self.evidence.hung, description="hung", indent=False)
+        counts = {
+            f"{name}_{rank}": widgets.BoundedIntText(
+                value=getattr(self.evidence, name).get(rank, 0),
+                max=999,
+                description=f"{name}, rank {rank}",
+                style={"description_width": "110px"},
+                layout=widgets.Layout(width="190px"),
             )
-            figure, said = self.draw(hung.value, breaks, recompiles)  # type: ignore[arg-type]
-            picture.value = figure.png()
-            text.value = html.escape(said)
-
-        controls = [hung, *counts.values()]
-        for control in controls:
-            control.observe(redraw, "value")
-        redraw()
-        rows = [hung, widgets.HBox(list(counts.values()))]
-        box = widgets.VBox([*rows, picture, text])
-        self.to_close(controls, [rows[1], picture, text, box])
-        return box
+            for name in COUNTED
+            for rank in RANKS
+        }
+        row = widgets.HBox(list(counts.values()))
+        return self.picture_with_controls(
+            widgets, {"hung": hung, **counts}, self.draw, html.escape, rows=[hung, row]
+        )
 
 
 def triage(found: Any, label: str = "") -> Triage:
-    """The triage flow fed by a run: a RankError, a merged record, or Healths by rank.
+    """Show the path of a run through the triage flow, with switches for other evidence.
 
-    As the last line of a cell it shows switches for the evidence, and below them the path of this run, which stays in
-    a saved notebook. Raises ValueError for anything else.
+    Args:
+        found: a RankError, a merged record, or Healths by rank.
+        label: the run label.
+
+    Returns:
+        The interactive figure.
+
+    Raises:
+        ValueError: `found` is anything else.
     """
     return Triage(found, label)
 

@@ -1,4 +1,4 @@
-"""A widget with a static twin: the figure and the line of text stay where the widget cannot be shown."""
+"""Widgets with a static twin: the figure and the line of text that stay where a widget cannot be shown."""
 
 from __future__ import annotations
 
@@ -8,19 +8,28 @@ from typing import Any, ClassVar
 
 from labkit.views.style import Figure
 
-__all__ = ["Live"]
+__all__ = ["WIDGET", "InteractiveFigure"]
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-class Live:
-    """Shows a widget, and below it `figure` and `text`, which say the same without a kernel.
+def _as_lines(said: str) -> str:
+    """HTML of a text whose parts are separated by ' | ', one part a line."""
+    return "<br>".join(map(html.escape, said.replace(" | ", "\n").splitlines()))
 
-    A class of its own gives `_build(ipywidgets)`, which makes the widget and hands its parts to `to_close`. Showing it
-    again from the same cell closes the widgets of the time before: ipywidgets keeps every widget alive until then.
+
+class InteractiveFigure:
+    """A widget that redraws a figure, shown above a static figure and a text that say the same without a kernel.
+
+    A subclass implements `_build(ipywidgets)`, which makes the widget. Showing the object again from the same cell
+    closes the widgets of the previous time: ipywidgets keeps every widget alive until then.
+
+    Args:
+        figure: the static twin.
+        text: what the figure shows, in one line; ' | ' separates its parts.
     """
 
-    _shown: ClassVar[dict[str, Live]] = {}
+    _shown: ClassVar[dict[str, InteractiveFigure]] = {}
 
     def __init__(self, figure: Figure, text: str) -> None:
         self.figure, self.text = figure, text
@@ -29,7 +38,7 @@ class Live:
 
     @property
     def widget(self) -> Any:
-        """The live widget, or None where ipywidgets is not installed."""
+        """The live widget, made on first use; None where ipywidgets is not installed."""
         if self._widget is None:
             try:
                 import ipywidgets
@@ -39,13 +48,18 @@ class Live:
         return self._widget
 
     def close(self) -> None:
-        """Let go of the widgets and of everything that watches them; the static twin stays."""
+        """Close the widgets and stop watching them; the static twin stays."""
         while self._close:
             self._close.pop()()
         self._widget = None
 
-    def to_close(self, controls: Sequence[Any], others: Sequence[Any]) -> None:
-        """Remember what `close` has to let go of: controls that are watched, and all other parts."""
+    def remember_to_close(self, controls: Sequence[Any], others: Sequence[Any]) -> None:
+        """Register widgets for `close`.
+
+        Args:
+            controls: widgets that are watched.
+            others: all other widgets.
+        """
 
         def close() -> None:
             for control in controls:
@@ -57,19 +71,27 @@ class Live:
 
         self._close.append(close)
 
-    def redrawn(
+    def picture_with_controls(
         self,
         widgets: Any,
         controls: Mapping[str, Any],
         draw: Callable[..., tuple[Figure, str]],
-        said: Callable[[str], str] = html.escape,
+        said: Callable[[str], str] = _as_lines,
         refused: Callable[[ValueError], str] = lambda error: html.escape(str(error)),
-        row: Any = None,
+        rows: Sequence[Any] | None = None,
     ) -> Any:
-        """The controls above a picture and a line, both made anew by `draw(**values)` whenever a control changes.
+        """Build a box of controls above a picture and its text, redrawn whenever a control changes.
 
-        said, refused: that line, and a ValueError instead of it, as HTML; after an error the picture stays. row: the
-        widget that holds the controls, if they are not to stand one below the other.
+        Args:
+            widgets: the ipywidgets module.
+            controls: widgets by the keyword of `draw` that takes their value.
+            draw: makes the figure and its text; after a ValueError the previous picture stays.
+            said: turns the text into HTML.
+            refused: turns the ValueError into HTML.
+            rows: boxes that hold the controls; by default each control has a row of its own.
+
+        Returns:
+            The box.
         """
         made = list(controls.values())
         picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
@@ -86,8 +108,8 @@ class Live:
         for control in made:
             control.observe(again, "value")
         again()
-        box = widgets.VBox([*(made if row is None else [row]), picture, text])
-        self.to_close(made, [picture, text, box] if row is None else [row, picture, text, box])
+        box = widgets.VBox([*(made if rows is None else rows), picture, text])
+        self.remember_to_close(made, [*(rows or []), picture, text, box])
         return box
 
     def _build(self, widgets: Any) -> Any:
@@ -108,17 +130,17 @@ class Live:
 
     def _replace(self, cell: str) -> None:
         """Close what the same cell showed before."""
-        before = Live._shown.get(cell)
+        before = InteractiveFigure._shown.get(cell)
         if before is not None and before is not self:
             before.close()
-        Live._shown[cell] = self
+        InteractiveFigure._shown[cell] = self
 
     def __repr__(self) -> str:
         return self.text
 
 
 def _cell() -> str:
-    """The notebook cell that is running, as far as the front end says."""
+    """The id of the running notebook cell, as far as the front end gives it."""
     from IPython import get_ipython
 
     header = getattr(get_ipython(), "parent_header", None) or {}

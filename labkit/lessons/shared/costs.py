@@ -1,6 +1,6 @@
-"""What a collective costs in a model: alpha seconds a step and beta seconds a byte, stated, or fitted to times.
+"""A model of the cost of collectives: alpha seconds a step and beta seconds a byte, stated, or fitted to times.
 
-Nothing here is measured and nothing is run: what comes out is a model's, and is to be labelled so. The terms:
+Nothing here is measured or run: the results are a model's, and are to be labelled so. The terms:
 
 - ring all_reduce: 2 (p - 1) steps, 2 (p - 1) / p of the message (Patarasuk and Yuan, "Bandwidth optimal all-reduce
   algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69, 2009);
@@ -40,10 +40,19 @@ ALGORITHMS = ("ring", "doubling", "best")
 
 
 def terms(operation: str, world_size: int, nbytes: float, algorithm: str = "ring") -> tuple[float, float]:
-    """The steps of a collective and the bytes that each rank sends in them, with `nbytes` on each rank before the call.
+    """The number of steps of a collective and the bytes that each rank sends in them.
 
-    algorithm: 'ring', or 'doubling' (recursive doubling; all_reduce only). Raises ValueError for others, for a world
-    below 1 and for a number of bytes below 0.
+    Args:
+        operation: one of OPERATIONS.
+        world_size: number of ranks.
+        nbytes: bytes on each rank before the call.
+        algorithm: 'ring', or 'doubling' (recursive doubling; all_reduce only).
+
+    Returns:
+        Steps and bytes.
+
+    Raises:
+        ValueError: operation or algorithm are unknown, the world is below 1, or the bytes are below 0.
 
     >>> terms("all_reduce", 4, 1024), terms("all_reduce", 4, 1024, "doubling"), terms("all_reduce", 1, 1024)
     ((6, 1536.0), (2, 2048.0), (0, 0.0))
@@ -68,9 +77,15 @@ def terms(operation: str, world_size: int, nbytes: float, algorithm: str = "ring
 
 @dataclass(frozen=True)
 class Link:
-    """What every rank has to the next one: `alpha` seconds a step and `beta` seconds a byte; `source` says from where.
+    """The link of every rank to the next one.
 
-    Raises ValueError for a constant that is no finite number of 0 or more.
+    Args:
+        alpha: seconds a step.
+        beta: seconds a byte.
+        source: where the constants are from.
+
+    Raises:
+        ValueError: a constant is no finite number of 0 or more.
 
     >>> Link(alpha=10e-6, beta=1 / 25e9).seconds("all_reduce", 2, 0)
     2e-05
@@ -93,7 +108,12 @@ class Link:
         return 1e-9 / self.beta if self.beta else math.inf
 
     def seconds(self, operation: str, world_size: int, nbytes: float, algorithm: str = "ring") -> float:
-        """The model's seconds for one collective; 'best': by the cheaper algorithm for this message."""
+        """The model's seconds for one collective.
+
+        Args:
+            operation, world_size, nbytes: as for `terms`.
+            algorithm: as for `terms`, or 'best' for the cheaper one for this message.
+        """
         if algorithm == "best":
             both = ALGORITHMS[:2] if operation == "all_reduce" else ALGORITHMS[:1]
             return min(self.seconds(operation, world_size, nbytes, one) for one in both)
@@ -103,9 +123,15 @@ class Link:
 
 @dataclass(frozen=True)
 class Compute:
-    """What a rank's own work costs: `overhead` seconds a forward whatever its shard, and flops at `rate` a second.
+    """The cost of a rank's own work.
 
-    Raises ValueError for an overhead below 0 or a rate that is not above 0.
+    Args:
+        overhead: seconds a forward, whatever its shard.
+        rate: flops a second.
+        source: where the constants are from.
+
+    Raises:
+        ValueError: the overhead is below 0, or the rate is not above 0.
 
     >>> Compute(overhead=1e-3, rate=1e9).seconds(2e6)
     0.003
@@ -120,13 +146,13 @@ class Compute:
         number("rate", self.rate)
 
     def seconds(self, flops: float) -> float:
-        """The model's seconds for so many flops."""
+        """The model's seconds for a number of flops."""
         return self.overhead + flops / self.rate
 
 
 @dataclass(frozen=True)
 class Step:
-    """A model's step, in seconds: a rank's own work, then its collectives; nothing overlaps.
+    """A step of the model, in seconds: a rank's own work, then its collectives; nothing overlaps.
 
     >>> Step(0.003, 0.001).share
     0.25
@@ -155,10 +181,22 @@ def step(
     algorithm: str = "ring",
     crowding: float = 1.0,
 ) -> Step:
-    """The model of one step of a rank: its flops, then one all_reduce for each of `messages` (bytes).
+    """Model one step of a rank: its flops, then one all_reduce for each message.
 
-    crowding: ranks for each core, where there are more ranks than cores; they take turns, so work takes that many times
-    as long. Raises ValueError for an unknown algorithm, and as `terms` does.
+    Args:
+        compute, link: the constants.
+        world_size: number of ranks.
+        flops: of the rank.
+        messages: bytes of each.
+        algorithm: one of ALGORITHMS.
+        crowding: ranks for each core, where there are more ranks than cores; they take turns, so work takes that many
+            times as long.
+
+    Returns:
+        The step.
+
+    Raises:
+        ValueError: the algorithm is unknown, or as for `terms`.
 
     >>> found = step(Compute(0, 1e9), Link(1e-3, 0), 2, 6e6, [4, 4])
     >>> found.compute, found.communication
@@ -172,7 +210,7 @@ def step(
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted Link or Compute, and how far it is from each time it was fitted to: fitted / measured - 1.
+    """A fitted Link or Compute, and its distance from each time it was fitted to: fitted / measured - 1.
 
     >>> Fit(Link(0, 0), (0.1, -0.3)).worst
     0.3
@@ -188,11 +226,22 @@ class Fit:
 
 
 def fit_link(nbytes: Sequence[float], seconds: Sequence[float], world_size: int, source: str = "") -> Fit:
-    """Alpha and beta of a ring of `world_size` ranks out of times of its all_reduce over sizes.
+    """Fit alpha and beta of a ring to times of its all_reduce over sizes.
 
-    Give medians: the fit makes the *relative* error least (squares), because a sweep goes over orders of magnitude and
-    the largest size would decide alone otherwise. Neither constant is below 0. Raises ValueError for fewer than two
-    sizes, a world below 2 and times that are not above 0.
+    The fit minimises the *relative* error (squares), because a sweep goes over orders of magnitude and the largest size
+    would decide alone otherwise. Neither constant is below 0.
+
+    Args:
+        nbytes: sizes.
+        seconds: medians.
+        world_size: ranks of the ring.
+        source: for the link.
+
+    Returns:
+        The fit of a `Link`.
+
+    Raises:
+        ValueError: there are fewer than two sizes, the world is below 2, or a time is not above 0.
 
     >>> link = fit_link([0, 1000], [2e-5, 3e-5], world_size=2).found
     >>> round(link.alpha, 9), round(link.beta, 12)
@@ -205,9 +254,18 @@ def fit_link(nbytes: Sequence[float], seconds: Sequence[float], world_size: int,
 
 
 def fit_compute(flops: Sequence[float], seconds: Sequence[float], source: str = "") -> Fit:
-    """Overhead and rate out of times of a rank's own work on shards of different sizes; fitted as `fit_link` fits.
+    """Fit overhead and rate to times of a rank's own work on shards of different sizes, as `fit_link` fits.
 
-    Raises ValueError as `fit_link` does, and where more work did not take longer, because no rate can be told then.
+    Args:
+        flops: of each shard.
+        seconds: medians.
+        source: for the constants.
+
+    Returns:
+        The fit of a `Compute`.
+
+    Raises:
+        ValueError: as for `fit_link`, or more work did not take longer, because no rate can be told then.
 
     >>> fit_compute([1e6, 3e6], [2e-3, 4e-3]).found
     Compute(overhead=0.001, rate=1000000000.0, source='fitted')
@@ -221,7 +279,7 @@ def fit_compute(flops: Sequence[float], seconds: Sequence[float], source: str = 
 def _least(
     first: Sequence[float], second: Sequence[float], seconds: Sequence[float]
 ) -> tuple[tuple[float, float], tuple[float, ...]]:
-    """Two constants, neither below 0, that make the sum of squared relative errors least; and these errors."""
+    """Two constants, neither below 0, that minimise the sum of squared relative errors; and these errors."""
     if len({*second}) < 2 or len(first) != len(seconds):
         raise ValueError("a line needs times at two sizes or more")
     for one in seconds:
@@ -240,14 +298,22 @@ def _least(
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """Raise ValueError unless `value` is a whole number of at least `least`."""
+    """Check that a value is a whole number of at least `least`.
+
+    Raises:
+        ValueError: it is not.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return value
 
 
 def number(name: str, value: Any, zero: bool = False) -> float:
-    """Raise ValueError unless `value` is a finite number above 0 (`zero`: or 0)."""
+    """Check that a value is a finite number above 0 (`zero`: or 0).
+
+    Raises:
+        ValueError: it is not.
+    """
     good = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
     if not good or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Which piece of a forward to magnify: a time span, one typical block, or where ranks first differ."""
+"""The piece of a forward to magnify: a time span, one typical block, or where ranks first differ."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from labkit.views.frames import Forward
-from labkit.views.steps import collectives
+from labkit.views.forwards import Forward, collectives
 
-__all__ = ["Window", "block", "choose", "same_piece"]
+__all__ = ["Span", "Window", "choose_piece", "same_piece"]
 
 Window = tuple[float, float] | str | None
 Span = tuple[float, float]
@@ -20,12 +19,21 @@ PIECE = 4  # collectives in a piece where no repeating pattern of regions says h
 WORDS = ("block", "difference", "whole")
 
 
-def choose(run: Forward, window: Window, many: int) -> Span | None:
-    """The (start, end) in ms to magnify, or None to draw only the whole.
+def choose_piece(run: Forward, window: Window, many: int) -> Span | None:
+    """Choose the piece of one forward to magnify.
 
-    A piece chosen by a word is magnified `LEAST` times or not at all; a pair that takes in the whole is no piece.
+    A piece chosen by a word is magnified `LEAST` times or not at all. A pair that takes in the whole is no piece.
 
-    Raises ValueError for a word or a pair that is no window, naming what is allowed.
+    Args:
+        run: the forward.
+        window: (start, end) in ms, 'block', 'difference', 'whole', or None to decide by the density.
+        many: the number of segments on a rank beyond which the whole cannot be read.
+
+    Returns:
+        Start and end in ms, or None to draw only the whole.
+
+    Raises:
+        ValueError: the window is unknown, empty or outside of the forward.
     """
     if window is None:
         dense = run.densest > many
@@ -37,7 +45,7 @@ def choose(run: Forward, window: Window, many: int) -> Span | None:
             )
         if window == "whole":
             return None
-        piece = _difference(run) if window == "difference" else _span(run, *block([run]))
+        piece = _difference(run) if window == "difference" else _span(run, *typical_block([run]))
         return piece if _magnified(run.duration, [piece]) else None
     try:
         start, end = (float(edge) for edge in window)
@@ -54,37 +62,45 @@ def choose(run: Forward, window: Window, many: int) -> Span | None:
 
 
 def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[str, Span]:
-    """The same piece of every variant's forward: between the same collectives, however long each one takes.
+    """Choose the same piece of every variant: between the same collectives, however long each one takes.
 
-    Empty where nothing is to be magnified, or the piece would be magnified less than `LEAST` times.
+    Args:
+        runs: forwards by variant.
+        window, many: as for `choose_piece`.
+
+    Returns:
+        Start and end in ms by variant; empty where nothing is to be magnified, or by less than `LEAST` times.
     """
     full = {name: run for name, run in runs.items() if not run.empty}
     if window is None:
         dense = any(run.densest > many for run in full.values())
         window = "block" if dense and len(full) <= 3 else "whole"
     if window != "block":
-        found = {name: choose(run, window, many) for name, run in full.items()}
+        found = {name: choose_piece(run, window, many) for name, run in full.items()}
         return {name: span for name, span in found.items() if span}
     if any(_calls(run).empty for run in full.values()):  # nothing that all of them could be counted by
         pieces = {name: _middle(run) for name, run in full.items()}
     else:
-        first, last = block(list(full.values()))
+        first, last = typical_block(list(full.values()))
         pieces = {name: _span(run, first, last) for name, run in full.items()}
     longest = max(run.duration for run in full.values())
     return pieces if _magnified(longest, pieces.values()) else {}
 
 
 def _magnified(total: float, pieces: Iterable[Span]) -> bool:
-    """Whether the longest of these pieces, drawn as wide as `total` ms, is magnified enough to be worth it."""
+    """Whether the longest of these pieces, drawn as wide as `total` ms, is magnified enough to be worth a panel."""
     return total >= LEAST * max(end - start for start, end in pieces)
 
 
-def block(runs: Sequence[Forward]) -> tuple[int, int]:
-    """A typical block of these forwards: the number of its first collective and of the next block's first.
+def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
+    """Find a typical block of these forwards.
 
-    A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in;
-    where that sequence says nothing (one region, or none), `PIECE` collectives. Typical is the block that takes
+    A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in. Where
+    that sequence shows none (one region, or no region), it is `PIECE` collectives. Typical is the block that takes
     nearest to the median of its forward, so that a moment in which the machine was busy is not magnified.
+
+    Returns:
+        The numbers of its first collective and of the first collective of the next block.
     """
     most = max(runs, key=lambda run: run.counts["regions"].max())
     ids = list(_calls(most)["compile_id"])
@@ -104,7 +120,7 @@ def block(runs: Sequence[Forward]) -> tuple[int, int]:
 
 
 def _calls(run: Forward) -> pd.DataFrame:
-    """The collectives of the lowest rank, without the waits that belong to them."""
+    """The collectives of the lowest rank, without their waits."""
     return collectives(run.segments[run.segments["rank"] == run.ranks[0]])
 
 
