@@ -28,14 +28,7 @@ LOOKS = {
     "ship": ("#000000", None),
     "run, or wait for a peer": ("#E3E3E3", "..."),
 }
-LINES = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#CC79A7", "D"),
-    ("#E69F00", "v"),
-    ("#56B4E9", "P"),
-)
+LINES = tuple(zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), "os^DvP", strict=True))
 
 
 @styled
@@ -102,7 +95,7 @@ def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str], title: str | 
 def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, beside: list[str]) -> None:
     """One bar a row: phases in their order of time, or summed up in one order."""
     phases = [name for name in LOOKS if any(name in set(lane["phase"]) for _, lane in rows)]
-    sheet.legend([(name, _swatch(name)) for name in phases])
+    sheet.legend([(name, lambda ax, x, y, name=name: _block(ax, name, x, y, 0.2, 0.13)) for name in phases])
     left = 0.35 + max(style.text_width(name, style.NORMAL) for name, _ in rows)
     right = 0.3 + max(style.text_width(text, style.SMALL + 0.5) for text in beside)
     ax = sheet.axes(left, sheet.width - left - right, ROW * len(rows))
@@ -117,11 +110,11 @@ def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, bes
         if stacked:
             at = 0.0
             for phase in [p for p in LOOKS if p in summed]:
-                _block(ax, phase, at, summed[phase], i)
+                _block(ax, phase, at, i + 0.14, summed[phase])
                 at += summed[phase]
         else:
             for span in lane.to_dict("records"):
-                _block(ax, str(span["phase"]), span["from_s"], span["to_s"] - span["from_s"], i)
+                _block(ax, str(span["phase"]), span["from_s"], i + 0.14, span["to_s"] - span["from_s"])
         ax.annotate(
             beside[i], (1, i + 0.5), xycoords=("axes fraction", "data"), xytext=(6, 0),
             textcoords="offset points", va="center", fontsize=style.SMALL + 0.5, annotation_clip=False,
@@ -131,10 +124,10 @@ def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, bes
     sheet.top += 0.5
 
 
-def _block(ax: Axes, phase: str, begin: float, length: float, row: int) -> None:
+def _block(ax: Axes, phase: str, x: float, y: float, width: float, height: float = 0.72) -> None:
     colour, hatch = LOOKS.get(phase, ("#999999", None))
     look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-    ax.add_patch(Rectangle((begin, row + 0.14), length, 0.72, **look))
+    ax.add_patch(Rectangle((x, y), width, height, **look))
 
 
 def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
@@ -160,15 +153,8 @@ def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | N
     for i, name in enumerate(chosen):
         mine = each[each["form"] == name].sort_values("request")
         colour, mark = LINES[i % len(LINES)]
-        ax.plot(
-            mine["request"],
-            mine["seconds"],
-            color=colour,
-            linewidth=0.9,
-            marker=mark,
-            markersize=3.2,
-            alpha=0.85,
-        )
+        look = {"color": colour, "marker": mark, "markersize": 3.2, "linewidth": 0.9, "alpha": 0.85}
+        ax.plot(mine["request"], mine["seconds"], **look)
         p99, warm = mine["seconds"].quantile(0.99), later[name].quantile(0.99)
         ends.append((name, colour, mark, f"{name}: p99 {_s(p99)}, without the first {_s(warm)}"))
         sheet.say(f"{ends[-1][3]}; first {_s(first[name])}, median of the others {_s(later[name].median())}")
@@ -184,12 +170,6 @@ def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | N
         ax.text(1.08, y, text, transform=ax.transAxes, va="center", fontsize=style.SMALL, parse_math=False)
     sheet.top += 0.5
     return sheet.finish(report.label)
-
-
-def _swatch(phase: str) -> Any:
-    colour, hatch = LOOKS[phase]
-    look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.13, **look))
 
 
 def _s(seconds: float) -> str:

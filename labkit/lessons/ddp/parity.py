@@ -14,12 +14,15 @@ from labkit import torch_compat
 from labkit.graphs import record
 from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
+from labkit.lessons.ddp.holding import held
 from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
+from labkit.lessons.shared.options import whole
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
+from labkit.trace import peak
 from labkit.trace.events import collective_op
 
 __all__ = ["RATE", "TOLERANCE", "run"]
@@ -38,7 +41,6 @@ def run(
     *,
     steps: int = STEPS,
     talk: bool = False,
-    timeout: float | None = 300.0,
 ) -> Report:
     """Train the same model on the same batches by every route, and compare with one process after each step.
 
@@ -54,22 +56,20 @@ def run(
     0  DDP, eager   True       0
     """
     chosen = [route for route in choose(routes) if route.name != ALONE]
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
+    whole(steps=steps)
     if ranks.world_size != ROUTE_RANKS:
         raise ValueError(
             f"the routes are for {ROUTE_RANKS} ranks (one of them brings 4), and these are {ranks.world_size}"
         )
     images, labels = data.digits()
-    arguments = (images, labels, steps)
     found: dict[str, PerRank[dict[str, Any]]] = {}
     for route in chosen:
-        began = time.perf_counter()
+        began, arguments = time.perf_counter(), (route.name, images, labels, steps)
         if route.ranks == ranks.world_size:
-            found[route.name] = ranks.run(measure, route.name, *arguments, timeout=timeout)
+            found[route.name] = ranks.run(measure, *arguments, timeout=300)
         else:
             with Ranks(route.ranks, "cpu", "gloo", threads=ranks.threads, quiet=True) as own:
-                found[route.name] = own.run(measure, route.name, *arguments, timeout=timeout)
+                found[route.name] = own.run(measure, *arguments, timeout=300)
         if talk:
             print(f"{time.perf_counter() - began:5.1f} s  {route.name}", flush=True)
     made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": BATCH}
@@ -81,10 +81,6 @@ def run(
 
 def measure(name: str, images: Any, labels: Any, steps: int) -> dict[str, Any]:
     """Train one route and the plain model beside it, then record one step and look at its memory."""
-
-    from labkit.lessons.ddp.holding import held
-    from labkit.trace import peak
-
     images, labels = data.on_device(images, labels)
     torch_compat.dynamo_reset()
     seen, captured = Capture(aot=True), Capture()
@@ -111,7 +107,7 @@ def measure(name: str, images: Any, labels: Any, steps: int) -> dict[str, Any]:
                 with rec.forward():
                     route.model.zero_grad()
                     route.backward(images[index], labels[index])
-            memory = _memory(route, lambda: route.backward(images[index], labels[index]), held, peak)
+            memory = _memory(route, lambda: route.backward(images[index], labels[index]))
         finally:
             route.close()
     counts = rec.counts().iloc[0]
@@ -144,7 +140,7 @@ def _collectives(rec: Any) -> dict[str, int]:
     return names.map(collective_op).value_counts().to_dict()
 
 
-def _memory(trainer: Any, step: Any, held: Any, peak: Any) -> dict[str, int]:
+def _memory(trainer: Any, step: Any) -> dict[str, int]:
     parameters = list(trainer.model.parameters())
     kept = held(parameters)
     gradients = held(p.grad for p in parameters if p.grad is not None)

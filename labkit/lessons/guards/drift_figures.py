@@ -12,18 +12,7 @@ from labkit.views.style import Figure, Sheet, styled
 __all__ = ["figure"]
 
 LEFT, ROW = 2.3, 0.3  # inches
-COLUMNS = [
-    "dtype",
-    "stage",
-    "differ",
-    "differ_min",
-    "differ_max",
-    "ratio",
-    "ratio_min",
-    "ratio_max",
-    "n",
-    "inputs",
-]
+COLUMNS = "dtype stage differ differ_min differ_max ratio ratio_min ratio_max n inputs".split()
 
 
 @styled
@@ -52,9 +41,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
             factor = 100 if name == "differ" else 1
             for i, row in enumerate(rows.to_dict("records")):
                 low, middle, high = (row[f"{name}{part}"] * factor for part in ("_min", "", "_max"))
-                ax.plot(
-                    [low, high], [i + 0.5] * 2, color="#0072B2", linewidth=3, alpha=0.4, solid_capstyle="butt"
-                )
+                ax.hlines(i + 0.5, low, high, color="#0072B2", linewidth=3, alpha=0.4)
                 ax.plot(middle, i + 0.5, "o", color="#0072B2", markersize=5)
                 ax.annotate(f"{middle:.3g}", (middle, i + 0.5), xytext=(6, 4), textcoords="offset points",
                             fontsize=style.SMALL - 0.5)  # fmt: skip

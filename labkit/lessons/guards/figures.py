@@ -47,18 +47,9 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
             return empty(Sheet(), title, "No call was made", report.label)
         raise ValueError(f"no run with {chosen} ranks in this report: there is {', '.join(map(str, there))}")
     mine = steps[(steps["ranks"] == chosen) & (steps["rank"] == 0)]
-    differ = (
-        steps[steps["ranks"] == chosen]
-        .groupby(["policy", "dimension", "step"])["state"]
-        .nunique()
-        .gt(1)
-        .any()
-    )
-    who = (
-        "one rank"
-        if chosen == 1
-        else f"rank 0 of {chosen}" + (", AND THE RANKS DIFFER" if differ else ", all ranks alike")
-    )
+    by_call = steps[steps["ranks"] == chosen].groupby(["policy", "dimension", "step"])
+    alike = "all ranks alike" if (by_call["state"].nunique() == 1).all() else "AND THE RANKS DIFFER"
+    who = "one rank" if chosen == 1 else f"rank 0 of {chosen}, {alike}"
     if which == "map":
         mine = mine[mine["policy"] == "default"].assign(row=lambda t: t["dimension"])
         return _grid(
@@ -67,9 +58,8 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
     mine = mine[mine["policy"].groupby(mine["dimension"]).transform("nunique") > 1]
     if mine.empty:
         return empty(Sheet(), title, "No size was walked under two policies", report.label)
-    mine = mine.assign(row=lambda t: t["dimension"] + ", " + t["policy"]).sort_values(
-        "dimension", ascending=False, kind="stable"
-    )
+    mine = mine.assign(row=mine["dimension"] + ", " + mine["policy"])
+    mine = mine.sort_values("dimension", ascending=False, kind="stable")
     return _grid(mine, title or _best(mine), f"The same sizes under each policy; {who}.", report.label)
 
 
@@ -107,11 +97,8 @@ def _finding(mine: pd.DataFrame) -> str:
 
 
 def _best(mine: pd.DataFrame) -> str:
-    compiles = (
-        mine[mine["state"].isin(["first compile", "recompiled", "went dynamic"])]
-        .groupby("policy")["step"]
-        .count()
-    )
+    compiled = mine[mine["state"].isin(["first compile", "recompiled", "went dynamic"])]
+    compiles = compiled.groupby("policy")["step"].count()
     fewest, most = compiles.idxmin(), compiles.idxmax()
     return f"Fewest compiles: {fewest}, {compiles.min()}; most: {most}, {compiles.max()}"
 
@@ -166,10 +153,6 @@ def _cost(report: Any, title: str | None) -> Figure:
 
 
 def _unit(seconds: float) -> str:
-    return (
-        f"{seconds * 1e6:.0f} us"
-        if seconds < 1e-3
-        else f"{seconds * 1e3:.3g} ms"
-        if seconds < 1
-        else f"{seconds:.3g} s"
-    )
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

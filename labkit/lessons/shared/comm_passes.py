@@ -16,6 +16,7 @@ from labkit import torch_compat
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.graphs import record
 from labkit.lessons.shared.harness import settled
+from labkit.lessons.shared.options import whole
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
@@ -33,15 +34,7 @@ CALLS = re.compile(r"(all_gather_into_tensor(?:_out)?|wait_tensor|extern_kernels
 WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait"}
 
 
-def run(
-    ranks: Ranks,
-    *,
-    width: int = 384,
-    layers: int = 3,
-    rounds: int = 11,
-    talk: bool = False,
-    timeout: float | None = 300.0,
-) -> Report:
+def run(ranks: Ranks, *, width: int = 384, layers: int = 3, rounds: int = 11, talk: bool = False) -> Report:
     """Compile one function under each setting, read the order of calls, and time them in interleaved rounds.
 
     The function gathers a sharded weight, multiplies, and so on for `layers` weights, as FSDP does. Tables: `order`
@@ -57,12 +50,10 @@ def run(
     ValueError: layers must be a whole number above 0, got 0
     """
     check_rounds(rounds)
-    for name, value in {"width": width, "layers": layers}.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+    whole(width=width, layers=layers)
     if width % ranks.world_size:
         raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
-    found = ranks.run(_measure, width, layers, rounds, talk, timeout=timeout)
+    found = ranks.run(_measure, width, layers, rounds, talk, timeout=300)
     settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads}
     return _report(found, ranks.label, provenance(**settings, width=width, layers=layers))
 

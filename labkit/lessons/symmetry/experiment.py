@@ -173,11 +173,7 @@ def _play(drill: Drill, parts: Sequence[str], odd: bool, compiler: str) -> dict[
     site = Site(exchange, parts, odd and last)
     dynamo_reset()
     entered: list[CodeType] = []
-
-    def enter(code: CodeType) -> None:
-        entered.append(code)
-
-    stop = on_region_entry(enter)
+    stop = on_region_entry(lambda code: entered.append(code))
     try:
         with quiet_stderr(), compiling_together(compiler == "guards", compiler == "compiler"):
             values = drill(site)
