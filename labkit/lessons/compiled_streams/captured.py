@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from labkit import torch_compat
+from labkit.graphs.capture import Capture
 from labkit.lessons.compiled_streams import shipped
 from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
 from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
@@ -108,26 +109,23 @@ def _compiled(
 ) -> tuple[list[Any], list[Any], list[Any], str]:
     stream = torch_compat.pretend_streams()
     torch_compat.dynamo_reset()
-    dynamo: list[Any] = []
-    forward: list[Any] = []
-    backward: list[Any] = []
-    aot = torch_compat.aot_backend(forward, backward)
-
-    def keep(graph: Any, inputs: Any) -> Any:
-        dynamo.append(graph)
-        return aot(graph, inputs)
-
+    seen = Capture(aot=True)
     given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     sides = [stream(i + 1) for i in range(streams)]
     try:
-        found = torch.compile(fn, backend=keep, fullgraph=True)(*given, *sides)
+        found = torch.compile(fn, backend=seen, fullgraph=True)(*given, *sides)
         if gradients:
             outputs = found if isinstance(found, (tuple, list)) else (found,)
             sum(y.sum() for y in outputs if y.requires_grad).backward()  # type: ignore[union-attr]
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return dynamo, forward, backward, f"{type(error).__name__}: {lines[0] if lines else ''}"
-    return dynamo, forward, backward, ""
+        return (
+            seen.dynamo,
+            seen.forward,
+            seen.backward,
+            f"{type(error).__name__}: {lines[0] if lines else ''}",
+        )
+    return seen.dynamo, seen.forward, seen.backward, ""
 
 
 def _capture(fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool) -> StreamGraphs:

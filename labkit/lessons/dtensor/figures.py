@@ -83,23 +83,18 @@ def _time(report: Any, evidence: str, title: str | None) -> Figure:
             colour, marker, _ = ROUTES[way[0]]
             ax.plot([low, high], [y, y], color=colour, linewidth=3, alpha=0.35, solid_capstyle="butt")
             filled = colour if way.endswith("compiled") else "white"
-            ax.plot(
-                middle,
-                y,
-                marker,
-                color=colour,
-                markerfacecolor=filled,
-                markersize=6,
-                gid=f"{kind} {size} {way}",
-            )
+            look = {
+                "color": colour,
+                "markerfacecolor": filled,
+                "markersize": 6,
+                "gid": f"{kind} {size} {way}",
+            }
+            ax.plot(middle, y, marker, **look)
             said.append(f"{way} {middle:.3g}")
             most = max(most, high)
         ax.set_xlim(0, most * 1.08)
         ax.axhline(3.5, color=style.FAINT, linewidth=1)
-        ax.set_yticks(
-            range(len(ways)),
-            [f"{w.split()[0]} {ROUTES[w[0]][2]}" for w in ways] if i == 0 else [""] * len(ways),
-        )
+        ax.set_yticks(range(len(ways)), ["" if i else f"{w.split()[0]} {ROUTES[w[0]][2]}" for w in ways])
         ax.tick_params(axis="y", length=0, labelcolor=style.INK)
         ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
         ax.set_xlabel("ms a forward", labelpad=2)
@@ -117,22 +112,15 @@ def _finding(verdicts: dict[Any, Any], cases: list[tuple[str, str]]) -> str:
     """What the verdicts come to over all cases: the smallest and the largest ratio that could be told."""
     said = []
     for way, against in (("c eager", "a eager"), ("c compiled", "b compiled")):
-        found = [
-            verdicts[kind, size, way, against]
-            for kind, size in cases
-            if (kind, size, way, against) in verdicts
-        ]
+        found = [verdicts[key] for case in cases if (key := (*case, way, against)) in verdicts]
         told = [one["ratio"] for one in found if one["outcome"] != "cannot tell"]
         if not found:
             continue
         mode = way.split()[1]
-        words = (
-            f"{min(told):.2g} to {max(told):.2g} times the time of explicit"
-            if told
-            else "cannot tell from explicit"
-        )
-        if told and len(told) < len(found):
-            words += f" (told in {len(told)} of {len(found)})"
+        words = "cannot tell from explicit"
+        if told:
+            words = f"{min(told):.2g} to {max(told):.2g} times the time of explicit"
+            words += f" (told in {len(told)} of {len(found)})" if len(told) < len(found) else ""
         said.append(f"DTensor {mode}: {words}")
     return "; ".join(said)
 
@@ -157,17 +145,8 @@ def _spent(report: Any, title: str | None) -> Figure:
         at = 0.0
         for name, (colour, hatch, _) in SPENT.items():
             width = max(float(row[name]), 0.0)
-            ax.add_patch(
-                Rectangle(
-                    (at, y - 0.36),
-                    width,
-                    0.72,
-                    facecolor=colour,
-                    edgecolor="white",
-                    hatch=hatch,
-                    linewidth=0.5,
-                )
-            )
+            look = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0.5}
+            ax.add_patch(Rectangle((at, y - 0.36), width, 0.72, **look))
             at += width
         ax.annotate(
             f"{at:.3g} ms", (at, y), (5, 0), textcoords="offset points", va="center", fontsize=style.SMALL

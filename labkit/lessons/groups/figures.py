@@ -62,30 +62,18 @@ def figure(report: Report, title: str = "") -> Figure:
             color=style.QUIET, parse_math=False,
         )  # fmt: skip
     sheet.top += 0.5
-    sheet.legend(
-        [
-            ("in the call", _bar_key),
-            *((what, _mark_key(*MARKS[what])) for what in MARKS if what in set(processes["outcome"])),
-            ("key appears or changes", _tick_key),
-        ]
-    )
+    marks = [(what, _mark_key(*look)) for what, look in MARKS.items() if what in set(processes["outcome"])]
+    sheet.legend([("in the call", _bar_key), *marks, ("key appears or changes", _tick_key)])
     for text, process in zip(said, processes.itertuples(), strict=True):
+        more = process.said or (process.value if isinstance(process.value, str) else "")
         sheet.say(
             f"{text} came at {process.came:.2f} s, {process.outcome} at {process.ended:.2f} s"
-            + (
-                f" ({process.said or process.value})"
-                if process.said or isinstance(process.value, str)
-                else ""
-            )
+            + (f" ({more})" if more else "")
         )
-    firsts = keys.drop_duplicates("key")
-    sheet.say(
-        "keys: " + ", ".join(f"{r.key} at {r.seconds:.2f} s" for r in firsts.itertuples()) if names else ""
-    )
-    hidden = (
-        ["(not listed): keys that the store counts and leaves out of its list"] if HIDDEN in names else []
-    )
-    return sheet.finish(report.label, "; ".join([*hidden, *report.notes]))
+    firsts = ", ".join(f"{r.key} at {r.seconds:.2f} s" for r in keys.drop_duplicates("key").itertuples())
+    sheet.say(f"keys: {firsts}" if names else "")
+    hidden = f"{HIDDEN}: keys that the store counts and leaves out of its list"
+    return sheet.finish(report.label, "; ".join([*([hidden] if HIDDEN in names else []), *report.notes]))
 
 
 def _ended(process: Any) -> str:

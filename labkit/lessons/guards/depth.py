@@ -48,12 +48,15 @@ def run(
 ) -> Report:
     """Time the first call of models of several depths, compiled from nothing, in three forms in the same rounds.
 
-    depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'. rounds: compiles of each form at
-    each depth; below eight no verdict is possible. forms: those to take, of 'whole', 'block by block' and 'nested
-    region'. full: up to 32 blocks, with
-    Inductor, which takes a hundred times as long on a CPU as Dynamo alone. A round goes through all depths before the next one begins, so that
-    a machine that is busy for a while is so at every depth. A depth in a round is a point: it is kept when it is done,
-    and an interrupted call goes on behind it.
+    Args:
+        ranks: started ranks, on the CPU.
+        depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'.
+        rounds: compiles of each form at each depth; below eight no verdict is possible. A round goes through all depths
+            before the next one begins, so that a machine that is busy for a while is so at every depth.
+        forms: those to take, of 'whole', 'block by block' and 'nested region'.
+        full: up to 32 blocks, with Inductor, which takes a hundred times as long on a CPU as Dynamo alone.
+        fresh, folder, talk: of the sweep. A depth in a round is a point: it is kept when it is done, and an interrupted
+            call goes on behind it.
 
     `fits` has for each form the line seconds = first + per block * depth, and the exponent p of seconds ~ depth^p over
     the upper half of the depths: fitted in each round, and the median of the rounds with its interval. `slopes` has two

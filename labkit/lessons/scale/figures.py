@@ -68,12 +68,9 @@ def worlds(report: Any, title: str | None = None, label: str | None = None) -> F
     for name, (values, colour, line, marker) in lines.items():
         against = np.asarray(values, dtype=float) / values[0]
         ax.plot(size_of, against, line, color=colour, marker=marker, markersize=5, linewidth=1.6)
-        ends = [_amount(name, shown.iloc[i][units[name]]) if name in units else "" for i in (0, -1)]
-        said = (
-            f"{name}: {ends[0]} to {ends[1]}"
-            if name in units
-            else f"{name}: {against[-1]:,.0f} times as many"
-        )
+        said = f"{name}: {against[-1]:,.0f} times as many"
+        if name in units:
+            said = f"{name}: " + " to ".join(_amount(name, shown.iloc[i][units[name]]) for i in (0, -1))
         _at_the_end(ax, size_of[-1], against[-1], said, colour)
         sheet.say(said)
     rank_axis(ax, size_of)
@@ -179,15 +176,8 @@ def share(report: Any, title: str | None = None, label: str | None = None) -> Fi
         ax.plot(mine["world_size"], mine["share"], line, color=colour, linewidth=1.8, gid=f"model {name}")
         here = seen[seen["link"] == name]
         _points(ax, here, "share", "share_p10", "share_p90", colour, marker)
-        ax.plot(
-            here["world_size"],
-            here["waiting"],
-            marker,
-            color=colour,
-            markersize=7,
-            fillstyle="none",
-            gid="waiting",
-        )
+        look = {"color": colour, "markersize": 7, "fillstyle": "none", "gid": "waiting"}
+        ax.plot(here["world_size"], here["waiting"], marker, **look)
         keys.append((str(name), key(colour, line, marker if len(here) else "")))
         sheet.say(
             f"{name}, model: " + ", ".join(f"{r.share:.0%} on {r.world_size:,}" for r in mine.itertuples())

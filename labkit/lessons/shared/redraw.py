@@ -11,7 +11,7 @@ from labkit.lessons.shared.streams_figures import timeline, timeline_text
 from labkit.views.live import Live
 from labkit.views.style import Figure
 
-__all__ = ["Redraw", "redraw"]
+__all__ = ["Redraw", "lines_of", "redraw"]
 
 Programs = Program | Sequence[Program] | Mapping[int, Program]
 
@@ -55,21 +55,21 @@ class Redraw(Live):
     def _build(self, widgets: Any) -> Any:
         made = {}
         for name, (first, given) in self.controls.items():
-            says = {"description": name.replace("_", " "), "style": {"description_width": "initial"}}
+            text = name.replace("_", " ")
+            says = {"value": first, "description": text, "style": {"description_width": "initial"}}
             if isinstance(given, bool):
-                made[name] = widgets.Checkbox(value=first, indent=False, description=name.replace("_", " "))
+                made[name] = widgets.Checkbox(value=first, indent=False, description=text)
             elif isinstance(given, tuple):
-                low, high, _, step = given
-                made[name] = widgets.FloatSlider(
-                    value=first, min=low, max=high, step=step, continuous_update=False, **says
-                )
+                ends = dict(zip(("min", "max", "step"), (*given[:2], given[3]), strict=True))
+                made[name] = widgets.FloatSlider(**ends, continuous_update=False, **says)
             else:
-                made[name] = widgets.Dropdown(options=given, value=first, **says)
+                made[name] = widgets.Dropdown(options=given, **says)
         row = widgets.HBox(list(made.values()), layout=widgets.Layout(flex_flow="row wrap"))
-        return self.redrawn(widgets, made, self.draw, _lines, _refused, row)
+        return self.redrawn(widgets, made, self.draw, lines_of, _refused, row)
 
 
-def _lines(said: str) -> str:
+def lines_of(said: str) -> str:
+    """A text with a line for each part between bars, as HTML."""
     return "<br>".join(html.escape(line) for line in said.split(" | "))
 
 

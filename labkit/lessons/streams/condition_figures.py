@@ -23,7 +23,6 @@ def calculator(
     gflop: float = 2000.0,
     tflops: float = 400.0,
     ranks: int = 2,
-    latency_us: float = 10.0,
 ) -> Calculator:
     """Size, bandwidth and work in, what can be hidden out; the static twin shows the values given here.
 
@@ -33,7 +32,7 @@ def calculator(
     all-reduce 2.7 ms, compute 5 ms: all of it can be hidden, and at best the step takes 5 ms instead of 7.7 ms
     """
     given = {"mib": mib, "gbytes_per_s": gbytes_per_s, "gflop": gflop, "tflops": tflops}
-    return Calculator({**given, "latency_us": latency_us}, ranks)
+    return Calculator({**given, "latency_us": 10.0}, ranks)
 
 
 class Calculator(Live):
@@ -70,25 +69,18 @@ class Calculator(Live):
 
 
 @styled
-def condition_figure(
-    *, mib: float, gbytes_per_s: float, gflop: float, tflops: float, latency_us: float, ranks: int
-) -> Figure:
-    """How much of an all-reduce can be hidden behind the given work, over its size; the given size is marked."""
-    here = _at(
-        mib=mib, gbytes_per_s=gbytes_per_s, gflop=gflop, tflops=tflops, latency_us=latency_us, ranks=ranks
-    )
+def condition_figure(*, mib: float, ranks: int, **rates: float) -> Figure:
+    """Draw how much of an all-reduce can be hidden behind the given work, over its size; the given size is marked.
+
+    Args:
+        mib: the size that is marked.
+        ranks: how many ranks reduce.
+        rates: the other arguments of `calculator`.
+    """
+    rates["ranks"] = ranks
+    here = _at(mib=mib, **rates)
     sizes = mib * np.logspace(-3, 3, 121)
-    found = [
-        _at(
-            mib=float(m),
-            gbytes_per_s=gbytes_per_s,
-            gflop=gflop,
-            tflops=tflops,
-            latency_us=latency_us,
-            ranks=ranks,
-        )
-        for m in sizes
-    ]
+    found = [_at(mib=float(m), **rates) for m in sizes]
     sheet = Sheet()
     sheet.title(
         _said(here), f"{ranks} ranks, ring all-reduce: 2 (n - 1) / n of the bytes, in 2 (n - 1) steps"

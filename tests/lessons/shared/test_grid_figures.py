@@ -85,7 +85,7 @@ def test_the_explorer_redraws_for_another_choice():
     assert text.startswith("all_reduce over the world: one group of 4") and len(parts(figure, "sends ")) == 12
     operation, axis = found.widget.children[0].children
     axis.value = "dp"
-    assert found.widget.children[1].value == found.draw("broadcast", "dp")[0].png()
+    assert found.widget.children[1].value == found.draw("broadcast", "dp")[0].png(quick=True)
     assert "along dp" in found.widget.children[2].value
     assert list(operation.options) == ["all_reduce", "broadcast"]
     found.close()
