@@ -37,13 +37,7 @@ STALL_S, PATIENT_S = 1.0, 20.0  # undefended ranks are known to wait; defended o
 ORPHAN_GUARD_S = 45.0  # how long an orphan may take to leave on a busy machine; the window itself is WINDOW_S
 
 
-def run(
-    ranks: Ranks,
-    only: Sequence[str] = (),
-    *,
-    undefended: bool = False,
-    talk: bool = False,
-) -> Report:
+def run(ranks: Ranks, only: Sequence[str] = (), *, undefended: bool = False, talk: bool = False) -> Report:
     """Run the break-it tests on `ranks` (or those named in `only`), one after the other.
 
     The report's table `tests` has a row for each: test, result ('green' or 'red'), seconds, expected, observed. Its

@@ -25,7 +25,7 @@ MEANS = (
 
 
 @styled
-def figure(report: Any, beside: Any = None, title: str | None = None) -> Figure:
+def figure(report: Any, beside: Any = None) -> Figure:
     """Draw a report of `labkit.lessons.break_it.experiment`: a row a test, its result, seconds, and what was observed.
 
     `beside`: the report of the same tests with `undefended=True` (or any other run), drawn as a second column. Raises
@@ -35,10 +35,10 @@ def figure(report: Any, beside: Any = None, title: str | None = None) -> Figure:
     runs = [table(one, "tests", columns) for one in (report, beside) if one is not None]
     sheet = Sheet()
     if runs[0].empty:
-        return empty(sheet, title, "No test was run", report.label)
+        return empty(sheet, None, "No test was run", report.label)
     names = list(runs[0]["test"])
     heads = ["with the defence", "defence off"] if beside is not None else [""]
-    sheet.title(title or _finding(runs), MEANS)
+    sheet.title(_finding(runs), MEANS)
     wide = (sheet.width - LEFT - 0.15) / len(runs)
     ax = sheet.axes(LEFT, wide * len(runs), ROW * len(names), top=sheet.top + 0.26)
     ax.set(xlim=(0, wide * len(runs)), ylim=(len(names), 0))

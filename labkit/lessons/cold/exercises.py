@@ -52,8 +52,7 @@ def judge_warmup(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
         )
     if calls > len(KINDS):
         raise Mistake(
-            finding,
-            "time is what a warmup costs: a request of each kind once is enough, not all traffic",
+            finding, "time is what a warmup costs: a request of each kind once is enough, not all traffic"
         )
     say(f"{finding}, the same on {len(found)} ranks")
 

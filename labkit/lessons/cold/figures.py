@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.keys import patch
 from labkit.views import style
 from labkit.views.frames import table
 from labkit.views.rows import empty
@@ -32,7 +33,7 @@ LINES = tuple(zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 
 
 @styled
-def figure(report: Any, which: str = "forms", forms: Sequence[str] = (), title: str | None = None) -> Figure:
+def figure(report: Any, which: str = "forms", forms: Sequence[str] = ()) -> Figure:
     """Draw the report of `labkit.lessons.cold.experiment`.
 
     'forms': for each way the phases until its slowest rank was ready. 'waterfall': the phases of every rank on one time
@@ -48,11 +49,11 @@ def figure(report: Any, which: str = "forms", forms: Sequence[str] = (), title: 
         if form not in there:
             raise ValueError(f"{form!r} was not taken: there is {', '.join(there)}")
     if spans.empty:
-        return empty(Sheet(), title, "No rank became ready", report.label)
-    return draw(report, spans[spans["round"] == spans["round"].min()], list(forms), title)
+        return empty(Sheet(), None, "No rank became ready", report.label)
+    return draw(report, spans[spans["round"] == spans["round"].min()], list(forms))
 
 
-def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
+def _forms(report: Any, spans: pd.DataFrame, forms: list[str]) -> Figure:
     ends = spans.groupby(["form", "rank"], sort=False)["to_s"].max()
     slowest = {form: ends[form].idxmax() for form in (forms or dict.fromkeys(spans["form"]))}
     order = sorted(slowest, key=lambda form: ends[form].max(), reverse=True)
@@ -60,8 +61,7 @@ def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None
     sheet = Sheet()
     longest, shortest = ends[order[0]].max(), ends[order[-1]].max()
     sheet.title(
-        title
-        or f"From {_s(longest)} ({order[0]}) to {_s(shortest)} ({order[-1]}) until the first request is answered",
+        f"From {_s(longest)} ({order[0]}) to {_s(shortest)} ({order[-1]}) until the first request is answered",
         "The slowest rank of each way; phases summed up, of a fresh process that has imported torch; first round.",
     )
     builds = table(report, "ready", ["form", "builds"]).set_index("form")["builds"]
@@ -73,7 +73,7 @@ def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None
     return sheet.finish(report.label)
 
 
-def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
+def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str]) -> Figure:
     chosen = forms or ["cold" if "cold" in set(spans["form"]) else spans["form"].iloc[0]]
     mine = spans[spans["form"].isin(chosen)]
     rows = [
@@ -84,8 +84,7 @@ def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str], title: str | 
     sheet = Sheet()
     length = mine.assign(s=mine["to_s"] - mine["from_s"]).groupby("phase")["s"].sum()
     sheet.title(
-        title
-        or f"{length.idxmax()} is the largest part of it: {length.max() / length.sum():.0%} of the ranks' time",
+        f"{length.idxmax()} is the largest part of it: {length.max() / length.sum():.0%} of the ranks' time",
         f"From a barrier to the answer to the first request, by torch's own clock; {', '.join(chosen)}.",
     )
     _bars(sheet, rows, stacked=False, beside=[_s(lane["to_s"].max()) for _, lane in rows])
@@ -95,7 +94,7 @@ def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str], title: str | 
 def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, beside: list[str]) -> None:
     """One bar a row: phases in their order of time, or summed up in one order."""
     phases = [name for name in LOOKS if any(name in set(lane["phase"]) for _, lane in rows)]
-    sheet.legend([(name, lambda ax, x, y, name=name: _block(ax, name, x, y, 0.2, 0.13)) for name in phases])
+    sheet.legend([(name, patch(*LOOKS[name], width=0)) for name in phases])
     left = 0.35 + max(style.text_width(name, style.NORMAL) for name, _ in rows)
     right = 0.3 + max(style.text_width(text, style.SMALL + 0.5) for text in beside)
     ax = sheet.axes(left, sheet.width - left - right, ROW * len(rows))
@@ -124,13 +123,13 @@ def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, bes
     sheet.top += 0.5
 
 
-def _block(ax: Axes, phase: str, x: float, y: float, width: float, height: float = 0.72) -> None:
+def _block(ax: Axes, phase: str, x: float, y: float, width: float) -> None:
     colour, hatch = LOOKS.get(phase, ("#999999", None))
     look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-    ax.add_patch(Rectangle((x, y), width, height, **look))
+    ax.add_patch(Rectangle((x, y), width, 0.72, **look))
 
 
-def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
+def _requests(report: Any, spans: pd.DataFrame, forms: list[str]) -> Figure:
     latency = table(report, "latency", ["form", "round", "request", "seconds"])
     each = latency[latency["round"] == latency["round"].min()]
     each = each.groupby(["form", "request"], sort=False)["seconds"].max().reset_index()
@@ -145,7 +144,7 @@ def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | N
     form = max(chosen, key=lambda name: first[name])
     times = first[form] / later[form].median()
     sheet.title(
-        title or f"{form}: the first request takes {times:,.0f} times as long as the median of the others",
+        f"{form}: the first request takes {times:,.0f} times as long as the median of the others",
         "Seconds of each of the first requests, on logarithmic axes; the slowest rank's; first round.",
     )
     ax = sheet.axes(0.85, sheet.width - 3.3, 2.9)

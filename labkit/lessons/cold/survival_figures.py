@@ -22,7 +22,7 @@ LOOKS = {
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw the report of `labkit.lessons.cold.survival`: kinds of artifacts by changes.
 
     Raises ValueError for a missing table.
@@ -30,14 +30,14 @@ def figure(report: Any, title: str | None = None) -> Figure:
     cells = table(report, "outcomes", ["kind", "change", "outcome"])
     sheet = Sheet()
     if cells.empty:
-        return empty(sheet, title, "No artifact was used", report.label)
+        return empty(sheet, None, "No artifact was used", report.label)
     kinds, changes = list(dict.fromkeys(cells["kind"])), list(dict.fromkeys(cells["change"]))
     wrong = cells[cells["outcome"] == "wrong"]
     silent = "; ".join(
         f"{kind}: {', '.join(rows['change'])}" for kind, rows in wrong.groupby("kind", sort=False)
     )
     found = f"Wrong in silence after a change of: {silent}" if silent else "Nothing went wrong in silence"
-    sheet.title(title or found, "Each cell a fresh process that uses the artifact after the change.")
+    sheet.title(found, "Each cell a fresh process that uses the artifact after the change.")
     there = [name for name in LOOKS if name in set(cells["outcome"])]
     sheet.legend([(f"{name}: {LOOKS[name][1]}", key(LOOKS[name][0])) for name in there])
     drawn = []

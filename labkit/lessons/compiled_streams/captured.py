@@ -62,10 +62,7 @@ def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: 
 
 
 def replay(
-    fn: Callable[..., Any],
-    *tensors: Any,
-    streams: int = 1,
-    slow: Mapping[str, float] | None = None,
+    fn: Callable[..., Any], *tensors: Any, streams: int = 1, slow: Mapping[str, float] | None = None
 ) -> Replay:
     """Run the forward graph of `fn` with one thread for each stream, every output filled with NaN until it is written.
 

@@ -37,20 +37,10 @@ HOOKS = (
     "tensor hook hidden from the compiler",
     "full backward hook of a module",
 )
-CHANGES = (
-    "the same again",
-    "half the batch",
-    "gradients not set to None",
-    "a frozen weight",
-)
+CHANGES = ("the same again", "half the batch", "gradients not set to None", "a frozen weight")
 
 
-def run(
-    ranks: Ranks,
-    hooks: Sequence[str] = HOOKS,
-    *,
-    rounds: int = 20,
-) -> Report:
+def run(ranks: Ranks, hooks: Sequence[str] = HOOKS, *, rounds: int = 20) -> Report:
     """On rank 0 alone: hooks, costs and recompiles of compiled autograd, with graphs run as they are.
 
     Args:
@@ -225,13 +215,9 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
 
 
 def _report(found: dict[str, Any], label: str, settings: dict[str, Any]) -> Report:
-    samples = pd.DataFrame(
-        [(how, i, s) for how, taken in found["samples"].items() for i, s in enumerate(taken)],
-        columns=["backward by", "round", "seconds"],
-    )
-    measured = {
-        how: Measurement(f"backward by {how}", tuple(taken)) for how, taken in found["samples"].items()
-    }
+    rows = [(how, i, s) for how, taken in found["samples"].items() for i, s in enumerate(taken)]
+    samples = pd.DataFrame(rows, columns=["backward by", "round", "seconds"])
+    measured = {how: Measurement(f"backward by {how}", tuple(s)) for how, s in found["samples"].items()}
     first = pd.DataFrame([{"backward by": how, "seconds": s} for how, s in found["first"].items()])
     tables = {
         "hooks": pd.DataFrame(found["hooks"]),

@@ -29,11 +29,7 @@ _running: dict[str, Any] = {}  # on a rank: what is trained between two calls
 
 
 def run(
-    ranks: Ranks,
-    *,
-    steps: int = 120,
-    every: int = 20,
-    seen: Callable[[Report], Any] | None = None,
+    ranks: Ranks, *, steps: int = 120, every: int = 20, seen: Callable[[Report], Any] | None = None
 ) -> Report:
     """Train by each route of `TRAP`, and in one process beside them, with gradient descent; all see the same batches.
 

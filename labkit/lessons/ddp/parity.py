@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,6 @@ from labkit import torch_compat
 from labkit.graphs import record
 from labkit.graphs.capture import Capture
 from labkit.lessons.ddp import data
-from labkit.lessons.ddp.holding import held
 from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
@@ -35,13 +34,7 @@ BATCH = 64  # images a step, over all ranks
 MEMORY = ("parameters", "gradients", "Adam's moments", "peak of a step")
 
 
-def run(
-    ranks: Ranks,
-    routes: Sequence[str] = (),
-    *,
-    steps: int = STEPS,
-    talk: bool = False,
-) -> Report:
+def run(ranks: Ranks, routes: Sequence[str] = (), *, steps: int = STEPS, talk: bool = False) -> Report:
     """Train the same model on the same batches by every route, and compare with one process after each step.
 
     Graphs are AOTAutograd's, run as they are. A route that needs another number
@@ -128,6 +121,22 @@ def measure(name: str, images: Any, labels: Any, steps: int) -> dict[str, Any]:
     }
 
 
+def held(tensors: Iterable[Any]) -> int:
+    """Bytes of tensors on this rank: of a DTensor its own piece, of a memory that several share once.
+
+    >>> import torch
+    >>> x = torch.ones(4)
+    >>> held([x, x.view(2, 2), torch.ones(2)])
+    24
+    """
+    found = {}
+    for tensor in tensors:
+        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = own.untyped_storage()
+        found[storage.data_ptr(), storage.nbytes()] = storage.nbytes()
+    return sum(found.values())
+
+
 def _descend(trainer: Any) -> None:
     """One step of gradient descent. Not torch.optim: a plain line serves DTensors, pieces and whole weights alike."""
     with torch.no_grad():
@@ -185,16 +194,11 @@ def _report(
                 "first step, s": max(one["first_s"] for one in seen),
             }
         )
-        losses += [
-            (route.name, i, value, ref)
-            for i, (value, ref) in enumerate(zip(mean, first["reference"], strict=True))
-        ]
+        pairs = enumerate(zip(mean, first["reference"], strict=True))
+        losses += [(route.name, i, value, ref) for i, (value, ref) in pairs]
         kinds += [(route.name, kind, count) for kind, count in first["collectives"].items()]
-        memory += [
-            (route.name, rank, what, size)
-            for rank, one in seen.items()
-            for what, size in one["memory"].items()
-        ]
+        for rank, one in seen.items():
+            memory += [(route.name, rank, what, size) for what, size in one["memory"].items()]
     table = pd.DataFrame(rows)
     tables = {
         "routes": table,
@@ -214,16 +218,8 @@ def _report(
         for route in chosen
         if settings["device"] != "cpu" and len(found[route.name]) > ROUTE_RANKS
     ]
-    return Report(
-        "training",
-        "Routes to train on several ranks",
-        label,
-        tables,
-        [],
-        settings,
-        notes,
-        "labkit.lessons.ddp.figures:figure",
-    )
+    title, view = "Routes to train on several ranks", "labkit.lessons.ddp.figures:figure"
+    return Report("training", title, label, tables, [], settings, notes, view)
 
 
 def advice(report: Report) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 
 from labkit import torch_compat
 from labkit.lessons.ddp.routes import gathered
-from labkit.lessons.shared.comm_passes import between
+from labkit.lessons.shared.comm_passes import between, calls_of
 from labkit.lessons.shared.options import chosen, whole
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
@@ -21,12 +20,8 @@ from labkit.report import PerRank, Report, provenance
 
 __all__ = ["WAYS", "run"]
 
-DEFAULT, BUCKETED, REORDERED, SCHEDULED = "as written", "bucketed", "reordered", "overlap scheduling"
-WAYS = (DEFAULT, BUCKETED, REORDERED, SCHEDULED)
-CALLS = re.compile(
-    r"(all_gather_into_tensor(?:_out)?|reduce_scatter_tensor|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()"
-)
-WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait", "reduce_scatter_tensor": "reduce_scatter"}
+WAYS = ("as written", "bucketed", "reordered", "overlap scheduling")
+_, BUCKETED, REORDERED, SCHEDULED = WAYS
 TOLERANCE = 1e-5  # of the largest gradient of the same weight, float32
 
 
@@ -120,9 +115,7 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
             for p, g in zip(model.parameters(), right, strict=True)
         )
         for name, text in zip(("forward", "backward"), texts, strict=True):
-            calls = CALLS.findall(text[text.index("def call(") :])
-            short = [WORDS.get(call, call.replace("_into_tensor", "").replace("_out", "")) for call in calls]
-            rows.append({"way": way, "pass": name, "calls": short, "apart": apart})
+            rows.append({"way": way, "pass": name, "calls": calls_of(text), "apart": apart})
     torch_compat.dynamo_reset()
     return rows
 

@@ -19,7 +19,7 @@ from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
 from labkit.lessons.shared.options import whole
 from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.shared.streams.timeline import SPANS
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
@@ -86,7 +86,7 @@ def timelines(report: Report) -> dict[str, Timeline]:
     for count in dict.fromkeys(spans["microbatches"]):
         mine = spans[spans["microbatches"] == count][list(SPANS)].reset_index(drop=True)
         name = f"{count} microbatch{'es' * (count > 1)}"
-        found[name] = Timeline(name, report.label, "ms", mine, pd.DataFrame(columns=list(ARROWS)))
+        found[name] = Timeline(name, report.label, "ms", mine)
     return found
 
 

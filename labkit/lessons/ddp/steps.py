@@ -21,7 +21,7 @@ from labkit.lessons.ddp.routes import build
 from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.shared.streams.timeline import SPANS
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
@@ -38,13 +38,7 @@ LAUNCHED = "on a GPU work and collectives stand where the host launched them; wh
 LEAST_MB = 1.0  # below DDP's first bucket, which has 1 MiB, torch's ddp_optimizer raises an AssertionError
 
 
-def run(
-    ranks: Ranks,
-    routes: Sequence[str] = DDP_MODES,
-    *,
-    batch: int = BATCH,
-    talk: bool = False,
-) -> Report:
+def run(ranks: Ranks, routes: Sequence[str] = DDP_MODES, *, batch: int = BATCH, talk: bool = False) -> Report:
     """Record one step by each route: graphs, breaks, and every collective with its place on the clock.
 
     Args:
@@ -70,11 +64,7 @@ def run(
 
 
 def sweep(
-    ranks: Ranks,
-    caps: Sequence[float] = (1.0, 2.0, 4.0, 25.0),
-    *,
-    rounds: int = 8,
-    talk: bool = False,
+    ranks: Ranks, caps: Sequence[float] = (1.0, 2.0, 4.0, 25.0), *, rounds: int = 8, talk: bool = False
 ) -> Report:
     """Record one step of DDP for each size of its buckets, and time whole steps; also without the optimizer.
 
@@ -128,8 +118,7 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
     found = {}
     for name in dict.fromkeys(spans["route"]):
         mine = spans[(spans["route"] == name) & ((spans["rank"] == rank) | (rank is None))]
-        arrows = pd.DataFrame(columns=list(ARROWS))
-        found[name] = Timeline(name, report.label, "ms", mine[list(SPANS)].reset_index(drop=True), arrows)
+        found[name] = Timeline(name, report.label, "ms", mine[list(SPANS)].reset_index(drop=True))
     return found
 
 
@@ -216,22 +205,19 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     if found[0]["samples"]:
         samples = {v: {rank: one["samples"][v] for rank, one in found.items()} for v in found[0]["samples"]}
         times = {variant: slowest(variant, taken) for variant, taken in samples.items()}
-        tables["samples"] = pd.DataFrame(
-            [
-                {"route": variant, "rank": rank, "round": i, "seconds": s}
-                for variant, by in samples.items()
-                for rank, taken in by.items()
-                for i, s in enumerate(taken)
-            ]
-        )
+        rows = [
+            (variant, rank, i, s)
+            for variant, by in samples.items()
+            for rank, taken in by.items()
+            for i, s in enumerate(taken)
+        ]
+        tables["samples"] = pd.DataFrame(rows, columns=["route", "rank", "round", "seconds"])
         tables["routes"]["ms a step"] = [times[v].median * 1e3 for v in tables["routes"]["route"]]
         last = list(times)[-1]
         verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
-    title = "One step on the clock"
+    title, view = "One step on the clock", "labkit.lessons.ddp.figures:figure"
     notes = [] if settings["device"] == "cpu" else [LAUNCHED]
-    return Report(
-        "training_steps", title, label, tables, verdicts, settings, notes, "labkit.lessons.ddp.figures:figure"
-    )
+    return Report("training_steps", title, label, tables, verdicts, settings, notes, view)
 
 
 def _middle(events: pd.DataFrame) -> int:

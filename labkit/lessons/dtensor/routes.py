@@ -32,12 +32,7 @@ __all__ = ["KINDS", "ROUTES", "Layer", "Norm", "Stack", "build", "weights", "who
 cliff = lessons.program("cliff")
 Make = Callable[..., nn.Module]
 
-ROUTES = {
-    "a": "explicit, in place",
-    "b": "explicit, functional",
-    "c": "DTensor",
-    "d": "parallelize_module",
-}
+ROUTES = {"a": "explicit, in place", "b": "explicit, functional", "c": "DTensor", "d": "parallelize_module"}
 KINDS = {"mlp": 1, "block": 4}
 """Kinds of layers, with the sums over the ranks that a layer of each needs."""
 

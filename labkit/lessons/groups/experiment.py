@@ -217,8 +217,7 @@ def _report(found: PerRank[dict[str, Any]], arrivals: Sequence[Arrival], setting
     keys = [row for row in watched["keys"] if row[1]]
     tables: dict[str, pd.DataFrame] = {
         "processes": pd.DataFrame(
-            processes,
-            columns=["process", "rank", "world_size", "came", "ended", "outcome", "said", "value"],
+            processes, columns=["process", "rank", "world_size", "came", "ended", "outcome", "said", "value"]
         ),
         "keys": pd.DataFrame(keys, columns=["seconds", "key", "value"]),
     }

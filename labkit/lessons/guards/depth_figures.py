@@ -19,7 +19,7 @@ LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested 
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw the report of `labkit.lessons.guards.depth`: seconds of the first call over the number of blocks.
 
     A mark is the median over rounds, its bar reaches from the tenth to the ninetieth percentile, the line is the median
@@ -31,11 +31,11 @@ def figure(report: Any, title: str | None = None) -> Figure:
     fits = table(report, "fits", columns.split())
     sheet = Sheet()
     if summary.empty:
-        return empty(sheet, title, "No model was compiled", report.label)
+        return empty(sheet, None, "No model was compiled", report.label)
     compiler = report.provenance.get("compiler", "?")
     what = "Dynamo alone" if compiler == "eager" else f"backend {compiler}"
     sheet.title(
-        title or _finding(report, fits),
+        _finding(report, fits),
         f"First call, compiled from nothing, {what}; median, tenth to ninetieth percentile, n={summary['n'].min()}. "
         "Right: the fitted growth, median of the rounds' own lines with its 99% interval.",
     )

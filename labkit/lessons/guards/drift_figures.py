@@ -16,7 +16,7 @@ COLUMNS = "dtype stage differ differ_min differ_max ratio ratio_min ratio_max n 
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw the report of `labkit.lessons.guards.drift`: two numbers for each dtype and stage.
 
     Left the share of elements that are not eager's bit for bit, right the error against float64 over eager's own: below
@@ -25,9 +25,9 @@ def figure(report: Any, title: str | None = None) -> Figure:
     stages = table(report, "stages", COLUMNS)
     sheet = Sheet()
     if stages.empty:
-        return empty(sheet, title, "Nothing was compared", report.label)
+        return empty(sheet, None, "Nothing was compared", report.label)
     sheet.title(
-        title or _finding(report),
+        _finding(report),
         f"Median, least and most of {stages['n'].min()} inputs. Left: what differs from eager. Right: root mean "
         "square error against float64, compiled over eager; below 1 compiled is the better one.",
     )

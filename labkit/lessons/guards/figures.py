@@ -28,7 +28,7 @@ COLUMNS = ["ranks", "rank", "policy", "dimension", "step", "value", "state"]
 
 
 @styled
-def figure(report: Any, which: str = "map", ranks: int | None = None, title: str | None = None) -> Figure:
+def figure(report: Any, which: str = "map", ranks: int | None = None) -> Figure:
     """Draw the report of `labkit.lessons.guards.experiment`.
 
     'map': dimension by step under the default policy. 'policies': each size under each policy, by step. 'cost': what
@@ -36,7 +36,7 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
     Raises ValueError for another figure, a number of ranks that was not run, or a missing table.
     """
     if which == "cost":
-        return _cost(report, title)
+        return _cost(report)
     if which not in ("map", "policies"):
         raise ValueError(f"no figure {which!r} of this report: there is map, policies, cost")
     steps = table(report, "steps", COLUMNS)
@@ -44,7 +44,7 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
     chosen = max(there, default=0) if ranks is None else ranks
     if steps.empty or chosen not in there:
         if steps.empty:
-            return empty(Sheet(), title, "No call was made", report.label)
+            return empty(Sheet(), None, "No call was made", report.label)
         raise ValueError(f"no run with {chosen} ranks in this report: there is {', '.join(map(str, there))}")
     mine = steps[(steps["ranks"] == chosen) & (steps["rank"] == 0)]
     by_call = steps[steps["ranks"] == chosen].groupby(["policy", "dimension", "step"])
@@ -52,21 +52,19 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
     who = "one rank" if chosen == 1 else f"rank 0 of {chosen}, {alike}"
     if which == "map":
         mine = mine[mine["policy"] == "default"].assign(row=lambda t: t["dimension"])
-        return _grid(
-            mine, title or _finding(mine), f"What varies, and its value at each call; {who}.", report.label
-        )
+        return _grid(mine, _finding(mine), f"What varies, and its value at each call; {who}.", report.label)
     mine = mine[mine["policy"].groupby(mine["dimension"]).transform("nunique") > 1]
     if mine.empty:
-        return empty(Sheet(), title, "No size was walked under two policies", report.label)
+        return empty(Sheet(), None, "No size was walked under two policies", report.label)
     mine = mine.assign(row=mine["dimension"] + ", " + mine["policy"])
     mine = mine.sort_values("dimension", ascending=False, kind="stable")
-    return _grid(mine, title or _best(mine), f"The same sizes under each policy; {who}.", report.label)
+    return _grid(mine, _best(mine), f"The same sizes under each policy; {who}.", report.label)
 
 
 def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
     sheet = Sheet()
     if mine.empty:
-        return empty(sheet, title, "Nothing was walked under the default policy", label)
+        return empty(sheet, None, "Nothing was walked under the default policy", label)
     rows, many = list(pd.unique(mine["row"])), int(mine["step"].max()) + 1
     sheet.title(title, subtitle)
     used = [state for state in LOOKS if state in set(mine["state"])]
@@ -114,18 +112,18 @@ def _compared(names: pd.DataFrame, order: pd.Series) -> str:
     return f"One more compile, in reused calls: {', '.join(said)}" if said else "What a call costs"
 
 
-def _cost(report: Any, title: str | None) -> Figure:
+def _cost(report: Any) -> Figure:
     cost = table(report, "cost", ["compiler", "part", "what", "rank", "round", "seconds"])
     sheet = Sheet()
     if cost.empty:
-        return empty(sheet, title, "No cost was measured", report.label)
+        return empty(sheet, None, "No cost was measured", report.label)
     rounds = cost.groupby(["compiler", "part", "what", "round"], sort=False)["seconds"].max().reset_index()
     compilers = rounds["compiler"].map({"eager": "Dynamo alone"}).fillna("with Inductor")
     whole = rounds["what"] + ", " + compilers
     names = rounds.assign(name=rounds["what"].where(rounds["part"] == "calls", whole))
     order = names.groupby("name")["seconds"].median().sort_values()
     sheet.title(
-        title or _compared(names, order),
+        _compared(names, order),
         "Seconds of one call, on a logarithmic axis; every dot a round, the slowest rank's; the bar is the median. "
         "Without communication.",
     )

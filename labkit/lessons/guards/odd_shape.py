@@ -78,7 +78,7 @@ def run(
     on_cpu(ranks)
     two_or_more(ranks)
     rows = []
-    limits = {"timeout": 60.0, "stall": STALL_S}
+    limits: dict[str, Any] = {"timeout": 60.0, "stall": STALL_S}
     with Ranks(ranks.world_size, ranks.device, ranks.backend, **limits, quiet=True, live=False) as own:
         for when in LENGTHS:
             for name in help if when != SAME else help[:1]:

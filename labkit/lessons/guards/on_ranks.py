@@ -130,7 +130,8 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
         most = int(torch_compat.setting("dynamo.config.recompile_limit"))
         x, eager = short, layer()
         # compiled without Inductor, each with code, and so with versions, of its own
-        one, many, given_up = (torch.compile(with_own_code(layer()), backend="eager") for _ in range(3))
+        three: list[Any] = [torch.compile(with_own_code(layer()), backend="eager") for _ in range(3)]
+        one, many, given_up = three
         for repeats in range(1, most + 1):
             many.repeats = repeats
             many(x)

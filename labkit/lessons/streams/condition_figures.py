@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.lessons.shared.sliders import log_sliders
 from labkit.lessons.streams.condition import condition
 from labkit.views import style
 from labkit.views.live import Live
@@ -54,14 +55,7 @@ class Calculator(Live):
             "tflops": ("rate, Tflop/s", 0.01, 2000.0),
             "latency_us": ("latency a step, us", 0.1, 10000.0),
         }
-        wide = widgets.Layout(width="430px")
-        made: dict[str, Any] = {}
-        for name, (text, low, high) in words.items():
-            made[name] = widgets.FloatLogSlider(
-                value=self.given[name], base=10, min=float(np.log10(low)), max=float(np.log10(high)), step=0.05,
-                description=text, continuous_update=False, readout_format=".3g", layout=wide,
-                style={"description_width": "140px"},
-            )  # fmt: skip
+        made = log_sliders(widgets, words, self.given)
         made["ranks"] = widgets.Dropdown(
             options=sorted({2, 4, 8, 16, 64, 512, self.ranks}), value=self.ranks, description="ranks"
         )
@@ -69,7 +63,7 @@ class Calculator(Live):
 
 
 @styled
-def condition_figure(*, mib: float, ranks: int, **rates: float) -> Figure:
+def condition_figure(*, mib: float, ranks: int, **rates: Any) -> Figure:
     """Draw how much of an all-reduce can be hidden behind the given work, over its size; the given size is marked.
 
     Args:

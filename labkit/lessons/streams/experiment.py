@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.experiments.registry import EXPERIMENTS
 from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.shared.streams.timeline import SPANS
 from labkit.lessons.streams.on_ranks import (
     COMMUNICATE,
     COMPILED,
@@ -132,8 +132,7 @@ def timelines(report: Report, case: str) -> dict[str, Timeline]:
     found = {}
     for way in dict.fromkeys(spans["way"]):
         mine = spans[(spans["case"] == case) & (spans["way"] == way)][list(SPANS)].reset_index(drop=True)
-        arrows = pd.DataFrame(columns=list(ARROWS))
-        found[way] = Timeline(f"{case}, {way}", report.label, "ms", mine, arrows)
+        found[way] = Timeline(f"{case}, {way}", report.label, "ms", mine)
     return found
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.lessons.shared.streams import ops
-from labkit.lessons.shared.streams.deadlock import standing
+from labkit.lessons.shared.streams.deadlock import Standing
 from labkit.lessons.shared.streams.hazards import Accesses
 from labkit.lessons.shared.streams.nodes import Clock, HostStep, Memory, Node, join
 from labkit.lessons.shared.streams.ops import StreamError
@@ -113,7 +113,7 @@ class Simulation:
             host = self.hosts[heapq.heappop(self.queue)[1]]
             self._advance(host)
         if stuck := [node for node in self.nodes if not node.done]:
-            raise Deadlock(standing(self, stuck))
+            raise Deadlock(Standing(self).say(stuck))
         return self
 
     def _advance(self, host: _Host) -> None:
