@@ -64,7 +64,9 @@ def run(
     dtypes = chosen(dtype, DTYPES, "dtype")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 2 <= seeds <= 1000:
         raise ValueError(f"seeds is a number of inputs from 2 to 1000, got {seeds!r}")
-    stages = chosen(stages, KNOBS, "stage")
+    unknown = [name for name in stages if name not in KNOBS]
+    if unknown or not stages:
+        raise ValueError(f"unknown stage {unknown[0] if unknown else ''!r}: there is {'; '.join(KNOBS)}")
     study = program or attention_like
     settings = {
         "device": ranks.device,
