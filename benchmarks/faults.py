@@ -22,7 +22,6 @@ import pandas as pd
 
 import labkit
 from labkit.report import provenance
-from labkit.timing import quantile
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "ranks.md"
 BEGIN, END = "<!-- measured -->", "<!-- end -->"
@@ -120,12 +119,8 @@ def faults(kernel: Kernel) -> Iterator[dict[str, Any]]:
                     f"def faulty():\n    if dist.get_rank() == {n - 1}:\n        {how}\n    {peers}()\n"
                     f"groups[{n}].run(faulty{limit})"
                 )
-                yield {
-                    "what": what,
-                    "ranks": n,
-                    "peers": peers,
-                    "seconds": timed(kernel, code, words) - apart,
-                }
+                seconds = timed(kernel, code, words) - apart
+                yield {"what": what, "ranks": n, "peers": peers, "seconds": seconds}
                 again(kernel, f"groups[{n}]")
         for what, (body, words) in SILENT.items():
             code = (
@@ -196,12 +191,8 @@ def ends() -> Iterator[dict[str, Any]]:
                 time.sleep(0.005)
                 if time.perf_counter() - began > 30:
                     raise RuntimeError(f"processes outlived the kernel that was {how}")
-            yield {
-                "what": f"the kernel is {how}",
-                "ranks": 4,
-                "peers": "in_collective",
-                "seconds": time.perf_counter() - began,
-            }
+            seconds = time.perf_counter() - began
+            yield {"what": f"the kernel is {how}", "ranks": 4, "peers": "in_collective", "seconds": seconds}
         finally:
             kernel.close()
 
@@ -230,12 +221,8 @@ def carried() -> Iterator[dict[str, Any]]:
             began = time.perf_counter()
             carry()
             seconds = time.perf_counter() - began
-            yield {
-                "what": what,
-                "seconds": seconds,
-                "kernel_gb": (peak() - before[0]) / 1e9,
-                "rank_gb": (ranks.run(peak)[1] - before[1]) / 1e9,
-            }
+            more = (peak() - before[0]) / 1e9, (ranks.run(peak)[1] - before[1]) / 1e9
+            yield {"what": what, "seconds": seconds, "kernel_gb": more[0], "rank_gb": more[1]}
 
 
 def forget_peak() -> None:
@@ -270,23 +257,15 @@ def measure(runs: int) -> labkit.Report:
         kernel.close()
     rows += ({"run": run, **row} for run in range(runs) for row in ends())
     raw = pd.DataFrame(rows)
-    summary = pd.DataFrame(
-        [
-            {
-                "what": what,
-                "median_s": quantile(list(taken), 0.5),
-                "most_s": max(taken),
-                "most_on_4_s": max(raw[(raw["what"] == what) & (raw["ranks"] == 4)]["seconds"]),
-                "n": len(taken),
-            }
-            for what, taken in raw.groupby("what", sort=False)["seconds"]
-        ]
-    )
+    by = raw.groupby("what", sort=False)["seconds"]
+    summary = by.agg(median_s="median", most_s="max", n="size")
+    on_4 = raw[raw["ranks"] == 4].groupby("what")["seconds"].max()
+    summary.insert(2, "most_on_4_s", on_4)
     return labkit.Report(
         "faults",
         "How long a cell takes to end after a fault",
         "gloo · cpu",
-        {"summary": summary, "carried": pd.DataFrame(carried()), "raw": raw},
+        {"summary": summary.reset_index(), "carried": pd.DataFrame(carried()), "raw": raw},
         provenance=provenance(runs=runs, stall_s=STALL_S, timeout_s=TIMEOUT_S, cores=os.cpu_count()),
         notes=["seconds beyond the stall limit or timeout, the press of stop, the kernel's end"],
     )
@@ -321,9 +300,7 @@ def write_docs(report: labkit.Report) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--save", metavar="DIR")
     parser.add_argument("--docs", action="store_true")

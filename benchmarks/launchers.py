@@ -222,15 +222,10 @@ def idle_and_memory(seconds: float = 5.0) -> pd.DataFrame:
         before = {name: _processor_s(pid) for name, pid in processes.items()}
         time.sleep(seconds)
         rows = [
-            {
-                "process": name,
-                "own_memory_mb": own_memory(pid),
-                "idle_s": seconds,
-                "processor_s": _processor_s(pid) - before[name],
-            }
+            (name, own_memory(pid), seconds, _processor_s(pid) - before[name])
             for name, pid in processes.items()
         ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["process", "own_memory_mb", "idle_s", "processor_s"])
 
 
 def _processor_s(pid: int) -> float:
@@ -243,11 +238,8 @@ def measure(starts: int, rounds: int) -> labkit.Report:
     """The whole comparison as a Report; times in seconds."""
     fresh()()  # the zygote is up
     began = interleave({"labkit, zygote up": fresh()}, rounds=starts)
-    slow = interleave(
-        {"torchrun": torchrun, "labkit, start='fresh'": fresh(start="fresh")},
-        rounds=max(3, starts // 6),
-        warmup=0,
-    )
+    slowly = {"torchrun": torchrun, "labkit, start='fresh'": fresh(start="fresh")}
+    slow = interleave(slowly, rounds=max(3, starts // 6), warmup=0)
     warm, notes, parallel = warm_calls(rounds)
     kinds = [
         ("two ranks started", [*began.values(), *slow.values(), *([parallel] if parallel else [])]),
@@ -255,28 +247,17 @@ def measure(starts: int, rounds: int) -> labkit.Report:
         ("warm call in a kernel", warm),
     ]
     rows = [
-        {
-            "what": kind,
-            "by": m.name,
-            "median_ms": m.median * 1e3,
-            "p10_ms": m.p10 * 1e3,
-            "p90_ms": m.p90 * 1e3,
-            "n": m.n,
-        }
-        for kind, taken in kinds
-        for m in taken
+        (kind, m.name, m.median * 1e3, m.p10 * 1e3, m.p90 * 1e3, m.n) for kind, taken in kinds for m in taken
     ]
+    columns = ["what", "by", "median_ms", "p10_ms", "p90_ms", "n"]
     by_name = {m.name: m for m in warm}
-    verdicts = [
-        compare(by_name["labkit"], by_name[other])
-        for other in ("bare processes behind pipes", "ipyparallel")
-        if other in by_name
-    ]
+    others = [name for name in ("bare processes behind pipes", "ipyparallel") if name in by_name]
+    verdicts = [compare(by_name["labkit"], by_name[other]) for other in others]
     return labkit.Report(
         "launchers",
         "Starting two ranks and calling them",
         "gloo · cpu",
-        {"summary": pd.DataFrame(rows), "idle": idle_and_memory()},
+        {"summary": pd.DataFrame(rows, columns=columns), "idle": idle_and_memory()},
         verdicts,
         provenance(starts=starts, rounds=rounds, calls_a_sample=BATCH),
         notes,
@@ -284,9 +265,7 @@ def measure(starts: int, rounds: int) -> labkit.Report:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--starts", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--save", metavar="DIR")

@@ -74,7 +74,8 @@ def table(widths: list[int], rounds: int, calls: int) -> labkit.Report:
     """All widths as a Report; one row a width and kind of record."""
     import pandas as pd
 
-    rows: list[dict[str, float | int | str]] = []
+    columns = "width record without_ms inside_ms adds_percent low_percent high_percent open_and_close_ms"
+    rows: list[tuple[float | str, ...]] = []
     verdicts: list[Verdict] = []
     for width in widths:
         found = measure(width, rounds, calls)
@@ -83,32 +84,21 @@ def table(widths: list[int], rounds: int, calls: int) -> labkit.Report:
             within = Measurement(name, tuple(found[name]))
             verdict = compare(within, without, case={"width": width})
             verdicts.append(verdict)
-            rows.append(
-                {
-                    "width": width,
-                    "record": name,
-                    "without_ms": without.median * 1e3,
-                    "inside_ms": within.median * 1e3,
-                    "adds_percent": (verdict.ratio - 1) * 100,
-                    "low_percent": (verdict.low - 1) * 100,
-                    "high_percent": (verdict.high - 1) * 100,
-                    "open_and_close_ms": statistics.median(found["open and close"]) * 1e3,
-                }
-            )
+            adds = ((ratio - 1) * 100 for ratio in (verdict.ratio, verdict.low, verdict.high))
+            around = statistics.median(found["open and close"]) * 1e3
+            rows.append((width, name, without.median * 1e3, within.median * 1e3, *adds, around))
     return labkit.Report(
         "recording",
         "What a forward costs more while a record is open",
         labkit.report.HOST_ONLY,
-        {"summary": pd.DataFrame(rows)},
+        {"summary": pd.DataFrame(rows, columns=columns.split())},
         verdicts,
         provenance(rounds=rounds, calls=calls, threads=1),
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 512, 1024])

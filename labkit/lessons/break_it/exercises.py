@@ -56,11 +56,7 @@ def _trip(attempt: Attempt, other: tuple[float, ...]) -> str:
 
 
 # what the leader is asked to send, and whether that can be done
-_ASKED: tuple[tuple[str, bool], ...] = (
-    ("good", True),
-    ("a lock in the metadata", False),
-    ("good again", True),
-)
+_ASKED = (("good", True), ("a lock in the metadata", False), ("good again", True))
 
 
 def judge_lead(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:

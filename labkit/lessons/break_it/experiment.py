@@ -21,6 +21,7 @@ from labkit.contract import Exchange
 from labkit.lessons.break_it.declared import BREAK_IT as ABOUT
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.tests import BODIES, WINDOW_S, Stand, orphan
+from labkit.lessons.shared.options import chosen
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks, here
 from labkit.ranks.output import quiet_stderr
@@ -35,20 +36,13 @@ STALL_S, PATIENT_S = 1.0, 20.0  # undefended ranks are known to wait; defended o
 ORPHAN_GUARD_S = 45.0  # how long an orphan may take to leave on a busy machine; the window itself is WINDOW_S
 
 
-def run(
-    ranks: Ranks,
-    only: Sequence[str] = (),
-    *,
-    undefended: bool = False,
-    compiler: str = "eager",
-    talk: bool = False,
-) -> Report:
+def run(ranks: Ranks, only: Sequence[str] = (), *, undefended: bool = False, talk: bool = False) -> Report:
     """Run the break-it tests on `ranks` (or those named in `only`), one after the other.
 
     The report's table `tests` has a row for each: test, result ('green' or 'red'), seconds, expected, observed. Its
     table `details` adds what is broken, the part that has to meet it, how the test ended ('expected', 'silent',
-    'waits', 'error' or 'measured'), and all that was said. compiler: torch.compile's backend for the compile gate;
-    breaks and graphs are Dynamo's, so 'eager' counts them as 'inductor' does. A test that ends the ranks leaves new
+    'waits', 'error' or 'measured'), and all that was said. The compile gate's backend is 'eager': breaks and
+    graphs are Dynamo's, so it counts them as 'inductor' does. A test that ends the ranks leaves new
     ones behind; `orphan` has three ranks of its own. Raises ValueError for a test that does not exist, or fewer than
     two ranks, before anything runs.
 
@@ -56,16 +50,13 @@ def run(
     ...     list(run(ranks, ["digest"]).frame["result"]), list(run(ranks, ["digest"], undefended=True).frame["result"])
     (['green'], ['red'])
     """
-    names = list(only) or list(TESTS)
-    for name in names:
-        if name not in TESTS:
-            raise ValueError(f"unknown break-it test {name!r}: there is {', '.join(TESTS)}")
+    names = chosen(only, TESTS, "break-it test")
     if ranks.world_size < 2:
         raise ValueError(f"a break-it test needs at least 2 ranks, and these are {ranks.world_size}")
     rows = []
     for name in names:
         test, began = TESTS[name], time.perf_counter()
-        found = _orphaned(not undefended) if name == "orphan" else _attempt(ranks, name, undefended, compiler)
+        found = _orphaned(not undefended) if name == "orphan" else _attempt(ranks, name, undefended)
         passed, observed = judge(test, found)
         row = {"test": name, "result": GREEN if passed else RED, "seconds": time.perf_counter() - began,
                "expected": test.expected, "observed": textwrap.shorten(observed, MOST, placeholder=" ..."),
@@ -74,7 +65,7 @@ def run(
         rows.append(row)
         if talk:
             print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
-    return _report(rows, ranks, undefended, compiler)
+    return _report(rows, ranks, undefended)
 
 
 def together(reports: Sequence[Report]) -> Report:
@@ -107,19 +98,19 @@ def ending(found: PerRank | RankError, passed: bool) -> str:
 # --- one test ---
 
 
-def _attempt(ranks: Ranks, name: str, undefended: bool, compiler: str) -> PerRank | RankError:
+def _attempt(ranks: Ranks, name: str, undefended: bool) -> PerRank | RankError:
     stall = STALL_S if undefended else PATIENT_S
     try:
-        return ranks.run(_play, BODIES[name], not undefended, compiler, timeout=TIMEOUT_S, stall=stall)
+        return ranks.run(_play, BODIES[name], not undefended, timeout=TIMEOUT_S, stall=stall)
     except RankError as error:
         return error
 
 
-def _play(body: Callable[[Stand], Any], defended: bool, compiler: str) -> Any:
+def _play(body: Callable[[Stand], Any], defended: bool) -> Any:
     dynamo_reset()
     exchange = Exchange.connect("break-it", timeout=EXCHANGE_S)
     with quiet_stderr():
-        return body(Stand(exchange, defended, here().device, compiler))
+        return body(Stand(exchange, defended, here().device))
 
 
 def _orphaned(defended: bool) -> PerRank | RankError:
@@ -134,30 +125,17 @@ def _orphaned(defended: bool) -> PerRank | RankError:
             return error
 
 
-def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, compiler: str) -> Report:
+def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool) -> Report:
     tests = pd.DataFrame(rows)
-    settings = provenance(
-        backend=ranks.backend,
-        device=ranks.device,
-        world_size=ranks.world_size,
-        compiler=compiler,
-        undefended=undefended,
-    )
+    settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
+    made = provenance(**settings, compiler="eager", undefended=undefended)
     name = "break-it" if len(rows) > 1 else f"break-it-{rows[0]['test']}"
     tables = {
         "tests": tests[["test", "result", "seconds", "expected", "observed"]].round({"seconds": 1}),
         "details": tests[["test", "broken", "defence", "how", "said"]],
     }
-    return Report(
-        name,
-        ABOUT.title,
-        ranks.label,
-        tables,
-        [],
-        settings,
-        _notes(tests),
-        "labkit.lessons.break_it.figures:figure",
-    )
+    view = "labkit.lessons.break_it.figures:figure"
+    return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests), view)
 
 
 def _notes(tests: pd.DataFrame) -> list[str]:

@@ -23,19 +23,20 @@ MEANS = (
 
 
 @styled
-def figure(report: Any, beside: Any = None, title: str | None = None) -> Figure:
+def figure(report: Any, beside: Any = None) -> Figure:
     """Draw a report of `labkit.lessons.break_it.experiment`: a row a test, its result, seconds, and what was observed.
 
     `beside`: the report of the same tests with `undefended=True` (or any other run), drawn as a second column. Raises
     ValueError for a report without the table `tests`.
     """
-    runs = [_tests(one) for one in (report, beside) if one is not None]
+    columns = ["test", "result", "seconds", "observed"]
+    runs = [table(one, "tests", columns) for one in (report, beside) if one is not None]
     sheet = Sheet()
     if runs[0].empty:
-        return empty_figure(sheet, "No test was run", report.label, title)
+        return empty_figure(sheet, "No test was run", report.label)
     names = list(runs[0]["test"])
     heads = ["with the defence", "defence off"] if beside is not None else [""]
-    sheet.title(title or _finding(runs), MEANS)
+    sheet.title(_finding(runs), MEANS)
     wide = (sheet.width - LEFT - 0.15) / len(runs)
     ax = sheet.axes(LEFT, wide * len(runs), ROW * len(names), top=sheet.top + 0.26)
     ax.set(xlim=(0, wide * len(runs)), ylim=(len(names), 0))
@@ -59,15 +60,8 @@ def _cell(ax: Axes, left: float, line: int, row: dict[str, Any], wide: float) ->
     ax.add_patch(Rectangle((left + 0.04, line + 0.08), CHIP, 0.84, facecolor=colour, linewidth=0))
     middle = {"va": "center", "fontsize": style.SMALL}
     words = f"{row['result']}\n{row['seconds']:.1f} s"
-    ax.text(
-        left + 0.04 + CHIP / 2,
-        line + 0.5,
-        words,
-        ha="center",
-        color=ink_on(colour),
-        linespacing=1.0,
-        **middle,
-    )
+    look = {"ha": "center", "color": ink_on(colour), "linespacing": 1.0}
+    ax.text(left + 0.04 + CHIP / 2, line + 0.5, words, **look, **middle)
     room = wide - CHIP - 0.2
     text = "\n".join(_folded(str(row["observed"]), room))
     ax.text(left + CHIP + 0.12, line + 0.5, text, ha="left", linespacing=1.05, **middle)
@@ -78,9 +72,7 @@ def _folded(text: str, room: float) -> list[str]:
     if style.cut(text, room, style.SMALL) == text:
         return [text]
     words, first = text.split(" "), 1
-    while first < len(words) and style.cut(" ".join(words[: first + 1]), room, style.SMALL) == " ".join(
-        words[: first + 1]
-    ):
+    while first < len(words) and style.text_width(" ".join(words[: first + 1]), style.SMALL) <= room:
         first += 1
     return [" ".join(words[:first]), style.cut(" ".join(words[first:]), room, style.SMALL)]
 
@@ -89,7 +81,3 @@ def _finding(runs: list[pd.DataFrame]) -> str:
     counts = [(int((found["result"] == "green").sum()), len(found)) for found in runs]
     here = "{} of {} tests are green with the defence".format(*counts[0])
     return here if len(runs) == 1 else here + ", and {} of {} without it".format(*counts[1])
-
-
-def _tests(report: Any) -> pd.DataFrame:
-    return table(report, "tests", ["test", "result", "seconds", "observed"])

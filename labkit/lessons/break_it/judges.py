@@ -93,13 +93,11 @@ def _ended(error: RankError) -> str:
     parts = []
     for o in error.outcomes:
         if o.kind == "unfinished":
-            parts.append(
-                f"rank {o.rank} was left waiting in {o.waits}" if o.waits else f"rank {o.rank} did not end"
-            )
+            how = f"was left waiting in {o.waits}" if o.waits else "did not end"
+            parts.append(f"rank {o.rank} {how}")
         elif o.kind == "error":
-            ranks = [
-                other.rank for other in error.outcomes if (other.type, other.message) == (o.type, o.message)
-            ]
+            same = (other for other in error.outcomes if (other.type, other.message) == (o.type, o.message))
+            ranks = [other.rank for other in same]
             parts.append(f"{o.type} on rank {listed(sorted(ranks))}: {_one_line(o.message)}")
         elif o.kind != "ok":
             parts.append(_one_line(o.describe().splitlines()[0]))

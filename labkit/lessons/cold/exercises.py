@@ -14,17 +14,8 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 __all__ = ["WARMUP"]
 
 # what a service has seen: rows of the batch, and whether the rows are to be centred
-SEEN = (
-    (4, False),
-    (4, False),
-    (8, False),
-    (4, True),
-    (4, False),
-    (1, False),
-    (8, True),
-    (8, False),
-    (4, False),
-)
+ROWS = (4, 4, 8, 4, 4, 1, 8, 8, 4)
+SEEN = tuple((rows, i in (3, 6)) for i, rows in enumerate(ROWS))
 KINDS = tuple(dict.fromkeys(SEEN))
 
 
@@ -40,14 +31,8 @@ def judge_warmup(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                 f"a request is what stands in seen, a pair of rows and a flag such as {SEEN[0]}",
             )
         if other["calls"] != mine["calls"]:
-            at = next(
-                (
-                    i
-                    for i, pair in enumerate(zip(mine["calls"], other["calls"], strict=False))
-                    if pair[0] != pair[1]
-                ),
-                0,
-            )
+            pairs = enumerate(zip(mine["calls"], other["calls"], strict=False))
+            at = next((i for i, (one, another) in pairs if one != another), 0)
             raise Mistake(
                 f"call {at + 1} of the warmup is another one on rank {rank} than on rank 0",
                 "all ranks warm up with the same requests in the same order: in a real program each has collectives",
@@ -67,8 +52,7 @@ def judge_warmup(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
         )
     if calls > len(KINDS):
         raise Mistake(
-            finding,
-            "time is what a warmup costs: a request of each kind once is enough, not all traffic",
+            finding, "time is what a warmup costs: a request of each kind once is enough, not all traffic"
         )
     say(f"{finding}, the same on {len(found)} ranks")
 

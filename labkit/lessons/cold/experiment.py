@@ -33,12 +33,13 @@ from labkit.lessons.cold.on_ranks import (
     SHIPPED,
     SKEW,
 )
-from labkit.lessons.shared.dimensions import choose
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, compare, slowest
 
+VIEW = "labkit.lessons.cold.figures:figure"
 USUAL = tuple(form for form in FORMS if form != NESTED)
 NEEDS = {DISK: COLD, ARTIFACTS: COLD, SKEW: COLD, AOT: BUILD, AOTI: BUILD}
 TOLERANCE = 1e-4
@@ -56,7 +57,6 @@ def run(
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
-    timeout: float | None = 600.0,
     talk: bool = False,
 ) -> Report:
     """Start fresh ranks for each way to compiled code, and time them until they have answered their first requests.
@@ -78,7 +78,7 @@ def run(
     >>> list(report.tables["ready"]["builds"]), len(report.tables["latency"])
     ([0], 16)
     """
-    chosen = choose(form, FORMS, "form") if form else list(FORMS if full else USUAL)
+    forms = chosen(form, FORMS, "form") if form else list(FORMS if full else USUAL)
     rounds = max(rounds, 8) if full else rounds
     if not isinstance(rounds, int) or not 1 <= rounds <= 100:
         raise ValueError(f"rounds is how often each way is taken, from 1 to 100, got {rounds!r}")
@@ -88,10 +88,10 @@ def run(
         raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
     _check(ranks)
     left_out = []
-    if ranks.backend == "gloo" and AOTI in chosen:
+    if ranks.backend == "gloo" and AOTI in forms:
         if AOTI in form:
             raise ValueError(f"{AOTI} cannot be served on gloo: {GLOO}; take ranks on shm")
-        chosen, left_out = [f for f in chosen if f != AOTI], [f"left out: {GLOO}"]
+        forms, left_out = [f for f in forms if f != AOTI], [f"left out: {GLOO}"]
     settings = {
         "backend": ranks.backend, "device": "cpu", "world_size": ranks.world_size, "threads": ranks.threads,
         "requests": requests, "rounds": rounds, "code": cold_program.SOURCE,
@@ -104,26 +104,21 @@ def run(
         if what == MACHINE:
             made.mkdir(parents=True, exist_ok=True)
             cold_program.write(made / "program")
-            if chosen == [EAGER]:  # nothing will be built
+            if forms == [EAGER]:  # nothing will be built
                 (made / "machine").mkdir(exist_ok=True)
                 return [{"what": MACHINE, "seconds": 0.0, "builds": 0, "date": provenance()["date"]}]
             return [{"what": MACHINE, **machine(made / "machine")}]
         with Ranks(ranks.world_size, "cpu", ranks.backend, threads=ranks.threads, quiet=True) as own:
             if what == BUILD:
-                rows = own.run(cold_ranks.build, str(made), timeout=timeout)
+                rows = own.run(cold_ranks.build, str(made), timeout=600)
                 return [{"what": BUILD, "rank": r, **row} for r, mine in rows.items() for row in mine]
-            found = own.run(cold_ranks.serve, what, str(made), requests, timeout=timeout)
+            found = own.run(cold_ranks.serve, what, str(made), requests, timeout=600)
         return [{"what": "served", "form": what, "round": i, "rank": r, **row} for r, row in found.items()]
 
-    rows = sweep.run(_points(chosen, rounds), measure)
-    settings = {name: value for name, value in settings.items() if name != "code"}
-    return _report(
-        rows,
-        ranks.label,
-        provenance(**settings, resumed=sweep.resumed),
-        [*left_out, *filter(None, [sweep.note()])],
-        budget,
-    )
+    rows = sweep.run(_points(forms, rounds), measure)
+    settings.pop("code")
+    more = [*left_out, *filter(None, [sweep.note()])]
+    return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), more, budget)
 
 
 def _check(ranks: Ranks) -> None:
@@ -134,11 +129,11 @@ def _check(ranks: Ranks) -> None:
         raise ValueError("Inductor needs a C++ compiler (g++ or clang++) on the CPU, and finds none here")
 
 
-def _points(chosen: Sequence[str], rounds: int) -> dict[str, tuple[str, int]]:
+def _points(forms: Sequence[str], rounds: int) -> dict[str, tuple[str, int]]:
     """The points in their order: what others start from comes first, and rounds are interleaved."""
     points = {MACHINE: (MACHINE, 0)}
     for i in range(rounds):
-        for form in [form for form in FORMS if form in {*chosen, *(NEEDS.get(f) for f in chosen)}]:
+        for form in [form for form in FORMS if form in {*forms, *(NEEDS.get(f) for f in forms)}]:
             if NEEDS.get(form) == BUILD:
                 points.setdefault(BUILD, (BUILD, 0))
             points[f"{form}, round {i}"] = (form, i)
@@ -205,16 +200,7 @@ def _report(
     ]
     notes += [f"each way was taken {few} time{'s' * (few > 1)}: no verdict"] if few < 8 else []
     notes += more
-    return Report(
-        "cold",
-        ABOUT.title,
-        label,
-        tables,
-        _verdicts(samples),
-        settings,
-        notes,
-        "labkit.lessons.cold.figures:figure",
-    )
+    return Report("cold", ABOUT.title, label, tables, _verdicts(samples), settings, notes, VIEW)
 
 
 def ready(samples: pd.DataFrame, latency: pd.DataFrame, budget: float | None = None) -> pd.DataFrame:
@@ -247,14 +233,8 @@ def ready(samples: pd.DataFrame, latency: pd.DataFrame, budget: float | None = N
 def phases(spans: pd.DataFrame) -> pd.DataFrame:
     """Seconds of each way, round and rank by phase: form, round, rank, and a column for each phase."""
     lengths = spans.assign(seconds=spans["to_s"] - spans["from_s"])
-    table = lengths.pivot_table(
-        index=["form", "round", "rank"],
-        columns="phase",
-        values="seconds",
-        aggfunc="sum",
-        fill_value=0.0,
-        sort=False,
-    )
+    keys = ["form", "round", "rank"]
+    table = lengths.pivot_table("seconds", keys, "phase", "sum", fill_value=0.0, sort=False)
     return table.reindex(columns=list(PHASES), fill_value=0.0).reset_index()
 
 

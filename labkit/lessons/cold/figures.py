@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.keys import patch
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import table
@@ -27,18 +28,11 @@ LOOKS = {
     "ship": ("#000000", None),
     "run, or wait for a peer": ("#E3E3E3", "..."),
 }
-LINES = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#CC79A7", "D"),
-    ("#E69F00", "v"),
-    ("#56B4E9", "P"),
-)
+LINES = tuple(zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), "os^DvP", strict=True))
 
 
 @styled
-def figure(report: Any, which: str = "forms", forms: Sequence[str] = (), title: str | None = None) -> Figure:
+def figure(report: Any, which: str = "forms", forms: Sequence[str] = ()) -> Figure:
     """Draw the report of `labkit.lessons.cold.experiment`.
 
     'forms': for each way the phases until its slowest rank was ready. 'waterfall': the phases of every rank on one time
@@ -54,11 +48,11 @@ def figure(report: Any, which: str = "forms", forms: Sequence[str] = (), title: 
         if form not in there:
             raise ValueError(f"{form!r} was not taken: there is {', '.join(there)}")
     if spans.empty:
-        return empty_figure(Sheet(), "No rank became ready", report.label, title)
-    return draw(report, spans[spans["round"] == spans["round"].min()], list(forms), title)
+        return empty_figure(Sheet(), "No rank became ready", report.label)
+    return draw(report, spans[spans["round"] == spans["round"].min()], list(forms))
 
 
-def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
+def _forms(report: Any, spans: pd.DataFrame, forms: list[str]) -> Figure:
     ends = spans.groupby(["form", "rank"], sort=False)["to_s"].max()
     slowest = {form: ends[form].idxmax() for form in (forms or dict.fromkeys(spans["form"]))}
     order = sorted(slowest, key=lambda form: ends[form].max(), reverse=True)
@@ -66,8 +60,7 @@ def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None
     sheet = Sheet()
     longest, shortest = ends[order[0]].max(), ends[order[-1]].max()
     sheet.title(
-        title
-        or f"From {_s(longest)} ({order[0]}) to {_s(shortest)} ({order[-1]}) until the first request is answered",
+        f"From {_s(longest)} ({order[0]}) to {_s(shortest)} ({order[-1]}) until the first request is answered",
         "The slowest rank of each way; phases summed up, of a fresh process that has imported torch; first round.",
     )
     builds = table(report, "ready", ["form", "builds"]).set_index("form")["builds"]
@@ -79,7 +72,7 @@ def _forms(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None
     return sheet.finish(report.label)
 
 
-def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
+def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str]) -> Figure:
     chosen = forms or ["cold" if "cold" in set(spans["form"]) else spans["form"].iloc[0]]
     mine = spans[spans["form"].isin(chosen)]
     rows = [
@@ -90,8 +83,7 @@ def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str], title: str | 
     sheet = Sheet()
     length = mine.assign(s=mine["to_s"] - mine["from_s"]).groupby("phase")["s"].sum()
     sheet.title(
-        title
-        or f"{length.idxmax()} is the largest part of it: {length.max() / length.sum():.0%} of the ranks' time",
+        f"{length.idxmax()} is the largest part of it: {length.max() / length.sum():.0%} of the ranks' time",
         f"From a barrier to the answer to the first request, by torch's own clock; {', '.join(chosen)}.",
     )
     _bars(sheet, rows, stacked=False, beside=[_s(lane["to_s"].max()) for _, lane in rows])
@@ -101,7 +93,7 @@ def _waterfall(report: Any, spans: pd.DataFrame, forms: list[str], title: str | 
 def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, beside: list[str]) -> None:
     """One bar a row: phases in their order of time, or summed up in one order."""
     phases = [name for name in LOOKS if any(name in set(lane["phase"]) for _, lane in rows)]
-    sheet.legend([(name, _swatch(name)) for name in phases])
+    sheet.legend([(name, patch(*LOOKS[name], width=0)) for name in phases])
     left = 0.35 + max(style.text_width(name, style.NORMAL) for name, _ in rows)
     right = 0.3 + max(style.text_width(text, style.SMALL + 0.5) for text in beside)
     ax = sheet.axes(left, sheet.width - left - right, ROW * len(rows))
@@ -116,11 +108,11 @@ def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, bes
         if stacked:
             at = 0.0
             for phase in [p for p in LOOKS if p in summed]:
-                _block(ax, phase, at, summed[phase], i)
+                _block(ax, phase, at, i + 0.14, summed[phase])
                 at += summed[phase]
         else:
             for span in lane.to_dict("records"):
-                _block(ax, str(span["phase"]), span["from_s"], span["to_s"] - span["from_s"], i)
+                _block(ax, str(span["phase"]), span["from_s"], i + 0.14, span["to_s"] - span["from_s"])
         ax.annotate(
             beside[i], (1, i + 0.5), xycoords=("axes fraction", "data"), xytext=(6, 0),
             textcoords="offset points", va="center", fontsize=style.SMALL + 0.5, annotation_clip=False,
@@ -130,13 +122,13 @@ def _bars(sheet: Sheet, rows: list[tuple[str, pd.DataFrame]], stacked: bool, bes
     sheet.top += 0.5
 
 
-def _block(ax: Axes, phase: str, begin: float, length: float, row: int) -> None:
+def _block(ax: Axes, phase: str, x: float, y: float, width: float) -> None:
     colour, hatch = LOOKS.get(phase, ("#999999", None))
     look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-    ax.add_patch(Rectangle((begin, row + 0.14), length, 0.72, **look))
+    ax.add_patch(Rectangle((x, y), width, 0.72, **look))
 
 
-def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | None) -> Figure:
+def _requests(report: Any, spans: pd.DataFrame, forms: list[str]) -> Figure:
     latency = table(report, "latency", ["form", "round", "request", "seconds"])
     each = latency[latency["round"] == latency["round"].min()]
     each = each.groupby(["form", "request"], sort=False)["seconds"].max().reset_index()
@@ -151,7 +143,7 @@ def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | N
     form = max(chosen, key=lambda name: first[name])
     times = first[form] / later[form].median()
     sheet.title(
-        title or f"{form}: the first request takes {times:,.0f} times as long as the median of the others",
+        f"{form}: the first request takes {times:,.0f} times as long as the median of the others",
         "Seconds of each of the first requests, on logarithmic axes; the slowest rank's; first round.",
     )
     ax = sheet.axes(0.85, sheet.width - 3.3, 2.9)
@@ -159,15 +151,8 @@ def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | N
     for i, name in enumerate(chosen):
         mine = each[each["form"] == name].sort_values("request")
         colour, mark = LINES[i % len(LINES)]
-        ax.plot(
-            mine["request"],
-            mine["seconds"],
-            color=colour,
-            linewidth=0.9,
-            marker=mark,
-            markersize=3.2,
-            alpha=0.85,
-        )
+        look = {"color": colour, "marker": mark, "markersize": 3.2, "linewidth": 0.9, "alpha": 0.85}
+        ax.plot(mine["request"], mine["seconds"], **look)
         p99, warm = mine["seconds"].quantile(0.99), later[name].quantile(0.99)
         ends.append((name, colour, mark, f"{name}: p99 {_s(p99)}, without the first {_s(warm)}"))
         sheet.say(f"{ends[-1][3]}; first {_s(first[name])}, median of the others {_s(later[name].median())}")
@@ -183,12 +168,6 @@ def _requests(report: Any, spans: pd.DataFrame, forms: list[str], title: str | N
         ax.text(1.08, y, text, transform=ax.transAxes, va="center", fontsize=style.SMALL, parse_math=False)
     sheet.top += 0.5
     return sheet.finish(report.label)
-
-
-def _swatch(phase: str) -> Any:
-    colour, hatch = LOOKS[phase]
-    look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.13, **look))
 
 
 def _s(seconds: float) -> str:

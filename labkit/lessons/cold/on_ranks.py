@@ -147,7 +147,7 @@ def build(made: str) -> list[dict[str, Any]]:
     """Make the two kinds of files that are compiled ahead, on different ranks where there are two; nothing is run."""
     place, rank, world = Path(made), dist.get_rank(), dist.get_world_size()
     own_caches(place / f"building-{rank}", place / "machine")
-    model, x = _model(place), cold_program.batch()
+    model, x = cold_program.made(place / "program", "Model"), cold_program.batch()
     jobs = ((AOTI, torch_compat.package, "model.pt2"), (AOT, torch_compat.precompile, "model.aot"))
     rows = []
     with torch.no_grad():
@@ -170,17 +170,18 @@ def serve(form: str, made: str, requests: int) -> dict[str, Any]:
     folder = own_caches(
         place / f"{form.replace(' ', '-')}-{rank}", place / (f"caches-{rank}" if warm else "machine")
     )
-    model, x = _model(place), cold_program.batch()
+    model, x = cold_program.made(place / "program", "Model"), cold_program.batch()
     with torch.no_grad():
         expected = model(x) + 0
         before = _built(folder)
         dist.barrier()
+        zero = time.time() - time.perf_counter()  # torch's events carry the time of day
         with torch_compat.compile_events() as events:
-            began = time.time()
+            began = time.perf_counter()
             call, marks, shipped = _prepare(form, place, folder, model, x)
-            prepared = time.time()
+            prepared = time.perf_counter()
             y = call(x) + 0
-            ready = time.time()
+            ready = time.perf_counter()
         built = len(_built(folder) - before)
         taken = [ready - began]
         for _ in range(requests - 1):
@@ -197,6 +198,7 @@ def serve(form: str, made: str, requests: int) -> dict[str, Any]:
         (place / f"artifacts-{rank}").write_bytes(saved_artifacts())
         found["bytes"] = (place / f"artifacts-{rank}").stat().st_size
         shutil.copytree(folder, place / f"caches-{rank}", dirs_exist_ok=True)
+    events = [(t - zero, what, name, thread) for t, what, name, thread in events]
     spans = segments(events, [(began, LOAD), *marks, (prepared, RUN)], ready, threading.get_ident())
     found["segments"] = [(phase, a - began, b - began) for phase, a, b in spans]
     shutil.rmtree(folder, ignore_errors=True)
@@ -228,10 +230,10 @@ def _prepare(
     call = model if form == EAGER else torch.compile(model)
     if form != SHIPPED:
         return call, [], 0
-    marks: Marks = [(time.time(), RUN)]
+    marks: Marks = [(time.perf_counter(), RUN)]
     # rank 0's first call has collectives in it: the others take part in them without compiling
     (call if rank == 0 else model)(x) + 0
-    marks.append((time.time(), SHIP))
+    marks.append((time.perf_counter(), SHIP))
     data = ship(_packed(folder) if rank == 0 else b"")
     if rank:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -259,12 +261,6 @@ def _packed(folder: Path) -> bytes:
         for path in sorted(folder.iterdir()):
             archive.add(path, path.name)
     return box.getvalue()
-
-
-def _model(place: Path) -> Any:
-    with cold_program.imported(place / "program") as program:
-        torch.manual_seed(0)
-        return program.Model()
 
 
 def _built(folder: Path) -> set[str]:

@@ -14,7 +14,7 @@ import torch
 
 from labkit import files
 
-__all__ = ["DEPTH", "EDITS", "SOURCE", "batch", "imported", "write"]
+__all__ = ["DEPTH", "EDITS", "SOURCE", "batch", "imported", "made", "write"]
 
 NAME = "labkit_cold_program"
 WIDTH = 32
@@ -95,6 +95,13 @@ def imported(folder: str | Path) -> Iterator[Any]:
         yield importlib.import_module(NAME)
     finally:
         sys.path.remove(str(folder))
+
+
+def made(folder: str | Path, name: str) -> Any:
+    """A model of the program in a folder, 'Model' or 'Products', with the same weights in every process."""
+    with imported(folder) as program:
+        torch.manual_seed(0)
+        return getattr(program, name)()
 
 
 def batch(rows: int = 4) -> Any:

@@ -18,7 +18,7 @@ from labkit.lessons.cold import program as cold_program
 from labkit.lessons.cold.declared import SURVIVAL as ABOUT
 from labkit.lessons.cold.experiment import machine
 from labkit.lessons.cold.on_ranks import AOT, AOTI, ARTIFACTS, DISK, own_caches, saved_artifacts
-from labkit.lessons.shared.dimensions import choose
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
@@ -43,6 +43,7 @@ CHANGES = {
     VERSION: "torch.__version__ says 2.99.0; the libraries stay as they are",
 }
 USUAL = tuple(change for change in CHANGES if change != VARIABLE)
+COLUMNS = ["kind", "change", "outcome", "said", "seconds", "asserts"]
 HIT, MISS, REFUSED, WRONG = "hit", "miss", "refused", "wrong"
 
 
@@ -54,7 +55,6 @@ def run(
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
-    timeout: float | None = 600.0,
     talk: bool = False,
 ) -> Report:
     """Use each kind of artifact in a fresh process after each change, and say how that ended.
@@ -73,8 +73,8 @@ def run(
     >>> list(report.frame["outcome"])
     ['hit', 'miss']
     """
-    kinds = choose(kind, KINDS, "kind")
-    changes = choose(change, CHANGES, "change") if change else list(CHANGES if full else USUAL)
+    kinds = chosen(kind, KINDS, "kind")
+    changes = chosen(change, CHANGES, "change") if change else list(CHANGES if full else USUAL)
     settings = {"world_size": ranks.world_size, "code": cold_program.SOURCE, "edits": cold_program.EDITS}
     sweep = Sweep("survival", settings, folder, fresh, talk)
     made = sweep.place / "made"
@@ -95,13 +95,13 @@ def run(
             cold_program.write(made / "program")
             cold_program.write(made / "edited", "transposed")
             with Ranks(size, "cpu", "gloo", quiet=True) as own:
-                own.run(_build, str(made), kinds, timeout=timeout)
+                own.run(_build, str(made), kinds, timeout=600)
             return []
         new: dict[str, Any] = {}
         if point[0][1] == VARIABLE:
             new = {"start": "fresh", "env": {"TORCHINDUCTOR_SIZE_ASSERTS": "0"}}
         with Ranks(size, "cpu", "gloo", quiet=True, **new) as own:
-            return [row for row in own.run(_use, str(made), point, timeout=timeout) if row]
+            return [row for row in own.run(_use, str(made), point, timeout=600) if row]
 
     rows = sweep.run(points, measure)
     settings = {"world_size": size, "resumed": sweep.resumed}
@@ -113,9 +113,7 @@ def run(
 
 
 def _model(folder: Path, change: str = NOTHING) -> Any:
-    with cold_program.imported(folder / ("edited" if change == EDIT else "program")) as program:
-        torch.manual_seed(0)
-        model = program.Products()
+    model = cold_program.made(folder / ("edited" if change == EDIT else "program"), "Products")
     if change == WEIGHTS:
         with torch.no_grad():
             for weight in model.weights:
@@ -150,9 +148,7 @@ def _use(made: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
     x, model = cold_program.batch(6 if change == SHAPE else 4), _model(place, change)
     said, right, began = "", False, time.perf_counter()
     settings: dict[str, Any] = {"size_asserts": False} if change == SETTING else {}
-    if (
-        change == VERSION and kind == AOTI
-    ):  # loading looks at the machine, and would try it out anew for the version
+    if change == VERSION and kind == AOTI:  # loading would try the machine out anew for the version
         settings = {"cpp.vec_isa_ok": True}
     with torch.no_grad(), torch_compat.patched("inductor.config", **settings):
         expected = model(x)
@@ -168,14 +164,7 @@ def _use(made: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
     misses = sum(count for name, count in counted.items() if name.endswith("cache_miss"))
     outcome = REFUSED if said else WRONG if not right else MISS if misses else HIT
     shutil.rmtree(folder, ignore_errors=True)
-    return {
-        "kind": kind,
-        "change": change,
-        "outcome": outcome,
-        "said": said,
-        "seconds": seconds,
-        "asserts": asserts,
-    }
+    return dict(zip(COLUMNS, (kind, change, outcome, said, seconds, asserts), strict=True))
 
 
 def _answer(kind: str, place: Path, model: Any, x: Any) -> Any:
@@ -192,25 +181,15 @@ def _answer(kind: str, place: Path, model: Any, x: Any) -> Any:
 
 
 def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
-    columns = ["kind", "change", "outcome", "said", "seconds", "asserts"]
     order = {name: i for names in (KINDS, CHANGES) for i, name in enumerate(names)}
-    frame = pd.DataFrame(rows, columns=columns).sort_values(["kind", "change"], key=lambda s: s.map(order))
+    frame = pd.DataFrame(rows, columns=COLUMNS).sort_values(["kind", "change"], key=lambda s: s.map(order))
     frame = frame.reset_index(drop=True)
     notes = [
         "the torch version is changed in name only: it goes into the keys, and the libraries are the same",
         *([resumed] if resumed else []),
     ]
     tables = {"outcomes": frame, "summary": _summary(frame)}
-    return Report(
-        "survival",
-        ABOUT.title,
-        label,
-        tables,
-        [],
-        settings,
-        notes,
-        VIEW,
-    )
+    return Report("survival", ABOUT.title, label, tables, [], settings, notes, VIEW)
 
 
 def _summary(frame: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,7 @@ LOOKS = {
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw the report of `labkit.lessons.cold.survival`: kinds of artifacts by changes.
 
     Raises ValueError for a missing table.
@@ -29,30 +29,20 @@ def figure(report: Any, title: str | None = None) -> Figure:
     cells = table(report, "outcomes", ["kind", "change", "outcome"])
     sheet = Sheet()
     if cells.empty:
-        return empty_figure(sheet, "No artifact was used", report.label, title)
+        return empty_figure(sheet, "No artifact was used", report.label)
     kinds, changes = list(dict.fromkeys(cells["kind"])), list(dict.fromkeys(cells["change"]))
     wrong = cells[cells["outcome"] == "wrong"]
     silent = "; ".join(
         f"{kind}: {', '.join(rows['change'])}" for kind, rows in wrong.groupby("kind", sort=False)
     )
-    sheet.title(
-        title
-        or (
-            f"Wrong in silence after a change of: {silent}" if len(wrong) else "Nothing went wrong in silence"
-        ),
-        "Each cell a fresh process that uses the artifact after the change.",
-    )
+    found = f"Wrong in silence after a change of: {silent}" if silent else "Nothing went wrong in silence"
+    sheet.title(found, "Each cell a fresh process that uses the artifact after the change.")
     there = [name for name in LOOKS if name in set(cells["outcome"])]
     sheet.legend([(f"{name}: {LOOKS[name][1]}", key(LOOKS[name][0])) for name in there])
-    drawn = [
-        Cell(
-            kinds.index(cell["kind"]),
-            changes.index(cell["change"]),
-            LOOKS.get(str(cell["outcome"]), ("#FFFFFF", ""))[0],
-            str(cell["outcome"]),
-        )
-        for cell in cells.to_dict("records")
-    ]
+    drawn = []
+    for cell in cells.to_dict("records"):
+        place, outcome = (kinds.index(cell["kind"]), changes.index(cell["change"])), str(cell["outcome"])
+        drawn.append(Cell(*place, LOOKS.get(outcome, ("#FFFFFF", ""))[0], outcome))
     matrix(sheet, kinds, changes, drawn, height=ROW, xlabel="what changed since it was made")
     for kind, rows in cells.groupby("kind", sort=False):
         sheet.say(f"{kind}: " + ", ".join(f"{c['change']} {c['outcome']}" for c in rows.to_dict("records")))

@@ -15,6 +15,7 @@ import torch
 
 from labkit import torch_compat
 from labkit.lessons.compiled_streams import shipped
+from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
 from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
 from labkit.ranks import Ranks
@@ -61,10 +62,7 @@ def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: 
 
 
 def replay(
-    fn: Callable[..., Any],
-    *tensors: Any,
-    streams: int = 1,
-    slow: Mapping[str, float] | None = None,
+    fn: Callable[..., Any], *tensors: Any, streams: int = 1, slow: Mapping[str, float] | None = None
 ) -> Replay:
     """Run the forward graph of `fn` with one thread for each stream, every output filled with NaN until it is written.
 
@@ -108,26 +106,23 @@ def _compiled(
 ) -> tuple[list[Any], list[Any], list[Any], str]:
     stream = torch_compat.pretend_streams()
     torch_compat.dynamo_reset()
-    dynamo: list[Any] = []
-    forward: list[Any] = []
-    backward: list[Any] = []
-    aot = torch_compat.aot_backend(forward, backward)
-
-    def keep(graph: Any, inputs: Any) -> Any:
-        dynamo.append(graph)
-        return aot(graph, inputs)
-
+    seen = Capture(aot=True)
     given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     sides = [stream(i + 1) for i in range(streams)]
     try:
-        found = torch.compile(fn, backend=keep, fullgraph=True)(*given, *sides)
+        found = torch.compile(fn, backend=seen, fullgraph=True)(*given, *sides)
         if gradients:
             outputs = found if isinstance(found, (tuple, list)) else (found,)
             sum(y.sum() for y in outputs if y.requires_grad).backward()  # type: ignore[union-attr]
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return dynamo, forward, backward, f"{type(error).__name__}: {lines[0] if lines else ''}"
-    return dynamo, forward, backward, ""
+        return (
+            seen.dynamo,
+            seen.forward,
+            seen.backward,
+            f"{type(error).__name__}: {lines[0] if lines else ''}",
+        )
+    return seen.dynamo, seen.forward, seen.backward, ""
 
 
 def _capture(fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool) -> StreamGraphs:

@@ -57,10 +57,10 @@ def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> Inside:
     return in_a_child(_look, fn, tensors, streams)
 
 
-def saved(fn: Callable[..., Any], *tensors: Any, streams: int = 1, min_cut: bool = True) -> list[str]:
+def saved(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> list[str]:
     """The names of the values that the forward graph of `fn` keeps for its backward graph, inputs included."""
     _streams(streams)
-    return in_a_child(_saved, fn, tensors, streams, min_cut)
+    return in_a_child(_saved, fn, tensors, streams, True)
 
 
 def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
@@ -69,34 +69,32 @@ def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> Stream
     return in_a_child(_unchecked, fn, tensors, streams)
 
 
-def cache_hits(
-    *orders: Sequence[Callable[..., Any]], streams: int = 1, size: int = 16
-) -> list[dict[str, Any]]:
+def cache_hits(*orders: Sequence[Callable[..., Any]], streams: int = 1) -> list[dict[str, Any]]:
     """Compile functions of (x, *streams) with Inductor on the CPU, in some orders, with an empty cache for each order.
 
-    x: a square matrix of `size` rows; where a function is only products, no C++ is compiled. For each function of each
+    x: a square matrix of 16 rows; where a function is only products, no C++ is compiled. For each function of each
     order: how often it hit and missed Inductor's cache. The code is run as well; `error` says why where it cannot be:
     a CPU has no streams, and code with streams in it names what is not there.
     """
     _streams(streams)
-    return in_a_child(_cache_hits, [tuple(order) for order in orders], streams, size)
+    return in_a_child(_cache_hits, [tuple(order) for order in orders], streams, 16)
 
 
-def inductor_code(*functions: Callable[..., Any], streams: int = 1, size: int = 1024) -> dict[str, str]:
+def inductor_code(*functions: Callable[..., Any], streams: int = 1) -> dict[str, str]:
     """What Inductor writes for CUDA of functions of (x, *streams), by their names: written, never run.
 
     Takes the triton package and no GPU: the compiler is told of an H100, and the tensors are fake. Raises
     UnsupportedTorch without triton.
     """
     _streams(streams)
-    return in_a_child(_inductor_code, functions, streams, size, ship=False)
+    return in_a_child(_inductor_code, functions, streams, 1024, ship=False)
 
 
 def inductor_text() -> dict[str, str]:
     """What Inductor wrote for CUDA of some functions without and with streams, captured and shipped with labkit.
 
     Keys: 'plain', 'streamed' and more names of functions (Python, Triton kernels included), 'source' of the first two,
-    'sources' of all, 'torch', 'label'. `python -m labkit.lessons.compiled_streams.recapture inductor` makes it
+    'sources' of all, 'torch', 'label'. `python -m tools.recapture inductor` makes it
     anew, which takes the triton package; running it takes a GPU. Raises ValueError where labkit stands without its
     repository.
     """
@@ -111,11 +109,7 @@ def inductor_text() -> dict[str, str]:
 
 def _look(fn: Callable[..., Any], tensors: tuple, streams: int) -> Any:
     made: list[tuple[Any, Any]] = []
-
-    def keep(before: Any, after: Any) -> None:
-        made.append((before, after))
-
-    end = torch_compat.bytecode_hook(keep)
+    end = torch_compat.bytecode_hook(lambda before, after: made.append((before, after)))
     try:
         dynamo, forward, _, error = _compiled(fn, tensors, streams, False)
     finally:
@@ -184,16 +178,12 @@ def _cache_hits(orders: list[tuple], streams: int, size: int) -> list[dict[str, 
                 except Exception as caught:  # a CPU has no streams: its code may name what is not there
                     error = f"{type(caught).__name__}: {caught}".splitlines()[0]
                 now = torch_compat.cache_counters()
-                rows.append(
-                    {
-                        "order": number,
-                        "function": fn.__name__,
-                        "cache hits": now.get("fxgraph_cache_hit", 0) - before.get("fxgraph_cache_hit", 0),
-                        "cache misses": now.get("fxgraph_cache_miss", 0)
-                        - before.get("fxgraph_cache_miss", 0),
-                        "error": error,
-                    }
+                hits, misses = (
+                    now.get(name, 0) - before.get(name, 0)
+                    for name in ("fxgraph_cache_hit", "fxgraph_cache_miss")
                 )
+                row = {"order": number, "function": fn.__name__, "cache hits": hits, "cache misses": misses}
+                rows.append({**row, "error": error})
     return rows
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.lessons.compiled_streams.offload import OffloadGraphs, Rates, step
+from labkit.lessons.shared.sliders import log_sliders
 from labkit.lessons.shared.streams import simulate
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
@@ -67,15 +68,7 @@ class Offload(InteractiveFigure):
             "memory_gbytes": ("memory, GB/s", 50, 8000),
             "link_gbytes": ("link to the host, GB/s", 1, 900),
         }
-        made = {
-            name: widgets.FloatLogSlider(
-                value=getattr(self.rates, name), base=10, min=float(np.log10(low)), max=float(np.log10(high)),
-                step=0.02,
-                description=text, continuous_update=False, readout_format=".3g", layout=widgets.Layout(width="430px"),
-                style={"description_width": "150px"},
-            )
-            for name, (text, low, high) in limits.items()
-        }  # fmt: skip
+        made = log_sliders(widgets, limits, vars(self.rates), step=0.02)
         return self.picture_with_controls(widgets, made, self.draw)
 
 

@@ -1,7 +1,7 @@
 """Stream graphs that are shipped with labkit, for a torch that compiles no streams: kept by what they were made of.
 
 The file holds what the child processes of `captured.py` returned for the functions of the lessons;
-`python -m labkit.lessons.compiled_streams.recapture` makes it. A shipped graph is given out for the very function and
+`python -m tools.recapture` makes it. A shipped graph is given out for the very function and
 arguments that it was made of and for no other, and says so in a line of its own.
 """
 

@@ -16,6 +16,7 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.harness import settled
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
@@ -36,42 +37,35 @@ HOOKS = (
     "tensor hook hidden from the compiler",
     "full backward hook of a module",
 )
-CHANGES = (
-    "the same again",
-    "half the batch",
-    "gradients not set to None",
-    "a frozen weight",
-)
+CHANGES = ("the same again", "half the batch", "gradients not set to None", "a frozen weight")
 
 
-def run(
-    ranks: Ranks,
-    hooks: Sequence[str] = HOOKS,
-    *,
-    rounds: int = 20,
-    model: Callable[[], Any] | None = None,
-    timeout: float | None = 300.0,
-) -> Report:
+def run(ranks: Ranks, hooks: Sequence[str] = HOOKS, *, rounds: int = 20) -> Report:
     """On rank 0 alone: hooks, costs and recompiles of compiled autograd, with graphs run as they are.
 
-    model: makes the model whose backward is captured, for (64, 64) images; its blocks are in `.blocks`. Tables: `hooks`
-    (graphs of backward, breaks, and whether gradients are eager's, both ways), `changes` (what was compiled again for a
-    change between two steps, and the seconds of that step), `samples` (seconds of the backward pass). Raises ValueError
-    for a hook that does not exist, before anything runs, and RankError when the rank fails.
+    Args:
+        ranks: started ranks, of which rank 0 is used.
+        hooks: names out of `HOOKS`.
+        rounds: how often each backward pass is timed, in turn.
+
+    Returns:
+        Tables: `hooks` (graphs of backward, breaks, and whether gradients are eager's, both ways), `changes` (what was
+        compiled again for a change between two steps, and the seconds of that step), `samples` (seconds of the backward
+        pass), `first` (seconds of the first one).
+
+    Raises:
+        ValueError: a hook does not exist; nothing has run then.
+        RankError: the rank fails.
 
     >>> from labkit.lessons.ddp import backward
     >>> backward.run(None, ["shouts"])
     Traceback (most recent call last):
     ValueError: unknown hook 'shouts': there is none, tensor hook that scales, ...
     """
-    for name in hooks:
-        if name not in HOOKS:
-            raise ValueError(f"unknown hook {name!r}: there is {', '.join(HOOKS)}")
+    hooks = chosen(hooks, HOOKS, "hook")
     check_rounds(rounds)
     images, labels = data.digits()
-    found = ranks.run(
-        _measure, list(hooks), images[:64], labels[:64], rounds, model, ranks=0, timeout=timeout
-    )[0]
+    found = ranks.run(_measure, hooks, images[:64], labels[:64], rounds, ranks=0, timeout=300)[0]
     return _report(
         found, ranks.label, provenance(backend=ranks.backend, device=ranks.device, threads=ranks.threads)
     )
@@ -141,12 +135,11 @@ def _hang(model: Any, hook: str, seen: list[Any]) -> Any:
     return model
 
 
-def _measure(hooks: list[str], images: Any, labels: Any, rounds: int, make: Any) -> dict[str, Any]:
-
+def _measure(hooks: list[str], images: Any, labels: Any, rounds: int) -> dict[str, Any]:
     images, labels = data.on_device(images, labels)
 
     def model() -> Any:
-        return with_own_code(make() if make else Model(Sizes(blocks=1))).to(images.device)
+        return with_own_code(Model(Sizes(blocks=1))).to(images.device)
 
     with quiet_stderr(), torch_compat.quiet_dynamo():
         found = {
@@ -222,13 +215,9 @@ def _costs(model: Any, images: Any, labels: Any, rounds: int) -> dict[str, Any]:
 
 
 def _report(found: dict[str, Any], label: str, settings: dict[str, Any]) -> Report:
-    samples = pd.DataFrame(
-        [(how, i, s) for how, taken in found["samples"].items() for i, s in enumerate(taken)],
-        columns=["backward by", "round", "seconds"],
-    )
-    measured = {
-        how: Measurement(f"backward by {how}", tuple(taken)) for how, taken in found["samples"].items()
-    }
+    rows = [(how, i, s) for how, taken in found["samples"].items() for i, s in enumerate(taken)]
+    samples = pd.DataFrame(rows, columns=["backward by", "round", "seconds"])
+    measured = {how: Measurement(f"backward by {how}", tuple(s)) for how, s in found["samples"].items()}
     first = pd.DataFrame([{"backward by": how, "seconds": s} for how, s in found["first"].items()])
     tables = {
         "hooks": pd.DataFrame(found["hooks"]),

@@ -14,6 +14,7 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ALONE
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
+from labkit.lessons.shared.options import whole
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
@@ -22,17 +23,13 @@ from labkit.torch_compat import quiet_dynamo
 __all__ = ["TRAP", "run"]
 
 BATCH, RATE = 64, 0.1
+TIMEOUT_S = 300.0
 TRAP = ("tensor parallel, functional", "in place, compiled", "in place, eager")
 _running: dict[str, Any] = {}  # on a rank: what is trained between two calls
 
 
 def run(
-    ranks: Ranks,
-    *,
-    steps: int = 120,
-    every: int = 20,
-    seen: Callable[[Report], Any] | None = None,
-    timeout: float | None = 300.0,
+    ranks: Ranks, *, steps: int = 120, every: int = 20, seen: Callable[[Report], Any] | None = None
 ) -> Report:
     """Train by each route of `TRAP`, and in one process beside them, with gradient descent; all see the same batches.
 
@@ -46,22 +43,23 @@ def run(
     Traceback (most recent call last):
     ValueError: every must be a whole number from 1 to steps=10, got 20
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
+    whole(steps=steps)
     if not isinstance(every, int) or not 1 <= every <= steps:
         raise ValueError(f"every must be a whole number from 1 to steps={steps}, got {every!r}")
     names = [ALONE, *TRAP]
     images, labels = data.digits()
     made = provenance(backend=ranks.backend, device=ranks.device, steps=steps, batch=BATCH, rate=RATE)
     losses: dict[str, list[float]] = {name: [] for name in names}
-    ranks.run(_begin, names, images, labels, timeout=timeout)
+    ranks.run(_begin, names, images, labels, timeout=TIMEOUT_S)
     for start in range(0, steps, every):
         stop = min(start + every, steps)
         for name in names:
-            parts = {share: values for share, values in ranks.run(_go_on, name, start, stop, timeout=timeout)}
+            parts = {
+                share: values for share, values in ranks.run(_go_on, name, start, stop, timeout=TIMEOUT_S)
+            }
             losses[name] += [sum(each) / len(parts) for each in zip(*parts.values(), strict=True)]
         last = stop == steps
-        ends = {name: list(ranks.run(_look, name, timeout=timeout)) for name in names} if last else {}
+        ends = {name: list(ranks.run(_look, name, timeout=TIMEOUT_S)) for name in names} if last else {}
         report = _report(losses, ends, ranks.label, made)
         if seen is not None:
             seen(report)
@@ -73,7 +71,6 @@ def run(
 
 
 def _begin(names: list[str], images: Any, labels: Any) -> None:
-
     _end()
     torch_compat.dynamo_reset()
     _running["data"] = data.on_device(images, labels)
@@ -83,10 +80,7 @@ def _begin(names: list[str], images: Any, labels: Any) -> None:
 def _go_on(name: str, start: int, stop: int) -> tuple[int, list[float]]:
     (images, labels), trainer = _running["data"], _running["trainers"][name]
     losses = []
-    with (
-        quiet_stderr(),
-        torch_compat.quiet_dynamo(),
-    ):  # the trap's only sign is a warning, once; the lesson shows it
+    with quiet_stderr(), quiet_dynamo():  # the trap's only sign is a warning, once; the lesson shows it
         for step in range(start, stop):
             index = data.batch(step, BATCH, len(images) - data.HELD_OUT)
             trainer.model.zero_grad()

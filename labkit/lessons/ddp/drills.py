@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from labkit import torch_compat
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
+from labkit.lessons.shared.options import chosen
 from labkit.ranks import RankError, Ranks, here
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
@@ -65,14 +67,12 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, talk: bool = False) -> Report
     ...     list(run(ranks, ["smaller batch"]).frame["ended"])
     ['silent and wrong', 'right']
     """
-    for name in only:
-        if name not in DRILLS:
-            raise ValueError(f"unknown drill {name!r}: there is {', '.join(DRILLS)}")
+    names = chosen(only, DRILLS, "drill")
     if ranks.world_size < 2:
         raise ValueError(f"a drill needs at least 2 ranks, and these are {ranks.world_size}")
     images, labels = data.digits()
     rows = []
-    for name in only or DRILLS:
+    for name in names:
         for remedy in (False, True) if DRILLS[name].remedy else (False,):
             rows.append(_attempt(ranks, name, remedy, images[:64], labels[:64]))
             if talk:
@@ -87,14 +87,10 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
     try:
         found = ranks.run(_play, name, remedy, images, labels, timeout=TIMEOUT_S, stall=stall)
     except RankError as error:
-        waits = error.hung
-        first = (
-            error.headline
-            if waits
-            else f"rank {error.outcomes[0].rank}: {error.outcomes[0].type}: {error.outcomes[0].message}"
-        )
-        ended, text = (WAITS if waits else RAISES), first.splitlines()[0]
-        detail = str(error)
+        first = error.outcomes[0]
+        raised = f"rank {first.rank}: {first.type}: {first.message}"
+        ended, text = (WAITS, error.headline) if error.hung else (RAISES, raised)
+        text, detail = text.splitlines()[0], str(error)
     else:
         apart = max(found)
         ended, detail = (RIGHT if apart <= TOLERANCE else SILENT), ""
@@ -108,7 +104,6 @@ def _attempt(ranks: Ranks, name: str, remedy: bool, images: Any, labels: Any) ->
 
 def _play(name: str, remedy: bool, images: Any, labels: Any) -> float:
     """Play one drill; returns how far gradients are from those of one process, relative to the largest of each."""
-
     torch_compat.dynamo_reset()
     with quiet_stderr(), torch_compat.quiet_dynamo():
         return BODIES[name](remedy, *data.on_device(images, labels))
@@ -208,17 +203,12 @@ def _fewer(remedy: bool, images: Any, labels: Any) -> float:
         return 0.0  # its last gradients are those of a step that others did without it
     there = [i for i in range(size) if i != 1]
     left = [(images.chunk(size)[i], labels.chunk(size)[i]) for i in there]
-    return _apart(
-        model, _scaled(torch.cat([a for a, _ in left]), torch.cat([b for _, b in left]), len(there) / size)
-    )
-
-
-def _scaled(images: Any, labels: Any, share: float) -> Any:
-    """Join divides by all ranks by default, those that have ended included: the gradient is that much smaller."""
-    plain = _plain(images, labels)
-    for parameter in plain.parameters():
-        parameter.grad *= share
-    return plain
+    plain = _plain(torch.cat([a for a, _ in left]), torch.cat([b for _, b in left]))
+    for (
+        parameter
+    ) in plain.parameters():  # Join divides by all ranks by default, those that have ended included
+        parameter.grad *= len(there) / size
+    return _apart(model, plain)
 
 
 def _hook(remedy: bool, images: Any, labels: Any, captured: bool = False) -> float:
@@ -242,17 +232,13 @@ def _hook(remedy: bool, images: Any, labels: Any, captured: bool = False) -> flo
     return float("nan")  # not reached: rank 1 raises, and rank 0 waits for it
 
 
-def _captured_hook(remedy: bool, images: Any, labels: Any) -> float:
-    return _hook(remedy, images, labels, captured=True)
-
-
 BODIES: dict[str, Callable[[bool, Any, Any], float]] = {
     "unused": _unused,
     "unused on one": _unused_on_one,
     "smaller batch": _smaller,
     "fewer batches": _fewer,
     "hook": _hook,
-    "captured hook": _captured_hook,
+    "captured hook": partial(_hook, captured=True),
 }
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import torch_compat
-from labkit.lessons.shared.capture import Capture
+from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -122,21 +122,13 @@ def _gather(attempt: Attempt) -> dict[str, Any]:
 def _ratio(got: Any, right: Any) -> float:
     """`got` over `right` where that is one number, else nan."""
     factor = float((got * right).sum() / (right * right).sum())
-    return (
-        factor
-        if float((got - factor * right).abs().max()) < 1e-5 * float(right.abs().max())
-        else float("nan")
-    )
+    close = float((got - factor * right).abs().max()) < 1e-5 * float(right.abs().max())
+    return factor if close else float("nan")
 
 
 def _collectives(graphs: list[Any]) -> list[str]:
-    names = [str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
-    short = [
-        name.split("_c10d_functional.")[1].removesuffix(".default")
-        for name in names
-        if "_c10d_functional." in name
-    ]
-    return [name for name in short if name != "wait_tensor"]
+    short = [name.partition("_c10d_functional.")[2] for graph in graphs for name in calls(graph)]
+    return [name for name in short if name and name != "wait_tensor"]
 
 
 # how many images each rank has; the last case gives one rank none
@@ -172,13 +164,10 @@ def _weigh(attempt: Attempt, many: tuple[int, ...]) -> dict[str, Any]:
     parallel = DistributedDataParallel(model)
     losses = parallel(mine[:, None])[:, 0]
     value = attempt(losses)
-    if not isinstance(value, torch.Tensor) or value.dim():
-        shape = (
-            f"a tensor of shape {tuple(value.shape)}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
-        )
-        return {"kind": shape}
+    if not isinstance(value, torch.Tensor):
+        return {"kind": type(value).__name__}
+    if value.dim():
+        return {"kind": f"a tensor of shape {tuple(value.shape)}"}
     value.backward()
     assert model.weight.grad is not None
     got, want = float(model.weight.grad), float(values.mean())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.lessons.shared.keys import mark
 from labkit.views import style
 from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
@@ -27,7 +28,7 @@ CALLS = {
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw a report of `labkit.lessons.ddp.experiment`; what is drawn follows from what it holds.
 
     Curves (loss over steps), memory by route, starts of collectives as a share of backward, the order of calls in
@@ -37,20 +38,17 @@ def figure(report: Any, title: str | None = None) -> Figure:
         found = table_of(report, table)
         if found is not None:
             if found.empty:
-                return empty_figure(Sheet(), "nothing was measured", report.label, title)
-            return draw(report, found, title)
+                return empty_figure(Sheet(), "nothing was measured", report.label)
+            return draw(report, found)
     raise ValueError(f"report {report.name!r} has no picture: it has {', '.join(report.tables)}")
 
 
-def _curves(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
+def _curves(report: Any, table: pd.DataFrame) -> Figure:
     need(table, ["route", "step", "loss"], "curves")
     sheet = Sheet()
     names = list(dict.fromkeys(table["route"]))
     ends = table.groupby("route", sort=False)["loss"].last()
-    sheet.title(
-        title or _apart(table, names),
-        "Loss of each step on its batch of digits.",
-    )
+    sheet.title(_apart(table, names), "Loss of each step on its batch of digits.")
     sheet.legend([(name, _line(i)) for i, name in enumerate(names)])
     ax = sheet.axes(0.75, sheet.width - 1.2, 3.0)
     sheet.top += 0.5
@@ -77,7 +75,7 @@ def _line(i: int) -> Callable[..., Any]:
     return lambda ax, x, y: ax.plot([x, x + 0.22], [y + 0.06, y + 0.06], **look)
 
 
-def _memory(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
+def _memory(report: Any, table: pd.DataFrame) -> Figure:
     need(table, ["route", "rank", "what", "bytes"], "memory")
     worst = table.groupby(["route", "what"], sort=False)["bytes"].max().unstack("what") / 1e3
     worst = worst.loc[list(dict.fromkeys(table["route"]))]
@@ -85,11 +83,14 @@ def _memory(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
     sheet = Sheet()
     least, most = kept.idxmin(), kept.idxmax()
     sheet.title(
-        title or f"A rank keeps {kept[most]:.0f} kB ({most}) down to {kept[least]:.0f} kB ({least})",
+        f"A rank keeps {kept[most]:.0f} kB ({most}) down to {kept[least]:.0f} kB ({least})",
         "Of the rank that holds most. Bars: what stays between steps. Diamond: with the most that a step adds to it.",
     )
     sheet.legend(
-        [*((name, key(colour)) for name, colour in MEMORY.items()), ("with the peak of a step", _diamond)]
+        [
+            *((name, key(colour)) for name, colour in MEMORY.items()),
+            ("with the peak of a step", mark("D", style.INK, 5)),
+        ]
     )
     left = 0.3 + max(style.text_width(str(name), style.NORMAL) for name in worst.index)
     ax = sheet.axes(left, sheet.width - left - 0.5, ROW * len(worst))
@@ -110,19 +111,14 @@ def _memory(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
     return sheet.finish(report.label)
 
 
-def _diamond(ax: Any, x: float, y: float) -> None:
-    ax.plot([x + 0.1], [y + 0.06], "D", color=style.INK, markersize=5)
-
-
-def _starts(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
+def _starts(report: Any, table: pd.DataFrame) -> Figure:
     need(table, ["route", "rank", "phase", "share"], "collectives")
     mine = table[table["phase"] == "backward"]
     names = list(dict.fromkeys(table["route"]))
     sheet = Sheet()
     early = mine[mine["share"] < 1].groupby("route").size()
     sheet.title(
-        title
-        or f"Started while products are left: {', '.join(f'{n} {int(early.get(n, 0))}' for n in names)}",
+        f"Started while products are left: {', '.join(f'{n} {int(early.get(n, 0))}' for n in names)}",
         "Start of every collective of backward on every rank; at 100 % backward's last matrix product is done.",
     )
     left = 0.3 + max(style.text_width(str(name), style.NORMAL) for name in names)
@@ -134,14 +130,8 @@ def _starts(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
         for j, rank in enumerate(ranks):
             these = rows[rows["rank"] == rank]["share"] * 100
             y = i + (j - (len(ranks) - 1) / 2) * 0.34
-            ax.plot(
-                these,
-                [y] * len(these),
-                "os"[j % 2],
-                color=LINES[2 if j % 2 else 3],
-                markersize=6,
-                markeredgecolor="white",
-            )
+            look = {"color": LINES[2 if j % 2 else 3], "markersize": 6, "markeredgecolor": "white"}
+            ax.plot(these, [y] * len(these), "os"[j % 2], **look)
         first = rows[rows["rank"] == ranks[0]]["share"] * 100 if ranks else rows["share"]
         sheet.say(
             f"{name}: {len(first)} collectives in backward, rank 0 at {', '.join(f'{v:.0f} %' for v in first)}"
@@ -155,23 +145,18 @@ def _starts(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
     ax.set_yticks(range(len(names)), names)
     ax.tick_params(axis="y", length=0, labelcolor=style.INK)
     ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
-    sheet.legend([(f"rank {rank}", _dot(j)) for j, rank in enumerate(ranks)])
+    sheet.legend(
+        [(f"rank {rank}", mark("os"[j % 2], LINES[2 if j % 2 else 3], 6)) for j, rank in enumerate(ranks)]
+    )
     return sheet.finish(report.label)
 
 
-def _dot(j: int) -> Callable[..., Any]:
-    return lambda ax, x, y: ax.plot(
-        [x + 0.1], [y + 0.06], "os"[j % 2], color=LINES[2 if j % 2 else 3], markersize=6
-    )
-
-
-def _order(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
+def _order(report: Any, table: pd.DataFrame) -> Figure:
     need(table, ["way", "pass", "calls", "products between"], "order")
     sheet = Sheet()
     by = table.groupby("way", sort=False)["products between"].sum()
     sheet.title(
-        title
-        or f"Products between a collective and its wait: {', '.join(f'{w} {n}' for w, n in by.items())}",
+        f"Products between a collective and its wait: {', '.join(f'{w} {n}' for w, n in by.items())}",
         "The calls of Inductor's code, in order.",
     )
     sheet.legend(
@@ -192,25 +177,19 @@ def _order(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
     return sheet.finish(report.label)
 
 
-def _bubble(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
+def _bubble(report: Any, table: pd.DataFrame) -> Figure:
     need(table, ["microbatches", "stood still", "formula"], "summary")
     sheet = Sheet()
     first, last = table.iloc[0], table.iloc[-1]
     sheet.title(
-        title
-        or f"Stages stand still {first['stood still']:.0%} of a step with {first['microbatches']:.0f} microbatch, "
+        f"Stages stand still {first['stood still']:.0%} of a step with {first['microbatches']:.0f} microbatch, "
         f"{last['stood still']:.0%} with {last['microbatches']:.0f}",
         "Mean of both ranks, median of the rounds; the formula is for equal stages and free messages.",
     )
     ax = sheet.axes(0.75, 5.2, 2.6)
     ax.plot(table["microbatches"], table["stood still"] * 100, "o-", color=LINES[3], label="measured")
-    ax.plot(
-        table["microbatches"],
-        table["formula"] * 100,
-        "s--",
-        color=LINES[0],
-        label="(stages - 1) / (microbatches + stages - 1)",
-    )
+    formula = "(stages - 1) / (microbatches + stages - 1)"
+    ax.plot(table["microbatches"], table["formula"] * 100, "s--", color=LINES[0], label=formula)
     ax.set(xscale="log", ylim=(0, 100), xlabel="microbatches", ylabel="standing still, %")
     ax.set_xticks(table["microbatches"], [str(m) for m in table["microbatches"]], minor=False)
     ax.minorticks_off()
@@ -222,7 +201,7 @@ def _bubble(report: Any, table: pd.DataFrame, title: str | None) -> Figure:
     return sheet.finish(report.label)
 
 
-DRAWN: dict[str, Callable[[Any, pd.DataFrame, str | None], Figure]] = {
+DRAWN: dict[str, Callable[[Any, pd.DataFrame], Figure]] = {
     "curves": _curves,
     "memory": _memory,
     "order": _order,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labkit.lessons.shared.options import chosen
+
 __all__ = ["ALONE", "EVERY", "ROUTES", "Route", "choose"]
 
 ALONE = "one process"
@@ -98,7 +100,4 @@ def choose(names: Sequence[str]) -> list[Route]:
     >>> [route.kind for route in choose(["DDP, eager", "FSDP2, whole"])]
     ['ddp', 'fsdp']
     """
-    for name in names:
-        if name not in ROUTES:
-            raise ValueError(f"unknown route {name!r}: there is {', '.join(ROUTES)}")
-    return [ROUTES[name] for name in (names or EVERY)]
+    return [ROUTES[name] for name in chosen(names or EVERY, ROUTES, "route")]

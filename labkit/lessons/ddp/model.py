@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from labkit import lessons
 from labkit.lessons.ddp.data import CLASSES, PIXELS
+from labkit.lessons.shared.options import whole as whole_numbers
 
 __all__ = ["Block", "Model", "Sizes", "loss_of", "whole"]
 
@@ -33,10 +34,7 @@ class Sizes:
     blocks: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("width", "hidden", "blocks"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+        whole_numbers(**vars(self))
 
     @property
     def parameters(self) -> int:

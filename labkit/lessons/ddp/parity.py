@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,9 +17,11 @@ from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
 from labkit.lessons.shared.capture import Capture
+from labkit.lessons.shared.options import whole
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
+from labkit.trace import peak
 from labkit.trace.events import collective_op
 
 __all__ = ["RATE", "TOLERANCE", "run"]
@@ -32,14 +34,7 @@ BATCH = 64  # images a step, over all ranks
 MEMORY = ("parameters", "gradients", "Adam's moments", "peak of a step")
 
 
-def run(
-    ranks: Ranks,
-    routes: Sequence[str] = (),
-    *,
-    steps: int = STEPS,
-    talk: bool = False,
-    timeout: float | None = 300.0,
-) -> Report:
+def run(ranks: Ranks, routes: Sequence[str] = (), *, steps: int = STEPS, talk: bool = False) -> Report:
     """Train the same model on the same batches by every route, and compare with one process after each step.
 
     Graphs are AOTAutograd's, run as they are. A route that needs another number
@@ -54,22 +49,20 @@ def run(
     0  DDP, eager   True       0
     """
     chosen = [route for route in choose(routes) if route.name != ALONE]
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ValueError(f"steps must be a whole number above 0, got {steps!r}")
+    whole(steps=steps)
     if ranks.world_size != ROUTE_RANKS:
         raise ValueError(
             f"the routes are for {ROUTE_RANKS} ranks (one of them brings 4), and these are {ranks.world_size}"
         )
     images, labels = data.digits()
-    arguments = (images, labels, steps)
     found: dict[str, PerRank[dict[str, Any]]] = {}
     for route in chosen:
-        began = time.perf_counter()
+        began, arguments = time.perf_counter(), (route.name, images, labels, steps)
         if route.ranks == ranks.world_size:
-            found[route.name] = ranks.run(measure, route.name, *arguments, timeout=timeout)
+            found[route.name] = ranks.run(measure, *arguments, timeout=300)
         else:
             with Ranks(route.ranks, "cpu", "gloo", threads=ranks.threads, quiet=True) as own:
-                found[route.name] = own.run(measure, route.name, *arguments, timeout=timeout)
+                found[route.name] = own.run(measure, *arguments, timeout=300)
         if talk:
             print(f"{time.perf_counter() - began:5.1f} s  {route.name}", flush=True)
     made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": BATCH}
@@ -81,10 +74,6 @@ def run(
 
 def measure(name: str, images: Any, labels: Any, steps: int) -> dict[str, Any]:
     """Train one route and the plain model beside it, then record one step and look at its memory."""
-
-    from labkit.lessons.ddp.holding import held
-    from labkit.trace import peak
-
     images, labels = data.on_device(images, labels)
     torch_compat.dynamo_reset()
     seen, captured = Capture(aot=True), Capture()
@@ -111,7 +100,7 @@ def measure(name: str, images: Any, labels: Any, steps: int) -> dict[str, Any]:
                 with rec.forward():
                     route.model.zero_grad()
                     route.backward(images[index], labels[index])
-            memory = _memory(route, lambda: route.backward(images[index], labels[index]), held, peak)
+            memory = _memory(route, lambda: route.backward(images[index], labels[index]))
         finally:
             route.close()
     counts = rec.counts().iloc[0]
@@ -132,6 +121,22 @@ def measure(name: str, images: Any, labels: Any, steps: int) -> dict[str, Any]:
     }
 
 
+def held(tensors: Iterable[Any]) -> int:
+    """Bytes of tensors on this rank: of a DTensor its own piece, of a memory that several share once.
+
+    >>> import torch
+    >>> x = torch.ones(4)
+    >>> held([x, x.view(2, 2), torch.ones(2)])
+    24
+    """
+    found = {}
+    for tensor in tensors:
+        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = own.untyped_storage()
+        found[storage.data_ptr(), storage.nbytes()] = storage.nbytes()
+    return sum(found.values())
+
+
 def _descend(trainer: Any) -> None:
     """One step of gradient descent. Not torch.optim: a plain line serves DTensors, pieces and whole weights alike."""
     with torch.no_grad():
@@ -144,7 +149,7 @@ def _collectives(rec: Any) -> dict[str, int]:
     return names.map(collective_op).value_counts().to_dict()
 
 
-def _memory(trainer: Any, step: Any, held: Any, peak: Any) -> dict[str, int]:
+def _memory(trainer: Any, step: Any) -> dict[str, int]:
     parameters = list(trainer.model.parameters())
     kept = held(parameters)
     gradients = held(p.grad for p in parameters if p.grad is not None)
@@ -189,16 +194,11 @@ def _report(
                 "first step, s": max(one["first_s"] for one in seen),
             }
         )
-        losses += [
-            (route.name, i, value, ref)
-            for i, (value, ref) in enumerate(zip(mean, first["reference"], strict=True))
-        ]
+        pairs = enumerate(zip(mean, first["reference"], strict=True))
+        losses += [(route.name, i, value, ref) for i, (value, ref) in pairs]
         kinds += [(route.name, kind, count) for kind, count in first["collectives"].items()]
-        memory += [
-            (route.name, rank, what, size)
-            for rank, one in seen.items()
-            for what, size in one["memory"].items()
-        ]
+        for rank, one in seen.items():
+            memory += [(route.name, rank, what, size) for what, size in one["memory"].items()]
     table = pd.DataFrame(rows)
     tables = {
         "routes": table,
@@ -218,16 +218,8 @@ def _report(
         for route in chosen
         if settings["device"] != "cpu" and len(found[route.name]) > ROUTE_RANKS
     ]
-    return Report(
-        "training",
-        "Routes to train on several ranks",
-        label,
-        tables,
-        [],
-        settings,
-        notes,
-        "labkit.lessons.ddp.figures:figure",
-    )
+    title, view = "Routes to train on several ranks", "labkit.lessons.ddp.figures:figure"
+    return Report("training", title, label, tables, [], settings, notes, view)
 
 
 def advice(report: Report) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,19 +12,16 @@ from torch import nn
 
 from labkit import torch_compat
 from labkit.lessons.ddp.routes import gathered
-from labkit.lessons.shared.comm_passes import between
+from labkit.lessons.shared.comm_passes import between, calls_of
+from labkit.lessons.shared.options import chosen, whole
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 
 __all__ = ["WAYS", "run"]
 
-DEFAULT, BUCKETED, REORDERED, SCHEDULED = "as written", "bucketed", "reordered", "overlap scheduling"
-WAYS = (DEFAULT, BUCKETED, REORDERED, SCHEDULED)
-CALLS = re.compile(
-    r"(all_gather_into_tensor(?:_out)?|reduce_scatter_tensor|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()"
-)
-WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait", "reduce_scatter_tensor": "reduce_scatter"}
+WAYS = ("as written", "bucketed", "reordered", "overlap scheduling")
+_, BUCKETED, REORDERED, SCHEDULED = WAYS
 TOLERANCE = 1e-5  # of the largest gradient of the same weight, float32
 
 
@@ -37,7 +33,6 @@ def run(
     layers: int = 4,
     execute: bool = False,
     talk: bool = False,
-    timeout: float | None = 300.0,
 ) -> Report:
     """Compile a forward and a backward through gathered weights under each setting, and read the order of the calls.
 
@@ -52,15 +47,11 @@ def run(
     Traceback (most recent call last):
     ValueError: unknown way 'fast': there is as written, bucketed, reordered, overlap scheduling
     """
-    for way in ways:
-        if way not in WAYS:
-            raise ValueError(f"unknown way {way!r}: there is {', '.join(WAYS)}")
-    for name, value in {"width": width, "layers": layers}.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+    ways = chosen(ways, WAYS, "way")
+    whole(width=width, layers=layers)
     if width % ranks.world_size:
         raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
-    found = ranks.run(_measure, list(ways), width, layers, execute, talk, timeout=timeout)
+    found = ranks.run(_measure, ways, width, layers, execute, talk, timeout=300)
     made = provenance(backend=ranks.backend, device=ranks.device, width=width, layers=layers, execute=execute)
     return _report(found, ranks.label, made)
 
@@ -76,18 +67,14 @@ def _settings(way: str) -> dict[str, Any]:
         return {
             "reorder_for_compute_comm_overlap": True,
             "reorder_for_compute_comm_overlap_passes": ["raise_comms", "sink_waits"],
-            "estimate_op_runtime": _estimate,
+            "estimate_op_runtime": lambda node: 15.0,
         }
     if way == SCHEDULED:
         return torch_compat.overlap_scheduling()
     return {}
 
 
-def _estimate(node: Any) -> float:
-    return 15.0
-
-
-def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool) -> dict[str, Any]:
+def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool) -> list[dict[str, Any]]:
     rank, size = dist.get_rank(), dist.get_world_size()
     device = here().device
     seeded = torch.Generator().manual_seed(0)
@@ -128,19 +115,17 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
             for p, g in zip(model.parameters(), right, strict=True)
         )
         for name, text in zip(("forward", "backward"), texts, strict=True):
-            calls = CALLS.findall(text[text.index("def call(") :])
-            short = [WORDS.get(call, call.replace("_into_tensor", "").replace("_out", "")) for call in calls]
-            rows.append({"way": way, "pass": name, "calls": short, "apart": apart})
+            rows.append({"way": way, "pass": name, "calls": calls_of(text), "apart": apart})
     torch_compat.dynamo_reset()
-    return {"rows": rows}
+    return rows
 
 
 # --- in the kernel ---
 
 
-def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) -> Report:
+def _report(found: PerRank[list[dict[str, Any]]], label: str, made: dict[str, Any]) -> Report:
     rows = []
-    for i, row in enumerate(found[0]["rows"]):
+    for i, row in enumerate(found[0]):
         calls = row["calls"]
         # `between` reads gathers; what a reduce-scatter has beside it is counted the same way
         moved = ["all_gather" if call == "reduce_scatter" else call for call in calls]
@@ -151,27 +136,15 @@ def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) ->
                 "gathers": calls.count("all_gather"),
                 "scatters": calls.count("reduce_scatter"),
                 "products between": between(moved),
-                "ranks alike": all(one["rows"][i]["calls"] == calls for one in found),
-                "gradients apart": max(one["rows"][i]["apart"] for one in found),
+                "ranks alike": all(one[i]["calls"] == calls for one in found),
+                "gradients apart": max(one[i]["apart"] for one in found),
                 "calls": " ".join(calls),
             }
         )
     table = pd.DataFrame(rows)
     wrong = table.loc[table["gradients apart"] > TOLERANCE, "way"].unique()
-    ran = (
-        "what Inductor wrote was run"
-        if made["execute"]
-        else "Inductor's code was read and not run; the graph was run"
-    )
+    read = "Inductor's code was read and not run; the graph was run"
+    ran = "what Inductor wrote was run" if made["execute"] else read
     notes = [f"{ran}; gradients {'WRONG: ' + ', '.join(wrong) if len(wrong) else 'are those of one process'}"]
-    title = "Inductor's passes on gathered weights"
-    return Report(
-        "training_passes",
-        title,
-        label,
-        {"order": table},
-        [],
-        made,
-        notes,
-        "labkit.lessons.ddp.figures:figure",
-    )
+    title, view = "Inductor's passes on gathered weights", "labkit.lessons.ddp.figures:figure"
+    return Report("training_passes", title, label, {"order": table}, [], made, notes, view)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -16,8 +17,9 @@ from labkit.lessons.ddp import data
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.ddp.parity import TOLERANCE
 from labkit.lessons.shared.capture import Capture
+from labkit.lessons.shared.options import whole
 from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.shared.streams.timeline import SPANS
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
@@ -42,15 +44,12 @@ def run(
     batch: int = 256,
     width: int = 256,
     hidden: int = 1024,
-    blocks: int = 4,
-    compiled: bool = True,
     rounds: int = 8,
-    timeout: float | None = 300.0,
 ) -> Report:
     """A step through two stages, with the batch in so many microbatches; rank 0 has the first half of the blocks.
 
-    Activations go with isend and irecv, gradients come back the same way; each stage is one graph (run as it is) where
-    `compiled`. Tables: `summary` (microbatches, ms a step, how long a rank stood still, the bubble that GPipe's formula
+    Activations go with isend and irecv, gradients come back the same way; each stage is one graph (run as it is).
+    Tables: `summary` (microbatches, ms a step, how long a rank stood still, the bubble that GPipe's formula
     gives, differences to one process), `samples` (seconds), `spans` (the step of middle length). Raises ValueError for
     what cannot be run, before anything runs, and RankError when a rank fails.
 
@@ -60,34 +59,25 @@ def run(
     ValueError: 3 microbatches do not divide a batch of 256
     """
     for count in microbatches:
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"microbatches must be whole numbers above 0, got {count!r}")
+        whole(microbatches=count)
         if batch % count:
             raise ValueError(f"{count} microbatches do not divide a batch of {batch}")
     if not microbatches:
         raise ValueError("give at least one number of microbatches")
     check_rounds(rounds)
-    sizes = Sizes(width, hidden, blocks)
-    if ranks.world_size != 2 or blocks < 2:
-        raise ValueError(
-            f"two stages need 2 ranks and 2 blocks, and there are {ranks.world_size} and {blocks}"
-        )
+    sizes = Sizes(width, hidden, blocks=4)
+    if ranks.world_size != 2:
+        raise ValueError(f"two stages need 2 ranks, and there are {ranks.world_size}")
     if ranks.device != "cpu" and ranks.backend != "nccl":
         raise ValueError(
             f"gloo sends and receives tensors of the CPU only, and these ranks are on {ranks.device}:"
             " give it Ranks(2, device='cpu')"
         )
     images, labels = data.digits()
-    arguments = (list(microbatches), images[:batch], labels[:batch], sizes, compiled, rounds)
-    found = ranks.run(_measure, *arguments, timeout=timeout)
-    made = {
-        "backend": ranks.backend,
-        "device": ranks.device,
-        "threads": ranks.threads,
-        "batch": batch,
-        "width": width,
-    }
-    return _report(found, ranks.label, provenance(**made, hidden=hidden, blocks=blocks, compiled=compiled))
+    arguments = (list(microbatches), images[:batch], labels[:batch], sizes, rounds)
+    found = ranks.run(_measure, *arguments, timeout=300)
+    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch}
+    return _report(found, ranks.label, provenance(**made, **asdict(sizes)))
 
 
 def timelines(report: Report) -> dict[str, Timeline]:
@@ -96,7 +86,7 @@ def timelines(report: Report) -> dict[str, Timeline]:
     for count in dict.fromkeys(spans["microbatches"]):
         mine = spans[spans["microbatches"] == count][list(SPANS)].reset_index(drop=True)
         name = f"{count} microbatch{'es' * (count > 1)}"
-        found[name] = Timeline(name, report.label, "ms", mine, pd.DataFrame(columns=list(ARROWS)))
+        found[name] = Timeline(name, report.label, "ms", mine)
     return found
 
 
@@ -106,7 +96,7 @@ def timelines(report: Report) -> dict[str, Timeline]:
 class _Stage:
     """One rank's half of the model, and the marks of what it did when."""
 
-    def __init__(self, sizes: Any, compiled: bool) -> None:
+    def __init__(self, sizes: Any) -> None:
         self.rank, self.on_gpu = dist.get_rank(), here().device != "cpu"
         half = sizes.blocks // 2
         model: Any = with_own_code(Model(sizes)).to(here().device)
@@ -119,7 +109,7 @@ class _Stage:
         }
         self.model = nn.Sequential(*parts)
         self.seen = Capture(aot=True)
-        self.run = torch.compile(self.model, backend=self.seen, fullgraph=True) if compiled else self.model
+        self.run = torch.compile(self.model, backend=self.seen, fullgraph=True)
         self.width = sizes.width
         self.marks: list[tuple[str, str, str, float, float]] = []
 
@@ -177,9 +167,7 @@ class _Stage:
         return value
 
 
-def _measure(
-    counts: list[int], images: Any, labels: Any, sizes: Any, compiled: bool, rounds: int
-) -> dict[str, Any]:
+def _measure(counts: list[int], images: Any, labels: Any, sizes: Any, rounds: int) -> dict[str, Any]:
     images, labels = data.on_device(images, labels)
     torch_compat.dynamo_reset()
     alone = Model(sizes).to(images.device)
@@ -187,7 +175,7 @@ def _measure(
     expected.backward()
     reference: dict[str, Any] = {n: p.grad for n, p in alone.named_parameters()}
     found: dict[str, Any] = {"samples": {}, "marks": {}, "apart": {}, "loss": {}}
-    stages = {count: _Stage(sizes, compiled) for count in counts}
+    stages = {count: _Stage(sizes) for count in counts}
     for count, stage in stages.items():
         loss = stage.step(images, labels, count)
         found["loss"][count] = abs(loss - expected.item()) if stage.rank == 1 else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
 from labkit import lessons, torch_compat
-from labkit.lessons.ddp.kinds import ROUTES, Route
+from labkit.lessons.ddp.kinds import Route, choose
 from labkit.lessons.ddp.model import Model, Sizes, loss_of
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import here
@@ -44,11 +44,11 @@ class Trainer:
     model: nn.Module
     forward: Callable[[Tensor], Tensor]
     data: tuple[int, int]
-    scale: float
-    whole: Callable[[str, Tensor], Tensor]
-    after: Callable[[], None]
-    capture: Callable[[], Any]
-    closing: ExitStack
+    scale: float = 1.0
+    whole: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
+    after: Callable[[], Any] = lambda: None
+    capture: Callable[[], Any] = nullcontext
+    closing: ExitStack = field(default_factory=ExitStack)
 
     def share(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """This rank's part of the global batch."""
@@ -93,43 +93,19 @@ def build(
     compiler: backend of torch.compile. captured: that of compiled autograd, where the route has it. cap_mb: the size of
     DDP's buckets. Raises ValueError for a route that does not exist.
     """
-    route = ROUTES.get(name)
-    if route is None:
-        raise ValueError(f"unknown route {name!r}: there is {', '.join(ROUTES)}")
+    (route,) = choose([name])
     if route.kind == "ddp":
         return _ddp(route, sizes, compiler, cap_mb, captured)
     make = {"fsdp": _fsdp, "gathered": _gathered, "tensor": _tensor, "dtensor": _dtensor, "mesh": _mesh}
     if route.kind == "alone":
-        return _trainer(_model(sizes), data=(0, 1))
+        model = _model(sizes)
+        return Trainer(model, model, (0, 1))
     return make[route.kind](route, sizes, compiler)
 
 
 def _model(*arguments: Any) -> Any:
     """The model on this rank's device, with code of its own."""
     return with_own_code(Model(*arguments)).to(here().device)
-
-
-def _trainer(
-    model: nn.Module,
-    *,
-    data: tuple[int, int],
-    forward: Any = None,
-    scale: float = 1.0,
-    whole: Callable[[str, Tensor], Tensor] | None = None,
-    after: Callable[[], None] = lambda: None,
-    capture: Callable[[], Any] = nullcontext,
-    closing: ExitStack | None = None,
-) -> Trainer:
-    return Trainer(
-        model,
-        model if forward is None else forward,
-        data,
-        scale,
-        whole or (lambda name, t: t),
-        after,
-        capture,
-        closing or ExitStack(),
-    )
 
 
 def _ours() -> tuple[int, int]:
@@ -149,7 +125,7 @@ def _ddp(route: Route, sizes: Sizes, compiler: Any, cap_mb: float, captured: Any
     if route.captured:
         whole_pass = torch.compile(backend=captured)  # made once: another one would compile once more
         capture = lambda: torch_compat.compiled_autograd(whole_pass)  # noqa: E731
-    return _trainer(model, data=_ours(), forward=forward, capture=capture, closing=closing)
+    return Trainer(model, forward, _ours(), capture=capture, closing=closing)
 
 
 # --- the parameters divided as well ---
@@ -167,7 +143,7 @@ def _fsdp(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
             block.compile(backend=compiler)
     elif route.compiled:
         forward = torch.compile(model, backend=compiler)
-    return _trainer(model, data=_ours(), forward=forward, whole=_full)
+    return Trainer(model, forward, _ours(), whole=_full)
 
 
 def _full(name: str, tensor: Any) -> Tensor:
@@ -206,11 +182,7 @@ def _gathered(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     model = gathered(_model(sizes))
     forward: Any = torch.compile(model, backend=compiler, fullgraph=True) if route.compiled else model
     scale = 1 / dist.get_world_size()  # the reduce-scatter sums, and the mean is wanted
-    return _trainer(model, data=_ours(), forward=forward, scale=scale, whole=lambda n, t: _rows(t))
-
-
-def _rows(tensor: Tensor, group: Any = None) -> Tensor:
-    return _joined(tensor, 0, group)
+    return Trainer(model, forward, _ours(), scale, whole=lambda n, t: _joined(t, 0))
 
 
 def _joined(tensor: Tensor, dim: int, group: Any = None) -> Tensor:
@@ -222,12 +194,13 @@ def _joined(tensor: Tensor, dim: int, group: Any = None) -> Tensor:
 # --- every layer divided ---
 
 
-def _tensor(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
-    return _split(route, sizes, compiler, (0, 1), None, None)
-
-
-def _split(
-    route: Route, sizes: Sizes, compiler: Any, data: tuple[int, int], group: Any, replicas: Any
+def _tensor(
+    route: Route,
+    sizes: Sizes,
+    compiler: Any,
+    data: tuple[int, int] = (0, 1),
+    group: Any = None,
+    replicas: Any = None,
 ) -> Trainer:
     """Blocks split over `group`. The loss is the same on each of its ranks, and counts once: each has its share of it.
 
@@ -254,7 +227,7 @@ def _split(
             return tensor
         return _joined(tensor, 0 if ".up." in name else 1, group)
 
-    return _trainer(model, data=data, forward=forward, scale=1 / ranks, whole=whole, after=after)
+    return Trainer(model, forward, data, 1 / ranks, whole, after)
 
 
 def _dtensor(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
@@ -263,7 +236,7 @@ def _dtensor(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
     for block in model.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     forward: Any = torch.compile(model, backend=compiler, fullgraph=True) if route.compiled else model
-    return _trainer(model, data=(0, 1), forward=forward, whole=_full)
+    return Trainer(model, forward, (0, 1), whole=_full)
 
 
 def _mesh(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
@@ -273,4 +246,4 @@ def _mesh(route: Route, sizes: Sizes, compiler: Any) -> Trainer:
         torch.device(here().device).type, (ranks // 2, 2), mesh_dim_names=("data", "tensor")
     )
     data = (mesh.get_local_rank("data"), ranks // 2)
-    return _split(route, sizes, compiler, data, mesh.get_group("tensor"), mesh.get_group("data"))
+    return _tensor(route, sizes, compiler, data, mesh.get_group("tensor"), mesh.get_group("data"))

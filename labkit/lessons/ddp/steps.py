@@ -12,15 +12,16 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import torch_compat
-from labkit.graphs import merge
+from labkit.graphs import merge, record
 from labkit.lessons.ddp import data
 from labkit.lessons.ddp.kinds import ROUTES
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
 from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.harness import settled
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.shared.streams.timeline import SPANS
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
@@ -31,75 +32,71 @@ __all__ = ["DDP_MODES", "run", "sweep", "timelines"]
 
 DDP_MODES = ("DDP, eager", "DDP, ddp_optimizer", "DDP, no_optimization", "DDP, python_reducer")
 SIZES = Sizes(width=256, hidden=1024)  # large enough that a step has something to hide behind
+BATCH = 256  # images a step, over all ranks
 STEPS = 3  # recorded; the one of middle length is kept
 LAUNCHED = "on a GPU work and collectives stand where the host launched them; what is hidden is not told"
 LEAST_MB = 1.0  # below DDP's first bucket, which has 1 MiB, torch's ddp_optimizer raises an AssertionError
 
 
-def run(
-    ranks: Ranks,
-    routes: Sequence[str] = DDP_MODES,
-    *,
-    cap_mb: float = 2.0,
-    batch: int = 256,
-    rounds: int = 0,
-    talk: bool = False,
-    timeout: float | None = 300.0,
-) -> Report:
+def run(ranks: Ranks, routes: Sequence[str] = DDP_MODES, *, batch: int = BATCH, talk: bool = False) -> Report:
     """Record one step by each route: graphs, breaks, and every collective with its place on the clock.
 
-    cap_mb: the size of DDP's buckets in MiB, 1 or more. batch: images a step over all ranks. rounds: also time whole
-    steps (forward and backward) in so many interleaved rounds; 0 does not. Tables: `routes`, `collectives` (start and
-    end in ms from the start of backward, and `share`: the start as a share of the time until backward's last matrix
-    product; above 1 there was nothing left to hide behind), `spans`, and with rounds `samples` in seconds. Raises
-    ValueError for what cannot be run, before anything runs, and RankError when a rank fails.
+    Args:
+        ranks: started ranks.
+        routes: names of routes; DDP's buckets have 2 MiB in all of them.
+        batch: images a step, over all ranks.
+        talk: print each route as it begins.
+
+    Returns:
+        Tables: `routes`, `collectives` (start in ms from the start of backward, and `share`: the start as a share of
+        the time until backward's last matrix product; above 1 there was nothing left to hide behind), `spans`.
+
+    Raises:
+        ValueError: no route, one that does not exist, or one for another number of ranks; nothing has run then.
+        RankError: a rank fails.
 
     >>> from labkit.lessons.ddp import steps
-    >>> steps.run(None, ["DDP, ddp_optimizer"], cap_mb=0.5)
+    >>> steps.run(None, [])
     Traceback (most recent call last):
-    ValueError: cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), got 0.5
+    ValueError: nothing to run: give at least one route or size
     """
-    variants = {name: (name, cap_mb) for name in routes}
-    return _run(ranks, variants, batch, rounds, talk, timeout)
+    return _run(ranks, {name: (name, 2.0) for name in routes}, batch, 0, talk)
 
 
 def sweep(
-    ranks: Ranks,
-    caps: Sequence[float] = (1.0, 2.0, 4.0, 25.0),
-    *,
-    batch: int = 256,
-    rounds: int = 8,
-    talk: bool = False,
-    timeout: float | None = 300.0,
+    ranks: Ranks, caps: Sequence[float] = (1.0, 2.0, 4.0, 25.0), *, rounds: int = 8, talk: bool = False
 ) -> Report:
-    """The same for DDP with buckets of each size in `caps` (MiB); timed also for DDP without the optimizer.
+    """Record one step of DDP for each size of its buckets, and time whole steps; also without the optimizer.
 
-    Raises ValueError for what cannot be run, before anything runs, and RankError when a rank fails.
+    Args:
+        ranks: started ranks.
+        caps: sizes of DDP's buckets in MiB, 1 or more.
+        rounds: interleaved rounds in which whole steps (forward and backward) are timed; 0 times nothing.
+        talk: print each size as it begins.
+
+    Returns:
+        The tables of `run`, and with rounds `samples` in seconds.
+
+    Raises:
+        ValueError: no size, or one below 1; nothing has run then.
+        RankError: a rank fails.
 
     >>> from labkit.lessons.ddp import steps
-    >>> steps.sweep(None, [])
+    >>> steps.sweep(None, [0.5])
     Traceback (most recent call last):
-    ValueError: nothing to run: give at least one route or size
+    ValueError: cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), got 0.5
     """
     variants = {f"{cap:g} MiB": ("DDP, ddp_optimizer", cap) for cap in caps}
     if variants and rounds:  # what times are compared with
         variants["no_optimization"] = ("DDP, no_optimization", max(caps))
-    return _run(ranks, variants, batch, rounds, talk, timeout)
+    return _run(ranks, variants, BATCH, rounds, talk)
 
 
-def _run(
-    ranks: Ranks,
-    variants: dict[str, tuple[str, float]],
-    batch: int,
-    rounds: int,
-    talk: bool,
-    timeout: float | None,
-) -> Report:
+def _run(ranks: Ranks, variants: dict[str, tuple[str, float]], batch: int, rounds: int, talk: bool) -> Report:
     if not variants:
         raise ValueError("nothing to run: give at least one route or size")
     for name, cap in variants.values():
-        if name not in ROUTES:
-            raise ValueError(f"unknown route {name!r}: there is {', '.join(ROUTES)}")
+        chosen([name], ROUTES, "route")
         if not isinstance(cap, (int, float)) or not LEAST_MB <= cap < float("inf"):
             raise ValueError(
                 "cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), "
@@ -110,13 +107,8 @@ def _run(
     if rounds:
         check_rounds(rounds)
     images, labels = data.digits()
-    found = ranks.run(_measure, variants, images[:batch], labels[:batch], rounds, talk, timeout=timeout)
-    made = {
-        "backend": ranks.backend,
-        "device": ranks.device,
-        "threads": ranks.threads,
-        "batch": batch,
-    }
+    found = ranks.run(_measure, variants, images[:batch], labels[:batch], rounds, talk, timeout=300)
+    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch}
     return _report(found, ranks.label, provenance(**made, **asdict(SIZES)))
 
 
@@ -126,8 +118,7 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
     found = {}
     for name in dict.fromkeys(spans["route"]):
         mine = spans[(spans["route"] == name) & ((spans["rank"] == rank) | (rank is None))]
-        arrows = pd.DataFrame(columns=list(ARROWS))
-        found[name] = Timeline(name, report.label, "ms", mine[list(SPANS)].reset_index(drop=True), arrows)
+        found[name] = Timeline(name, report.label, "ms", mine[list(SPANS)].reset_index(drop=True))
     return found
 
 
@@ -137,8 +128,6 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
 def _measure(
     variants: dict[str, tuple[str, float]], images: Any, labels: Any, rounds: int, talk: bool
 ) -> dict[str, Any]:
-    from labkit.graphs import record
-
     images, labels = data.on_device(images, labels)
     found: dict[str, Any] = {"graphs": {}, "records": {}, "breaks": {}, "samples": {}}
 
@@ -216,22 +205,19 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     if found[0]["samples"]:
         samples = {v: {rank: one["samples"][v] for rank, one in found.items()} for v in found[0]["samples"]}
         times = {variant: slowest(variant, taken) for variant, taken in samples.items()}
-        tables["samples"] = pd.DataFrame(
-            [
-                {"route": variant, "rank": rank, "round": i, "seconds": s}
-                for variant, by in samples.items()
-                for rank, taken in by.items()
-                for i, s in enumerate(taken)
-            ]
-        )
+        rows = [
+            (variant, rank, i, s)
+            for variant, by in samples.items()
+            for rank, taken in by.items()
+            for i, s in enumerate(taken)
+        ]
+        tables["samples"] = pd.DataFrame(rows, columns=["route", "rank", "round", "seconds"])
         tables["routes"]["ms a step"] = [times[v].median * 1e3 for v in tables["routes"]["route"]]
         last = list(times)[-1]
         verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
-    title = "One step on the clock"
+    title, view = "One step on the clock", "labkit.lessons.ddp.figures:figure"
     notes = [] if settings["device"] == "cpu" else [LAUNCHED]
-    return Report(
-        "training_steps", title, label, tables, verdicts, settings, notes, "labkit.lessons.ddp.figures:figure"
-    )
+    return Report("training_steps", title, label, tables, verdicts, settings, notes, view)
 
 
 def _middle(events: pd.DataFrame) -> int:
@@ -274,25 +260,20 @@ def _placed(events: pd.DataFrame, step: int) -> tuple[list[dict[str, Any]], list
         transfers = inside[inside["kind"] == "transfer"].sort_values("start_us")
         for i, call in enumerate(calls.itertuples()):
             backward = call.forward == step + 1
+            after = call.start_us - bw["start_us"]
             rows.append(
                 {
                     "rank": int(rank),
                     "number": i + 1,
                     "collective": collective_op(call.name),
                     "phase": "backward" if backward else "forward",
-                    "start_ms": (call.start_us - bw["start_us"]) / 1e3,
-                    "share": (call.start_us - bw["start_us"]) / (done - bw["start_us"])
-                    if backward
-                    else float("nan"),
+                    "start_ms": after / 1e3,
+                    "share": after / (done - bw["start_us"]) if backward else float("nan"),
                 }
             )
         for i, way in enumerate(transfers.itertuples()):
-            name = (
-                collective_op(calls.iloc[i]["name"])
-                if len(calls) == len(transfers)
-                else collective_op(way.name)
-            )
-            bar(way.thread, name, "collective", way.start_us, way.end_us)
+            name = calls.iloc[i]["name"] if len(calls) == len(transfers) else way.name
+            bar(way.thread, collective_op(name), "collective", way.start_us, way.end_us)
     return rows, bars
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from labkit.lessons.dtensor import on_ranks as routes_ranks
 from labkit.lessons.dtensor.declared import ROUTES as ABOUT
 from labkit.lessons.dtensor.routes import ROUTES
+from labkit.lessons.shared.options import chosen
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
@@ -36,14 +37,12 @@ def run(
     mlp: Sequence[str] = ("tiny", "medium", "large"),
     block: Sequence[str] = ("tiny",),
     *,
-    layers: int = 1,
     rounds: int = 15,
-    timeout: float | None = 600.0,
     talk: bool = False,
 ) -> Report:
     """Run each route of `labkit.lessons.dtensor.routes`, eager and compiled, on the ranks and without communication.
 
-    mlp, block: names of SIZES, at which each kind of layer is run; none leaves it out. layers: how many of each.
+    mlp, block: names of SIZES, at which each kind of layer is run; none leaves it out.
     Rank 0 runs on a fake group as well, where nothing is sent: what remains is the host's time.
 
     Tables: `summary`; `samples` (seconds of every rank); `counts` by rank and forward; `eager` (a forward's
@@ -60,33 +59,24 @@ def run(
     ValueError: unknown size 'huge': there is tiny, small, medium, large
     """
     check_rounds(rounds)
-    for name in (*mlp, *block):
-        if name not in SIZES:
-            raise ValueError(f"unknown size {name!r}: there is {', '.join(SIZES)}")
-    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
-        raise ValueError(f"layers must be a whole number of at least 1, got {layers!r}")
+    chosen((*mlp, *block), SIZES, "size")
     cases = [("mlp", size) for size in mlp] + [("block", size) for size in block]
     if not cases:
         raise ValueError("nothing to run: give at least one size of mlp or of block")
-    plan = [(kind, size, *SIZES[size], layers) for kind, size in cases]
-    found = ranks.run(routes_ranks.measure, plan, rounds, talk, timeout=timeout)
+    plan = [(kind, size, *SIZES[size]) for kind, size in cases]
+    found = ranks.run(routes_ranks.measure, plan, rounds, talk, timeout=600)
     with Ranks(ranks.world_size, "cpu", "fake", threads=ranks.threads, quiet=True) as fake:
-        alone = fake.run(routes_ranks.alone, plan, rounds, ranks=0, timeout=timeout)[0]
+        alone = fake.run(routes_ranks.alone, plan, rounds, ranks=0, timeout=600)[0]
     settings = {
-        "backend": ranks.backend,
-        "device": ranks.device,
-        "world_size": ranks.world_size,
-        "threads": ranks.threads,
-        "rounds": rounds,
-        "layers": layers,
-        "sizes": {name: SIZES[name] for _, name in cases},
-    }
+        "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
+        "rounds": rounds, "layers": 1, "sizes": {name: SIZES[name] for _, name in cases},
+    }  # fmt: skip
     return _report(found, alone, cases, ranks.label, provenance(**settings))
 
 
 def _report(
     found: PerRank[dict[str, Any]],
-    alone: dict[str, Any],
+    alone: Any,
     cases: list[tuple[str, str]],
     label: str,
     settings: dict[str, Any],
@@ -118,33 +108,19 @@ def _report(
         "counts": counts,
         "graphs": graphs,
         "verdicts": pd.DataFrame([verdict.row() for verdict in verdicts]),
-    }
-    tables |= {
         "eager": pd.DataFrame(alone["eager"]),
         "spent": _spent(pd.DataFrame(alone["spent"])),
         "parts": pd.DataFrame(alone["parts"], columns=["part", "round", "seconds"]),
     }
-    return Report(
-        "routes",
-        ABOUT.title,
-        label,
-        tables,
-        verdicts,
-        settings,
-        _notes(counts),
-        VIEW,
-    )
+    return Report("routes", ABOUT.title, label, tables, verdicts, settings, _notes(counts), VIEW)
 
 
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     verdicts = []
     for (evidence, kind, size), rows in samples.groupby(["evidence", "kind", "size"], sort=False):
         taken, case = by_slowest(rows, "way"), {"kind": kind, "size": size}
-        verdicts += [
-            compare(taken[a], taken[b], evidence=evidence, case=case)
-            for a, b in PAIRS
-            if a in taken and b in taken
-        ]
+        there = [(taken[a], taken[b]) for a, b in PAIRS if a in taken and b in taken]
+        verdicts += [compare(a, b, evidence=evidence, case=case) for a, b in there]
     return verdicts
 
 
@@ -166,11 +142,7 @@ def _summary(
                 row |= {"collectives": int(graph["collectives"].sum()), "bytes": int(graph["bytes"].sum())}
         else:
             row |= {name: eager[kind, size, route][name] for name in ("collectives", "bytes")}
-        row |= {
-            "regions": mine["regions"].max(),
-            "breaks": mine["breaks"].max(),
-            "error": mine["error"].max(),
-        }
+        row |= mine[["regions", "breaks", "error"]].max().to_dict()
         for evidence in samples["evidence"].unique():
             value = median.get((evidence, kind, size, way))
             row[f"{evidence}: ms"] = None if value is None else round(float(value), 3)

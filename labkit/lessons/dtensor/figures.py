@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.keys import mark, patch
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
 from labkit.views.tables import table
@@ -34,7 +35,7 @@ LEFT, ROW = 2.15, 0.26
 
 
 @styled
-def figure(report: Any, which: str = "time", evidence: str | None = None, title: str | None = None) -> Figure:
+def figure(report: Any, which: str = "time", evidence: str | None = None) -> Figure:
     """Draw a report of `labkit.lessons.dtensor.experiment`: 'time', 'spent' or 'parts'.
 
     evidence: for 'time', whose times: the ranks' (default) or 'host only'. Raises ValueError for another figure or
@@ -43,11 +44,11 @@ def figure(report: Any, which: str = "time", evidence: str | None = None, title:
     if which not in WHICH:
         raise ValueError(f"no figure {which!r} of this report: there is {', '.join(WHICH)}")
     if which == "time":
-        return _time(report, evidence or report.label, title)
-    return (_spent if which == "spent" else _parts)(report, title)
+        return _time(report, evidence or report.label)
+    return (_spent if which == "spent" else _parts)(report)
 
 
-def _time(report: Any, evidence: str, title: str | None) -> Figure:
+def _time(report: Any, evidence: str) -> Figure:
     samples = table(report, "samples", ["evidence", "kind", "size", "way", "rank", "round", "seconds"])
     known = list(pd.unique(samples["evidence"]))
     if evidence not in known:
@@ -62,7 +63,7 @@ def _time(report: Any, evidence: str, title: str | None) -> Figure:
     verdicts = {(v["kind"], v["size"], v["a"], v["b"]): v
                 for v in report.tables["verdicts"].to_dict("records") if v["evidence"] == evidence}  # fmt: skip
     sheet.title(
-        title or _finding(verdicts, cases),
+        _finding(verdicts, cases),
         "One forward, the slowest rank's; dots are medians, bars reach from p10 to p90; each panel has its own scale.",
     )
     gap = 0.25
@@ -83,33 +84,26 @@ def _time(report: Any, evidence: str, title: str | None) -> Figure:
             colour, marker, _ = ROUTES[way[0]]
             ax.plot([low, high], [y, y], color=colour, linewidth=3, alpha=0.35, solid_capstyle="butt")
             filled = colour if way.endswith("compiled") else "white"
-            ax.plot(
-                middle,
-                y,
-                marker,
-                color=colour,
-                markerfacecolor=filled,
-                markersize=6,
-                gid=f"{kind} {size} {way}",
-            )
+            look = {
+                "color": colour,
+                "markerfacecolor": filled,
+                "markersize": 6,
+                "gid": f"{kind} {size} {way}",
+            }
+            ax.plot(middle, y, marker, **look)
             said.append(f"{way} {middle:.3g}")
             most = max(most, high)
         ax.set_xlim(0, most * 1.08)
         ax.axhline(3.5, color=style.FAINT, linewidth=1)
-        ax.set_yticks(
-            range(len(ways)),
-            [f"{w.split()[0]} {ROUTES[w[0]][2]}" for w in ways] if i == 0 else [""] * len(ways),
-        )
+        ax.set_yticks(range(len(ways)), ["" if i else f"{w.split()[0]} {ROUTES[w[0]][2]}" for w in ways])
         ax.tick_params(axis="y", length=0, labelcolor=style.INK)
         ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
         ax.set_xlabel("ms a forward", labelpad=2)
         sheet.say(f"{kind}, {size}, ms: {', '.join(said)}")
     sheet.top = top + height + 0.45
-    hollow, full = (
-        {"markerfacecolor": face, "color": "#666666", "markersize": 6} for face in ("white", "#666666")
-    )
-    sheet.legend([("eager", lambda ax, x, y: ax.plot(x + 0.1, y + 0.06, "o", **hollow)),
-                  ("compiled", lambda ax, x, y: ax.plot(x + 0.1, y + 0.06, "o", **full))], left=LEFT)  # fmt: skip
+    grey = "#666666"
+    keys = [("eager", mark("o", grey, 6, markerfacecolor="white")), ("compiled", mark("o", grey, 6))]
+    sheet.legend(keys, left=LEFT)
     return sheet.finish(evidence)
 
 
@@ -117,27 +111,20 @@ def _finding(verdicts: dict[Any, Any], cases: list[tuple[str, str]]) -> str:
     """What the verdicts come to over all cases: the smallest and the largest ratio that could be told."""
     said = []
     for way, against in (("c eager", "a eager"), ("c compiled", "b compiled")):
-        found = [
-            verdicts[kind, size, way, against]
-            for kind, size in cases
-            if (kind, size, way, against) in verdicts
-        ]
+        found = [verdicts[key] for case in cases if (key := (*case, way, against)) in verdicts]
         told = [one["ratio"] for one in found if one["outcome"] != "cannot tell"]
         if not found:
             continue
         mode = way.split()[1]
-        words = (
-            f"{min(told):.2g} to {max(told):.2g} times the time of explicit"
-            if told
-            else "cannot tell from explicit"
-        )
-        if told and len(told) < len(found):
-            words += f" (told in {len(told)} of {len(found)})"
+        words = "cannot tell from explicit"
+        if told:
+            words = f"{min(told):.2g} to {max(told):.2g} times the time of explicit"
+            words += f" (told in {len(told)} of {len(found)})" if len(told) < len(found) else ""
         said.append(f"DTensor {mode}: {words}")
     return "; ".join(said)
 
 
-def _spent(report: Any, title: str | None) -> Figure:
+def _spent(report: Any) -> Figure:
     found = table(report, "spent", ["kind", "size", "route", *SPENT])
     cases = list(dict.fromkeys(zip(found["kind"], found["size"], strict=True)))
     kind, size = cases[-1]
@@ -146,8 +133,7 @@ def _spent(report: Any, title: str | None) -> Figure:
     c = mine.loc["c"]
     extra = float(c[["dispatch", "wrap", "redistribute"]].sum())
     sheet.title(
-        title
-        or f"Of the {extra:.3g} ms that eager DTensor adds, {c['dispatch'] / extra:.0%} stand around its operations",
+        f"Of the {extra:.3g} ms that eager DTensor adds, {c['dispatch'] / extra:.0%} stand around its operations",
         f"Host time of one eager forward ({kind}, {size}), no communication; medians, with timers on.",
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.9, 0.36 * len(mine))
@@ -157,17 +143,8 @@ def _spent(report: Any, title: str | None) -> Figure:
         at = 0.0
         for name, (colour, hatch, _) in SPENT.items():
             width = max(float(row[name]), 0.0)
-            ax.add_patch(
-                Rectangle(
-                    (at, y - 0.36),
-                    width,
-                    0.72,
-                    facecolor=colour,
-                    edgecolor="white",
-                    hatch=hatch,
-                    linewidth=0.5,
-                )
-            )
+            look = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0.5}
+            ax.add_patch(Rectangle((at, y - 0.36), width, 0.72, **look))
             at += width
         ax.annotate(
             f"{at:.3g} ms", (at, y), (5, 0), textcoords="offset points", va="center", fontsize=style.SMALL
@@ -179,24 +156,18 @@ def _spent(report: Any, title: str | None) -> Figure:
     ax.tick_params(axis="y", length=0, labelcolor=style.INK)
     ax.set_xlabel("ms a forward", labelpad=2)
     sheet.top += 0.45
-    sheet.legend([(words, _bar(colour, hatch)) for colour, hatch, words in SPENT.values()], left=0.3)
+    sheet.legend([(words, patch(colour, hatch)) for colour, hatch, words in SPENT.values()], left=0.3)
     return sheet.finish("host only")
 
 
-def _bar(colour: str, hatch: str) -> Any:
-    look = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0.5}
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y - 0.01), 0.2, 0.14, **look))
-
-
-def _parts(report: Any, title: str | None) -> Figure:
+def _parts(report: Any) -> Figure:
     found = table(report, "parts", ["part", "round", "seconds"])
     median = found.groupby("part", sort=False)["seconds"].median() * 1e6
     spread = found.groupby("part")["seconds"].quantile([0.1, 0.9]).mul(1e6)
     sheet = Sheet()
     plain, cached, first = (median[f"operation, {w}"] for w in ("local", "rule cached", "first of its kind"))
     sheet.title(
-        title
-        or f"One addition: {plain:.3g} us plain, {cached:.3g} us as a DTensor, {first / 1e3:.3g} ms the first time",
+        f"One addition: {plain:.3g} us plain, {cached:.3g} us as a DTensor, {first / 1e3:.3g} ms the first time",
         "Host time of single calls on small tensors, no communication; dots are medians, bars reach from p10 to p90.",
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.9, ROW * len(median))

@@ -21,22 +21,22 @@ from labkit.timing import interleave
 from labkit.torch_compat import around_dtensor, dtensor_cache, forget_dtensor_rules, funcol, on_collective
 
 cliff = lessons.program("cliff")
-Case = tuple[str, str, int, int, int]  # kind, size, dim, tokens, layers
+Case = tuple[str, str, int, int]  # kind, size, dim, tokens
 CALLS = 40  # calls a sample of one part: a call takes microseconds
 PART_ROUNDS = 12
 
 
-def measure(cases: list[Case], rounds: int, talk: bool = False) -> dict[str, Any]:
+def measure(cases: list[Case], rounds: int, talk: bool) -> dict[str, Any]:
     """On every rank: errors and counts of each route and mode, and samples in seconds."""
     me, mesh = here(), _mesh()
     found: dict[str, Any] = {"samples": {}, "counts": {}}
     with torch.no_grad():
         for case in cases:
-            kind, size, *_ = case
-            config = _config(case)
+            kind, size, dim, tokens = case
+            config = cliff.Config(dim=dim, heads=4, blocks=1, tokens=tokens)
             x = config.sample(device=me.device)
             expected = routes.whole(config, kind)(config.sample()).to(me.device)
-            ways = _ways(config, kind, mesh, "abcd")
+            ways = _ways(config, kind, mesh)
             counts = found["counts"][kind, size] = {}
             calls: dict[str, Callable[[], Any]] = {}
             for way, forward in ways.items():
@@ -69,12 +69,12 @@ def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
     found: dict[str, Any] = {"samples": {}, "eager": [], "graphs": [], "spent": []}
     with torch.no_grad():
         for case in cases:
-            kind, size, *_ = case
-            config = _config(case)
+            kind, size, dim, tokens = case
+            config = cliff.Config(dim=dim, heads=4, blocks=1, tokens=tokens)
             x = config.sample()
             first = kind not in kinds
             kinds.add(kind)
-            ways = _ways(config, kind, mesh, "abcd", compiled=first)
+            ways = _ways(config, kind, mesh, compiled=first)
             who = [{"kind": kind, "size": size, "route": route} for route in routes.ROUTES]
             for one in who:
                 forget_dtensor_rules()
@@ -141,17 +141,10 @@ def _mesh() -> Any:
     return init_device_mesh(torch.device(me.device).type, (me.world_size,), mesh_dim_names=("tp",))
 
 
-def _config(case: Case) -> Any:
-    _, _, dim, tokens, layers = case
-    return cliff.Config(dim=dim, heads=4, blocks=layers, tokens=tokens)
-
-
-def _ways(
-    config: Any, kind: str, mesh: Any, letters: str, compiled: bool = True
-) -> dict[str, Callable[..., Any]]:
+def _ways(config: Any, kind: str, mesh: Any, compiled: bool = True) -> dict[str, Callable[..., Any]]:
     ways: dict[str, Callable[..., Any]] = {}
     for mode in ("eager", "compiled") if compiled else ("eager",):
-        for route in letters:
+        for route in routes.ROUTES:
             model = with_own_code(routes.build(route, config, kind, mesh))
             forward = torch.compile(model, fullgraph=True, dynamic=False) if mode == "compiled" else model
             ways[f"{route} {mode}"] = forward
@@ -164,9 +157,7 @@ def _settled(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
         if y.is_cuda:
             torch.cuda.synchronize()
         else:
-            y[
-                0, 0, 0
-            ].item()  # an eager functional result may still be in flight: one element makes it arrive
+            y[0, 0, 0].item()  # an eager functional result may be in flight: one element makes it arrive
         return y
 
     return call
@@ -224,8 +215,4 @@ def _parts(mesh: Any) -> list[tuple[str, int, float]]:
         "in-place all-reduce": (lambda: dist.all_reduce(x), CALLS),
     }
     taken = interleave({name: many(*piece) for name, piece in pieces.items()}, PART_ROUNDS, 2)
-    return [
-        (name, i, seconds / pieces[name][1])
-        for name, measured in taken.items()
-        for i, seconds in enumerate(measured.samples)
-    ]
+    return [(name, i, s / pieces[name][1]) for name, m in taken.items() for i, s in enumerate(m.samples)]

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 from labkit.lessons.dtensor.declared import PLACEMENTS as ABOUT
+from labkit.lessons.shared.options import chosen
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 from labkit.torch_compat import on_collective
@@ -22,7 +23,7 @@ WORDS = {"R": "Replicate()", "S(0)": "Shard(0)", "S(1)": "Shard(1)", "P": "Parti
 UP = 1e-4  # float32 sums of a few products
 
 
-def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0, talk: bool = False) -> Report:
+def run(ranks: Ranks, *, side: int = 4, talk: bool = False) -> Report:
     """Every redistribution between placements, and every product of two placed matrices, checked against whole ones.
 
     side: rows and columns of the matrices, a multiple of the ranks. Tables: `redistribute` (from, to, collectives
@@ -38,7 +39,7 @@ def run(ranks: Ranks, *, side: int = 4, timeout: float | None = 120.0, talk: boo
     """
     if not isinstance(side, int) or isinstance(side, bool) or side < 1 or side % ranks.world_size:
         raise ValueError(f"side must be a whole multiple of the {ranks.world_size} ranks, got {side!r}")
-    found = ranks.run(_measure, side, talk, timeout=timeout)
+    found = ranks.run(_measure, side, talk, timeout=120)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
     return _report(found, ranks.label, provenance(**settings, side=side))
 
@@ -71,8 +72,7 @@ def place(x: Any, mesh: Any, placed: str) -> Any:
     if placed == "P":  # what each rank has is a summand: rank r's share is r + 1 of 1 + 2 + ... + size
         share = (rank + 1) / (size * (size + 1) / 2)
         return DTensor.from_local(x * share, mesh, [Partial()], run_check=False)
-    if placed not in PLACED:
-        raise ValueError(f"unknown placement {placed!r}: there is {', '.join(PLACED)}")
+    chosen([placed], PLACED, "placement")
     dim = int(placed[2])
     return DTensor.from_local(x.chunk(size, dim)[rank].clone(), mesh, [Shard(dim)], run_check=False)
 
@@ -108,23 +108,18 @@ def _move(x: Any, mesh: Any, start: str, end: str) -> dict[str, Any]:
         return found | {"refused": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     found["after"] = moved.to_local().tolist()
     found["right"] = bool(torch.allclose(moved.full_tensor(), x, atol=UP))
-    weight = place(
-        torch.ones_like(x).cumsum(0), mesh, "R" if end == "P" else end
-    )  # the gradient that comes in
+    incoming = torch.ones_like(x).cumsum(0)
+    weight = place(incoming, mesh, "R" if end == "P" else end)
     _, found["backward"], _ = heard(lambda: moved.backward(weight))
     grad = leaf.grad
     found["gradient"] = short(grad.placements)
-    found["gradient_right"] = bool(torch.allclose(grad.full_tensor(), torch.ones_like(x).cumsum(0), atol=UP))
-    if (
-        end == "R"
-    ):  # each rank's loss gives a summand of the gradient, as where every rank works on its own batch
+    found["gradient_right"] = bool(torch.allclose(grad.full_tensor(), incoming, atol=UP))
+    if end == "R":  # each rank's loss gives a summand of the gradient, as where every rank has its own batch
         again = place(x, mesh, start).requires_grad_()
         local = again.redistribute(placements=[placement(end)]).to_local(grad_placements=[placement("P")])
         _, found["backward_partial"], _ = heard(lambda: local.backward(torch.ones_like(local)))
         total = again.grad.full_tensor()
-        found["gradient_right"] &= bool(
-            torch.allclose(total, torch.full_like(x, float(mesh.size())), atol=UP)
-        )
+        found["gradient_right"] &= bool(torch.allclose(total, torch.full_like(x, mesh.size()), atol=UP))
     return found
 
 
@@ -174,8 +169,8 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
                 "backward_partial": "",
                 "bytes": 0,
                 "gradient": "-",
-                "why": move["refused"],
             }
+            row["why"] = move["refused"]
         else:
             row |= {"forward": said(move["forward"]), "backward": said(move["backward"])}
             row |= {"backward_partial": said(move["backward_partial"]) if "backward_partial" in move else ""}
@@ -204,13 +199,4 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     wrong = sum(not right for name in ("redistribute", "matmul") for right in tables[name]["right"])
     checked = sum(len(tables[name]) for name in ("redistribute", "matmul"))
     notes = [f"{checked - wrong} of {checked} results and gradients are those of the whole matrices"]
-    return Report(
-        "placements",
-        ABOUT.title,
-        label,
-        tables,
-        [],
-        settings,
-        notes,
-        VIEW,
-    )
+    return Report("placements", ABOUT.title, label, tables, [], settings, notes, VIEW)

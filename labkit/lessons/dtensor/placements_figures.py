@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from labkit.lessons.shared.grid_figures import mesh_grid
+from labkit.lessons.shared.options import chosen
 from labkit.views import style
 from labkit.views.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, styled
@@ -36,9 +37,7 @@ def figure(report: Any, which: str = "moves", start: str = "S(0)", end: str = "R
         return draw(report)
     if which not in WHICH:
         raise ValueError(f"no figure {which!r} of this report: there is {', '.join(WHICH)}")
-    for given in (start, end):
-        if given not in WORDS:
-            raise ValueError(f"unknown placement {given!r}: there is {', '.join(WORDS)}")
+    chosen([start, end], WORDS, "placement")
     return _one(report, start, end) if which == "one" else _flow(report, start, end)
 
 
@@ -66,10 +65,7 @@ def tile(
             look = {"facecolor": face, "edgecolor": "#999999", "linewidth": 0.6, "hatch": hatch}
             ax.add_patch(Rectangle((x + j * cell, y + i * cell), cell, cell, **look))
             if mine and held is not None:
-                row, column = (
-                    (i - rank * part if placed == "S(0)" else i),
-                    (j - rank * part if placed == "S(1)" else j),
-                )
+                row, column = i - rank * part * (placed == "S(0)"), j - rank * part * (placed == "S(1)")
                 middle = x + (j + 0.5) * cell, y + (i + 0.5) * cell
                 size = {"fontsize": style.SMALL - 1.5, "color": style.INK}
                 ax.text(*middle, f"{held[row][column]:.3g}", ha="center", va="center", **size)
@@ -90,14 +86,8 @@ def _one(report: Any, start: str, end: str) -> Figure:
         grid = side * CELL
         right = x + grid + 0.62
         for left, placed, name in ((x, start, "before"), (right, end, "after")):
-            ax.text(
-                left,
-                y + 0.1,
-                f"{name}: {WORDS[placed]}",
-                va="center",
-                fontsize=style.SMALL,
-                color=style.QUIET,
-            )
+            look = {"va": "center", "fontsize": style.SMALL, "color": style.QUIET}
+            ax.text(left, y + 0.1, f"{name}: {WORDS[placed]}", **look)
             tile(ax, left, y + 0.24, CELL, side, rank, ranks, placed, mine.loc[rank, name])
         middle = y + 0.24 + grid / 2
         look = {"arrowstyle": "-|>", "mutation_scale": 12, "color": style.INK}

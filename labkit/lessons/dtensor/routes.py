@@ -25,17 +25,14 @@ from torch.distributed.tensor.parallel import (
 
 from labkit import lessons
 from labkit.lessons.shared.model_size import check_split
+from labkit.lessons.shared.options import chosen
 
 __all__ = ["KINDS", "ROUTES", "Layer", "Norm", "Stack", "build", "weights", "whole"]
 
 cliff = lessons.program("cliff")
+Make = Callable[..., nn.Module]
 
-ROUTES = {
-    "a": "explicit, in place",
-    "b": "explicit, functional",
-    "c": "DTensor",
-    "d": "parallelize_module",
-}
+ROUTES = {"a": "explicit, in place", "b": "explicit, functional", "c": "DTensor", "d": "parallelize_module"}
 KINDS = {"mlp": 1, "block": 4}
 """Kinds of layers, with the sums over the ranks that a layer of each needs."""
 
@@ -76,21 +73,11 @@ class Layer(nn.Module):
         settle: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.q: nn.Module
-        self.k: nn.Module
-        self.v: nn.Module
-        self.out: nn.Module
-        self.up: nn.Module
-        self.down: nn.Module
-        self.q_norm: nn.Module
-        self.k_norm: nn.Module
-        self.norm1: nn.Module
-        self.norm2: nn.Module
         self.kind, self.head_dim, self.attend, self.settle = kind, head_dim, attend, settle
         for name, module in parts.items():
             self.add_module(name, module)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         if self.kind == "block":
             batch, tokens, _ = x.shape
             by_head = (batch, tokens, -1, self.head_dim)
@@ -136,42 +123,43 @@ def whole(config: Any, kind: str = "block", settle: Any = None, attend: Any = No
 
 
 def _whole(config: Any, kind: str, settle: Any = None, attend: Any = None) -> Stack:
-    _check_kind(kind)
-    dim, hidden = config.dim, config.dim * config.mlp_ratio
-    attend = attend or F.scaled_dot_product_attention
-
     def linear(inputs: int, outputs: int) -> nn.Module:
         return nn.Linear(inputs, outputs, bias=False).requires_grad_(False)
 
+    return _stack(config, kind, linear, linear, lambda: Norm(config.dim, config.eps), attend, settle)
+
+
+def _stack(
+    config: Any, kind: str, column: Make, row: Make, norm: Make, attend: Any = None, settle: Any = None
+) -> Stack:
+    """The layers, made of linear layers that are split by columns and by rows, and of norms of split features."""
+    chosen([kind], KINDS, "kind")
+    dim, hidden = config.dim, config.dim * config.mlp_ratio
+
     def parts() -> dict[str, nn.Module]:
-        found: dict[str, nn.Module] = {
+        found = {
             "norm2": cliff.RMSNorm(dim, eps=config.eps),
-            "up": linear(dim, hidden),
-            "down": linear(hidden, dim),
+            "up": column(dim, hidden),
+            "down": row(hidden, dim),
         }
         if kind == "block":
-            found |= {"norm1": cliff.RMSNorm(dim, eps=config.eps), "out": linear(dim, dim)}
-            found |= {name: linear(dim, dim) for name in "qkv"}
-            found |= {name: Norm(dim, config.eps) for name in ("q_norm", "k_norm")}
+            found |= {"norm1": cliff.RMSNorm(dim, eps=config.eps), "out": row(dim, dim)}
+            found |= {name: column(dim, dim) for name in "qkv"}
+            found |= {f"{name}_norm": norm() for name in "qk"}
         return found
 
+    attend = attend or F.scaled_dot_product_attention
     return Stack(Layer(kind, config.head_dim, parts(), attend, settle) for _ in range(config.blocks))
 
 
 def weights(config: Any, kind: str = "block") -> Iterator[tuple[str, Tensor]]:
     """The full weights by parameter name of `whole`: those of the model under study, with q, k and v apart."""
-    _check_kind(kind)
     for name, full in cliff.seeded(config):
         _, number, part, _ = name.split(".")
         if kind == "mlp" and part not in ("norm2", "up", "down"):
             continue
         for own, tensor in zip("qkv", full.chunk(3), strict=True) if part == "qkv" else [(part, full)]:
             yield f"layers.{number}.{own}.weight", tensor
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"unknown kind {kind!r}: there is {', '.join(KINDS)}")
 
 
 def build(
@@ -188,9 +176,8 @@ def build(
     False leaves it to DTensor when the Partial results of route c are summed. Raises ValueError for an unknown route
     or kind, and for sizes that do not split.
     """
-    if route not in ROUTES:
-        raise ValueError(f"unknown route {route!r}: there is {', '.join(ROUTES)}")
-    _check_kind(kind)
+    chosen([route], ROUTES, "route")
+    chosen([kind], KINDS, "kind")
     check_split(config, mesh.size())
     if route in "ab":
         return _explicit(config, kind, mesh, reduce or (cliff.inplace if route == "a" else cliff.functional))
@@ -202,9 +189,8 @@ def build(
         for name, parameter in list(model.named_parameters()):
             dim = SHARDED.get(name.split(".")[-2])
             placed = distribute_tensor(parameter, mesh, [Replicate() if dim is None else Shard(dim)])
-            model.get_submodule(name.removesuffix(".weight")).weight = nn.Parameter(
-                placed, requires_grad=False
-            )
+            module = model.get_submodule(name.removesuffix(".weight"))
+            module.weight = nn.Parameter(placed, requires_grad=False)
     else:
         for layer in model.layers:
             parallelize_module(layer, mesh, plan(kind))
@@ -272,24 +258,13 @@ def _fill(model: Stack, config: Any, kind: str, mesh: DeviceMesh) -> None:
 
 def _explicit(config: Any, kind: str, mesh: DeviceMesh, reduce: Callable[..., Tensor]) -> Stack:
     size, rank, group = mesh.size(), mesh.get_local_rank(), mesh.get_group()
-    dim, hidden, eps = config.dim, config.dim * config.mlp_ratio, config.eps
-
-    def parts() -> dict[str, nn.Module]:
-        found: dict[str, nn.Module] = {
-            "norm2": cliff.RMSNorm(dim, eps=eps),
-            "up": cliff.ColumnParallelLinear(dim, hidden, size, rank),
-            "down": cliff.RowParallelLinear(hidden, dim, size, rank, reduce, group),
-        }
-        if kind == "block":
-            found |= {
-                "norm1": cliff.RMSNorm(dim, eps=eps),
-                "out": cliff.RowParallelLinear(dim, dim, size, rank, reduce, group),
-            }
-            found |= {name: cliff.ColumnParallelLinear(dim, dim, size, rank) for name in "qkv"}
-            found |= {f"{n}_norm": cliff.RMSNorm(dim, size, rank, reduce, group, eps) for n in "qk"}
-        return found
-
-    model = Stack(Layer(kind, config.head_dim, parts()) for _ in range(config.blocks))
+    model = _stack(
+        config,
+        kind,
+        lambda inputs, outputs: cliff.ColumnParallelLinear(inputs, outputs, size, rank),
+        lambda inputs, outputs: cliff.RowParallelLinear(inputs, outputs, size, rank, reduce, group),
+        lambda: cliff.RMSNorm(config.dim, size, rank, reduce, group, config.eps),
+    )
     with torch.no_grad():
         for name, full in weights(config, kind):
             model.get_submodule(name.removesuffix(".weight")).load(full)  # type: ignore[operator]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -169,11 +171,11 @@ def _judged(seen: list[dict[str, Any]], shape: tuple[int, int], axis: int) -> st
     return f"{what}: {len(calls[0])} groups, the same on all {len(seen)} ranks"
 
 
+@dataclass
 class _Group:
     """Stands for a group while the attempt is rehearsed."""
 
-    def __init__(self, members: list[int]) -> None:
-        self.members = members
+    members: list[int]
 
 
 def _rehearse(attempt: Attempt, shape: tuple[int, int], axis: int) -> list[dict[str, Any]]:
@@ -205,20 +207,14 @@ def _sum_along(attempt: Attempt, axis: int) -> float:
     return x.item()
 
 
-class _four:  # noqa: N801  a context, used like a function
+@contextmanager
+def _four(ranks: Ranks) -> Iterator[Ranks]:
     """The reader's ranks where they are four on gloo, else four of our own."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        fits = len(ranks) == FOUR and ranks.backend == "gloo" and ranks.device == "cpu"
-        self.own = None if fits else Ranks(FOUR, device="cpu", backend="gloo", quiet=True)
-        self.ranks = self.own or ranks
-
-    def __enter__(self) -> Ranks:
-        return self.ranks
-
-    def __exit__(self, *exc: object) -> None:
-        if self.own is not None:
-            self.own.close()
+    if len(ranks) == FOUR and ranks.backend == "gloo" and ranks.device == "cpu":
+        yield ranks
+        return
+    with Ranks(FOUR, device="cpu", backend="gloo", quiet=True) as own:
+        yield own
 
 
 BARRIER = Exercise(

@@ -19,7 +19,6 @@ from labkit.report import PerRank, Report, provenance
 
 __all__ = ["Arrival", "meet"]
 
-TITLE = "Rendezvous"
 STARTED_S = 30.0  # until the processes are up and know the watcher
 LOOK_S = 0.005
 HIDDEN = "(not listed)"
@@ -74,7 +73,7 @@ def meet(
     count = len(arrivals)
     # ranks of the fake backend are processes that do not know each other; their group is put aside
     with Ranks(count + 1, "cpu", "fake", quiet=True, live=False) as processes:
-        ports = _free_ports(2)
+        ports = free_ports(2)
         processes.run(_serve_control, ports[1], ranks=count, timeout=STARTED_S)
         limit = patience + 2 * STARTED_S
         found = processes.run(
@@ -83,7 +82,8 @@ def meet(
     return _report(found, arrivals, provenance(patience=patience, **(dict(env or {}))))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on at the moment."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]
     for one in held:
@@ -107,7 +107,7 @@ def _attend(
     arrivals: Sequence[Arrival],
     ports: Sequence[int],
     patience: float,
-    env: dict[str, str],
+    env: Any,
     talk: bool,
 ) -> dict[str, Any]:
     me = here().rank
@@ -130,8 +130,8 @@ def _arrive(
     control.wait(["begin"])
     begin = float(control.get("begin"))
     found: dict[str, Any] = {"outcome": WAITING, "said": "", "value": None, "ended": patience}
-    time.sleep(max(0.0, begin + mine.after - time.time()))
-    found["came"] = time.time() - begin
+    time.sleep(max(0.0, begin + mine.after - time.monotonic()))
+    found["came"] = time.monotonic() - begin
 
     def call() -> None:
         try:
@@ -140,12 +140,12 @@ def _arrive(
         except Exception as error:
             lines = str(error).strip().splitlines() or [""]
             ended = {"outcome": FAILED, "said": f"{type(error).__name__}: {lines[0]}"}
-        found.update(ended, ended=time.time() - begin)
+        found.update(ended, ended=time.monotonic() - begin)
 
     # beside the main thread, which goes on when patience is over, wherever this one stands
     caller = threading.Thread(target=call, daemon=True)
     caller.start()
-    caller.join(max(0.0, begin + patience - time.time()))
+    caller.join(max(0.0, begin + patience - time.monotonic()))
     control.add("ended", 1)
     control.wait(["over"])  # who serves the store stays until all have ended
     return dict(found)
@@ -153,20 +153,20 @@ def _arrive(
 
 def _watch(control: Any, count: int, port: int, patience: float, talk: bool) -> dict[str, Any]:
     control.wait(["ready"])
-    until = time.time() + STARTED_S
-    while control.add("ready", 0) < count and time.time() < until:
+    until = time.monotonic() + STARTED_S
+    while control.add("ready", 0) < count and time.monotonic() < until:
         time.sleep(LOOK_S)
-    begin = time.time() + 0.05
-    control.set("begin", repr(begin))
+    begin = time.monotonic() + 0.05
+    control.set("begin", repr(begin))  # by a clock that all processes of a machine share
     seen: dict[str, bytes] = {}
     rows: list[tuple[float, str, bytes]] = []
     store, served = None, None
     last = False
     while not last:  # one look more after all have ended: whoever serves the store is still there
-        last = time.time() >= begin + patience or control.add("ended", 0) == count
+        last = time.monotonic() >= begin + patience or control.add("ended", 0) == count
         if store is None:
             store = _client(port)
-            served = None if store is None else time.time() - begin
+            served = None if store is None else time.monotonic() - begin
         else:
             try:
                 new = _look(store, seen, begin)
@@ -175,7 +175,7 @@ def _watch(control: Any, count: int, port: int, patience: float, talk: bool) -> 
                     what = value.decode() if value.isdigit() else f"{len(value)} bytes"
                     print(f"{seconds:5.2f} s  {key}  {what}", flush=True)
             except Exception as error:  # the process that served it has gone
-                rows.append((time.time() - begin, "", f"{type(error).__name__}".encode()))
+                rows.append((time.monotonic() - begin, "", f"{type(error).__name__}".encode()))
                 break
         time.sleep(LOOK_S)
     control.set("over", "1")
@@ -199,7 +199,7 @@ def _look(store: Any, seen: dict[str, bytes], begin: float) -> list[tuple[float,
     values = {key: store.get(key) for key in listed if store.check([key])}
     if count == store.num_keys() and count > len(listed):  # nothing came between the two
         values[HIDDEN] = str(count - len(listed)).encode()
-    now = time.time() - begin
+    now = time.monotonic() - begin
     new = [(now, key, value) for key, value in values.items() if seen.get(key) != value]
     seen.update(values)
     return new
@@ -217,8 +217,7 @@ def _report(found: PerRank[dict[str, Any]], arrivals: Sequence[Arrival], setting
     keys = [row for row in watched["keys"] if row[1]]
     tables: dict[str, pd.DataFrame] = {
         "processes": pd.DataFrame(
-            processes,
-            columns=["process", "rank", "world_size", "came", "ended", "outcome", "said", "value"],
+            processes, columns=["process", "rank", "world_size", "came", "ended", "outcome", "said", "value"]
         ),
         "keys": pd.DataFrame(keys, columns=["seconds", "key", "value"]),
     }
@@ -226,6 +225,5 @@ def _report(found: PerRank[dict[str, Any]], arrivals: Sequence[Arrival], setting
     notes = [f"the store was gone after {row[0]:.2f} s ({row[2].decode()})" for row in gone]
     if watched["served"] is None:
         notes.append("nobody served a store at MASTER_ADDR and MASTER_PORT")
-    return Report(
-        "rendezvous", TITLE, "gloo · cpu", tables, [], settings, notes, "labkit.lessons.groups.figures:figure"
-    )
+    view = "labkit.lessons.groups.figures:figure"
+    return Report("rendezvous", "Rendezvous", "gloo · cpu", tables, [], settings, notes, view)

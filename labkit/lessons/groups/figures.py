@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.keys import mark, patch
 from labkit.report import Report
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, cut, styled, text_width
@@ -20,15 +21,15 @@ MARKS = {"joined": ("o", GOOD), "error": ("X", BAD), "still waiting": (">", styl
 
 
 @styled
-def figure(report: Report, title: str = "") -> Figure:
+def figure(report: Report) -> Figure:
     """One lane a process, from its coming to the end of its wait, and one a key, marked whenever it changes.
 
-    `report` is what `labkit.lessons.groups.experiment.meet` returns; without a title, the finding is one.
+    `report` is what `labkit.lessons.groups.experiment.meet` returns.
     """
     processes, keys = report.tables["processes"], report.tables["keys"]
     names = list(dict.fromkeys(keys["key"]))
     sheet = Sheet()
-    sheet.title(title or finding(report), "Above, each process from its coming to the end of its call.")
+    sheet.title(finding(report), "Above, each process from its coming to the end of its call.")
     said = [f"rank {p.rank} of {p.world_size}" for p in processes.itertuples()]
     left = 0.3 + min(4.0, max(text_width(text, style.SMALL) for text in [*said, *names]))
     width = sheet.width - left - 0.4
@@ -62,30 +63,18 @@ def figure(report: Report, title: str = "") -> Figure:
             color=style.QUIET, parse_math=False,
         )  # fmt: skip
     sheet.top += 0.5
-    sheet.legend(
-        [
-            ("in the call", _bar_key),
-            *((what, _mark_key(*MARKS[what])) for what in MARKS if what in set(processes["outcome"])),
-            ("key appears or changes", _tick_key),
-        ]
-    )
+    marks = [(what, mark(*look, 7)) for what, look in MARKS.items() if what in set(processes["outcome"])]
+    sheet.legend([("in the call", patch(WAIT)), *marks, ("key appears or changes", _tick_key)])
     for text, process in zip(said, processes.itertuples(), strict=True):
+        more = process.said or (process.value if isinstance(process.value, str) else "")
         sheet.say(
             f"{text} came at {process.came:.2f} s, {process.outcome} at {process.ended:.2f} s"
-            + (
-                f" ({process.said or process.value})"
-                if process.said or isinstance(process.value, str)
-                else ""
-            )
+            + (f" ({more})" if more else "")
         )
-    firsts = keys.drop_duplicates("key")
-    sheet.say(
-        "keys: " + ", ".join(f"{r.key} at {r.seconds:.2f} s" for r in firsts.itertuples()) if names else ""
-    )
-    hidden = (
-        ["(not listed): keys that the store counts and leaves out of its list"] if HIDDEN in names else []
-    )
-    return sheet.finish(report.label, "; ".join([*hidden, *report.notes]))
+    firsts = ", ".join(f"{r.key} at {r.seconds:.2f} s" for r in keys.drop_duplicates("key").itertuples())
+    sheet.say(f"keys: {firsts}" if names else "")
+    hidden = f"{HIDDEN}: keys that the store counts and leaves out of its list"
+    return sheet.finish(report.label, "; ".join([*([hidden] if HIDDEN in names else []), *report.notes]))
 
 
 def _ended(process: Any) -> str:
@@ -140,13 +129,5 @@ def _beside(ax: Any, process: Any, y: float, text: str, end: float, width: float
     )  # fmt: skip
 
 
-def _bar_key(ax: Any, x: float, y: float) -> None:
-    ax.add_patch(Rectangle((x, y), 0.2, 0.12, facecolor=WAIT))
-
-
 def _tick_key(ax: Any, x: float, y: float) -> None:
     ax.plot([x + 0.1, x + 0.1], [y, y + 0.13], color=style.INK, linewidth=2)
-
-
-def _mark_key(shape: str, colour: str) -> Any:
-    return lambda ax, x, y: ax.plot([x + 0.1], [y + 0.06], shape, color=colour, markersize=7)

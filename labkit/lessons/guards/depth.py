@@ -17,7 +17,7 @@ from torch import nn
 from labkit import torch_compat
 from labkit.experiments.options import on_cpu
 from labkit.lessons.guards.declared import DEPTH as ABOUT
-from labkit.lessons.guards.experiment import COMPILERS
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -38,23 +38,24 @@ def run(
     ranks: Ranks,
     depths: str | Sequence[int] = (1, 2, 4, 8),
     *,
-    compiler: str = "eager",
     rounds: int = 8,
     forms: Sequence[str] = FORMS,
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
-    timeout: float | None = 900.0,
     talk: bool = False,
 ) -> Report:
     """Time the first call of models of several depths, compiled from nothing, in three forms in the same rounds.
 
-    depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'. compiler: 'eager' is
-    Dynamo alone, 'inductor' all of it, which takes a hundred times as long on a CPU. rounds: compiles of each form at
-    each depth; below eight no verdict is possible. forms: those to take, of 'whole', 'block by block' and 'nested
-    region'. full: up to 32 blocks, with Inductor. A round goes through all depths before the next one begins, so that
-    a machine that is busy for a while is so at every depth. A depth in a round is a point: it is kept when it is done,
-    and an interrupted call goes on behind it.
+    Args:
+        ranks: started ranks, on the CPU.
+        depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'.
+        rounds: compiles of each form at each depth; below eight no verdict is possible. A round goes through all depths
+            before the next one begins, so that a machine that is busy for a while is so at every depth.
+        forms: those to take, of 'whole', 'block by block' and 'nested region'.
+        full: up to 32 blocks, with Inductor, which takes a hundred times as long on a CPU as Dynamo alone.
+        fresh, folder, talk: of the sweep. A depth in a round is a point: it is kept when it is done, and an interrupted
+            call goes on behind it.
 
     `fits` has for each form the line seconds = first + per block * depth, and the exponent p of seconds ~ depth^p over
     the upper half of the depths: fitted in each round, and the median of the rounds with its interval. `slopes` has two
@@ -67,22 +68,18 @@ def run(
     >>> report.tables["graphs"].query("rank == 1 and depth == 3").set_index("form")["traced"].to_dict()
     {'whole': 3, 'block by block': 1, 'nested region': 1}
     """
+    compiler = "inductor" if full else "eager"
     if full:
-        compiler, depths, rounds = "inductor", (1, 2, 4, 8, 16, 32), max(rounds, 8)
-    chosen = parse_range("depths", depths, 1, DEEPEST)
-    unknown = [form for form in forms if form not in FORMS]
-    if unknown or not forms:
-        raise ValueError(f"unknown form {unknown[0] if unknown else ''!r}: there is {', '.join(FORMS)}")
-    if compiler not in COMPILERS:
-        raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
+        depths, rounds = (1, 2, 4, 8, 16, 32), max(rounds, 8)
+    depths = sorted(set(parse_range("depths", depths, 1, DEEPEST)))
+    forms = chosen(forms, FORMS, "form")
     check_rounds(rounds)
     on_cpu(ranks)
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
-        "compiler": compiler, "rounds": rounds, "forms": list(forms),
+        "compiler": compiler, "rounds": rounds, "forms": forms,
     }  # fmt: skip
     sweep = Sweep("depth", settings, folder, fresh, talk)
-    depths = sorted(set(chosen))
     points = {
         f"round {i}, {depth} blocks": (depth, i)
         for i in range(rounds)
@@ -90,7 +87,7 @@ def run(
     }
 
     def measure(point: tuple[int, int]) -> list[dict[str, Any]]:
-        found = ranks.run(_measure, *point, compiler, tuple(forms), timeout=timeout)
+        found = ranks.run(_measure, *point, compiler, tuple(forms), timeout=900)
         return [{"depth": point[0], "rank": rank, **row} for rank, rows in found.items() for row in rows]
 
     rows = sweep.run(points, measure)
@@ -141,10 +138,8 @@ def _measure(depth: int, i: int, compiler: str, forms: tuple[str, ...]) -> list[
         for turn in (i,) if compiler in _warm else (WARMUP, i):
             for form in random.Random(f"{i} {depth}").sample(forms, len(forms)):
                 torch_compat.dynamo_reset()
-                whole, seen = (
-                    model(depth if turn != WARMUP else 1),
-                    [0, 0],
-                )  # graphs, and blocks traced into them
+                whole = model(depth if turn != WARMUP else 1)
+                seen = [0, 0]  # graphs, and blocks traced into them
 
                 def keep(graph: Any, inputs: Any, seen: list[int] = seen) -> Any:
                     seen[0] += 1
@@ -176,11 +171,7 @@ def bodies(graph: Any) -> int:
     """How many blocks' bodies a graph holds: those written out, and each region that it calls, once."""
     nodes = list(graph.graph.nodes)
     written = sum("gelu" in str(node.target) for node in nodes if node.op == "call_function")
-    called = {
-        str(node.args[0].target)
-        for node in nodes
-        if node.op == "call_function" and str(node.target) == "invoke_subgraph"
-    }
+    called = {str(node.args[0].target) for node in nodes if str(node.target) == "invoke_subgraph"}
     return written + len(called)
 
 
@@ -205,21 +196,9 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
         "graphs": graphs.reset_index(),
     }
     worst = float(samples["error"].max())
-    notes = [
-        f"outputs {'agree' if worst <= TOLERANCE else 'DO NOT AGREE'} with eager: largest difference {worst:.1e}"
-    ]
-    notes += [resumed] if resumed else []
-    verdicts = _verdicts(samples)
-    return Report(
-        "depth",
-        ABOUT.title,
-        label,
-        tables,
-        verdicts,
-        settings,
-        notes,
-        VIEW,
-    )
+    agree = "agree" if worst <= TOLERANCE else "DO NOT AGREE"
+    notes = [f"outputs {agree} with eager: largest difference {worst:.1e}", *([resumed] if resumed else [])]
+    return Report("depth", ABOUT.title, label, tables, _verdicts(samples), settings, notes, VIEW)
 
 
 def fit(first: pd.DataFrame) -> pd.DataFrame:
@@ -238,32 +217,12 @@ def fit(first: pd.DataFrame) -> pd.DataFrame:
     found = []
     for form, rows in first.groupby("form", sort=False):
         slopes, starts, powers = _in_each_round(rows)
-        low, high = wider_interval(slopes)
-        power = wider_interval(powers)
+        first_s, per_block_s, power = (float(np.median(each)) for each in (starts, slopes, powers))
         found.append(
-            (
-                form,
-                float(np.median(starts)),
-                float(np.median(slopes)),
-                low,
-                high,
-                float(np.median(powers)),
-                *power,
-            )
-            + (len(slopes),)
+            (form, first_s, per_block_s, *wider_interval(slopes), power, *wider_interval(powers), len(slopes))
         )
-    columns = [
-        "form",
-        "first_s",
-        "per_block_s",
-        "per_block_low",
-        "per_block_high",
-        "exponent",
-        "low",
-        "high",
-        "n",
-    ]
-    return pd.DataFrame(found, columns=columns)
+    columns = "form first_s per_block_s per_block_low per_block_high exponent low high n"
+    return pd.DataFrame(found, columns=columns.split())
 
 
 def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:

@@ -18,28 +18,23 @@ LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested 
 
 
 @styled
-def figure(report: Any, which: str = "growth", title: str | None = None) -> Figure:
-    """Draw the report of `labkit.lessons.guards.depth`: 'growth', seconds of the first call over the number of blocks.
+def figure(report: Any) -> Figure:
+    """Draw the report of `labkit.lessons.guards.depth`: seconds of the first call over the number of blocks.
 
     A mark is the median over rounds, its bar reaches from the tenth to the ninetieth percentile, the line is the median
     of the rounds' own fits.
-    Raises ValueError for another figure or a missing table.
+    Raises ValueError for a missing table.
     """
-    if which != "growth":
-        raise ValueError(f"no figure {which!r} of this report: there is growth")
     summary = table(report, "summary", ["depth", "form", "p10_s", "median_s", "p90_s", "n"])
-    fits = table(
-        report,
-        "fits",
-        ["form", "first_s", "per_block_s", "per_block_low", "per_block_high", "exponent", "low", "high"],
-    )
+    columns = "form first_s per_block_s per_block_low per_block_high exponent low high"
+    fits = table(report, "fits", columns.split())
     sheet = Sheet()
     if summary.empty:
-        return empty_figure(sheet, "No model was compiled", report.label, title)
+        return empty_figure(sheet, "No model was compiled", report.label)
     compiler = report.provenance.get("compiler", "?")
     what = "Dynamo alone" if compiler == "eager" else f"backend {compiler}"
     sheet.title(
-        title or _finding(report, fits),
+        _finding(report, fits),
         f"First call, compiled from nothing, {what}; median, tenth to ninetieth percentile, n={summary['n'].min()}. "
         "Right: the fitted growth, median of the rounds' own lines with its 99% interval.",
     )
@@ -55,28 +50,18 @@ def figure(report: Any, which: str = "growth", title: str | None = None) -> Figu
         )
         line = fits[fits["form"] == form].iloc[0]
         ends = [rows["depth"].min(), rows["depth"].max()]
-        ax.plot(
-            ends,
-            [line["first_s"] + line["per_block_s"] * d for d in ends],
-            color=colour,
-            linewidth=1.2,
-            alpha=0.7,
-        )
-        last = line["first_s"] + line["per_block_s"] * ends[1]
+        fitted = [line["first_s"] + line["per_block_s"] * d for d in ends]
+        ax.plot(ends, fitted, color=colour, linewidth=1.2, alpha=0.7)
         ends_ms = f"{line['per_block_low'] * 1e3:z.0f} to {line['per_block_high'] * 1e3:z.0f}"
         text = f"{form}: {line['per_block_s'] * 1e3:z.0f} ms a block ({ends_ms})"
-        labels.append((last, text, colour))
+        labels.append((fitted[1], text, colour))
         power = f"exponent {line['exponent']:.2f} ({line['low']:.2f} to {line['high']:.2f})"
         medians = ", ".join(
             f"{d} blocks {m:.2f} s" for d, m in zip(rows["depth"], rows["median_s"], strict=True)
         )
         sheet.say(f"{text}, {line['first_s']:.2f} s at no block, {power}: {medians}")
-    ax.set(
-        ylim=(0, None),
-        xlabel="blocks",
-        ylabel="seconds of the first call",
-        xticks=sorted(set(summary["depth"])),
-    )
+    ax.set(ylim=(0, None), xlabel="blocks", ylabel="seconds of the first call")
+    ax.set_xticks(sorted(set(summary["depth"])))
     _label(ax, labels)
     ax.grid(axis="y", color=style.FAINT)
     sheet.top += 0.5

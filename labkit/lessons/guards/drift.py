@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,8 @@ import torch
 
 from labkit import torch_compat
 from labkit.lessons.guards.declared import DRIFT as ABOUT
-from labkit.lessons.shared.sweep import Sweep
+from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.sweep import Sweep, code_digest
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.report import Report, provenance
@@ -28,10 +27,7 @@ STAGES = {
     "inductor": "+ Inductor: fused loops",
 }
 EMULATED = "inductor, emulated casts"
-KNOBS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(STAGES, {}),
-    EMULATED: {"emulate_precision_casts": True},
-}
+KNOBS: dict[str, dict[str, Any]] = {**dict.fromkeys(STAGES, {}), EMULATED: {"emulate_precision_casts": True}}
 SEEDS = 16
 
 
@@ -44,7 +40,6 @@ def run(
     stages: Sequence[str] = tuple(KNOBS),
     fresh: bool = False,
     folder: str | Path | None = None,
-    timeout: float | None = 600.0,
     talk: bool = False,
 ) -> Report:
     """Run a program in eager and through ever more of the compiler, and compare the numbers with both.
@@ -65,32 +60,24 @@ def run(
     >>> report.tables["first"]["first stage that differs"].item()
     'none'
     """
-    chosen = list(dict.fromkeys(dtype)) or list(DTYPES)
-    for name in chosen:
-        if name not in DTYPES:
-            raise ValueError(f"unknown dtype {name!r}: there is {', '.join(DTYPES)}")
+    dtypes = chosen(dtype, DTYPES, "dtype")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 2 <= seeds <= 1000:
         raise ValueError(f"seeds is a number of inputs from 2 to 1000, got {seeds!r}")
     unknown = [name for name in stages if name not in KNOBS]
     if unknown or not stages:
         raise ValueError(f"unknown stage {unknown[0] if unknown else ''!r}: there is {'; '.join(KNOBS)}")
     study = program or attention_like
-    try:
-        code = inspect.getsource(study)
-    except (OSError, TypeError):
-        code = repr(study)
     settings = {
         "device": ranks.device,
         "world_size": ranks.world_size,
         "threads": ranks.threads,
         "seeds": seeds,
     }
-    decides = settings | {"code": hashlib.sha256(code.encode()).hexdigest()[:16]}
-    sweep = Sweep("drift", decides, folder, fresh, talk)
-    points = {f"{name}, {stage}": (name, stage) for name in chosen for stage in KNOBS if stage in stages}
+    sweep = Sweep("drift", settings | {"code": code_digest(study)}, folder, fresh, talk)
+    points = {f"{name}, {stage}": (name, stage) for name in dtypes for stage in KNOBS if stage in stages}
 
     def measure(point: tuple[str, str]) -> list[dict[str, Any]]:
-        found = ranks.run(_compare, study, *point, seeds, timeout=timeout, ranks=0)
+        found = ranks.run(_compare, study, *point, seeds, timeout=600, ranks=0)
         head = {"dtype": point[0], "stage": point[1]}
         return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
 

@@ -11,22 +11,11 @@ from labkit.views.tables import table
 __all__ = ["figure"]
 
 LEFT, ROW = 2.3, 0.3  # inches
-COLUMNS = [
-    "dtype",
-    "stage",
-    "differ",
-    "differ_min",
-    "differ_max",
-    "ratio",
-    "ratio_min",
-    "ratio_max",
-    "n",
-    "inputs",
-]
+COLUMNS = "dtype stage differ differ_min differ_max ratio ratio_min ratio_max n inputs".split()
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw the report of `labkit.lessons.guards.drift`: two numbers for each dtype and stage.
 
     Left the share of elements that are not eager's bit for bit, right the error against float64 over eager's own: below
@@ -35,9 +24,9 @@ def figure(report: Any, title: str | None = None) -> Figure:
     stages = table(report, "stages", COLUMNS)
     sheet = Sheet()
     if stages.empty:
-        return empty_figure(sheet, "Nothing was compared", report.label, title)
+        return empty_figure(sheet, "Nothing was compared", report.label)
     sheet.title(
-        title or _finding(report),
+        _finding(report),
         f"Median, least and most of {stages['n'].min()} inputs. Left: what differs from eager. Right: root mean "
         "square error against float64, compiled over eager; below 1 compiled is the better one.",
     )
@@ -51,9 +40,7 @@ def figure(report: Any, title: str | None = None) -> Figure:
             factor = 100 if name == "differ" else 1
             for i, row in enumerate(rows.to_dict("records")):
                 low, middle, high = (row[f"{name}{part}"] * factor for part in ("_min", "", "_max"))
-                ax.plot(
-                    [low, high], [i + 0.5] * 2, color="#0072B2", linewidth=3, alpha=0.4, solid_capstyle="butt"
-                )
+                ax.hlines(i + 0.5, low, high, color="#0072B2", linewidth=3, alpha=0.4)
                 ax.plot(middle, i + 0.5, "o", color="#0072B2", markersize=5)
                 ax.annotate(f"{middle:.3g}", (middle, i + 0.5), xytext=(6, 4), textcoords="offset points",
                             fontsize=style.SMALL - 0.5)  # fmt: skip

@@ -63,15 +63,12 @@ def _count(attempt: Attempt) -> dict[str, Any]:
         made.append(graph)
         return graph.forward
 
-    def enter(code: Any) -> None:
-        entered.append(code)
-
     known = {id(c) for c in install().known()}
     run = torch.compile(with_own_code(module), backend=keep)
     x = torch.ones(3) * (1 + dist.get_rank())
     total = sum(1 + rank for rank in range(dist.get_world_size()))
     values, eager = [], 0
-    stop = torch_compat.on_region_entry(enter)
+    stop = torch_compat.on_region_entry(lambda code: entered.append(code))
     try:
         with torch.no_grad(), torch_compat.quiet_dynamo():
             for _ in range(CALLS):

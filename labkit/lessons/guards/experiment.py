@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +13,15 @@ from labkit.experiments.options import on_cpu
 from labkit.lessons.guards import on_ranks as guard_ranks
 from labkit.lessons.guards.declared import GUARDS as ABOUT
 from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP
-from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, choose, layer
-from labkit.lessons.shared.sweep import Sweep, parse_range
+from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, layer
+from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.sweep import Sweep, code_digest, parse_range
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
-COMPILERS = ("eager", "aot_eager", "inductor")
+VIEW = "labkit.lessons.guards.figures:figure"
+COST = ["compiler", "part", "what", "rank", "round", "seconds"]
 SIZES = ("sequence length", "batch")  # what a policy has something to say about
 
 
@@ -33,21 +33,19 @@ def run(
     lengths: str | Sequence[int] | None = None,
     batches: str | Sequence[int] | None = None,
     layer: Layer = layer,
-    compiler: str = "eager",
     rounds: int = 12,
     inductor: int = 1,
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
-    timeout: float | None = 300.0,
     talk: bool = False,
 ) -> Report:
     """Walk a compiled layer through the values of each dimension, on one rank and in step on all of `ranks`.
 
     dimension, policy: names of those to take, all by default; policies other than 'default' are walked for sizes only.
     lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. layer: makes the
-    module under study, called as `dimensions.layer`'s. compiler: what compiles in the map; 'eager' is Dynamo alone,
-    which decides all of this, and is the quickest. rounds: of timing, for compiles without Inductor and for calls;
+    module under study, called as `dimensions.layer`'s. In the map Dynamo alone compiles, which decides all of this, and
+    is the quickest. rounds: of timing, for compiles without Inductor and for calls;
     inductor: how often Inductor compiles; 0 and 0 leave costs out. full: every dimension under every policy, with
     Inductor, and costs eight times.
 
@@ -64,17 +62,16 @@ def run(
     >>> list(report.tables["steps"].query("ranks == 2 and rank == 1")["state"])
     ['first compile', 'reused', 'went dynamic', 'reused']
     """
-    if compiler not in COMPILERS:
-        raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
-    chosen = _dimensions(choose(dimension, DIMENSIONS, "dimension"), lengths, batches)
-    policies = choose(policy, POLICIES, "policy")
+    dimensions = _dimensions(chosen(dimension, DIMENSIONS, "dimension"), lengths, batches)
+    policies = chosen(policy, POLICIES, "policy")
     if rounds:
         check_rounds(rounds)
     if not isinstance(inductor, int) or inductor < 0:
         raise ValueError(f"inductor is how often it compiles, 0 or more, got {inductor!r}")
+    compiler = "inductor" if full else "eager"
     if full:
-        compiler, rounds, inductor = "inductor", max(rounds, 24), max(inductor, 8)
-    points = _points(chosen, policies, ranks.world_size, full, rounds, inductor)
+        rounds, inductor = max(rounds, 24), max(inductor, 8)
+    points = _points(dimensions, policies, ranks.world_size, full, rounds, inductor)
     if not points:
         raise ValueError(
             f"nothing to walk: {', '.join(policies)} apply to {', '.join(SIZES)} only; add policy 'default'"
@@ -84,9 +81,8 @@ def run(
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
         "compiler": compiler, "rounds": rounds, "inductor": inductor,
     }  # fmt: skip
-    sweep = Sweep(
-        "guards", settings | {"values": [d.values for d in chosen], "code": _code(layer)}, folder, fresh, talk
-    )
+    decides = settings | {"values": [d.values for d in dimensions], "code": code_digest(layer)}
+    sweep = Sweep("guards", decides, folder, fresh, talk)
     more: dict[Any, Ranks] = {ranks.world_size: ranks}
 
     def ranks_for(which: Any) -> Ranks:
@@ -102,12 +98,12 @@ def run(
             kind, world, which, what = point
             where = ranks_for(world)
             if kind == "walk":
-                found = where.run(guard_ranks.walk, layer, what, which, compiler, timeout=timeout)
+                found = where.run(guard_ranks.walk, layer, what, which, compiler, timeout=300)
                 head = {"kind": kind, "ranks": world, "policy": which, "dimension": what.name}
                 return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
             times, calls = what
             # without communication ranks have nothing to wait for: one of them is measured
-            taken = where.run(guard_ranks.costs, layer, which, times, calls, timeout=timeout, ranks=0)
+            taken = where.run(guard_ranks.costs, layer, which, times, calls, timeout=300, ranks=0)
             return _cost_rows(taken, which)
 
         rows = sweep.run(points, measure)
@@ -135,12 +131,17 @@ def _dimensions(names: Sequence[str], lengths: Any, batches: Any) -> list[Dimens
 
 
 def _points(
-    chosen: Sequence[Dimension], policies: Sequence[str], world: int, full: bool, rounds: int, inductor: int
+    dimensions: Sequence[Dimension],
+    policies: Sequence[str],
+    world: int,
+    full: bool,
+    rounds: int,
+    inductor: int,
 ) -> dict[str, tuple[Any, ...]]:
     points: dict[str, tuple[Any, ...]] = {}
     for size in sorted({1, world}):
         for which in policies:
-            for what in chosen:
+            for what in dimensions:
                 if which == "default" or what.name in SIZES or (full and not which.startswith("mark")):
                     points[f"{size} ranks, {which}, {what.name}"] = ("walk", size, which, what)
     if points and rounds:
@@ -150,26 +151,9 @@ def _points(
     return points
 
 
-def _code(layer: Layer) -> str:
-    """A digest of the code under study: points of another layer are not points of this one."""
-    try:
-        source = inspect.getsource(layer)
-    except (OSError, TypeError):
-        source = repr(getattr(layer, "__code__", layer))
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
-
-
 def _cost_rows(taken: PerRank[dict[str, Any]], compiler: str) -> list[dict[str, Any]]:
     return [
-        {
-            "kind": "cost",
-            "compiler": compiler,
-            "what": what,
-            "part": part,
-            "rank": rank,
-            "round": i,
-            "seconds": s,
-        }
+        {"kind": "cost", **dict(zip(COST, (compiler, part, what, rank, i, s), strict=True))}
         for rank, found in taken.items()
         for part in ("compiles", "calls")
         for what, samples in found[part].items()
@@ -182,23 +166,10 @@ def _cost_rows(taken: PerRank[dict[str, Any]], compiler: str) -> list[dict[str, 
 
 def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
     steps = pd.DataFrame([r for r in rows if r["kind"] == "walk"]).drop(columns="kind")
-    cost = pd.DataFrame(
-        [r for r in rows if r["kind"] == "cost"],
-        columns=["compiler", "part", "what", "rank", "round", "seconds"],
-    )
+    cost = pd.DataFrame([r for r in rows if r["kind"] == "cost"], columns=COST)
     tables = {"freeze": freeze(steps), "steps": steps, "policies": _policies(steps), "cost": cost}
-    verdicts = _verdicts(cost)
     notes = [*_notes(steps), *([resumed] if resumed else [])]
-    return Report(
-        "guards",
-        ABOUT.title,
-        label,
-        tables,
-        verdicts,
-        settings,
-        notes,
-        "labkit.lessons.guards.figures:figure",
-    )
+    return Report("guards", ABOUT.title, label, tables, _verdicts(cost), settings, notes, VIEW)
 
 
 def freeze(steps: pd.DataFrame) -> pd.DataFrame:

@@ -27,7 +27,7 @@ COLUMNS = ["ranks", "rank", "policy", "dimension", "step", "value", "state"]
 
 
 @styled
-def figure(report: Any, which: str = "map", ranks: int | None = None, title: str | None = None) -> Figure:
+def figure(report: Any, which: str = "map", ranks: int | None = None) -> Figure:
     """Draw the report of `labkit.lessons.guards.experiment`.
 
     'map': dimension by step under the default policy. 'policies': each size under each policy, by step. 'cost': what
@@ -35,7 +35,7 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
     Raises ValueError for another figure, a number of ranks that was not run, or a missing table.
     """
     if which == "cost":
-        return _cost(report, title)
+        return _cost(report)
     if which not in ("map", "policies"):
         raise ValueError(f"no figure {which!r} of this report: there is map, policies, cost")
     steps = table(report, "steps", COLUMNS)
@@ -43,39 +43,27 @@ def figure(report: Any, which: str = "map", ranks: int | None = None, title: str
     chosen = max(there, default=0) if ranks is None else ranks
     if steps.empty or chosen not in there:
         if steps.empty:
-            return empty_figure(Sheet(), "No call was made", report.label, title)
+            return empty_figure(Sheet(), "No call was made", report.label)
         raise ValueError(f"no run with {chosen} ranks in this report: there is {', '.join(map(str, there))}")
     mine = steps[(steps["ranks"] == chosen) & (steps["rank"] == 0)]
-    differ = (
-        steps[steps["ranks"] == chosen]
-        .groupby(["policy", "dimension", "step"])["state"]
-        .nunique()
-        .gt(1)
-        .any()
-    )
-    who = (
-        "one rank"
-        if chosen == 1
-        else f"rank 0 of {chosen}" + (", AND THE RANKS DIFFER" if differ else ", all ranks alike")
-    )
+    by_call = steps[steps["ranks"] == chosen].groupby(["policy", "dimension", "step"])
+    alike = "all ranks alike" if (by_call["state"].nunique() == 1).all() else "AND THE RANKS DIFFER"
+    who = "one rank" if chosen == 1 else f"rank 0 of {chosen}, {alike}"
     if which == "map":
         mine = mine[mine["policy"] == "default"].assign(row=lambda t: t["dimension"])
-        return _grid(
-            mine, title or _finding(mine), f"What varies, and its value at each call; {who}.", report.label
-        )
+        return _grid(mine, _finding(mine), f"What varies, and its value at each call; {who}.", report.label)
     mine = mine[mine["policy"].groupby(mine["dimension"]).transform("nunique") > 1]
     if mine.empty:
-        return empty_figure(Sheet(), "No size was walked under two policies", report.label, title)
-    mine = mine.assign(row=lambda t: t["dimension"] + ", " + t["policy"]).sort_values(
-        "dimension", ascending=False, kind="stable"
-    )
-    return _grid(mine, title or _best(mine), f"The same sizes under each policy; {who}.", report.label)
+        return empty_figure(Sheet(), "No size was walked under two policies", report.label)
+    mine = mine.assign(row=mine["dimension"] + ", " + mine["policy"])
+    mine = mine.sort_values("dimension", ascending=False, kind="stable")
+    return _grid(mine, _best(mine), f"The same sizes under each policy; {who}.", report.label)
 
 
 def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
     sheet = Sheet()
     if mine.empty:
-        return empty_figure(sheet, "Nothing was walked under the default policy", label, title)
+        return empty_figure(sheet, "Nothing was walked under the default policy", label)
     rows, many = list(pd.unique(mine["row"])), int(mine["step"].max()) + 1
     sheet.title(title, subtitle)
     used = [state for state in LOOKS if state in set(mine["state"])]
@@ -106,11 +94,8 @@ def _finding(mine: pd.DataFrame) -> str:
 
 
 def _best(mine: pd.DataFrame) -> str:
-    compiles = (
-        mine[mine["state"].isin(["first compile", "recompiled", "went dynamic"])]
-        .groupby("policy")["step"]
-        .count()
-    )
+    compiled = mine[mine["state"].isin(["first compile", "recompiled", "went dynamic"])]
+    compiles = compiled.groupby("policy")["step"].count()
     fewest, most = compiles.idxmin(), compiles.idxmax()
     return f"Fewest compiles: {fewest}, {compiles.min()}; most: {most}, {compiles.max()}"
 
@@ -126,18 +111,18 @@ def _compared(names: pd.DataFrame, order: pd.Series) -> str:
     return f"One more compile, in reused calls: {', '.join(said)}" if said else "What a call costs"
 
 
-def _cost(report: Any, title: str | None) -> Figure:
+def _cost(report: Any) -> Figure:
     cost = table(report, "cost", ["compiler", "part", "what", "rank", "round", "seconds"])
     sheet = Sheet()
     if cost.empty:
-        return empty_figure(sheet, "No cost was measured", report.label, title)
+        return empty_figure(sheet, "No cost was measured", report.label)
     rounds = cost.groupby(["compiler", "part", "what", "round"], sort=False)["seconds"].max().reset_index()
     compilers = rounds["compiler"].map({"eager": "Dynamo alone"}).fillna("with Inductor")
     whole = rounds["what"] + ", " + compilers
     names = rounds.assign(name=rounds["what"].where(rounds["part"] == "calls", whole))
     order = names.groupby("name")["seconds"].median().sort_values()
     sheet.title(
-        title or _compared(names, order),
+        _compared(names, order),
         "Seconds of one call, on a logarithmic axis; every dot a round, the slowest rank's; the bar is the median. "
         "Without communication.",
     )
@@ -165,10 +150,6 @@ def _cost(report: Any, title: str | None) -> Figure:
 
 
 def _unit(seconds: float) -> str:
-    return (
-        f"{seconds * 1e6:.0f} us"
-        if seconds < 1e-3
-        else f"{seconds * 1e3:.3g} ms"
-        if seconds < 1
-        else f"{seconds:.3g} s"
-    )
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.lessons.guards.declared import ODD_SHAPE as ABOUT
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.outcomes import judge
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
@@ -28,13 +29,10 @@ from labkit.torch_compat import (
 
 SAME, FIRST, LATER = "no rank", "from the first call", "from the second call"
 CONTROL = "from the second call, default timeout"
+STALL_S = 4.0  # that all ranks may wait for each other until it counts as a hang
 HELP = ("none", "guard collectives", "compiler collectives", "compiler collectives, repaired")
-LENGTHS = {
-    SAME: (4, 4, 4),
-    FIRST: (6, 6, 6),
-    LATER: (4, 6, 8),
-    CONTROL: (4, 6, 8),
-}  # of the last rank; others: 4
+# of the last rank; the others have 4
+LENGTHS = {SAME: (4, 4, 4), FIRST: (6, 6, 6), LATER: (4, 6, 8), CONTROL: (4, 6, 8)}
 
 
 def run(
@@ -43,8 +41,6 @@ def run(
     *,
     sleep_s: float = 2.0,
     timeout_s: float = 1.0,
-    timeout: float = 60.0,
-    stall: float = 4.0,
     talk: bool = False,
 ) -> Report:
     """Three calls in step of a compiled function with an all-reduce, where the last rank's input is longer.
@@ -58,8 +54,6 @@ def run(
         help: what is switched on, names of HELP.
         sleep_s: seconds that every compile after the first sleeps.
         timeout_s: seconds until a collective gives up, but for the control.
-        timeout: seconds until a call that has not ended is ended.
-        stall: seconds that all ranks may wait for each other until that counts as a hang.
         talk: print each outcome.
 
     Returns:
@@ -76,38 +70,27 @@ def run(
     [['no rank', 'right'], ['from the first call', 'right'], ['from the second call', 'error'],
      ['from the second call, default timeout', 'right']]
     """
-    for name in help:
-        if name not in HELP:
-            raise ValueError(f"unknown help {name!r}: there is {', '.join(HELP)}")
+    help = chosen(help, HELP, "help")
     for name, value in {"sleep_s": sleep_s, "timeout_s": timeout_s}.items():
         if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
             raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     on_cpu(ranks)
     two_or_more(ranks)
     rows = []
-    with Ranks(
-        ranks.world_size, ranks.device, ranks.backend, timeout=timeout, stall=stall, quiet=True, live=False
-    ) as own:
+    limits: dict[str, Any] = {"timeout": 60.0, "stall": STALL_S}
+    with Ranks(ranks.world_size, ranks.device, ranks.backend, **limits, quiet=True, live=False) as own:
         for when in LENGTHS:
             for name in help if when != SAME else help[:1]:
                 arranged = {"sleep_s": sleep_s, "timeout_s": None if when == CONTROL else timeout_s}
-                rows.append(
-                    {"differs": when, "help": name, **_attempt(own, when, name, arranged), **arranged}
-                )
+                found = _attempt(own, when, name, arranged)
+                rows.append({"differs": when, "help": name, **found, **arranged})
                 if talk:
                     print(f"{when}, {name}: {rows[-1]['outcome']}", flush=True)
-    settings = provenance(
-        backend=ranks.backend,
-        device=ranks.device,
-        world_size=ranks.world_size,
-        sleep_s=sleep_s,
-        timeout_s=timeout_s,
-    )
+    settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
+    made = provenance(**settings, sleep_s=sleep_s, timeout_s=timeout_s)
     notes = [f"{r['differs']}, {r['help']}: {r['outcome']}" for r in rows]
-    view = "labkit.lessons.guards.odd_shape_figures:figure"
-    return Report(
-        "odd_shape", ABOUT.title, ranks.label, {"outcomes": pd.DataFrame(rows)}, [], settings, notes, view
-    )
+    view, tables = "labkit.lessons.guards.odd_shape_figures:figure", {"outcomes": pd.DataFrame(rows)}
+    return Report("odd_shape", ABOUT.title, ranks.label, tables, [], made, notes, view)
 
 
 def _attempt(ranks: Ranks, when: str, name: str, arranged: dict[str, Any]) -> dict[str, Any]:
@@ -145,14 +128,9 @@ def _play(when: str, name: str, sleep_s: float, timeout_s: float | None) -> dict
         return funcol.all_reduce(x.mean(0), "sum", group)  # ones, however long the input is
 
     compiled, right = torch.compile(program, backend=backend), True
-    repaired = name.endswith("repaired")
     together = compiling_together(name.startswith("guard"), name.startswith("compiler"))
-    with (
-        quiet_stderr(),
-        compiler_collectives_on_cpu() if repaired else nullcontext(),
-        together,
-        torch.no_grad(),
-    ):
+    mended = compiler_collectives_on_cpu() if name.endswith("repaired") else nullcontext()
+    with quiet_stderr(), mended, together, torch.no_grad():
         for length in LENGTHS[when] if odd else LENGTHS[SAME]:
             dist.barrier()
             y = compiled(torch.ones(length, 4)) + 0

@@ -18,7 +18,7 @@ ROW = 0.62  # inches
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw the report of `labkit.lessons.guards.odd_shape`: a row for when one rank's shape differs.
 
     A column is what was switched on; a cell says how three calls in step ended, the graphs that each rank compiled, and
@@ -28,10 +28,10 @@ def figure(report: Any, title: str | None = None) -> Figure:
     found = table(report, "outcomes", columns)
     sheet = Sheet()
     if found.empty:
-        return empty_figure(sheet, "Nothing was run", report.label, title)
+        return empty_figure(sheet, "Nothing was run", report.label)
     rows, columns = list(pd.unique(found["differs"])), list(pd.unique(found["help"]))
     sheet.title(
-        title or _finding(found),
+        _finding(found),
         "Each cell: how it ended, and graphs compiled by rank. Rows: when the last rank's input is longer. Arranged: "
         f"{_arranged(found)}.",
     )

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from labkit import torch_compat
 from labkit.graphs.compile_log import install
 from labkit.graphs.names import Names
-from labkit.graphs.reasons import clean
+from labkit.graphs.reasons import clean, limit, recompile
 from labkit.lessons.shared.dimensions import BATCH, LENGTH, POLICIES, Call, Dimension, Layer, _input
 from labkit.lessons.shared.variants import with_own_code
 from labkit.timing import interleave
@@ -31,8 +31,6 @@ def walk(layer: Layer, dimension: Dimension, policy: str, compiler: str) -> list
     symbol in the place of a value, and `gave up` where no compiled code ran. `seconds` is the call's
     time, compile included; `right` compares the output with the layer's own in eager.
     """
-    from labkit.graphs.reasons import limit, recompile
-
     torch_compat.dynamo_reset()
     module, made = layer(), []
     backend = torch_compat.compile_backend(compiler)
@@ -44,11 +42,7 @@ def walk(layer: Layer, dimension: Dimension, policy: str, compiler: str) -> list
     options, marking = POLICIES[policy]
     compiled = torch.compile(module, backend=keep, **options)
     entered: list[Any] = []
-
-    def enter(code: Any) -> None:
-        entered.append(code)
-
-    stop, rows = torch_compat.on_region_entry(enter), []
+    stop, rows = torch_compat.on_region_entry(lambda code: entered.append(code)), []
     try:
         for step, (value, label) in enumerate(zip(dimension.values, dimension.labels(), strict=True)):
             call = dimension.vary(module, value)
@@ -66,13 +60,8 @@ def walk(layer: Layer, dimension: Dimension, policy: str, compiler: str) -> list
             new = [c for c in install().known() if id(c) not in seen]
             reason = ""
             for c in new:
-                why = (
-                    limit(c.failure, "")
-                    if c.skipped
-                    else recompile(c.reasons, "", Names())
-                    if c.reasons
-                    else None
-                )
+                again = recompile(c.reasons, "", Names()) if c.reasons else None
+                why = limit(c.failure, "") if c.skipped else again
                 reason = why.reason if why else reason
             rows.append(
                 {
@@ -100,9 +89,8 @@ def _state(entered: bool, before: Sequence[bool], new: Sequence[bool]) -> str:
 
 def _make(module: Callable[..., Any], call: Call) -> Any:
     with (call.context or torch.no_grad)():
-        return (
-            module(call.x, call.times, call.gain, call.centre, call.kind) + 0
-        )  # an element that has arrived
+        found = module(call.x, call.times, call.gain, call.centre, call.kind)
+        return found + 0  # which waits until it has arrived
 
 
 def _right(y: Any, expected: Any) -> bool:
@@ -139,10 +127,12 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
         if not rounds:
             return {"compiles": found, "calls": {}}
         torch_compat.dynamo_reset()
-        limit = int(torch_compat.setting("dynamo.config.recompile_limit"))
+        most = int(torch_compat.setting("dynamo.config.recompile_limit"))
         x, eager = short, layer()
-        one, many, given_up = _three(layer)
-        for repeats in range(1, limit + 1):
+        # compiled without Inductor, each with code, and so with versions, of its own
+        three: list[Any] = [torch.compile(with_own_code(layer()), backend="eager") for _ in range(3)]
+        one, many, given_up = three
+        for repeats in range(1, most + 1):
             many.repeats = repeats
             many(x)
             given_up.repeats = repeats + 1
@@ -160,7 +150,7 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
         kinds = {
             "eager": eager,
             "reused, 1 version": one,
-            f"reused, {limit} versions": many,
+            f"reused, {most} versions": many,
             "gave up": given_up,
         }
         calls = {name: often(run) for name, run in kinds.items()}
@@ -168,12 +158,3 @@ def costs(layer: Layer, compiler: str, compiles: int, rounds: int) -> dict[str, 
         torch_compat.dynamo_reset()
     each = {name: [s / CALLS for s in m.samples] for name, m in taken.items()}
     return {"compiles": found, "calls": each}
-
-
-def _three(layer: Layer) -> Any:
-    """Three layers compiled without Inductor, each with code, and so with versions, of its own."""
-    return tuple(torch.compile(_own(layer()), backend="eager") for _ in range(3))
-
-
-def _own(module: Any) -> Any:
-    return with_own_code(module)

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.keys import patch
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
 from labkit.views.tables import table
@@ -33,7 +34,7 @@ COLUMNS = ["id", "lesson", "status", "claim", "claimed", "measured", "missing"]
 
 
 @styled
-def figure(report: Any, title: str | None = None) -> Figure:
+def figure(report: Any) -> Figure:
     """Draw what stands about the claims: a bar a lesson, stacked by status, with the number of rows in each part.
 
     `report` is what `labkit.study.results.standing` or `of` gives, or a kept one. Raises ValueError for a report
@@ -42,10 +43,10 @@ def figure(report: Any, title: str | None = None) -> Figure:
     lines = _lines(report)
     sheet = Sheet()
     if lines.empty:
-        return empty_figure(sheet, "No claim was looked at", report.label, title)
+        return empty_figure(sheet, "No claim was looked at", report.label)
     counts = pd.crosstab(lines["lesson"], lines["status"]).sort_index()
     counts = counts[[status for status in LOOKS if status in counts.columns]]
-    sheet.title(title or _finding(lines), _rest(lines))
+    sheet.title(_finding(lines), _rest(lines))
     sheet.legend([(status, _key(status)) for status in counts.columns])
     wide = sheet.width - LEFT - 0.6
     ax = sheet.axes(LEFT, wide, BAR * len(counts))
@@ -55,14 +56,8 @@ def figure(report: Any, title: str | None = None) -> Figure:
         for status, n in row.items():
             _part(ax, start, i, int(n), str(status), wide / ax.get_xlim()[1])
             start += int(n)
-        ax.annotate(
-            str(start),
-            (start, i + 0.5),
-            (5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=style.SMALL,
-        )
+        near = {"textcoords": "offset points", "va": "center", "fontsize": style.SMALL}
+        ax.annotate(str(start), (start, i + 0.5), (5, 0), **near)
         sheet.say(f"{lesson}: " + ", ".join(f"{n} {status}" for status, n in row.items() if n))
     ax.set_yticks([i + 0.5 for i in range(len(counts))], list(counts.index))
     ax.tick_params(axis="y", length=0, labelcolor=style.INK)
@@ -88,8 +83,7 @@ def _part(ax: Axes, start: int, line: int, n: int, status: str, inches: float) -
 
 def _key(status: str) -> Any:
     colour, hatch = LOOKS[status]
-    look = {"facecolor": colour, "edgecolor": "#888888" if hatch else "white", "linewidth": 0.6}
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y - 0.01), 0.2, 0.14, hatch=hatch, **look))
+    return patch(colour, hatch, "#888888" if hatch else "white", 0.6)
 
 
 def _finding(lines: pd.DataFrame) -> str:
@@ -177,13 +171,8 @@ def _entry(ax: Axes, top: float, row: dict[str, Any], width: float) -> None:
     ax.text(1.28, top + 0.05, f"{row['lesson']}  ·  {row['id']}", fontweight="bold", **text)
     claim = f"{row['claim']} [{row['claimed']}]" if row["claimed"] else str(row["claim"])
     ax.text(1.28, top + 0.23, style.cut(claim, room, style.SMALL), **text)
-    ax.text(
-        1.28,
-        top + 0.41,
-        style.cut(f"{_where(row)}: {_told(row)}", room, style.SMALL),
-        color=style.QUIET,
-        **text,
-    )
+    said = style.cut(f"{_where(row)}: {_told(row)}", room, style.SMALL)
+    ax.text(1.28, top + 0.41, said, color=style.QUIET, **text)
 
 
 def _where(row: dict[str, Any]) -> str:

@@ -37,16 +37,14 @@ def run(
     ranks: Ranks,
     *,
     blocks: int = 1,
-    compiler: str = "eager",
     driver_ms: Sequence[float] = (0.0, 5.0),
     steps: int = 3,
     rounds: int = 16,
-    timeout: float | None = 300.0,
     talk: bool = False,
 ) -> Report:
     """Serve seven plans of rank 0's on a mesh of all other ranks, then time rank 0 outside the step and inside it.
 
-    blocks: of the tensor-parallel model, four all-reduces each. compiler: the backend of torch.compile on the mesh.
+    blocks: of the tensor-parallel model, four all-reduces each.
     driver_ms: what rank 0 has to do of its own in each step, a sleep. steps: in a sample. rounds: of the timing; 0
     leaves it out.
 
@@ -70,16 +68,18 @@ def run(
     members = ranks.world_size - 1
     config = cliff.Config(dim=32 * members, heads=members, blocks=blocks, tokens=4)
     check_split(config, members)
-    plans = [_with_input(plan, config) for plan in PLANS]
-    served = ranks.run(mesh_program.serve, config, plans, compiler, timeout=timeout)
-    timed = None
+    plans = [
+        replace(plan, tensors={"x": f"(1, {plan.phases['tokens']}, {config.dim}) float32"})
+        if "tokens" in plan.phases
+        else plan
+        for plan in PLANS
+    ]
+    served, timed = ranks.run(mesh_program.serve, config, plans, timeout=300), None
     if rounds:
-        timed = ranks.run(
-            mesh_program.cost, config, tuple(driver_ms), steps, rounds, compiler, timeout=timeout
-        )
+        timed = ranks.run(mesh_program.cost, config, tuple(driver_ms), steps, rounds, timeout=300)
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size,
-        "threads": ranks.threads, "blocks": blocks, "compiler": compiler, "driver_ms": list(driver_ms),
+        "threads": ranks.threads, "blocks": blocks, "compiler": "eager", "driver_ms": list(driver_ms),
         "steps": steps, "rounds": rounds,
     }  # fmt: skip
     return _report(served, timed, config, ranks.label, provenance(**settings))
@@ -92,12 +92,6 @@ def check(ranks: Ranks) -> None:
             f"rank 0 stays outside and a mesh needs two ranks: give {RANKS} ranks or more, got {ranks.world_size}"
         )
     on_cpu(ranks)
-
-
-def _with_input(plan: Plan, config: Any) -> Plan:
-    if "tokens" not in plan.phases:
-        return plan
-    return replace(plan, tensors={"x": f"(1, {plan.phases['tokens']}, {config.dim}) float32"})
 
 
 def _report(

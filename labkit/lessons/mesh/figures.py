@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared import drill_figures as divergence
+from labkit.lessons.shared.keys import patch
 from labkit.views import style
 from labkit.views.compare import timings
 from labkit.views.forwards import Forward, take_forward, variant_record
@@ -37,9 +38,10 @@ def figure(report: Any, which: str = "strip", **options: Any) -> Figure:
     return draw(report, **options)
 
 
-def mistakes(report: Any, title: str | None = None) -> Figure:
+def mistakes(report: Any) -> Figure:
     """Draw the report of `labkit.lessons.mesh.wrong_group`: what came of each mistake under each defence."""
-    if title is None and len(found := table(report, "outcomes", ["drill", "defence", "outcome"])):
+    title = None
+    if len(found := table(report, "outcomes", ["drill", "defence", "outcome"])):
         plain = found[found["defence"] == "none"]["outcome"].value_counts()
         caught = found[(found["defence"] == "domain") & (found["outcome"] == "caught")]
         title = (
@@ -74,17 +76,17 @@ def _served(run: Forward, groups: list[list[int]], call: int) -> str:
 
 
 @styled
-def _plans(report: Any, title: str | None = None) -> Figure:
+def _plans(report: Any) -> Figure:
     heard = table(report, "heard", ["rank", "call", "action", "index", "x", "compiled"])
     used = table(report, "groups", ["rank", "call", "group", "op", "calls"])
     ranks, calls = sorted(set(heard["rank"])), sorted(set(heard["call"]))
     sheet = Sheet()
     mesh = used[used["group"] == "mesh"].groupby("rank")["calls"].sum()
     sheet.title(
-        title or _called(mesh, ranks),
+        _called(mesh, ranks),
         "Collectives of each rank in each call, by group; ◆ a graph was compiled. Over each column, rank 0's plan.",
     )
-    sheet.legend([(f"on the {name}", _patch(colour)) for name, colour in LOOKS.items()])
+    sheet.legend([(f"on the {name}", patch(colour)) for name, colour in LOOKS.items()])
     wide = (sheet.width - LEFT - 0.2) / len(calls)
     ax = sheet.axes(LEFT, wide * len(calls), LANE * len(ranks), top=sheet.top + 0.5)
     ax.set(xlim=(0, len(calls)), ylim=(len(ranks), 0))
@@ -136,19 +138,14 @@ def _cell(ax: Axes, column: int, lane: int, mine: pd.Series, most: int, built: i
         ax.text(column + 0.94, lane + 0.31, "◆", ha="right", va="center", fontsize=style.NORMAL)
 
 
-def _patch(colour: str) -> Any:
-    return lambda ax, x, y: ax.add_patch(Rectangle((x, y), 0.2, 0.12, facecolor=colour, linewidth=0))
-
-
-def _cost(report: Any, title: str | None = None) -> Figure:
+def _cost(report: Any) -> Figure:
     samples = table(report, "samples", ["evidence", "variant", "rank", "round", "seconds"])
     mesh = samples[samples["rank"] > 0]
-    if title is None:
-        said = []
-        for verdict in report.verdicts:
-            if verdict.a == "every collective":
-                ms = f"{verdict.case['busy_ms']:g} ms"
-                told = "" if verdict.outcome != "cannot tell" else ", not told from noise"
-                said.append(f"{verdict.ratio:.1f} times as long (it has {ms} to do{told})")
-        title = f"With rank 0 in every collective a step takes {' and '.join(said)}"
+    said = []
+    for verdict in report.verdicts:
+        if verdict.a == "every collective":
+            told = "" if verdict.outcome != "cannot tell" else ", not told from noise"
+            has = f"it has {verdict.case['busy_ms']:g} ms to do{told}"
+            said.append(f"{verdict.ratio:.1f} times as long ({has})")
+    title = f"With rank 0 in every collective a step takes {' and '.join(said)}"
     return timings(mesh, title=title, label=report.label, per="step")

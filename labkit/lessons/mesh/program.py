@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def shard(config: Any, mesh: Domain, group: Any) -> Any:
     return with_own_code(cliff.Model(config, len(mesh.ranks), place, cliff.functional, group))
 
 
-def serve(config: Any, plans: Sequence[Plan], compiler: str) -> dict[str, Any]:
+def serve(config: Any, plans: Sequence[Plan]) -> dict[str, Any]:
     """Serve the plans of rank 0, recorded: what each rank heard, compiled and called, and on which group.
 
     Returns `heard` (a row a call), `groups` (collectives by group and operation, no messages between two), `health`,
@@ -54,7 +55,7 @@ def serve(config: Any, plans: Sequence[Plan], compiler: str) -> dict[str, Any]:
     if mesh.member:
         # before the record: the model is built once, and what it is compared in is the mesh's affair
         contract.assert_parity(mesh.exchange, contract.settings(topology={"mesh": list(mesh.ranks)}))
-        run = torch.compile(shard(config, mesh, mesh.group), backend=mesh.backend(compiler), dynamic=False)
+        run = torch.compile(shard(config, mesh, mesh.group), backend=mesh.backend("eager"), dynamic=False)
     used, heard, answers = Used(), [], []
     with torch.no_grad(), contract.compile_health(places.place) as health, record() as rec:
         for index in range(len(plans)):
@@ -122,11 +123,11 @@ class Used:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.last = max((e["record_id"] for e in self._entries()), default=-1)
+        self.last = max((e["record_id"] for e in flight_record(stacks=False)), default=-1)
 
     def note(self, call: int) -> None:
         """Add the collectives since the last call, a row for each group and operation."""
-        new = [e for e in self._entries() if e["record_id"] > self.last]
+        new = [e for e in flight_record(stacks=False) if e["record_id"] > self.last]
         self.last = max((e["record_id"] for e in new), default=self.last)
         counts: Counter[tuple[str, str]] = Counter()
         for e in new:
@@ -138,11 +139,8 @@ class Used:
         for (group, op), n in counts.items():
             self.rows.append({"call": call, "group": group, "op": op, "calls": n})
 
-    def _entries(self) -> list[dict[str, Any]]:
-        return flight_record(stacks=False)
 
-
-def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int, compiler: str) -> dict[str, Any]:
+def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int) -> dict[str, Any]:
     """Seconds a step on this rank, samples in the order of the rounds, for each form and each job of rank 0's.
 
     'outside': rank 0 sends the input and turns to its own job. 'once a step': besides, all ranks add up a number over
@@ -159,7 +157,7 @@ def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int, compi
         zeros = [torch.zeros(shape) for shape in shapes]
         for form, group in ((OUTSIDE, mesh.group), (EVERY, dist.group.WORLD)):
             if mesh.member:
-                fence = mesh.backend(compiler) if form == OUTSIDE else compiler
+                fence = mesh.backend("eager") if form == OUTSIDE else "eager"
                 models[form] = torch.compile(shard(config, mesh, group), backend=fence, dynamic=False)
 
         def step(form: str, seconds: float) -> Any:
@@ -190,11 +188,8 @@ def cost(config: Any, driver_ms: Sequence[float], steps: int, rounds: int, compi
 
         right = cliff.full(config)(x)
         errors = {form: float((sample(form, 0.0) - right).abs().max()) for form in FORMS}
-        variants = {
-            f"{form}|{ms:g}": (lambda form=form, ms=ms: sample(form, ms / 1e3))
-            for ms in driver_ms
-            for form in FORMS
-        }
+        jobs = [(form, ms) for ms in driver_ms for form in FORMS]
+        variants = {f"{form}|{ms:g}": partial(sample, form, ms / 1e3) for form, ms in jobs}
         taken = interleave(variants, rounds=rounds, warmup=1, barrier=dist.barrier)
     return {
         "samples": {name: [s / steps for s in m.samples] for name, m in taken.items()},

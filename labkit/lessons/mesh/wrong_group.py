@@ -16,6 +16,7 @@ from labkit import places
 from labkit.contract import Domain, Exchange
 from labkit.lessons.mesh.declared import WRONG_GROUP as ABOUT
 from labkit.lessons.mesh.experiment import RANKS, check
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.outcomes import judge
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
@@ -38,9 +39,7 @@ class Site:
     world: Exchange
     wrong: bool
     fenced: bool
-
-    def __post_init__(self) -> None:
-        self.mesh: Domain | None = None
+    mesh: Domain | None = None
 
     @property
     def rank(self) -> int:
@@ -208,10 +207,7 @@ def run(
     """
     check(ranks)
     known = {**MISTAKES, **(mistakes or {})}
-    names = list(mistake) or list(known)
-    for name in names:
-        if name not in known:
-            raise ValueError(f"unknown mistake {name!r}: there is {', '.join(known)}")
+    names = chosen(mistake, known, "mistake")
     settings: dict[str, Any] = {"timeout": TIMEOUT_S, "quiet": True, "live": False, "stall": stall}
     rows: list[dict[str, Any]] = []
     whole: list[dict[str, Any]] = []

@@ -14,12 +14,8 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 __all__ = ["BEST"]
 
 WORLDS = tuple(2**i for i in range(11))
-BLOCK = (
-    8192,
-    8192,
-    134217728,
-    134217728,
-)  # bytes: two norms, attention output, MLP output of 2,048 tokens x 16,384
+# bytes: two norms, attention output, MLP output of 2,048 tokens x 16,384
+BLOCK = (8192, 8192, 134217728, 134217728)
 SMALL = (128, 128, 131072, 131072)
 # (what it is, worlds, flops of the whole step, bytes of its messages, alpha in s, beta in s a byte, flops a second)
 CASES: tuple[tuple[Any, ...], ...] = (

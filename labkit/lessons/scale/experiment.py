@@ -14,6 +14,7 @@ from labkit.lessons.scale.declared import SCALE as ABOUT
 from labkit.lessons.scale.worlds import WORLDS, parse_worlds
 from labkit.lessons.shared.costs import ALGORITHMS, Compute, Link
 from labkit.lessons.shared.model_size import check_split
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.sweep import parse_sizes
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -23,6 +24,7 @@ cliff = lessons.program("cliff")
 SIZES = (128, 4096, 32 * 1024, 128 * 1024, 512 * 1024)  # bytes of an all_reduce in the sweep
 CHECKED = (2, 4)  # worlds in which the model is held against a measurement
 SHARDS = (2, 4, 16, 1024)  # worlds whose shard's work is timed alone
+TIMEOUT_S = 300.0
 LARGEST_BLOCK = 1 << 30  # bytes of weights of a block that is really run
 
 
@@ -41,7 +43,6 @@ def run(
     trace: bool = False,
     rounds: int = 12,
     also: Sequence[str] | None = None,
-    timeout: float | None = 300.0,
     talk: bool = False,
 ) -> Report:
     """Trace one block for every world size, fit the model's constants here, and hold it against two and four ranks.
@@ -70,8 +71,7 @@ def run(
     config = cliff.Config(dim=dim, heads=heads, blocks=1, tokens=tokens)
     sizes = parse_worlds(worlds, config)
     link, compute = _stated(alpha, bandwidth, overhead, rate)
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {algorithm!r}: there is {', '.join(ALGORITHMS)}")
+    chosen([algorithm], ALGORITHMS, "algorithm")
     if trace and (link is None or compute is None):
         raise ValueError(
             "without measuring the model needs its constants: alpha, bandwidth, overhead and rate"
@@ -80,7 +80,7 @@ def run(
         _measurable(config, ranks)
 
     load = os.getloadavg()[0]  # before this adds to it: what else the machine is busy with
-    found: dict[str, Any] = {"traces": _traced(config, sizes, timeout)}
+    found: dict[str, Any] = {"traces": _traced(config, sizes)}
     _say(talk, f"traced: {', '.join(map(str, sizes))} ranks")
     found["links"], found["work"], notes = {}, {}, []
     if not trace:
@@ -88,12 +88,12 @@ def run(
         # as many ranks as can work at once, because peers that work share caches and memory with each other
         busy = min(ranks.world_size, _units(ranks.device))
         with Ranks(busy, ranks.device, "fake", threads=ranks.threads, quiet=True) as others:
-            each = others.run(scale_ranks.work_alone, config, shards, rounds, timeout=timeout)
+            each = others.run(scale_ranks.work_alone, config, shards, rounds, timeout=TIMEOUT_S)
         found["work"] = {n: [s for one in each for s in one[n]] for n in shards}
         _say(talk, f"the work without the talk: shards of {', '.join(map(str, shards))} ranks")
         for backend in (ranks.backend, *(_others(ranks) if also is None else also)):
             for world in sorted({*CHECKED, ranks.world_size}):
-                said = _on_a_link(found["links"], config, ranks, backend, world, rounds, timeout)
+                said = _on_a_link(found["links"], config, ranks, backend, world, rounds)
                 notes += [said] if said else []
                 _say(talk, said or f"{backend}: {world} ranks")
     units = _units(ranks.device)
@@ -102,23 +102,16 @@ def run(
             f"measured on a busy machine: load average {load:.1f} on {hardware.cores()} cores before it began"
         )
     settings = {
-        "backend": ranks.backend,
-        "device": ranks.device,
-        "threads": ranks.threads,
-        "rounds": rounds,
-        "algorithm": algorithm,
-        "units": units,
-        "load_before": round(load, 1),
+        "backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "rounds": rounds,
+        "algorithm": algorithm, "units": units, "load_before": round(load, 1),
         "block": {"dim": dim, "heads": heads, "tokens": tokens},
-    }
+    }  # fmt: skip
     first = "stated" if link else f"{ranks.label}, {ranks.world_size} ranks"
     unit = "core" if ranks.device == "cpu" else "GPU"
-    tables, more = scale_tables.tables(config, found, link, compute, algorithm, units, unit)
+    tables, more = scale_tables.tables(found, link, compute, algorithm, units, unit)
     label = ", ".join(["simulated", "model", *dict.fromkeys(tables["steps"]["link"])])
-    return Report(
-        *("scale", ABOUT.title, label, tables, [], provenance(**settings, model=first), [*notes, *more]),
-        "labkit.lessons.scale.figures:figure",
-    )
+    made, view = provenance(**settings, model=first), "labkit.lessons.scale.figures:figure"
+    return Report("scale", ABOUT.title, label, tables, [], made, [*notes, *more], view)
 
 
 def _stated(
@@ -165,27 +158,21 @@ def _measurable(config: Any, ranks: Ranks) -> None:
     check_split(config, ranks.world_size)
 
 
-def _traced(config: Any, sizes: Sequence[int], timeout: float | None) -> list[dict[str, Any]]:
+def _traced(config: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """All traces, made by one process that is ended afterwards."""
     with Ranks(1, "cpu", "fake", quiet=True) as alone:
-        return alone.run(tracing.trace_all, config, sizes, timeout=timeout)[0]
+        return alone.run(tracing.trace_all, config, sizes, timeout=TIMEOUT_S)[0]
 
 
 def _on_a_link(
-    links: dict[tuple[str, int], Any],
-    config: Any,
-    ranks: Ranks,
-    backend: str,
-    world: int,
-    rounds: int,
-    timeout: float | None,
+    links: dict[tuple[str, int], Any], config: Any, ranks: Ranks, backend: str, world: int, rounds: int
 ) -> str:
     """Measure on `world` ranks over a backend, on the given ones where they are that; returns why it cannot, or ''."""
-    sizes = parse_sizes(SIZES)
+    call = (scale_ranks.on_a_link, config, parse_sizes(SIZES), rounds)
     if config.heads % world:
         return f"not measured on {world} ranks: heads={config.heads} do not split evenly over them"
     if (backend, world) == (ranks.backend, ranks.world_size):
-        links[ranks.label, world] = ranks.run(scale_ranks.on_a_link, config, sizes, rounds, timeout=timeout)
+        links[ranks.label, world] = ranks.run(*call, timeout=TIMEOUT_S)
         return ""
     device = "cpu" if backend == "shm" else ranks.device
     try:
@@ -194,9 +181,7 @@ def _on_a_link(
         return f"not measured on {world} ranks over {backend}: {error}"
     with others:
         if (others.label, world) not in links:
-            links[others.label, world] = others.run(
-                scale_ranks.on_a_link, config, sizes, rounds, timeout=timeout
-            )
+            links[others.label, world] = others.run(*call, timeout=TIMEOUT_S)
     return ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
@@ -21,6 +20,7 @@ from labkit.lessons.scale.figures import (
     rank_axis,
 )
 from labkit.lessons.shared.costs import ALGORITHMS, Compute, Link, step
+from labkit.lessons.shared.sliders import log_sliders
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
 from labkit.views.tables import table
@@ -108,16 +108,10 @@ class ScaleExplorer(InteractiveFigure):
             "rate": ("rate, Gflop/s", 1.0, 1e6),
             "overhead": ("fixed work, us", 0.1, 1e5),
         }
-        made: dict[str, Any] = {}
-        for name, (text, low, high) in words.items():
-            made[name] = widgets.FloatLogSlider(
-                value=self.first[name], base=10, min=float(np.log10(low)), max=float(np.log10(high)), step=0.05,
-                description=text, continuous_update=False, readout_format=".3g",
-                layout=widgets.Layout(width="430px"), style={"description_width": "140px"},
-            )  # fmt: skip
+        made = log_sliders(widgets, words, self.first)
         made["algorithm"] = widgets.Dropdown(
             options=list(ALGORITHMS), value=self.first["algorithm"], description="all_reduce",
-            style={"description_width": "140px"},
+            style={"description_width": "150px"},
         )  # fmt: skip
         return self.picture_with_controls(widgets, made, self.draw)
 

@@ -37,18 +37,17 @@ def figure(report: Any, which: str = "step", **options: Any) -> Figure:
 
 
 @styled
-def worlds(report: Any, title: str | None = None, label: str | None = None) -> Figure:
+def worlds(report: Any) -> Figure:
     """Draw what one rank does by world size, against the smallest: collectives, bytes sent, steps of a ring, flops."""
     shown = table(report, "worlds", ["world_size", "rank", "collectives", "sent_bytes", "flops"])
     shown = shown[(shown["rank"] == 0) & (shown["world_size"] > 1)].sort_values("world_size")
-    label = labelled(report, SIMULATED) if label is None else label
+    label = labelled(report, SIMULATED)
     sheet = Sheet()
     if shown.empty:
-        return empty_figure(sheet, "No world of two or more was traced", label, title)
+        return empty_figure(sheet, "No world of two or more was traced", label)
     first, last = shown.iloc[0], shown.iloc[-1]
     sheet.title(
-        title
-        or f"From {first['world_size']:,.0f} to {last['world_size']:,.0f} ranks: {last['collectives']:.0f} all-reduces "
+        f"From {first['world_size']:,.0f} to {last['world_size']:,.0f} ranks: {last['collectives']:.0f} all-reduces "
         f"still, {last['sent_bytes'] / first['sent_bytes']:.3g} times the bytes, for "
         f"1/{first['flops'] / last['flops']:,.0f} of the work",
         f"One rank, one forward of one block, against a world of {first['world_size']:.0f}.",
@@ -67,12 +66,9 @@ def worlds(report: Any, title: str | None = None, label: str | None = None) -> F
     for name, (values, colour, line, marker) in lines.items():
         against = np.asarray(values, dtype=float) / values[0]
         ax.plot(size_of, against, line, color=colour, marker=marker, markersize=5, linewidth=1.6)
-        ends = [_amount(name, shown.iloc[i][units[name]]) if name in units else "" for i in (0, -1)]
-        said = (
-            f"{name}: {ends[0]} to {ends[1]}"
-            if name in units
-            else f"{name}: {against[-1]:,.0f} times as many"
-        )
+        said = f"{name}: {against[-1]:,.0f} times as many"
+        if name in units:
+            said = f"{name}: " + " to ".join(_amount(name, shown.iloc[i][units[name]]) for i in (0, -1))
         _at_the_end(ax, size_of[-1], against[-1], said, colour)
         sheet.say(said)
     rank_axis(ax, size_of)
@@ -89,17 +85,17 @@ def _amount(name: str, value: float) -> str:
 
 
 @styled
-def steps(report: Any, title: str | None = None, label: str | None = None) -> Figure:
+def steps(report: Any) -> Figure:
     """Draw the model's step and its two parts by world size, a panel a link; measured steps are points with spread."""
     model = table(
         report, "model", ["link", "world_size", "compute_ms", "communication_ms", "step_ms", "share"]
     )
     seen = table(report, "steps", ["link", "world_size", "ms", "p10", "p90"])
     check = table(report, "check", ["link", "world_size", "constants", "model_ms", "error", "ranks_a_core"])
-    label = labelled(report, MODEL, "points", seen) if label is None else label
+    label = labelled(report, MODEL, "points", seen)
     sheet = Sheet()
     if model.empty:
-        return empty_figure(sheet, "The model has no curve", label, title)
+        return empty_figure(sheet, "The model has no curve", label)
     panels = list(pd.unique(model["link"]))
     off = check.drop_duplicates(["link", "world_size"])["error"].abs()
     said = f", off by {off.min():.0%} to {off.max():.0%} where it was checked" if len(off) else ""
@@ -107,7 +103,7 @@ def steps(report: Any, title: str | None = None, label: str | None = None) -> Fi
     at = " and ".join(f"{b['world_size']:,} ranks ({b['link']})" for b in best[:2])
     unit = "core" if report.provenance.get("device", "cpu") == "cpu" else "GPU"
     sheet.title(
-        title or f"The model's step is shortest on {at}{said}",
+        f"The model's step is shortest on {at}{said}",
         f"Lines: the model, with a {unit} for every rank. Points: measured here, median and p10 to p90. "
         f"Crosses: the model for ranks that share {unit}s.",
     )
@@ -151,19 +147,19 @@ def steps(report: Any, title: str | None = None, label: str | None = None) -> Fi
 
 
 @styled
-def share(report: Any, title: str | None = None, label: str | None = None) -> Figure:
+def share(report: Any) -> Figure:
     """Draw the communication's share of a step against the world, a line a link, with what was measured."""
     model = table(report, "model", ["link", "world_size", "share"])
     seen = table(report, "steps", ["link", "world_size", "share", "share_p10", "share_p90", "waiting"])
-    label = labelled(report, MODEL, "points", seen) if label is None else label
+    label = labelled(report, MODEL, "points", seen)
     sheet = Sheet()
     if model.empty:
-        return empty_figure(sheet, "The model has no curve", label, title)
+        return empty_figure(sheet, "The model has no curve", label)
     names = list(pd.unique(model["link"]))
     half = {name: half_at(model[model["link"] == name]) for name in names}
     said = ", ".join(f"{name}: {f'{n:,} ranks' if n else 'never'}" for name, n in half.items())
     sheet.title(
-        title or f"Where communication is half of a step in the model: {said}",
+        f"Where communication is half of a step in the model: {said}",
         "Lines: the model. Points: measured without waiting for late peers, median and p10 to p90. Hollow: with it.",
     )
     ax = sheet.axes(0.85, sheet.width - 1.15, HIGH)
@@ -178,15 +174,8 @@ def share(report: Any, title: str | None = None, label: str | None = None) -> Fi
         ax.plot(mine["world_size"], mine["share"], line, color=colour, linewidth=1.8, gid=f"model {name}")
         here = seen[seen["link"] == name]
         _points(ax, here, "share", "share_p10", "share_p90", colour, marker)
-        ax.plot(
-            here["world_size"],
-            here["waiting"],
-            marker,
-            color=colour,
-            markersize=7,
-            fillstyle="none",
-            gid="waiting",
-        )
+        look = {"color": colour, "markersize": 7, "fillstyle": "none", "gid": "waiting"}
+        ax.plot(here["world_size"], here["waiting"], marker, **look)
         keys.append((str(name), key(colour, line, marker if len(here) else "")))
         sheet.say(
             f"{name}, model: " + ", ".join(f"{r.share:.0%} on {r.world_size:,}" for r in mine.itertuples())
@@ -203,19 +192,18 @@ def share(report: Any, title: str | None = None, label: str | None = None) -> Fi
 
 
 @styled
-def fit(report: Any, title: str | None = None, label: str | None = None) -> Figure:
+def fit(report: Any) -> Figure:
     """Draw the sweep of all_reduce over sizes with its spread, and the fitted line: a panel a link, a line a world."""
     sweep = table(report, "sweep", ["link", "ranks", "bytes", "us", "p10", "p90", "fit_us", "residual"])
     constants = table(report, "constants", ["link", "ranks", "alpha_us", "gbytes_per_s", "worst_residual"])
-    label = labelled(report, "", "", sweep) if label is None else label
+    label = labelled(report, "", "", sweep)
     sheet = Sheet()
     if sweep.empty:
-        return empty_figure(sheet, "No link was measured: its constants are stated", label, title)
+        return empty_figure(sheet, "No link was measured: its constants are stated", label)
     off = constants.set_index(["link", "ranks"])["worst_residual"].dropna()
     off = off[off.index.get_level_values("link").isin(sweep["link"])]
     sheet.title(
-        title
-        or f"alpha and beta, fitted: the lines miss their points by {off.min():.0%} to {off.max():.0%} at worst",
+        f"alpha and beta, fitted: the lines miss their points by {off.min():.0%} to {off.max():.0%} at worst",
         "Time of one all_reduce by size: median of interleaved rounds, slowest rank, with p10 to p90. Lines: the fit.",
     )
     panels = list(pd.unique(sweep["link"]))

@@ -52,12 +52,8 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
     with torch.no_grad():
         tensors = {n: torch.zeros(n // 4, device=device) for n in sizes}
-        swept = interleave(
-            {str(n): all_reduces(x) for n, x in tensors.items()},
-            rounds=rounds,
-            warmup=2,
-            barrier=dist.barrier,
-        )
+        calls = {str(n): all_reduces(x) for n, x in tensors.items()}
+        swept = interleave(calls, rounds=rounds, warmup=2, barrier=dist.barrier)
         whole = cliff.full(config)
         model = cliff.shard(whole, me.rank, me.world_size, reduce).to(device)
         x = config.sample(device=device)

@@ -20,13 +20,7 @@ COLLECTIVES = ("q-norm", "k-norm", "attention output", "MLP output")  # of one b
 
 
 def tables(
-    config: Any,
-    found: dict[str, Any],
-    link: Link | None,
-    compute: Compute | None,
-    algorithm: str,
-    units: int,
-    unit: str,
+    found: dict[str, Any], link: Link | None, compute: Compute | None, algorithm: str, units: int, unit: str
 ) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """Every table of the report by name, and its notes; `found` holds the traces and what the ranks measured.
 
@@ -52,15 +46,8 @@ def tables(
     made["steps"] = _steps(links)
     made["sent"] = _sent(links, by_world)
     made["check"] = _check(made["steps"], fits, used, chosen, by_world, algorithm, units)
-    made["assumptions"] = assumptions(
-        algorithm,
-        units,
-        unit,
-        made["steps"],
-        fits,
-        worked,
-        "not fitted" if unfit and compute is None else "stated",
-    )
+    unfitted = "not fitted" if unfit and compute is None else "stated"
+    made["assumptions"] = assumptions(algorithm, units, unit, made["steps"], fits, worked, unfitted)
     made = {"summary": summary(made, used), **made}
     return made, [*unfit, *notes_of(made, traces, links)]
 
@@ -88,20 +75,13 @@ def _traced(traces: Sequence[dict[str, Any]]) -> dict[str, pd.DataFrame]:
     ]
     single = [
         {
-            "world_size": t["world_size"],
-            "rank": t["rank"],
-            "place": i,
-            "what": COLLECTIVES[i % len(COLLECTIVES)],
-            "operation": c["operation"],
-            "reduction": c["reduction"],
-            "shape": " x ".join(map(str, c["shape"])),
-            "dtype": c["dtype"],
-            "bytes": c["bytes"],
-            "sent_bytes": c["sent"],
+            "world_size": t["world_size"], "rank": t["rank"], "place": i, "what": COLLECTIVES[i % len(COLLECTIVES)],
+            "operation": c["operation"], "reduction": c["reduction"], "shape": " x ".join(map(str, c["shape"])),
+            "dtype": c["dtype"], "bytes": c["bytes"], "sent_bytes": c["sent"],
         }
         for t in traces
         for i, c in enumerate(t["collectives"])
-    ]
+    ]  # fmt: skip
     ends = [t for t in traces if t["world_size"] in (traces[0]["world_size"], traces[-1]["world_size"])]
     names = list(single[0]) if single else ["world_size", "rank", "what", "bytes", "sent_bytes"]
     return {
@@ -145,9 +125,8 @@ def _model(
         for world, trace in by_world.items():
             messages = [c["bytes"] for c in trace["collectives"]]
             one = step(compute, link, world, trace["flops"], messages, algorithm=algorithm)
-            rows.append(
-                (name, world, one.compute * 1e3, one.communication * 1e3, one.seconds * 1e3, one.share)
-            )
+            ms = (s * 1e3 for s in (one.compute, one.communication, one.seconds))
+            rows.append((name, world, *ms, one.share))
     columns = ["link", "world_size", "compute_ms", "communication_ms", "step_ms", "share"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -263,33 +242,21 @@ def _check(
             continue
         trace, own = by_world[world], fits[label, world].found
         for link in dict.fromkeys([used[label], own]):
-            one = step(
-                compute,
-                link,
+            messages, crowding = [c["bytes"] for c in trace["collectives"]], world / units
+            one = step(compute, link, world, trace["flops"], messages, algorithm=algorithm, crowding=crowding)
+            ms, low, high = one.seconds * 1e3, row["p10"], row["p90"]
+            head = (
+                label,
                 world,
-                trace["flops"],
-                [c["bytes"] for c in trace["collectives"]],
-                algorithm=algorithm,
-                crowding=world / units,
+                link.source,
+                ms,
+                row["ms"],
+                low,
+                high,
+                ms / row["ms"] - 1,
+                bool(low <= ms <= high),
             )
-            ms = one.seconds * 1e3
-            rows.append(
-                {
-                    "link": label,
-                    "world_size": world,
-                    "constants": link.source,
-                    "model_ms": ms,
-                    "measured_ms": row["ms"],
-                    "p10": row["p10"],
-                    "p90": row["p90"],
-                    "error": ms / row["ms"] - 1,
-                    "in_the_spread": bool(row["p10"] <= ms <= row["p90"]),
-                    "model_share": one.share,
-                    "measured_share": row["share"],
-                    "with_waiting": row["waiting"],
-                    "ranks_a_core": world / units,
-                }
-            )
+            rows.append((*head, one.share, row["share"], row["waiting"], crowding))
     columns = ["link", "world_size", "constants", "model_ms", "measured_ms", "p10", "p90", "error"]
     columns += ["in_the_spread", "model_share", "measured_share", "with_waiting", "ranks_a_core"]
     return pd.DataFrame(rows, columns=columns)

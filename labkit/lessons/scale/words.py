@@ -21,7 +21,7 @@ def assumptions(
     steps: pd.DataFrame,
     fits: dict[Any, Fit],
     worked: Fit | None,
-    unfitted: str = "stated",
+    unfitted: str,
 ) -> pd.DataFrame:
     """What the model takes for granted, and what is known here of each."""
     how = {

@@ -132,14 +132,11 @@ def collectives(graph: Any, world_size: int) -> list[dict[str, Any]]:
         nbytes = value.numel() * value.element_size()
         found.append(
             {
-                "operation": operation,
-                "reduction": node.args[1],
-                "shape": list(value.shape),
-                "dtype": str(value.dtype).removeprefix("torch."),
-                "bytes": nbytes,
+                "operation": operation, "reduction": node.args[1], "shape": list(value.shape),
+                "dtype": str(value.dtype).removeprefix("torch."), "bytes": nbytes,
                 "sent": terms(operation, world_size, nbytes)[1],
             }
-        )
+        )  # fmt: skip
     return found
 
 

@@ -16,31 +16,21 @@ from labkit import torch_compat
 from labkit.graphs import record
 from labkit.lessons.shared.declared import COMM_PASSES as ABOUT
 from labkit.lessons.shared.harness import settled
+from labkit.lessons.shared.options import whole
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 
-DEFAULT, SWITCH, PASSES, SCHEDULING = (
-    "default",
-    "reorder_for_compute_comm_overlap alone",
-    "raise_comms, sink_waits",
-    "overlap scheduling",
+WAYS = ("default", "reorder_for_compute_comm_overlap alone", "raise_comms, sink_waits", "overlap scheduling")
+DEFAULT, SWITCH, PASSES, SCHEDULING = WAYS
+CALLS = re.compile(
+    r"(all_gather_into_tensor(?:_out)?|reduce_scatter_tensor|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()"
 )
-WAYS = (DEFAULT, SWITCH, PASSES, SCHEDULING)
-CALLS = re.compile(r"(all_gather_into_tensor(?:_out)?|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()")
-WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait"}
+WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait", "reduce_scatter_tensor": "reduce_scatter"}
 
 
-def run(
-    ranks: Ranks,
-    *,
-    width: int = 384,
-    layers: int = 3,
-    rounds: int = 11,
-    talk: bool = False,
-    timeout: float | None = 300.0,
-) -> Report:
+def run(ranks: Ranks, *, width: int = 384, layers: int = 3, rounds: int = 11, talk: bool = False) -> Report:
     """Compile one function under each setting, read the order of calls, and time them in interleaved rounds.
 
     The function gathers a sharded weight, multiplies, and so on for `layers` weights, as FSDP does. Tables: `order`
@@ -56,14 +46,22 @@ def run(
     ValueError: layers must be a whole number above 0, got 0
     """
     check_rounds(rounds)
-    for name, value in {"width": width, "layers": layers}.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+    whole(width=width, layers=layers)
     if width % ranks.world_size:
         raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
-    found = ranks.run(_measure, width, layers, rounds, talk, timeout=timeout)
+    found = ranks.run(_measure, width, layers, rounds, talk, timeout=300)
     settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads}
     return _report(found, ranks.label, provenance(**settings, width=width, layers=layers))
+
+
+def calls_of(code: str) -> list[str]:
+    """The collectives, waits and products that Inductor's code calls, in order, by short names.
+
+    >>> calls_of("def call(args): extern_kernels.mm(a, b); wait_tensor.default(c)")
+    ['mm', 'wait']
+    """
+    found = CALLS.findall(code[code.index("def call(") :])
+    return [WORDS.get(call, call.replace("_into_tensor", "").replace("_out", "")) for call in found]
 
 
 def between(calls: list[str]) -> int:
@@ -84,17 +82,11 @@ def between(calls: list[str]) -> int:
 
 def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
     first = found[0]
-    order = pd.DataFrame(
-        [
-            {
-                "way": way,
-                "calls": " ".join(calls),
-                "products between": between(calls),
-                "right": all(one["right"][way] for one in found),
-            }
-            for way, calls in first["order"].items()
-        ]
-    )
+    rows = [
+        (way, " ".join(calls), between(calls), all(one["right"][way] for one in found))
+        for way, calls in first["order"].items()
+    ]
+    order = pd.DataFrame(rows, columns=["way", "calls", "products between", "right"])
     each = {way: {rank: one["samples"][way] for rank, one in enumerate(found)} for way in first["samples"]}
     times = {way: slowest(way, samples) for way, samples in each.items()}
     summary = pd.DataFrame(
@@ -172,9 +164,7 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
             ):
                 compiled = torch.compile(own, fullgraph=True)
                 got = compiled(x, weights)
-            text = rec.graphs.iloc[-1]["inductor_code"]
-            calls = CALLS.findall(text[text.index("def call(") :])
-            order[way] = [WORDS.get(call, call.replace("_into_tensor", "")) for call in calls]
+            order[way] = calls_of(rec.graphs.iloc[-1]["inductor_code"])
             right[way] = bool(torch.allclose(got, expected, atol=1e-4))
             ways[way] = settled(functools.partial(compiled, x, weights))
         samples = interleave(ways, rounds=rounds, barrier=dist.barrier)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from labkit import torch_compat
 
-__all__ = ["DIMENSIONS", "POLICIES", "Call", "Dimension", "Layer", "choose", "layer"]
+__all__ = ["DIMENSIONS", "POLICIES", "Call", "Dimension", "Layer", "layer"]
 
 BATCH, LENGTH, WIDTH = 4, 16, 32
 LENGTHS = (16, 16, 24, 32, 40, 48, 56, 64, 24, 8, 72, 16)
@@ -178,15 +178,3 @@ POLICIES: dict[str, tuple[Mapping[str, Any], str]] = {
     "dynamic=True": ({"dynamic": True}, ""),
     "dynamic=False": ({"dynamic": False}, ""),
 }
-
-
-def choose(names: Sequence[str], known: Mapping[str, Any], what: str) -> list[str]:
-    """The names given, or all of `known` where none is. Raises ValueError for one that does not exist.
-
-    >>> choose(["mark_dynamic"], POLICIES, "policy")
-    ['mark_dynamic']
-    """
-    for name in names:
-        if name not in known:
-            raise ValueError(f"unknown {what} {name!r}: there is {', '.join(known)}")
-    return list(dict.fromkeys(names)) or list(known)

@@ -80,14 +80,8 @@ def mesh_grid(
         _box(ax, x, y, width, height, rank, places[rank], letters.get(rank))
         for i, line in enumerate(holds[rank]):
             middle = y + HEAD + LINE * (i + 0.5) + 0.03
-            ax.text(
-                x + 0.15,
-                middle,
-                cut(line, width - 0.25),
-                va="center",
-                fontsize=style.NORMAL,
-                parse_math=False,
-            )
+            look = {"va": "center", "fontsize": style.NORMAL, "parse_math": False}
+            ax.text(x + 0.15, middle, cut(line, width - 0.25), **look)
         if inside is not None:
             top = y + HEAD + LINE * lines + 0.04
             inside[2](ax, x + (width - wide) / 2, top, wide, high, rank)
@@ -227,20 +221,17 @@ def talk(report: Report, operation: str = "all_reduce", axis: str | None = None)
 
     Without `axis` the first one. Raises ValueError for an operation or axis that was not run.
     """
-    results, sent, grid = (report.tables[name] for name in ("results", "bytes", "grid"))
+    results, grid = report.tables["results"], report.tables["grid"]
     axes, operations = list(dict.fromkeys(grid["axis"])), list(dict.fromkeys(results["operation"]))
     axis = axes[0] if axis is None else axis
     for what, given, known in (("operation", operation, operations), ("axis", axis, axes)):
         if given not in known:
             raise ValueError(f"no {what} {given!r} was run: there is {', '.join(known)}")
-    mine = results[(results["operation"] == operation) & (results["axis"] == axis)].set_index("rank")
-    links = sent[(sent["operation"] == operation) & (sent["axis"] == axis)]
-    groups = sorted({tuple(group) for group in mine["group"]})
+    mine, groups, sends = _one(report, operation, axis)
     holds = {
         rank: [f"before  {' '.join(map(str, row['before']))}", f"after  {_short(row['after'])}"]
         for rank, row in mine.iterrows()
     }
-    sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
     return mesh_grid(
         _ranks(grid), [a for a in axes if a != axes[-1]] or axes, holds=holds, groups=groups, sends=sends,
         title=_title(report, operation, axis), subtitle=BELOW,
@@ -251,20 +242,24 @@ def talk(report: Report, operation: str = "all_reduce", axis: str | None = None)
 figure = talk
 
 
+def _one(report: Report, operation: str, axis: str) -> tuple[Any, list[Any], dict[tuple[int, int], float]]:
+    """Of one collective along one axis: the rows by rank, the groups, and the bytes by (source, target)."""
+    mine, links = (
+        found[(found["operation"] == operation) & (found["axis"] == axis)]
+        for found in (report.tables["results"], report.tables["bytes"])
+    )
+    sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
+    return mine.set_index("rank"), sorted({tuple(group) for group in mine["group"]}), sends
+
+
 def _title(report: Report, operation: str, axis: str) -> str:
     """What one collective along one axis comes to, in a sentence."""
-    results, sent, grid = (report.tables[name] for name in ("results", "bytes", "grid"))
-    mine = results[(results["operation"] == operation) & (results["axis"] == axis)]
-    links = sent[(sent["operation"] == operation) & (sent["axis"] == axis)]
-    sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
-    groups = sorted({tuple(group) for group in mine["group"]})
-    where = f"along {axis}" if axis != grid["axis"].iloc[-1] else "over the world"
-    parts = (
-        f"{len(groups)} groups of {len(groups[0])}" if len(groups) > 1 else f"one group of {len(groups[0])}"
-    )
+    mine, groups, sends = _one(report, operation, axis)
+    where = f"along {axis}" if axis != report.tables["grid"]["axis"].iloc[-1] else "over the world"
+    parts = f"{len(groups) if len(groups) > 1 else 'one'} group{'s' * (len(groups) > 1)} of {len(groups[0])}"
     if not sends:
         return f"{operation} {where}: {parts}, bytes not known: they pass no socket"
-    each = [sum(n for (a, _), n in sends.items() if a == rank) for rank in mine["rank"]]
+    each = [sum(n for (a, _), n in sends.items() if a == rank) for rank in mine.index]
     pairs = [pair for pair, n in sends.items() if not _minor(n, sends)]
     crossing = sum(not any({a, b} <= set(group) for group in groups) for a, b in pairs)
     across = "no byte between groups" if not crossing else f"{crossing} pairs talk across groups"
@@ -278,9 +273,8 @@ def _range(each: Sequence[float]) -> str:
 
 
 def _short(values: Sequence[int]) -> str:
-    return (
-        " ".join(map(str, values)) if len(values) <= 8 else f"{' '.join(map(str, values[:6]))} … {values[-1]}"
-    )
+    shown = " ".join(map(str, values if len(values) <= 8 else values[:6]))
+    return shown if len(values) <= 8 else f"{shown} … {values[-1]}"
 
 
 def _ranks(grid: Any) -> list[list[int]]:
@@ -314,18 +308,16 @@ class MeshExplorer(InteractiveFigure):
     def draw(self, operation: str, axis: str) -> tuple[Figure, str]:
         """The figure for a choice and the lines that say the same. Raises ValueError for what was not run."""
         found = talk(self.report, operation, axis)
-        results = self.report.tables["results"]
-        mine = results[(results["operation"] == operation) & (results["axis"] == axis)]
-        lines = [f"rank {r.rank}: {_short(r.before)} becomes {_short(r.after)}" for r in mine.itertuples()]
+        mine, *_ = _one(self.report, operation, axis)
+        lines = [f"rank {r.Index}: {_short(r.before)} becomes {_short(r.after)}" for r in mine.itertuples()]
         return found, " | ".join([f"{_title(self.report, operation, axis)} [{self.report.label}]", *lines])
 
     def _build(self, widgets: Any) -> Any:
-        chosen = {
+        made = {
             name: widgets.Dropdown(options=options, value=first, description=name)
-            for name, options, first in (
-                ("operation", self.operations, self.first[0]),
-                ("axis", self.axes, self.first[1]),
+            for name, options, first in zip(
+                ("operation", "axis"), (self.operations, self.axes), self.first, strict=True
             )
         }
-        row = widgets.HBox(list(chosen.values()), layout=widgets.Layout(flex_flow="row wrap"))
-        return self.picture_with_controls(widgets, chosen, self.draw, rows=[row])
+        row = widgets.HBox(list(made.values()), layout=widgets.Layout(flex_flow="row wrap"))
+        return self.picture_with_controls(widgets, made, self.draw, rows=[row])

@@ -6,7 +6,9 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -39,53 +41,27 @@ def measure(
     Inductor's cache, None for the usual one; `recorded` is whether there are Records at all. All variants are
     compiled before anything is recorded or timed, so counts and times are those of the same steady state.
     """
-    own = {}
+    me = here()
+    caches: Any = nullcontext()
     if cache is not None:
-        if here().device == "cpu":
+        if me.device == "cpu":
             torch_compat.probe_cpu()  # in the usual folder, where the answer lies from the second time on
         # torch itself would set Triton's where it is not set, and leave it
         own = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton")}
-    before = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
-    try:
-        return _measure(variants, program, config, rounds, reduces, regional, talk, recorded)
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-def _measure(
-    variants: list[Variant],
-    program: Any,
-    config: Any,
-    rounds: int,
-    reduces: Mapping[str, Callable[..., Any]],
-    regional: bool,
-    talk: bool,
-    recorded: bool,
-) -> dict[str, Any]:
-    me = here()
+        caches = mock.patch.dict(os.environ, own)
     device = torch.device(me.device)
     x = config.sample(device=device)
     whole = program.full(config)
     forwards: dict[str, Callable[[], Any]] = {}
-    found: dict[str, Any] = {
-        "first": {},
-        "error": {},
-        "cached": {},
-        "compiles": {},
-        "records": {},
-        "regional": None,
-    }
+    found: dict[str, Any] = {name: {} for name in ("first", "error", "cached", "compiles", "records")}
+    found["regional"] = None
 
     def build(variant: Variant) -> torch.nn.Module:
         reduce = reduces.get(variant.letter) or getattr(program, variant.reduce)
         model = program.shard(whole, me.rank, me.world_size, own_reduce(reduce))
         return with_own_code(model.to(device))
 
-    with torch.no_grad():
+    with caches, torch.no_grad():
         expected = whole(config.sample()).to(device)
         for variant in variants:
             model = build(variant)
@@ -144,9 +120,7 @@ def _timed(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
     def run() -> Any:
         y = call()
         if x.device.type == "cpu":
-            y[
-                0, 0, 0
-            ].item()  # an eager functional result may still be in flight: one element makes it arrive
+            y[0, 0, 0].item()  # an eager functional result may be in flight: one element makes it arrive
         return y
 
     return run

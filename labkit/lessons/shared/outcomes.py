@@ -13,14 +13,8 @@ __all__ = ["drill", "judge"]
 STALL_S = 1.0
 # what an error says that names a difference between ranks: our own, and the one of the collective check
 CAUGHT = (
-    "ParityError",
-    "PlanError",
-    "DigestError",
-    "HealthError",
-    "FingerprintError",
-    "ContractError",
-    "Diverged",
-    "WrongGroup",
+    *("ParityError", "PlanError", "DigestError", "HealthError", "FingerprintError"),
+    *("ContractError", "Diverged", "WrongGroup"),
 )
 
 
@@ -42,14 +36,19 @@ def judge(error: RankError) -> tuple[str, str]:
 
 
 def drill(ranks: Ranks, program: Callable[..., Any], *arguments: Any) -> Seen:
-    """How a program ends on ranks: finished, with the values; hung, when all that had not ended waited; or failed.
+    """Run a program on ranks and say how it ends.
 
-    A rank that raised is a failure, not a hang: a program with a mistake in it must not look like a deadlock.
+    Args:
+        ranks: started ranks.
+        program: what each rank calls with `arguments`.
+
+    Returns:
+        `how` ('finished', 'hung' or 'failed') and `values` by rank, or what the errors said in `says`. A rank that
+        raised is a failure, not a hang: a program with a mistake in it must not look like a deadlock.
     """
     try:
         values = ranks.run(quietly, program, *arguments, stall=STALL_S, timeout=30)
         return {"how": "finished", "values": list(values)}
     except RankError as error:
-        kinds = {outcome.kind for outcome in error.outcomes}
         said = " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes).strip()
-        return {"how": "hung" if kinds <= {"unfinished", "ok"} else "failed", "says": said[:300]}
+        return {"how": "hung" if judge(error)[0] == "hung" else "failed", "says": said[:300]}

@@ -55,16 +55,15 @@ class Redraw(InteractiveFigure):
     def _build(self, widgets: Any) -> Any:
         made = {}
         for name, (first, given) in self.controls.items():
-            says = {"description": name.replace("_", " "), "style": {"description_width": "initial"}}
+            text = name.replace("_", " ")
+            says = {"value": first, "description": text, "style": {"description_width": "initial"}}
             if isinstance(given, bool):
-                made[name] = widgets.Checkbox(value=first, indent=False, description=name.replace("_", " "))
+                made[name] = widgets.Checkbox(value=first, indent=False, description=text)
             elif isinstance(given, tuple):
-                low, high, _, step = given
-                made[name] = widgets.FloatSlider(
-                    value=first, min=low, max=high, step=step, continuous_update=False, **says
-                )
+                ends = dict(zip(("min", "max", "step"), (*given[:2], given[3]), strict=True))
+                made[name] = widgets.FloatSlider(**ends, continuous_update=False, **says)
             else:
-                made[name] = widgets.Dropdown(options=given, value=first, **says)
+                made[name] = widgets.Dropdown(options=given, **says)
         row = widgets.HBox(list(made.values()), layout=widgets.Layout(flex_flow="row wrap"))
         return self.picture_with_controls(widgets, made, self.draw, refused=_refused, rows=[row])
 

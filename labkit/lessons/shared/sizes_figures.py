@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
+from labkit.lessons.shared.keys import mark
 from labkit.lessons.shared.sizes import size
 from labkit.views import style
 from labkit.views.style import NAME_WIDTH, Figure, Sheet, by_evidence, empty_figure, note_beside, styled
@@ -86,9 +85,8 @@ def crossover(report: Any, title: str | None = None, label: str | None = None) -
         if i == 0:
             ax.set_ylabel("functional / in place, time")
     sheet.top = top + 2.6 + 0.5
-    sheet.legend(
-        [(c, _marker(*MARKS.get(c, ("#009E73", "D")))) for c in pd.unique(shown["collective"])], left=left
-    )
+    looks = {str(name): MARKS.get(name, ("#009E73", "D")) for name in pd.unique(shown["collective"])}
+    sheet.legend([(name, mark(shape, colour, 6)) for name, (colour, shape) in looks.items()], left=left)
     return sheet.finish(label)
 
 
@@ -150,10 +148,6 @@ def source(
     ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
     ax.set_xlabel("time of functional / time of in place", labelpad=2)
     sheet.top += 0.5
-    sheet.legend([("measured here", _marker("#0072B2", "o")), ("reported there", _marker("#D55E00", "s"))])
+    sheet.legend([("measured here", mark("o", "#0072B2", 6)), ("reported there", mark("s", "#D55E00", 6))])
     sheet.say(*(f"{group}, {what}: {ratio:.2f}" for group, what, ratio, *_ in rows))
     return sheet.finish(label)
-
-
-def _marker(colour: str, marker: str) -> Callable[[Axes, float, float], Any]:
-    return lambda ax, x, y: ax.plot(x + 0.1, y + 0.06, marker, color=colour, markersize=6)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.lessons.shared.sliders import log_sliders
 from labkit.lessons.streams.condition import condition
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
@@ -23,7 +24,6 @@ def calculator(
     gflop: float = 2000.0,
     tflops: float = 400.0,
     ranks: int = 2,
-    latency_us: float = 10.0,
 ) -> Calculator:
     """Size, bandwidth and work in, what can be hidden out; the static twin shows the values given here.
 
@@ -33,7 +33,7 @@ def calculator(
     all-reduce 2.7 ms, compute 5 ms: all of it can be hidden, and at best the step takes 5 ms instead of 7.7 ms
     """
     given = {"mib": mib, "gbytes_per_s": gbytes_per_s, "gflop": gflop, "tflops": tflops}
-    return Calculator({**given, "latency_us": latency_us}, ranks)
+    return Calculator({**given, "latency_us": 10.0}, ranks)
 
 
 class Calculator(InteractiveFigure):
@@ -55,14 +55,7 @@ class Calculator(InteractiveFigure):
             "tflops": ("rate, Tflop/s", 0.01, 2000.0),
             "latency_us": ("latency a step, us", 0.1, 10000.0),
         }
-        wide = widgets.Layout(width="430px")
-        made: dict[str, Any] = {}
-        for name, (text, low, high) in words.items():
-            made[name] = widgets.FloatLogSlider(
-                value=self.given[name], base=10, min=float(np.log10(low)), max=float(np.log10(high)), step=0.05,
-                description=text, continuous_update=False, readout_format=".3g", layout=wide,
-                style={"description_width": "140px"},
-            )  # fmt: skip
+        made = log_sliders(widgets, words, self.given)
         made["ranks"] = widgets.Dropdown(
             options=sorted({2, 4, 8, 16, 64, 512, self.ranks}), value=self.ranks, description="ranks"
         )
@@ -70,25 +63,18 @@ class Calculator(InteractiveFigure):
 
 
 @styled
-def condition_figure(
-    *, mib: float, gbytes_per_s: float, gflop: float, tflops: float, latency_us: float, ranks: int
-) -> Figure:
-    """How much of an all-reduce can be hidden behind the given work, over its size; the given size is marked."""
-    here = _at(
-        mib=mib, gbytes_per_s=gbytes_per_s, gflop=gflop, tflops=tflops, latency_us=latency_us, ranks=ranks
-    )
+def condition_figure(*, mib: float, ranks: int, **rates: Any) -> Figure:
+    """Draw how much of an all-reduce can be hidden behind the given work, over its size; the given size is marked.
+
+    Args:
+        mib: the size that is marked.
+        ranks: how many ranks reduce.
+        rates: the other arguments of `calculator`.
+    """
+    rates["ranks"] = ranks
+    here = _at(mib=mib, **rates)
     sizes = mib * np.logspace(-3, 3, 121)
-    found = [
-        _at(
-            mib=float(m),
-            gbytes_per_s=gbytes_per_s,
-            gflop=gflop,
-            tflops=tflops,
-            latency_us=latency_us,
-            ranks=ranks,
-        )
-        for m in sizes
-    ]
+    found = [_at(mib=float(m), **rates) for m in sizes]
     sheet = Sheet()
     sheet.title(
         _said(here), f"{ranks} ranks, ring all-reduce: 2 (n - 1) / n of the bytes, in 2 (n - 1) steps"

@@ -35,8 +35,7 @@ def judge_order(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
             )
     if kernels["produce"].writes != ("x",) or kernels["consume"].reads != ("x",):
         raise Mistake("x is not handed over", "produce writes x and consume reads it: keep both")
-    _no_race(found)
-    _host_is_free(found)
+    _in_order(found)
     if found.makespan > LIMIT:
         raise Mistake(
             f"no race, {found.makespan:g} units",
@@ -68,8 +67,7 @@ def judge_hide(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     step = next(op for op in kernels if op.name == "step")
     if not {f"g{i}" for i in range(LAYERS)} <= set(step.reads):
         raise Mistake("the step does not read all gradients", "the step reads g0 to g3")
-    _no_race(found)
-    _host_is_free(found)
+    _in_order(found)
     if any(op.stream == "default" for op in kernels if op.kind == "collective"):
         raise Mistake(
             f"{found.hidden():.0%} is hidden",
@@ -182,13 +180,10 @@ def _write(attempt: Attempt, stream: str) -> list[ops.Op] | str:
     return program.ops
 
 
-def _no_race(found: Timeline) -> None:
+def _in_order(found: Timeline) -> None:
+    """Raise Mistake for a race, and for a host that stands still."""
     if found.races:
-        race = found.races[0]
-        raise Mistake(f"a race, {race.text}", race.remedy)
-
-
-def _host_is_free(found: Timeline) -> None:
+        raise Mistake(f"a race, {found.races[0].text}", found.races[0].remedy)
     if len(found.spans[found.spans["kind"] == "synchronize"]):
         raise Mistake(
             "no race, and the host stands still",

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import ARROWS, SPANS
+from labkit.lessons.shared.streams.timeline import SPANS
 from labkit.lessons.streams.declared import OVERLAP as ABOUT
 from labkit.lessons.streams.on_ranks import (
     COMMUNICATE,
@@ -38,7 +38,6 @@ def run(
     late: float = 60.0,
     rounds: int = 15,
     brief: bool = False,
-    timeout: float | None = 300.0,
     talk: bool = False,
 ) -> Report:
     """Time every way in two cases, in interleaved rounds: a small all-reduce with a late peer, and a large one.
@@ -61,14 +60,10 @@ def run(
     for name, value in {"mib": mib, "late": late}.items():
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise ValueError(f"{name} must be a number above 0, got {value!r}")
-    cases = {
-        f"a peer comes {late:g} ms late": (1 / 16, late / 1e3),
-        f"{mib:g} MiB, nobody late": (mib, 0.0),
-    }
-    if brief:
-        cases = {f"{mib:g} MiB, nobody late": (mib, 0.0)}
+    cases = {} if brief else {f"a peer comes {late:g} ms late": (1 / 16, late / 1e3)}
+    cases[f"{mib:g} MiB, nobody late"] = (mib, 0.0)
     ways = [way for way in WAYS if not (brief and way == COMPILED)]
-    found = ranks.run(measure, cases, ways, rounds, talk, timeout=timeout)
+    found = ranks.run(measure, cases, ways, rounds, talk, timeout=300)
     settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "mib": mib}
     return _report(found, ranks.label, provenance(**settings, late=late))
 
@@ -97,12 +92,8 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     )
     spans = _spans(found)
     notes = [] if all(seen["right"] for seen in found) else ["a sum came out wrong"]
-    verdicts = [
-        compare(taken[case, way], taken[case, SEQUENCE], case={"case": case})
-        for case in cases
-        for way in BESIDE
-        if way in ways
-    ]
+    pairs = [(case, way) for case in cases for way in BESIDE if way in ways]
+    verdicts = [compare(taken[c, w], taken[c, SEQUENCE], case={"case": c}) for c, w in pairs]
     tables = {
         "summary": summary,
         "overlap": _definitions(taken, spans, label, cases),
@@ -110,16 +101,8 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         "samples": samples,
         "spans": spans,
     }
-    return Report(
-        "overlap",
-        ABOUT.title,
-        label,
-        tables,
-        verdicts,
-        settings,
-        notes,
-        "labkit.lessons.streams.figures:figure",
-    )
+    view = "labkit.lessons.streams.figures:figure"
+    return Report("overlap", ABOUT.title, label, tables, verdicts, settings, notes, view)
 
 
 def _spans(found: PerRank[dict[str, Any]]) -> pd.DataFrame:
@@ -148,8 +131,7 @@ def timelines(report: Report, case: str) -> dict[str, Timeline]:
     found = {}
     for way in dict.fromkeys(spans["way"]):
         mine = spans[(spans["case"] == case) & (spans["way"] == way)][list(SPANS)].reset_index(drop=True)
-        arrows = pd.DataFrame(columns=list(ARROWS))
-        found[way] = Timeline(f"{case}, {way}", report.label, "ms", mine, arrows)
+        found[way] = Timeline(f"{case}, {way}", report.label, "ms", mine)
     return found
 
 
@@ -162,10 +144,7 @@ def _definitions(taken: Any, spans: Any, label: str, cases: Sequence[str]) -> pd
             [(row.start, row.end) for row in mine[mine["kind"] == kind].itertuples()]
             for kind in ("collective", "compute")
         ]
-        sequence, alone = (
-            taken[case, SEQUENCE].median,
-            [taken[case, w].median for w in (COMMUNICATE, COMPUTE)],
-        )
+        sequence, *alone = (taken[case, way].median for way in (SEQUENCE, COMMUNICATE, COMPUTE))
         for name, share in (("covered", overlap.covered(*parts)), ("folded", overlap.folded(*parts))):
             rows.append((case, LATE, name, share, share, share))
         for way in (w for w in BESIDE if (case, w) in taken):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.lessons.shared.keys import mark
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table_of
@@ -23,7 +24,7 @@ WORDS = {
 
 
 @styled
-def figure(report: Any, which: str = "ways", title: str | None = None) -> Figure:
+def figure(report: Any, which: str = "ways") -> Figure:
     """Draw the report of `labkit.lessons.streams.experiment`: 'ways' (times of every way) or 'definitions'.
 
     Raises ValueError for a picture that does not exist or a report without its table.
@@ -36,13 +37,13 @@ def figure(report: Any, which: str = "ways", title: str | None = None) -> Figure
         raise ValueError(f"this report has no table for the picture {which!r}")
     sheet = Sheet()
     if table.empty:
-        return empty_figure(sheet, "nothing was measured", label, title)
-    return (_ways if which == "ways" else _definitions)(sheet, table, title, label)
+        return empty_figure(sheet, "nothing was measured", label)
+    return (_ways if which == "ways" else _definitions)(sheet, table, label)
 
 
-def _ways(sheet: Sheet, table: pd.DataFrame, title: str | None, label: str) -> Figure:
+def _ways(sheet: Sheet, table: pd.DataFrame, label: str) -> Figure:
     need(table, ["case", "way", "ms", "p10", "p90"], "summary")
-    sheet.title(title or "How long each way takes: rank 0, median and 10 to 90 % of the rounds")
+    sheet.title("How long each way takes: rank 0, median and 10 to 90 % of the rounds")
     cases = list(dict.fromkeys(table["case"]))
     for case in cases:
         mine = table[table["case"] == case].reset_index(drop=True)
@@ -69,10 +70,10 @@ def _ways(sheet: Sheet, table: pd.DataFrame, title: str | None, label: str) -> F
     return sheet.finish(label)
 
 
-def _definitions(sheet: Sheet, table: pd.DataFrame, title: str | None, label: str) -> Figure:
+def _definitions(sheet: Sheet, table: pd.DataFrame, label: str) -> Figure:
     need(table, ["case", "way", "definition", "value", "p10", "p90"], "overlap")
     mine = table[table["way"] == "async_op, wait late"]
-    sheet.title(title or "How much is hidden? It depends on the definition")
+    sheet.title("How much is hidden? It depends on the definition")
     cases = list(dict.fromkeys(mine["case"]))
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.4, 0.8 * len(cases) + 0.2)
     sheet.top += 0.45
@@ -97,9 +98,5 @@ def _definitions(sheet: Sheet, table: pd.DataFrame, title: str | None, label: st
     for case in cases:
         each = mine[mine["case"] == case].itertuples()
         sheet.say(f"{case}: " + ", ".join(f"{row.definition} {row.value:.0%}" for row in each))
-    sheet.legend([(WORDS[name], _key(*MARKS[name])) for name in MARKS])
+    sheet.legend([(WORDS[name], mark(*MARKS[name], 7)) for name in MARKS])
     return sheet.finish(label)
-
-
-def _key(marker: str, colour: str) -> Any:
-    return lambda ax, x, y: ax.plot([x + 0.1], [y + 0.06], marker, color=colour, markersize=7)

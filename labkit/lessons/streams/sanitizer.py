@@ -42,7 +42,7 @@ def sanitizer_races(program: Program, *, frees: bool = True) -> list[tuple[int, 
     >>> sanitizer_races(program)
     [(0, 1, 'READ')]
     """
-    done = Simulation({0: program}, 0.0, False).run()
+    done = Simulation({0: program}).run()
     memory = done.hosts[0].memory
     kernels = {node.index: node for node in done.nodes if node.number}
     return _Fed(program, memory, kernels, frees).races

@@ -13,8 +13,10 @@ from labkit.report import Report
 
 __all__ = ["shaped"]
 
+TIMEOUT_S = 240.0
 
-def shaped(mbit: int = 1000, *, mib: float = 4.0, rounds: int = 7, timeout: float = 240.0) -> Report | str:
+
+def shaped(mbit: int = 1000, *, mib: float = 4.0, rounds: int = 7) -> Report | str:
     """The experiment on a link of so many Mbit/s, in a network of its own, so that the host's stays as it is.
 
     Returns the Report, labelled with the rate, or the sentence that says why this machine cannot: it takes Linux, the
@@ -32,10 +34,10 @@ def shaped(mbit: int = 1000, *, mib: float = 4.0, rounds: int = 7, timeout: floa
         try:
             done = subprocess.run(
                 ["unshare", "-n", "sh", "-c", script, root, *command],
-                capture_output=True, text=True, timeout=timeout,
+                capture_output=True, text=True, timeout=TIMEOUT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return f"no shaped link here: it did not come to an end in {timeout:g} s"
+            return f"no shaped link here: it did not come to an end in {TIMEOUT_S:g} s"
         saved = list(Path(folder).rglob("overlap.json"))
         if done.returncode or not saved:
             lines = (done.stderr or done.stdout).strip().splitlines()

@@ -56,63 +56,48 @@ class Site(Contract):
         return super().compiling()
 
 
+def _reduced(site: Site, x: Any, op: Any = dist.ReduceOp.SUM, calls: int = 1, **planned: Any) -> Any:
+    """Plan a call, compare its input, and all-reduce it as often as planned."""
+    with site.call(Plan.of("infer", {"x": x}, calls=calls, **planned)) as run:
+        site.inputs(x=x)
+        for _ in range(calls):
+            run.step()
+            dist.all_reduce(x, op)
+    return x.tolist()
+
+
 def shape(site: Site) -> Any:
     """Rank 1 has the same matrix, the other way round: as many elements, in another order."""
     x = torch.arange(6.0).reshape(2, 3)
     if site.odd:
         x = x.t().contiguous()
-    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
-        site.inputs(x=x)
-        run.step()
-        dist.all_reduce(x)
-    return x.tolist()
+    return _reduced(site, x)
 
 
 def size(site: Site) -> Any:
     """Rank 1 has two elements more."""
-    x = torch.ones(6 if site.odd else 4)
-    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
-        site.inputs(x=x)
-        run.step()
-        dist.all_reduce(x)
-    return x.tolist()
+    return _reduced(site, torch.ones(6 if site.odd else 4))
 
 
 def dtype(site: Site) -> Any:
     """Rank 1 has integers."""
-    x = torch.ones(4, dtype=torch.int32 if site.odd else torch.float32)
-    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
-        site.inputs(x=x)
-        run.step()
-        dist.all_reduce(x)
-    return x.tolist()
+    return _reduced(site, torch.ones(4, dtype=torch.int32 if site.odd else torch.float32))
 
 
 def flag(site: Site) -> Any:
     """A switch that is set on rank 1 only adds an optional phase, with a collective of its own."""
     recompute = site.odd  # such as an environment variable that one host has
     site.settings(kv_recompute=recompute)
-    x = torch.ones(4)
-    with site.call(
-        Plan.of("infer", {"x": x}, calls=1 + recompute, phases={"kv_recompute": recompute})
-    ) as run:
-        site.inputs(x=x)
-        for _ in range(1 + recompute):
-            run.step()
-            dist.all_reduce(x)
-    return x.tolist()
+    return _reduced(site, torch.ones(4), calls=1 + recompute, phases={"kv_recompute": recompute})
 
 
 def backend(site: Site) -> Any:
     """'auto' becomes another kernel on rank 1, one that combines by maximum and not by sum."""
     chosen = "paged" if site.odd else "flash"
     site.settings(attention="auto", attention_in_effect=chosen)
-    x = torch.arange(4.0) + 1
-    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
-        site.inputs(x=x)
-        run.step()
-        dist.all_reduce(x, dist.ReduceOp.MAX if chosen == "paged" else dist.ReduceOp.SUM)
-    return x.tolist()
+    return _reduced(
+        site, torch.arange(4.0) + 1, dist.ReduceOp.MAX if chosen == "paged" else dist.ReduceOp.SUM
+    )
 
 
 def branch(site: Site) -> Any:
@@ -131,14 +116,7 @@ def branch(site: Site) -> Any:
 
 def count(site: Site) -> Any:
     """Rank 1 runs one layer fewer."""
-    layers = 2 if site.odd else 3
-    x = torch.ones(4)
-    with site.call(Plan.of("infer", {"x": x}, calls=layers)) as run:
-        site.inputs(x=x)
-        for _ in range(layers):
-            run.step()
-            dist.all_reduce(x)
-    return x.tolist()
+    return _reduced(site, torch.ones(4), calls=2 if site.odd else 3)
 
 
 def order(site: Site) -> Any:
@@ -157,12 +135,7 @@ def order(site: Site) -> Any:
 
 def inputs(site: Site) -> Any:
     """Rank 1 was given another batch, of the same shape."""
-    x = torch.arange(4.0) + (0.25 if site.odd else 0)
-    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run:
-        site.inputs(x=x)
-        run.step()
-        dist.all_reduce(x)
-    return x.tolist()
+    return _reduced(site, torch.arange(4.0) + (0.25 if site.odd else 0))
 
 
 def break_(site: Site) -> Any:

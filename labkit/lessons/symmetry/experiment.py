@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from labkit.contract import Exchange
 from labkit.experiments.options import on_cpu, two_or_more
+from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.outcomes import judge
 from labkit.lessons.symmetry.declared import DIVERGENCE as ABOUT
 from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
@@ -79,13 +80,7 @@ def run(
     ['wrong', 'caught']
     """
     known = {**DRILLS, **(drills or {})}
-    names = list(drill) or list(known)
-    for name in names:
-        if name not in known:
-            raise ValueError(f"unknown drill {name!r}: there is {', '.join(known)}")
-    for name in defences:
-        if name not in DEFENCES:
-            raise ValueError(f"unknown defence {name!r}: there is {', '.join(DEFENCES)}")
+    names, defences = chosen(drill, known, "drill"), chosen(defences, DEFENCES, "defence")
     if "none" not in defences:
         raise ValueError("a defence is judged against 'none': it has to be among them")
     on_cpu(ranks)
@@ -124,9 +119,8 @@ def run(
             if isinstance(made := known[name], Recompile):
                 arranged.append(_arranged(plain, name, made, rows[first]["outcome"], whole[name]["values"]))
             if talk:
-                print(
-                    f"{name}: " + ", ".join(f"{r['defence']} {r['outcome']}" for r in rows[-len(ordered) :])
-                )
+                said = ", ".join(f"{r['defence']} {r['outcome']}" for r in rows[-len(ordered) :])
+                print(f"{name}: {said}")
     return _report(rows, whole, calls, arranged, known, names, ranks, stall)
 
 
@@ -149,9 +143,7 @@ def attempt(
     except RankError as error:
         outcome, said = judge(error)
         row = _row(name, defence, outcome, said, time.perf_counter() - began)
-        return row, [
-            _call(outcome_.rank, c) for outcome_ in error.outcomes for c in outcome_.collectives or ()
-        ]
+        return row, [_call(one.rank, c) for one in error.outcomes for c in one.collectives or ()]
     values = [one["values"] for one in found]
     regions = [one["regions"] for one in found]
     outcome = "right" if values == right else "wrong"
@@ -171,11 +163,7 @@ def _play(drill: Drill, parts: Sequence[str], odd: bool, compiler: str) -> dict[
     site = Site(exchange, parts, odd and last)
     dynamo_reset()
     entered: list[CodeType] = []
-
-    def enter(code: CodeType) -> None:
-        entered.append(code)
-
-    stop = on_region_entry(enter)
+    stop = on_region_entry(lambda code: entered.append(code))
     try:
         with quiet_stderr(), compiling_together(compiler == "guards", compiler == "compiler"):
             values = drill(site)
@@ -195,11 +183,8 @@ def _whole(ranks: Ranks, name: str, drill: Drill) -> dict[str, Any]:
         found = ranks.run(_play, drill, every, False, "", stall=20.0)
     except RankError as error:
         raise RuntimeError(f"drill {name!r} fails without an odd rank: {error}") from error
-    return {
-        "values": [one["values"] for one in found],
-        "regions": found[0]["regions"],
-        "met": found[0]["met"],
-    }
+    values = [one["values"] for one in found]
+    return {"values": values, "regions": found[0]["regions"], "met": found[0]["met"]}
 
 
 def _cannot_act(defence: Defence, met: Sequence[str], drill: Drill) -> bool:
@@ -214,15 +199,8 @@ def _row(drill: str, defence: Defence, outcome: str, said: str, seconds: float |
 
 def _call(rank: int, c: Any) -> dict[str, Any]:
     shapes = " ".join(f"{shape} {dtype}" for shape, dtype in zip(c.shapes, c.dtypes, strict=False))
-    return {
-        "rank": rank,
-        "group": c.group,
-        "number": c.number,
-        "op": c.op,
-        "what": shapes,
-        "place": c.place,
-        "ended": c.ended,
-    }
+    named = {name: getattr(c, name) for name in ("group", "number", "op", "place", "ended")}
+    return {"rank": rank, "what": shapes, **named}
 
 
 def _numbers(values: list[Any]) -> str:
@@ -255,18 +233,15 @@ def _report(
             arranged, columns=["drill", "sleep_s", "timeout_s", "outcome", "at torch's default timeout"]
         ),
     }  # fmt: skip
-    settings = provenance(
-        backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, stall_s=stall
-    )
+    made = {
+        "backend": ranks.backend,
+        "device": ranks.device,
+        "world_size": ranks.world_size,
+        "stall_s": stall,
+    }
+    view = "labkit.lessons.shared.drill_figures:figure"
     return Report(
-        "divergence",
-        ABOUT.title,
-        ranks.label,
-        tables,
-        [],
-        settings,
-        _notes(outcomes),
-        "labkit.lessons.shared.drill_figures:figure",
+        "divergence", ABOUT.title, ranks.label, tables, [], provenance(**made), _notes(outcomes), view
     )
 
 

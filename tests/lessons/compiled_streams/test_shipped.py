@@ -9,9 +9,10 @@ import time
 import pytest
 
 from labkit import hardware, torch_compat
-from labkit.lessons.compiled_streams import captured, offload, recapture, shipped
+from labkit.lessons.compiled_streams import captured, offload, shipped
 from labkit.lessons.shared.streams import StreamError
 from labkit.ranks import RankError, Ranks
+from tools import recapture
 
 torch = pytest.importorskip("torch")
 
@@ -133,7 +134,7 @@ def test_cells_are_taken_with_what_they_use():
 
 def test_the_command_line_refuses_other_words(capsys):
     assert recapture.main(["everything"]) == 2
-    assert "python -m labkit.lessons.compiled_streams.recapture" in capsys.readouterr().err
+    assert "python -m tools.recapture" in capsys.readouterr().err
 
 
 def test_code_for_cuda_takes_triton(monkeypatch, capsys):

@@ -33,11 +33,7 @@ class Two:
         (lambda: backward.run(Two(), rounds=1), "rounds must be a whole number of at least 2, got 1"),
         (lambda: curves.run(Two(), steps=0), "steps must be a whole number above 0, got 0"),
         (lambda: passes.run(Two(), width=5), "width must be a multiple of the 2 ranks, got 5"),
-        (lambda: pipeline.run(Two(), [0]), "microbatches must be whole numbers above 0, got 0"),
-        (
-            lambda: pipeline.run(Two(), blocks=1),
-            "two stages need 2 ranks and 2 blocks, and there are 2 and 1",
-        ),
+        (lambda: pipeline.run(Two(), [0]), "microbatches must be a whole number above 0, got 0"),
         (lambda: drills.run(Two(), ["flood"]), "unknown drill 'flood': there is unused, "),
     ],
 )

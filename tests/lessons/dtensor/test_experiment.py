@@ -164,11 +164,10 @@ def test_figures_of_routes_draw_every_way(report):
         (lambda r: routes.run(r, mlp=["huge"]), "unknown size 'huge'"),
         (lambda r: routes.run(r, block=["wide"]), "unknown size 'wide'"),
         (lambda r: routes.run(r, mlp=[], block=[]), "nothing to run"),
-        (lambda r: routes.run(r, layers=0), "layers must be a whole number"),
         (lambda r: routes.run(r, rounds=1), "rounds must be"),
         (lambda r: placements.run(r, side=3), "a whole multiple of the 2 ranks"),
     ],
-    ids=["mlp", "block", "nothing", "layers", "rounds", "side"],
+    ids=["mlp", "block", "nothing", "rounds", "side"],
 )
 def test_what_cannot_be_run_is_refused_before_any_rank_hears_of_it(ranks, call, words):
     calls = ranks.calls

@@ -108,7 +108,6 @@ def test_what_a_step_costs_has_a_verdict_and_an_interrupt_loses_no_point(ranks, 
     [
         ({"dimension": ["weather"]}, "unknown dimension 'weather': there is sequence length, batch"),
         ({"policy": ["static"]}, "unknown policy 'static': there is default, mark_dynamic"),
-        ({"compiler": "nvfuser"}, "unknown compiler 'nvfuser'"),
         ({"lengths": "64:8"}, "lengths: the range 64:8 is empty"),
         ({"batches": "4,4"}, "batches: a sweep varies something"),
         (

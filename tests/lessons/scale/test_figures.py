@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from labkit.lessons.cliff.program import Config
 from labkit.lessons.scale import figures as scale
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale.explorer import scale_explorer
@@ -52,7 +51,7 @@ def made(measured: bool = True, worlds=(1, 2, 4, 1024), slow: float = 1.25, work
     traces = [trace(w) for w in worlds]
     stated = (None, None) if measured else (PLANTED, WORK)
     found = {"traces": traces, "links": links, "work": work}
-    tables, notes = scale_tables.tables(Config(), found, *stated, "ring", 2, unit)
+    tables, notes = scale_tables.tables(found, *stated, "ring", 2, unit)
     label = "simulated, model, gloo · cpu" if measured else "simulated, model"
     return Report("scale", "t", label, tables, [], {}, notes, "labkit.lessons.scale.figures:figure")
 

@@ -28,9 +28,7 @@ def test_bad_sizes_are_refused():
 @pytest.mark.slow
 def test_the_passes_move_collectives_and_the_switch_alone_does_not():
     with Ranks(2, "cpu", "gloo", quiet=True) as ranks:
-        report = comm_passes.run(
-            ranks, width=64, layers=3, rounds=3, timeout=300
-        )  # of two, the default order is as good
+        report = comm_passes.run(ranks, width=64, layers=3, rounds=3)  # of two, the default order is as good
     order = report.tables["order"].set_index("way")
     assert order["right"].all()
     moved = order["products between"]

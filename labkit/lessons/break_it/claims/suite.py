@@ -111,7 +111,7 @@ def _rounds() -> list[Any]:
 
 def _serving(warmed: bool) -> int:
     """Graphs that this rank compiles while it serves; rank 0 has compiled the program before, rank 1 has not."""
-    exchange, run = contract.Exchange.connect("check-serving"), _compiled(_local)
+    exchange, run = contract.Exchange.connect("check-serving"), _compiled(lambda x: x * 2)
     with torch.no_grad():
         if exchange.rank == 0:
             run(torch.ones(2, 4))
@@ -121,10 +121,6 @@ def _serving(warmed: bool) -> int:
             run(torch.ones(2, 4))
     exchange.gather("served", health.graphs)
     return health.graphs
-
-
-def _local(x: Any) -> Any:
-    return x * 2
 
 
 def _gated(bench: Bench, gate: bool) -> str:
@@ -152,24 +148,21 @@ def _breaking(gate: bool) -> None:
 def _regional(regions: bool) -> int:
     """Graphs of a stack of two layers whose glue prints on rank 1, compiled whole or layer by layer."""
 
-    def layer(x):
-        return _sum(x)
-
     def stack(x, layers):
         y = layers(x)
         if dist.get_rank() == 1:
             print("", end="")
         return layers(y)
 
-    run = _compiled(layer if regions else stack)
+    run = _compiled(_sum if regions else stack)
     with torch.no_grad(), contract.compile_health() as health:
-        (stack(torch.ones(4), run) if regions else run(torch.ones(4), layer)) + 0
+        (stack(torch.ones(4), run) if regions else run(torch.ones(4), _sum)) + 0
     return health.graphs
 
 
 def _path() -> list[Any]:
     """A warmup whose calls the leader announces: its rows, and what was left to compile."""
-    exchange, run, warm = contract.Exchange.connect("check-path"), _compiled(_local), []
+    exchange, run, warm = contract.Exchange.connect("check-path"), _compiled(lambda x: x * 2), []
 
     def call(index: int) -> contract.Plan:
         mine = contract.Plan.of("infer", phases={"rows": 3}, calls=1, index=index)
@@ -279,13 +272,9 @@ def _late(seconds: float | None) -> float:
 @judging(patience)
 def conservative_timeouts_pay(seen: Seen) -> Result:
     """A timeout that a late peer misses kills a correct program, a longer one does not; an absent peer ends in it."""
-    right = (seen["short_late"], seen["conservative_late"], seen["absent"]) == (
-        "timed out",
-        "right",
-        "timed out",
-    )
+    ends = [seen[name] for name in ("short_late", "conservative_late", "absent")]
     return verdict(
-        right,
+        ends == ["timed out", "right", "timed out"],
         f"a peer that sleeps {LATE_S:g} s before it comes: {seen['short_late']} with a timeout of {SHORT_S:g} s, "
         f"{seen['conservative_late']} with {CONSERVATIVE_S:g} s; one that never comes: {seen['absent']}",
     )

@@ -36,9 +36,7 @@ def _ahead(folder: str) -> Seen:
     if dist.get_rank() == 0:
         cold_program.write(place)
     dist.barrier()
-    with cold_program.imported(place) as program:
-        torch.manual_seed(0)
-        model = program.Products()
+    model = cold_program.made(place, "Products")
     x, found = cold_program.batch(), Seen()
     with torch.no_grad():
         expected = model(x)
@@ -52,9 +50,8 @@ def _ahead(folder: str) -> Seen:
             packaged = torch_compat.load_package(str(place / "model.pt2"))(x)
             found["packaged"] = bool(torch.allclose(packaged, expected, atol=1e-5))
     found["binary_in_precompiled"] = b"\x7fELF" in (place / "model.aot").read_bytes()
-    found["calls"], found["foreign"] = (
-        _calls(place / "model.pt2", place) if dist.get_rank() == 1 else ([], [])
-    )
+    mine = _calls(place / "model.pt2", place) if dist.get_rank() == 1 else ([], [])
+    found["calls"], found["foreign"] = mine
     return found
 
 
@@ -109,12 +106,8 @@ def _served() -> Seen:
     exchange, found = contract.Exchange.connect("check-cold"), Seen()
     for way in ("cold", "warmed"):
         dynamo_reset()
-        run, x, compiling, taken = (
-            torch.compile(lambda x: (x * 2).sin(), backend="aot_eager"),
-            torch.ones(8),
-            0,
-            [],
-        )
+        run = torch.compile(lambda x: (x * 2).sin(), backend="aot_eager")
+        x, compiling, taken = torch.ones(8), 0, []
         with torch.no_grad():
             if way == "warmed":
                 contract.warm_up(exchange, functools.partial(run, x))
@@ -199,12 +192,8 @@ def peers_wait_for_a_compile(seen: Seen) -> Result:
 @probe
 def once(bench: Bench) -> Seen:
     """Who compiles without being told otherwise, and whether a file that rank 0 compiled runs where it was sent."""
-    return {"graphs": together.run(bench)["graphs"], "shipped": _shipped(bench)}
-
-
-def _shipped(bench: Bench) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        return bool(bench.run(_send_one, folder)[1])
+        return {"graphs": together.run(bench)["graphs"], "shipped": bench.run(_send_one, folder)[1]}
 
 
 def _send_one(folder: str) -> bool:
@@ -212,9 +201,7 @@ def _send_one(folder: str) -> bool:
     if rank == 0:
         cold_program.write(place)
     dist.barrier()
-    with cold_program.imported(place) as program:
-        torch.manual_seed(0)
-        model = program.Products()
+    model = cold_program.made(place, "Products")
     x, mine = cold_program.batch(), place / f"model-{rank}.aot"
     with torch.no_grad():
         if rank == 0:

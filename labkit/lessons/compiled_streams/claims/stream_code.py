@@ -11,21 +11,79 @@ from typing import Any
 
 import torch
 
-from labkit.lessons.compiled_streams import inside, recapture
+from labkit.lessons.compiled_streams import inside
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 
 WITH, RUN = re.compile(r"^ *with (stream\d+|default_stream):"), re.compile(r"(triton_\w+)\.run\(")
 
 
+# --- what Inductor writes code of: one question each about where it fuses ---
+
+
+def plain(x, one, two):  # type: ignore[no-untyped-def]
+    """Without a stream: what fuses by itself."""
+    a = x.sin() + 1
+    b = a.cos() * 2
+    c = a.tanh() - 3
+    return b + c
+
+
+def streamed(x, one, two):  # type: ignore[no-untyped-def]
+    """The same over two streams, handed over by an event."""
+    a = x.sin() + 1
+    e = torch.Event()
+    e.record()
+    with one:
+        e.wait()
+        b = a.cos() * 2
+    with two:
+        e.wait()
+        c = a.tanh() - 3
+    here = torch.accelerator.current_stream()
+    here.wait_stream(one)
+    here.wait_stream(two)
+    return b + c
+
+
+def one_stream(x, one, two):  # type: ignore[no-untyped-def]
+    """Four operators in a row on one side stream."""
+    with one:
+        a = x.sin() + 1
+        return a.cos() * 2
+
+
+def apart(x, one, two):  # type: ignore[no-untyped-def]
+    """The same four, two and two on two streams."""
+    with one:
+        a = x.sin() + 1
+    with two:
+        return a.cos() * 2
+
+
+def event_between(x, one, two):  # type: ignore[no-untyped-def]
+    """The same four on one stream, with an event recorded between them for another stream."""
+    with one:
+        a = x.sin() + 1
+        e = torch.Event()
+        e.record()
+        b = a.cos() * 2
+    with two:
+        e.wait()
+        c = a.tanh() - 3
+    return b, c
+
+
+FUNCTIONS = (plain, streamed, one_stream, apart, event_between)
+
+
 @probe
 def code(bench: Bench) -> Seen:
     """The kernels, and the streams that they are launched on, of five functions of the same arithmetic."""
-    names = recapture.FUNCTIONS.split()
+    names = [fn.__name__ for fn in FUNCTIONS]
     text: dict[str, Any] = inside.inductor_text()
     found = {"shipped": text["label"], "of": text["torch"], "here": torch.__version__, "written": False}
     if importlib.util.find_spec("triton"):
-        functions = [getattr(recapture, name) for name in names]
-        text = quietly(lambda: inside.inductor_code(*functions, streams=2))
+        text = quietly(lambda: inside.inductor_code(*FUNCTIONS, streams=2))
         found["written"] = True
     return {**found, "kernels": {name: _kernels(text[name]) for name in names}}
 

@@ -15,6 +15,25 @@ from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, ve
 from labkit.torch_compat import dynamo_reset, pretend_streams
 
 
+def two_streams(x, y, one, two):
+    """A sine and a cosine on two streams, and their sum behind both."""
+    with one:
+        a = torch.sin(x) * y
+    with two:
+        b = torch.cos(x) * y
+    return a + b
+
+
+def mutates_and_records(x, one):
+    """An input that is changed in place before an event is recorded for another stream."""
+    x.mul_(2)
+    done = torch.Event()
+    done.record()
+    with one:
+        done.wait()
+        return x + 1
+
+
 @probe
 def graphs(bench: Bench) -> Seen:
     """Two streams with a sine and a cosine, forward and backward; an event; a mutated input; a del."""
@@ -25,13 +44,6 @@ def graphs(bench: Bench) -> Seen:
 def _graphs() -> Seen:
     stream = pretend_streams()
 
-    def two_streams(x, y, one, two):
-        with one:
-            a = torch.sin(x) * y
-        with two:
-            b = torch.cos(x) * y
-        return a + b
-
     def event(x, one):
         a, b = torch.sin(x), torch.cos(x)
         done = torch.Event()
@@ -39,14 +51,6 @@ def _graphs() -> Seen:
         with one:
             done.wait()
             return a * b
-
-    def mutates_and_records(x, one):
-        x.mul_(2)
-        done = torch.Event()
-        done.record()
-        with one:
-            done.wait()
-            return x + 1
 
     def mutates(x, one):
         x.mul_(2)

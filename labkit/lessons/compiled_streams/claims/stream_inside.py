@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from labkit.lessons.compiled_streams.captured import capture
+from labkit.lessons.compiled_streams.claims.stream_graphs import mutates_and_records
 from labkit.lessons.compiled_streams.inside import cache_hits, look, unchecked
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
@@ -34,14 +35,6 @@ def inside(bench: Bench) -> Seen:
             b = torch.cos(z)
         return a, b
 
-    def writes_and_records(x, side):
-        x.mul_(2)
-        done = torch.Event()
-        done.record()
-        with side:
-            done.wait()
-            return x + 1
-
     def streamed(x, side):  # a product: Inductor needs no C++ compiler for it
         with side:
             return x @ x
@@ -50,7 +43,7 @@ def inside(bench: Bench) -> Seen:
     given = [x.clone().requires_grad_() for _ in range(2)]
     found = quietly(lambda: look(side_by_side, x, streams=2))
     backward = quietly(lambda: capture(used_twice, *given, streams=2, gradients=True)).backward[0]
-    late = quietly(unchecked, writes_and_records, x).forward[0]
+    late = quietly(unchecked, mutates_and_records, x).forward[0]
     return {
         "prefix": list(found.prefix),
         "table": [name for _, name in found.table],

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from labkit.lessons.compiled_streams.captured import capture
+from labkit.lessons.compiled_streams.claims.stream_graphs import two_streams
 from labkit.lessons.shared.streams import simulate
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
@@ -27,13 +28,6 @@ def graphs(bench: Bench) -> Seen:
             b = torch.cos(a)
         torch.accelerator.current_stream().wait_stream(side)
         return b + 1
-
-    def two_streams(x, y, one, two):
-        with one:
-            a = torch.sin(x) * y
-        with two:
-            b = torch.cos(x) * y
-        return a + b
 
     forward = quietly(capture, hands_over, torch.ones(4)).forward[0]
     x, y = (torch.ones(4, requires_grad=True) for _ in range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -16,25 +17,12 @@ from labkit.trace.profiler import Profile
 
 ELEMENTS = 1 << 24  # 64 MiB of float32: long enough to be seen beside a kernel
 BUSY_MS, LATE_MS = 20.0, 300.0
-ASYNC, UNWAITED, SYNC, FUNCTIONAL = (
-    "async_op, waited",
-    "async_op, waited late",
-    "async_op=False",
-    "functional",
-)
-WAYS = (ASYNC, UNWAITED, SYNC, FUNCTIONAL)
+WAYS = ("async_op, waited", "async_op, waited late", "async_op=False", "functional")
+ASYNC, UNWAITED, SYNC, FUNCTIONAL = WAYS
 NANOSECOND_MS = 1e-6
 DTYPE_BYTES = {
-    "Byte": 1,
-    "Char": 1,
-    "Bool": 1,
-    "Half": 2,
-    "BFloat16": 2,
-    "Float": 4,
-    "Int": 4,
-    "Double": 8,
-    "Long": 8,
-}
+    "Byte": 1, "Char": 1, "Bool": 1, "Half": 2, "BFloat16": 2, "Float": 4, "Int": 4, "Double": 8, "Long": 8
+}  # fmt: skip
 
 
 @probe
@@ -88,11 +76,7 @@ def _queues() -> Seen:
 def _told(spans: list[Any]) -> dict[str, Any]:
     """The spans of interest: stream, start and end in ms from the first."""
     zero = min((span.start for span in spans), default=0)
-    kinds = {
-        "fill": ("FillFunctor",),
-        "after": ("cos",),
-        "collective": ("nccl", "oneRank", "Memcpy"),
-    }
+    kinds = {"fill": ("FillFunctor",), "after": ("cos",), "collective": ("nccl", "oneRank", "Memcpy")}
     found: dict[str, Any] = {}
     for kind, words in kinds.items():
         mine = [s for s in spans if any(word.lower() in s.name.lower() for word in words)]
@@ -214,19 +198,12 @@ def _barriers() -> Seen:
     found["calls"] = [
         {
             "name": str(entry["profiling_name"]),
-            "elements": sum(_product(shape) for shape in entry.get("input_sizes", [])),
+            "elements": sum(math.prod(shape) for shape in entry.get("input_sizes", [])),
             "dtypes": [str(dtype) for dtype in entry.get("input_dtypes", [])],
         }
         for entry in calls[-1:]
     ]
     return found
-
-
-def _product(shape: list[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 @judging(barriers)

@@ -9,10 +9,11 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import torch.distributed as dist
 
-from labkit.lessons.groups.experiment import HIDDEN, Arrival, meet
+from labkit.lessons.groups.experiment import HIDDEN, Arrival, free_ports, meet
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 # rank 1 comes only when it is told to, so that what rank 0 does alone can be seen
@@ -40,19 +41,16 @@ PATIENCE_S = 60.0
 @probe
 def rendezvous(bench: Bench) -> Seen:
     """Two processes that call init_process_group with env://, the second later than the first."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+    }
+    command = [sys.executable, "-c", PROGRAM]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            env=os.environ | world | {"RANK": str(rank)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        subprocess.Popen(command, env=os.environ | world | {"RANK": str(rank)}, text=True, **pipes)
         for rank in range(2)
     ]
     try:

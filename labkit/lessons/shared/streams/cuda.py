@@ -28,7 +28,7 @@ MOST_STREAMS = 32  # c10/cuda/CUDAStream.h: a pool, from which streams are taken
 ELEMENTS = 1 << 16  # of a buffer, float32, for each unit of its size
 
 
-def observe(program: Program, recording: str | Path | None = None, ms_per_unit: float = 1.0) -> Timeline:
+def observe(program: Program, recording: str | Path | None = None) -> Timeline:
     """The program on the GPU of this machine, else its recording, else its simulation; the label says which.
 
     recording: a file that `Timeline.report().save()` wrote. A note says why it was not run.
@@ -40,7 +40,7 @@ def observe(program: Program, recording: str | Path | None = None, ms_per_unit: 
     """
     flags = any(isinstance(op, (ops.Signal, ops.WaitSignal)) for op in program.ops)
     if hardware.gpus() and not flags:
-        return run_on_cuda(program, ms_per_unit)
+        return run_on_cuda(program)
     why = "a program with flags cannot run on a GPU" if flags else "there is no GPU here"
 
     if recording is not None and Path(recording).is_file():

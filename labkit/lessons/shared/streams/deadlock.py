@@ -6,19 +6,17 @@ from typing import Any
 
 from labkit.lessons.shared.streams.nodes import Node
 
-__all__ = ["standing"]
+__all__ = ["Standing"]
 
 
-def standing(done: Any, stuck: list[Node]) -> str:
-    """Who waits for whom, from one op around to itself, or to what never comes."""
-    return _Standing(done).say(stuck)
+class Standing:
+    """A simulation that came to a stop."""
 
-
-class _Standing:
     def __init__(self, done: Any) -> None:
         self.hosts, self.nodes, self.meetings = done.hosts, done.nodes, done.meetings
 
     def say(self, stuck: list[Node]) -> str:
+        """Say who waits for whom, from one op around to itself, or to what never comes."""
         first = next((n for n in stuck if self._blocked_by(n) is None), stuck[0])
         chain, node = [first], self._blocked_by(first)
         if node is None:
@@ -44,14 +42,12 @@ class _Standing:
         if node.kind == "collective" and len(self.hosts) > 1:
             here = {n.rank for members in self.meetings.values() if node in members for n in members}
             absent = [rank for rank in self.hosts if rank not in here]
-            return next((n for n in self._unmet(node, absent)), None)
+            unmet = (n for n in self.nodes if n.rank in absent and n.name == node.name and not n.done)
+            return next(unmet, None)
         if node.kind == "wait":  # for a flag: whoever would raise it, if it is stuck itself
             raisers = [n for n in self.nodes if n.kind == "signal" and n.name == node.name and not n.done]
             return raisers[0] if raisers else None
         return None
-
-    def _unmet(self, node: Node, absent: list[int]) -> list[Node]:
-        return [n for n in self.nodes if n.rank in absent and n.name == node.name and not n.done]
 
     def _missing(self, node: Node) -> str:
         hosts = [h for h in self.hosts.values() if h.waits_for]

@@ -61,11 +61,7 @@ class Program:
 
     @classmethod
     def of(
-        cls,
-        ops: Iterable[Op],
-        name: str = "program",
-        streams: str | Iterable[str] = (),
-        unit: str = "units",
+        cls, ops: Iterable[Op], name: str = "program", streams: str | Iterable[str] = (), unit: str = "units"
     ) -> Program:
         """A program out of op objects. Raises StreamError as the methods do.
 
@@ -117,31 +113,21 @@ class Program:
         """Launch a kernel. reads, writes: buffers, as names in one text or as a tuple."""
         self.add(Kernel(name, duration, self._on(on), names(reads), names(writes), kind, engine))
 
-    def collective(
-        self,
-        name: str,
-        duration: float,
-        on: str | None = None,
-        *,
-        reads: str | Iterable[str] = (),
-        writes: str | Iterable[str] = (),
-        engine: str = "",
-    ) -> None:
-        """Launch a collective: where several ranks are simulated, its transfer starts when all have come to it."""
-        self.kernel(name, duration, on, reads=reads, writes=writes, kind="collective", engine=engine)
+    def collective(self, name: str, duration: float, on: str | None = None, **more: Any) -> None:
+        """Launch a collective; `more` is `reads`, `writes` and `engine`, as of `kernel`.
+
+        Where several ranks are simulated, its transfer starts when all have come to it.
+        """
+        self.kernel(name, duration, on, kind="collective", **more)
 
     def copy(
-        self,
-        name: str,
-        duration: float,
-        on: str | None = None,
-        *,
-        reads: str | Iterable[str] = (),
-        writes: str | Iterable[str] = (),
-        engine: str = "copy",
+        self, name: str, duration: float, on: str | None = None, engine: str = "copy", **more: Any
     ) -> None:
-        """Launch a copy between host and device, on the copy engine unless another one is named."""
-        self.kernel(name, duration, on, reads=reads, writes=writes, kind="copy", engine=engine)
+        """Launch a copy between host and device, on the copy engine unless another one is named.
+
+        `more` is `reads` and `writes`, as of `kernel`.
+        """
+        self.kernel(name, duration, on, kind="copy", engine=engine, **more)
 
     def host(self, duration: float, name: str = "host work") -> None:
         """Keep the host busy: it issues nothing for this long."""

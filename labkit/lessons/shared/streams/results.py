@@ -19,7 +19,6 @@ BECAUSE = {
     "event": "an event",
     "engine": "its engine was busy",
     "signal": "a flag",
-    "default stream": "the legacy default stream",
     "peer": "a peer came late",
 }
 

@@ -9,8 +9,6 @@ R5  A synchronize stops the host, and so orders everything that is issued after 
 R6  Kernels on one engine (a copy engine, a link) run in turn. That is no order that a program may rely upon.
 R7  A free gives memory back at host time, to the pool of the stream that owns it. `record_stream` keeps it there until
     that stream has done what it has; a record on the side stream and a wait on the owner are the other way.
-
-Side streams of PyTorch do not wait for the default stream; `legacy_default=True` shows the rule by which they would.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.lessons.shared.streams import ops
-from labkit.lessons.shared.streams.deadlock import standing
+from labkit.lessons.shared.streams.deadlock import Standing
 from labkit.lessons.shared.streams.hazards import Accesses
 from labkit.lessons.shared.streams.nodes import Clock, HostStep, Memory, Node, join
 from labkit.lessons.shared.streams.ops import StreamError
@@ -30,7 +28,7 @@ from labkit.lessons.shared.streams.timeline import Timeline
 
 __all__ = ["Deadlock", "Simulation", "simulate"]
 
-FIRST = {"host": 0, "engine": 1, "stream": 2, "event": 3, "signal": 3, "default stream": 3, "peer": 4}
+FIRST = {"host": 0, "engine": 1, "stream": 2, "event": 3, "signal": 3, "peer": 4}
 
 
 class Deadlock(StreamError):
@@ -38,10 +36,7 @@ class Deadlock(StreamError):
 
 
 def simulate(
-    program: Program | Sequence[Program] | Mapping[int, Program],
-    *,
-    launch: float = 0.0,
-    legacy_default: bool = False,
+    program: Program | Sequence[Program] | Mapping[int, Program], *, launch: float = 0.0
 ) -> Timeline:
     """Run a program, or one program for each rank, by the rules R1 to R7 and return the Timeline.
 
@@ -59,7 +54,7 @@ def simulate(
     programs = _by_rank(program)
     if not isinstance(launch, (int, float)) or not 0 <= launch < float("inf"):
         raise StreamError(f"launch must be a number of 0 or more, got {launch!r}")
-    return timeline(Simulation(programs, float(launch), legacy_default).run())
+    return timeline(Simulation(programs, float(launch)).run())
 
 
 def _by_rank(program: Any) -> dict[int, Program]:
@@ -99,9 +94,9 @@ class _Host:
 class Simulation:
     """A simulation under way, and what it knows at its end; `simulate` is the way to ask for one."""
 
-    def __init__(self, programs: dict[int, Program], launch: float, legacy: bool) -> None:
+    def __init__(self, programs: dict[int, Program], launch: float = 0.0) -> None:
         self.hosts = {rank: _Host(rank, program) for rank, program in programs.items()}
-        self.launch, self.legacy = launch, legacy
+        self.launch = launch
         self.nodes: list[Node] = []
         self.accesses = Accesses()
         self.kernels = 0
@@ -118,7 +113,7 @@ class Simulation:
             host = self.hosts[heapq.heappop(self.queue)[1]]
             self._advance(host)
         if stuck := [node for node in self.nodes if not node.done]:
-            raise Deadlock(standing(self, stuck))
+            raise Deadlock(Standing(self).say(stuck))
         return self
 
     def _advance(self, host: _Host) -> None:
@@ -147,9 +142,6 @@ class Simulation:
         if op.engine:
             node.behind = host.engines.get(op.engine)
             host.engines[op.engine] = node
-        if self.legacy:
-            others = [s for s in host.tails if s != op.stream and ops.DEFAULT in (s, op.stream)]
-            node.after += [("default stream", host.tails[s]) for s in others]
         self._issue(host, node)
 
     def _hostwork(self, host: _Host, op: ops.HostWork) -> None:

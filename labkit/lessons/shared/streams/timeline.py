@@ -32,7 +32,7 @@ class Timeline:
     label: str
     unit: str
     spans: pd.DataFrame
-    arrows: pd.DataFrame
+    arrows: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(ARROWS)))
     path: pd.DataFrame | None = None
     races: tuple[Race, ...] = ()
     notes: tuple[str, ...] = ()
@@ -40,8 +40,7 @@ class Timeline:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        missing = [name for name in SPANS if name not in self.spans.columns]
-        if missing:
+        if missing := [name for name in SPANS if name not in self.spans.columns]:
             raise StreamError(f"the spans of a timeline need the columns {', '.join(missing)}")
 
     @property
@@ -96,9 +95,9 @@ class Timeline:
         parts = self.of(*COMMUNICATION, rank=rank), self.of("compute", rank=rank)
         found = {"covered": overlap.covered(*parts), "folded": overlap.folded(*parts)}
         if sequence is not None:
-            alone = [
+            alone = (
                 overlap.length(sequence.of(*kinds, rank=rank)) for kinds in (COMMUNICATION, ("compute",))
-            ]
+            )
             found["saved"] = overlap.saved(sequence.makespan, self.makespan, *alone)
         return found
 
@@ -143,10 +142,6 @@ class Timeline:
         return self.report().figure(*args, **kwargs)
 
     def __repr__(self) -> str:
-        lines = [f"{self.name}: {_number(self.makespan)} {self.unit}  [{self.label}]"]
+        lines = [f"{self.name}: {self.makespan:.4g} {self.unit}  [{self.label}]"]
         lines += [f"  RACE  {race}" for race in self.races]
         return "\n".join([*lines, *(f"  note  {note}" for note in self.notes)])
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"

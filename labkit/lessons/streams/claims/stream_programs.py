@@ -47,10 +47,8 @@ def order(bench: Bench) -> Seen:
 
 def _order() -> list[str]:
     def beside(g, a):
-        y, x = (
-            funcol.all_reduce(g @ g, "sum", dist.group.WORLD),
-            a,
-        )  # of a product: nothing is compiled in C++
+        y = funcol.all_reduce(g @ g, "sum", dist.group.WORLD)  # of a product: nothing is compiled in C++
+        x = a
         for _ in range(3):
             x = torch.mm(x, a)
         return y, x

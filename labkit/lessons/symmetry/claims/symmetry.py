@@ -8,8 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit import contract
+from labkit.contract import Exchange
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.outcomes import drill
+from labkit.lessons.symmetry.drills import DRILLS, Site
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
@@ -18,27 +21,16 @@ from labkit.torch_compat import dynamo_reset, funcol
 def drills(bench: Bench) -> Seen:
     """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by what they compile."""
     ranks = bench.ranks()
-    return {
-        name: drill(ranks, program)
-        for name, program in (
-            ("one_call_fewer", _one_call_fewer),
-            ("other_kind", _other_kind),
-            ("swapped", _swapped),
-            ("other_dtype", _other_dtype),
-            ("data_branch", _data_branch),
-            ("shape_branch", _shape_branch),
-            ("flag_branch", _flag_branch),
-            ("own_break", _own_break),
-            ("own_graphs", _own_graphs),
-        )
+    drilled = {"one_call_fewer": "count", "swapped": "order", "other_dtype": "dtype", "data_branch": "branch"}
+    programs = {
+        "other_kind": _other_kind,
+        "shape_branch": _shape_branch,
+        "flag_branch": _flag_branch,
+        "own_break": _own_break,
+        "own_graphs": _own_graphs,
     }
-
-
-def _one_call_fewer() -> float:
-    x = torch.ones(2)
-    for _ in range(2 - dist.get_rank()):
-        dist.all_reduce(x)
-    return x[0].item()
+    found = {name: drill(ranks, _odd, of) for name, of in drilled.items()}
+    return found | {name: drill(ranks, program) for name, program in programs.items()}
 
 
 def _other_kind() -> float:
@@ -52,29 +44,12 @@ def _other_kind() -> float:
     return x[0].item()
 
 
-def _swapped() -> list[float]:
-    a, b = torch.ones(2), torch.ones(2) * 10
-    for x in (a, b) if dist.get_rank() == 0 else (b, a):
-        dist.all_reduce(x)
-    return [a[0].item(), b[0].item()]
-
-
-def _other_dtype() -> float:
-    x = torch.ones(2, dtype=torch.int32 if dist.get_rank() else torch.float32)
-    dist.all_reduce(x)
-    return float(x[0].item())
-
-
-def _data_branch() -> float:
-    def program(x):
-        if x.sum() > 0:
-            x = funcol.all_reduce(x, "sum", dist.group.WORLD)
-        return funcol.all_reduce(x + 1, "sum", dist.group.WORLD)
-
+def _odd(name: str) -> Any:
+    """A drill of the lesson whose last rank is the odd one, without a defence: the first number of each result."""
     dynamo_reset()
-    sign = 1 - 2 * dist.get_rank()
-    with torch.no_grad():
-        return (torch.compile(program, backend=Capture())(torch.ones(2) * sign) + 0)[0].item()
+    exchange = Exchange.connect("check", timeout=20.0)
+    found = DRILLS[name](Site(exchange, (), exchange.rank == dist.get_world_size() - 1))
+    return [one[0] for one in found] if isinstance(found[0], list) else found[0]
 
 
 def _shape_branch() -> list[float]:
@@ -105,19 +80,11 @@ def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[fl
 
 
 def _own_break() -> Seen:
-    def program(x, talk):
-        y = funcol.all_reduce(x, "sum", dist.group.WORLD)
-        if talk:
-            print("", end="")
-        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD)
-
-    dynamo_reset()
-    graphs = Capture()
-    with torch.no_grad():
-        y = torch.compile(program, backend=graphs)(torch.ones(2), dist.get_rank() == 1) + 0
     counts: list[Any] = [None, None]
-    dist.all_gather_object(counts, len(graphs.dynamo))
-    return {"value": y[0].item(), "graphs_of_all": counts}
+    with contract.compile_health() as health:
+        value = _odd("break")
+    dist.all_gather_object(counts, health.graphs)
+    return {"value": value, "graphs_of_all": counts}
 
 
 def _own_graphs() -> list[str]:

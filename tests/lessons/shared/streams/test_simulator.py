@@ -155,14 +155,12 @@ def test_r7_the_other_way_is_an_event_that_the_owner_waits_for():
     assert found.races == () and starts(found)["overwrite"] == (6, 7)
 
 
-def test_the_legacy_default_stream_waits_for_all_and_all_for_it():
+def test_a_side_stream_does_not_wait_for_the_default_stream_nor_that_for_it():
     p = program("side")
     p.kernel("a", 2, on="side", writes="x")
     p.kernel("b", 2, reads="x")
     p.kernel("c", 2, on="side")
     assert starts(simulate(p)) == {"a": (0, 2), "b": (0, 2), "c": (2, 4)}
-    found = simulate(p, legacy_default=True)
-    assert starts(found) == {"a": (0, 2), "b": (2, 4), "c": (4, 6)} and not found.races
 
 
 # --- several ranks ---

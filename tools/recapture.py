@@ -1,8 +1,8 @@
 """Makes the data of data/captured anew: the lessons' stream graphs, and what Inductor writes for CUDA.
 
-    python -m labkit.lessons.compiled_streams.recapture            # both; without triton only the graphs
-    python -m labkit.lessons.compiled_streams.recapture graphs     # stream_graphs.json, from lessons 06 and 07
-    python -m labkit.lessons.compiled_streams.recapture inductor   # inductor_streams.json; takes triton, no GPU
+    python -m tools.recapture            # both; without triton only the graphs
+    python -m tools.recapture graphs     # stream_graphs.json, from lessons 06 and 07
+    python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
 when a function of a lesson, or torch, has changed.
@@ -32,13 +32,13 @@ import torch
 import labkit
 from labkit import files, torch_compat
 from labkit.lessons.compiled_streams import inside, shipped
+from labkit.lessons.compiled_streams.claims.stream_code import FUNCTIONS
 
 __all__ = ["cells", "graphs", "inductor", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSONS = ("06_streams_and_events", "07_streams_in_compile")
 LOOKS = {"capture", "replay", "look", "saved", "unchecked", "cache_hits", "offloaded"}  # into a child process
-FUNCTIONS = "plain streamed one_stream apart event_between"
 MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
 
 
@@ -131,17 +131,16 @@ def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
 
 
 def inductor(path: Path = inside.FILE) -> Path:
-    """Let Inductor write CUDA code of the functions below and save it. Raises UnsupportedTorch without triton."""
-    chosen = [globals()[name] for name in FUNCTIONS.split()]
-    code = inside.inductor_code(*chosen, streams=2)
+    """Let Inductor write CUDA code of `FUNCTIONS`, and save it. Raises UnsupportedTorch without triton."""
+    code = inside.inductor_code(*FUNCTIONS, streams=2)
     triton = importlib.import_module("triton").__version__
     made = torch.__version__.partition("+")[0]
     body = {
         "label": f"captured, not run: torch {made}, triton {triton}, pretending to be an H100, {_today()}",
         "torch": made,
         "triton": triton,
-        "source": f"{inspect.getsource(plain)}\n\n{inspect.getsource(streamed)}",
-        "sources": {fn.__name__: inspect.getsource(fn) for fn in chosen},
+        "source": "\n\n".join(inspect.getsource(fn) for fn in FUNCTIONS[:2]),
+        "sources": {fn.__name__: inspect.getsource(fn) for fn in FUNCTIONS},
         **{name: MADE_OF_FILES.sub("", text) for name, text in code.items()},
     }
     return files.replace(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
@@ -149,62 +148,6 @@ def inductor(path: Path = inside.FILE) -> Path:
 
 def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
-
-
-# --- what Inductor writes code of: one question each about where it fuses ---
-
-
-def plain(x, one, two):  # type: ignore[no-untyped-def]
-    """Without a stream: what fuses by itself."""
-    a = x.sin() + 1
-    b = a.cos() * 2
-    c = a.tanh() - 3
-    return b + c
-
-
-def streamed(x, one, two):  # type: ignore[no-untyped-def]
-    """The same over two streams, handed over by an event."""
-    a = x.sin() + 1
-    e = torch.Event()
-    e.record()
-    with one:
-        e.wait()
-        b = a.cos() * 2
-    with two:
-        e.wait()
-        c = a.tanh() - 3
-    here = torch.accelerator.current_stream()
-    here.wait_stream(one)
-    here.wait_stream(two)
-    return b + c
-
-
-def one_stream(x, one, two):  # type: ignore[no-untyped-def]
-    """Four operators in a row on one side stream."""
-    with one:
-        a = x.sin() + 1
-        return a.cos() * 2
-
-
-def apart(x, one, two):  # type: ignore[no-untyped-def]
-    """The same four, two and two on two streams."""
-    with one:
-        a = x.sin() + 1
-    with two:
-        return a.cos() * 2
-
-
-def event_between(x, one, two):  # type: ignore[no-untyped-def]
-    """The same four on one stream, with an event recorded between them for another stream."""
-    with one:
-        a = x.sin() + 1
-        e = torch.Event()
-        e.record()
-        b = a.cos() * 2
-    with two:
-        e.wait()
-        c = a.tanh() - 3
-    return b, c
 
 
 def main(given: list[str]) -> int:
