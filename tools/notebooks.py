@@ -178,11 +178,10 @@ def _tidy(notebook: Any) -> list[str]:
             del output.data[WIDGET]
             if set(output.data) <= {"text/plain"}:  # only the widget's repr is left
                 output.data.clear()
-        # how long calls stood while they ran: of no use to a reader of the page
-        cell.outputs = [
-            o for o in cell.outputs if o.get("data", True) and o.get("metadata", {}).get("labkit") != "live"
-        ]
-        if widgets and not cell.outputs:
+        # how long calls stood while they ran, and questions that nobody answered: of no use to a reader of the page
+        passing = [o for o in cell.outputs if o.get("metadata", {}).get("labkit") in ("live", "question")]
+        cell.outputs = [o for o in cell.outputs if o.get("data", True) and o not in passing]
+        if widgets and not cell.outputs and not passing:
             bare.append(f"cell {i}: its widget has no static twin: show a figure and a line of text with it")
     return bare
 

@@ -175,8 +175,11 @@ class Prediction:
             f"<span style='color:#666'>To answer in code: <code>{html.escape(self.how)}</code></span></div>"
         )
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """One output: the widget where there is a kernel, and its twin in words for everywhere else."""
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        """One output: the widget where there is a kernel, and its twin in words for everywhere else.
+
+        A question without an answer is marked as one, so that a saved page can leave it out.
+        """
         bundle: dict[str, Any] = {"text/plain": self.text, "text/html": self._repr_html_()}
         if self.widget is not None:
             before = Prediction._shown.get(self.question)
@@ -187,7 +190,7 @@ class Prediction:
             data = made[0] if isinstance(made, tuple) else made
             if WIDGET in data:
                 bundle[WIDGET] = data[WIDGET]
-        return bundle
+        return bundle, ({"labkit": "question"} if self.value is None else {})
 
     def __repr__(self) -> str:
         return self.text
@@ -217,9 +220,7 @@ def reveal(question: str, measured: Any) -> Said:
     trouble = answers.add(answers.MEASURED, question, value, unit, **_where())
     row = row_of(question)
     head = f"measured: {_counted(value, unit or row.unit)}"
-    said = f"{head}{_beside(row, value)}"
-    if row.predicted is None and row.later is None:
-        said = f"{head} (you made no prediction for {question})"
+    said = head if row.predicted is None and row.later is None else f"{head}{_beside(row, value)}"
     return Said(f"{said}; {trouble}" if trouble else said)
 
 

@@ -266,13 +266,13 @@ class Scoreboard:
         return table.astype(dict.fromkeys(numbers, "float64"))
 
     def summary(self) -> list[str]:
-        """A line of totals for each lesson, then for all."""
+        """A line of totals: for the one lesson that was asked for, else for each and then for all."""
         totals = self.totals()
-        if len(totals) > 1:
+        if len(totals) > 1 and not self.lesson:
             totals["all lessons"] = tuple(map(sum, zip(*totals.values(), strict=True)))  # type: ignore[assignment]
         lines = []
         for lesson, (points, most, count) in totals.items():
-            if self.lesson not in ("", lesson) and lesson != "all lessons":
+            if self.lesson not in ("", lesson):
                 continue
             said = f"{points} of {most} points" if most else "nothing scored"
             lines.append(f"{lesson}: {said}; predictions scored: {most // MOST} of {count}")

@@ -10,7 +10,7 @@ import torch
 
 import labkit
 from labkit import hardware
-from labkit.graphs import build
+from labkit.graphs import record_builder
 from labkit.ranks import wire, worker
 
 
@@ -65,10 +65,10 @@ def test_what_a_gpu_holds_keeps_its_kind_on_the_way():
 
 def test_a_record_is_labelled_by_the_device_that_its_process_uses(monkeypatch):
     def labels() -> list[str]:
-        found = [build._label()]
+        found = [record_builder._label()]
         torch.cuda.is_available = torch.cuda.is_initialized = lambda: True
         torch.cuda.device_count = lambda: 8
-        return [*found, build._label()]
+        return [*found, record_builder._label()]
 
     with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         assert ranks.run(labels)[0] == ["gloo · cpu", "gloo · 2 gpu"]
