@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -114,23 +114,12 @@ class Forward:
         """The number of segments on the busiest rank."""
         return 0 if self.empty else int(self.segments.groupby("rank").size().max())
 
-    def share(self, rank: int, kinds: Iterable[str] = OVERHEAD) -> float:
-        """The fraction of a rank's forward that these kinds of segment take, 0 to 1."""
-        mine = self.segments[self.segments["rank"] == rank]
-        lengths = mine["end"] - mine["start"]
-        total = lengths.sum()
-        return float(lengths[mine["kind"].isin(list(kinds))].sum() / total) if total else 0.0
-
-    def took(self, rank: int) -> float:
-        """How long the forward took on a rank, in ms."""
-        mine = self.segments[self.segments["rank"] == rank]
-        return float(mine["end"].max() - mine["start"].min()) if len(mine) else 0.0
-
 
 def merged_record(record: Any) -> Any:
     """Merge what `ranks.run` returns, one record for each rank, into one record; return anything else unchanged."""
-    if isinstance(record, Sequence) and len(record) and hasattr(type(next(iter(record))), "merge"):
-        return type(next(iter(record))).merge(list(record))
+    first, *others = record if isinstance(record, Sequence) and len(record) else [None]
+    if hasattr(type(first), "with_ranks"):
+        return first.with_ranks(others)  # type: ignore[union-attr]
     return record
 
 

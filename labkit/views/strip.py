@@ -150,7 +150,7 @@ def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None 
     nothing was recorded: no forward ran inside the record
     >>> rows = [(0, 0, "compute", 0.0, 600.0, "", "aten::mm"), (0, 0, "python", 600.0, 800.0, "", "")]
     >>> print(strip_text({"segments": pd.DataFrame(rows, columns=columns)}))
-    rank 0: no region, no collective, no break, 25% of 0.8 ms in lookups, region entry and Python
+    rank 0: no region, no collective, no break
     """
     run = _take(record, forward, ranks)
     if run.empty:
@@ -176,24 +176,15 @@ def _take(
 def _line(run: Forward, rank: int) -> str:
     n = run.counts.loc[rank]
     return (
-        f"{plural(n.regions, 'region')}, {plural(n.collectives, 'collective')}, {plural(n.breaks, 'break')}, "
-        f"{run.share(rank):.0%} of {run.took(rank):.3g} ms in lookups, region entry and Python"
+        f"{plural(n.regions, 'region')}, {plural(n.collectives, 'collective')}, {plural(n.breaks, 'break')}"
     )
 
 
 def described(run: Forward) -> str:
-    """The counts and the overhead of a forward in one line: once where ranks agree, otherwise rank by rank."""
+    """The counts of a forward in one line: once where ranks agree, otherwise rank by rank."""
     if len(run.counts.drop_duplicates()) > 1:
         return "; ".join(f"rank {rank}: {_line(run, rank)}" for rank in run.ranks)
-    n = run.counts.iloc[0]
-    shares = sorted(run.share(rank) for rank in run.ranks)
-    low, high = f"{shares[0]:.0%}", f"{shares[-1]:.0%}"
-    spread = high if low == high else f"{low[:-1]}-{high}"
-    each = "every rank: " if len(run.ranks) > 1 else ""
-    return (
-        f"{each}{plural(n.regions, 'region')}, {plural(n.collectives, 'collective')}, {plural(n.breaks, 'break')}; "
-        f"{spread} of the time goes to lookups, region entry and Python"
-    )
+    return ("every rank: " if len(run.ranks) > 1 else "") + _line(run, run.ranks[0])
 
 
 def _twin(name: str, run: Forward) -> str:

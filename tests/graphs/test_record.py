@@ -217,3 +217,15 @@ def test_the_text_and_the_page_say_the_counts(model):
     )
     page = rec._repr_html_()
     assert page.count("<table") == 2 and "Norm.forward" in page and "host only" in page
+
+
+def test_records_of_several_ranks_are_drawn_without_being_merged_first():
+    records = []
+    for rank in (0, 1):
+        with labkit.record() as rec, rec.forward():
+            torch.ones(4).sin()
+        for table in rec.tables.values():
+            table["rank"] = rank
+        records.append(rec)
+    said = labkit.views.strip_text(records).splitlines()
+    assert [line.partition(":")[0] for line in said] == ["rank 0", "rank 1"]

@@ -236,12 +236,10 @@ def test_the_label_is_drawn_and_defaults_to_the_records_own(broken):
 
 def test_text_says_the_same_numbers(broken, whole):
     assert strip_text(broken).splitlines() == [
-        "rank 0: 4 regions, 4 collectives, 4 breaks, 34% of 1 ms in lookups, region entry and Python",
-        "rank 1: 4 regions, 4 collectives, 4 breaks, 34% of 1 ms in lookups, region entry and Python",
+        "rank 0: 4 regions, 4 collectives, 4 breaks",
+        "rank 1: 4 regions, 4 collectives, 4 breaks",
     ]
-    assert strip_text(whole, ranks=[1]) == (
-        "rank 1: 1 region, 4 collectives, no break, 13% of 0.78 ms in lookups, region entry and Python"
-    )
+    assert strip_text(whole, ranks=[1]) == ("rank 1: 1 region, 4 collectives, no break")
 
 
 def test_variants_share_the_time_scale_and_the_piece(dense, dense_whole):

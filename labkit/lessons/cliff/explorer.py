@@ -32,7 +32,7 @@ def explorer_static(report: Any) -> tuple[Figure, str]:
     >>> columns = ["variant", "rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
     >>> segments = pd.DataFrame([("A", 0, 0, "compute", 0.0, 900.0, "", "aten::mm")], columns=columns)
     >>> explorer_static({"segments": segments})[1]
-    'A: no region, no collective, no break; 0% of the time goes to lookups, region entry and Python'
+    'A: no region, no collective, no break'
     """
     records = _records(report)
     label = str(getattr(report, "label", ""))
