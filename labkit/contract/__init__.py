@@ -18,7 +18,6 @@ from labkit.contract.parity import ParityError, assert_parity, settings, version
 from labkit.contract.plan import Plan, PlanError, Run, agree, announce, executing
 from labkit.contract.preflight import PreflightError, preflight, receive, send
 from labkit.contract.review import Review, review
-from labkit.contract.triage import Evidence, evidence_of, triage
 from labkit.contract.warmup import NotSteady, OverBudget, Warm, sealed, warm_up
 from labkit.contract.watchdog import Heartbeat, Watchdog, crash_after
 
@@ -27,7 +26,6 @@ __all__ = [
     "ContractError",
     "DigestError",
     "Domain",
-    "Evidence",
     "Exchange",
     "FingerprintError",
     "Fingerprints",
@@ -55,7 +53,6 @@ __all__ = [
     "crash_after",
     "digest",
     "dispatched",
-    "evidence_of",
     "executing",
     "fingerprint",
     "preflight",
@@ -65,7 +62,6 @@ __all__ = [
     "sealed",
     "send",
     "settings",
-    "triage",
     "versions",
     "warm_up",
 ]

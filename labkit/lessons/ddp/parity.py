@@ -17,11 +17,11 @@ from labkit.lessons.ddp.kinds import ALONE, ROUTES, Route, choose
 from labkit.lessons.ddp.model import Sizes
 from labkit.lessons.ddp.routes import build
 from labkit.lessons.shared.capture import Capture
+from labkit.lessons.shared.memory import peak
 from labkit.lessons.shared.options import whole
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
-from labkit.trace import peak
 from labkit.trace.events import collective_op
 
 __all__ = ["RATE", "TOLERANCE", "run"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from labkit.contract.triage import FLOW, Step, evidence_of
-from labkit.contract.triage import triage as follow
+from labkit.lessons.symmetry.triage import FLOW, Step, evidence_of
+from labkit.lessons.symmetry.triage import triage as follow
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled, wrap
 from labkit.views.widget import InteractiveFigure
@@ -26,7 +26,7 @@ def triage_static(found: Any, label: str = "") -> tuple[Figure, str]:
     """Draw the path through the flow for the evidence of one run.
 
     Args:
-        found: what `labkit.contract.triage.evidence_of` reads: a RankError, a merged record, or Healths by rank.
+        found: what `evidence_of` of `labkit.lessons.symmetry.triage` reads: a RankError, a merged record, or Healths by rank.
         label: the run label.
 
     Returns:

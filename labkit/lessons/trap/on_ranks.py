@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 
 from labkit import torch_compat
+from labkit.lessons.shared.memory import allocated
 from labkit.lessons.trap import calls, device
 from labkit.lessons.trap.calls import AGAIN, ASYNC, FORMS, FUNCTIONAL, IN_PLACE
 from labkit.ranks import here
 from labkit.timing import interleave, laps
-from labkit.trace import Profile, allocated
+from labkit.trace import Profile
 
 SMALL = 64 * 1024  # bytes up to which one call is too short to be timed alone
 REPEATS = 5  # calls a sample of a small one

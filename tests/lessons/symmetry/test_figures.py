@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from labkit.contract import Evidence, Health, evidence_of, triage
+from labkit.contract import Health
 from labkit.lessons.shared.drill_figures import figure, first_difference
+from labkit.lessons.symmetry.triage import Evidence, evidence_of, triage
 from labkit.lessons.symmetry.triage_figures import Triage, triage_static
 from labkit.ranks.errors import Outcome, RankError
 from labkit.report import Report

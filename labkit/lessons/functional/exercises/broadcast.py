@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from labkit.graphs import record
 from labkit.lessons.shared.harness import own_reduce
+from labkit.lessons.shared.memory import allocations
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import funcol
-from labkit.trace import allocations
 
 __all__ = ["EXERCISE"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.trace import allocations, peak
+from labkit.lessons.shared.memory import allocations, peak
 
 
 def test_every_piece_counts_whether_or_not_it_is_kept():
