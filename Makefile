@@ -18,7 +18,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test notebooks map book experiments break-it check lock clean FORCE
+.PHONY: help setup lab test gpu notebooks map book experiments break-it check lock clean FORCE
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -55,6 +55,9 @@ lab: setup ## JupyterLab on the first lesson
 
 test: setup ## all tests, in two processes (PYTEST_ARGS='-n 0': in one)
 	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+gpu: setup ## on a machine with GPUs: what only they can tell, in one folder to be sent back
+	$(PY) -m tools.gpu
 
 check: setup ## formatting, lint, types and the fast tests, in under two minutes
 	$(PY) -m ruff format --check .

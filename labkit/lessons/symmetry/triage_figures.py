@@ -26,7 +26,7 @@ def triage_static(found: Any, label: str = "") -> tuple[Figure, str]:
     """Draw the path through the flow for the evidence of one run.
 
     Args:
-        found: what `evidence_of` of `labkit.lessons.symmetry.triage` reads: a RankError, a merged record, or Healths by rank.
+        found: what `evidence_of` reads: a RankError, a merged record, or Healths by rank.
         label: the run label.
 
     Returns:
