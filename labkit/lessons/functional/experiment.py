@@ -12,14 +12,17 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
+from labkit import lessons
 from labkit.graphs import record
 from labkit.lessons.functional.declared import COLLECTIVES as ABOUT
-from labkit.lessons.functional.programs import UNWAITED, Program, choose, programs
+from labkit.lessons.shared import program as programs
+from labkit.lessons.shared.decision import decision
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 
 COMPILERS = ("eager", "aot_eager", "inductor")
+UNWAITED = "async, no wait"
 LATE = 0.02  # seconds by which all ranks but 0 come late to a collective that nobody waits for
 
 _OPERATOR = re.compile(r"torch\.ops\.(?:_c10d_functional|_c10d_functional_autograd)\.(\w+)|\.(copy_)\(")
@@ -36,7 +39,8 @@ def run(
     """Run every collective in each of its forms: in eager, with `fullgraph=True`, and where that fails without it.
 
     only: beginnings of names, such as ('all_reduce', 'barrier'). compiler: the backend of torch.compile. The report's
-    first table has one row for each collective and form; `ranks` has what each rank saw. `first` is what the
+    first table has one row for each collective and form; `ranks` has what each rank saw; `decision` is the decision
+    table of lesson 02, for the collectives that have a functional form. `first` is what the
     compiled program gave on its first call, which compiles it, and `later` on its second. Raises ValueError for a
     collective or a compiler that does not exist, before anything runs, and RankError when a rank fails.
 
@@ -53,14 +57,35 @@ def run(
     if compiler not in COMPILERS:
         raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
     found = ranks.run(_measure, names, compiler, talk, timeout=timeout)
+    lesson = lessons.program("functional")
+    decided = [name for name in names if name in lesson.FUNCTIONAL]
+    table = decision(ranks, decided, timeout=timeout) if decided else pd.DataFrame({"collective": []})
     settings = {
         "backend": ranks.backend,
         "device": ranks.device,
         "world_size": ranks.world_size,
         "threads": ranks.threads,
         "compiler": compiler,
+        "program": programs.choose("functional", None, ()).digest,
     }
-    return _report(found, ranks.label, provenance(**settings))
+    report = _report(found, ranks.label, provenance(**settings))
+    report.tables["decision"] = table
+    return report
+
+
+def choose(only: Sequence[str] = ()) -> tuple[str, ...]:
+    """The collectives whose names begin with one of `only`, in the table's order; all of them without.
+
+    Raises ValueError for a beginning that none has.
+
+    >>> choose(["all_reduce", "barrier"])
+    ('all_reduce sum', 'all_reduce max', 'all_reduce avg', 'barrier')
+    """
+    names = lessons.program("functional").IN_PLACE
+    for start in only:
+        if not any(name.startswith(start) for name in names):
+            raise ValueError(f"no collective begins with {start!r}: there is {', '.join(names)}")
+    return tuple(name for name in names if not only or name.startswith(tuple(only)))
 
 
 # --- on a rank ---
@@ -68,29 +93,30 @@ def run(
 
 def _measure(names: Sequence[str], compiler: str, talk: bool) -> list[dict[str, Any]]:
     me = here()
-    x = torch.arange(2.0 * me.world_size, device=me.device) + 10 * me.rank
+    x = lessons.program("functional").sample()
     rows = []
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch renames two of these, and says so at each call
-        for program in programs(names):
-            if talk and me.rank == 0:
-                print(f"{program.collective}, {program.form}", flush=True)
-            rows.append(_look_at(program, x, compiler))
-            dist.barrier()
+        for name in names:
+            for form, program in lessons.program("functional").forms(name).items():
+                if talk and me.rank == 0:
+                    print(f"{name}, {form}", flush=True)
+                rows.append({"collective": name, "form": form} | _look_at(program, form, x, compiler))
+                dist.barrier()
     return rows
 
 
-def _look_at(program: Program, x: Any, compiler: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"collective": program.collective, "form": program.form}
-    call = _late if program.form == UNWAITED else _once
-    row["eager"], row["error"] = _attempt(call, program.body, x)
+def _look_at(program: Callable[[Any], Any], form: str, x: Any, compiler: str) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    call = _late if form == UNWAITED else _once
+    row["eager"], row["error"] = _attempt(call, program, x)
     with record() as rec:
-        compiled = torch.compile(own(program.body), backend=compiler, fullgraph=True)
+        compiled = torch.compile(own(program), backend=compiler, fullgraph=True)
         row["first"], why = _attempt(call, compiled, x)
     row["one_graph"] = not why
     if why:
         with record() as rec:
-            compiled = torch.compile(own(program.body), backend=compiler)
+            compiled = torch.compile(own(program), backend=compiler)
             row["first"], why = _attempt(call, compiled, x)
             row["failure"] = why
     row["later"], _ = _attempt(call, compiled, x)

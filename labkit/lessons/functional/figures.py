@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
-from labkit.views import style
 from labkit.views.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
-from labkit.views.tables import need, table
+from labkit.views.tables import table
 
-__all__ = ["figure", "gradients"]
+__all__ = ["figure"]
 
-LEFT, ROW = 2.2, 0.27  # inches
+ROW = 0.27  # inches
 # what compiling made of a program: a colour, and the words that stand in the cell
 LOOKS: dict[str, tuple[str, str]] = {
     "yes": ("#0072B2", "one graph"),
@@ -22,8 +20,6 @@ LOOKS: dict[str, tuple[str, str]] = {
     "fails": ("#D55E00", "error while compiling"),
     "refused": ("#BBBBBB", "not on this backend"),
 }
-MARKS = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))  # a rank's colour and shape
-TRUTH = "finite differences"
 HEADS = {"async": "async_op=True", "async, no wait": "the same, no wait"}
 
 
@@ -70,58 +66,3 @@ def _finding(found: pd.DataFrame) -> str:
         kept = int((rows["one graph"] == "yes").sum())
         said.append(f"{HEADS.get(str(form), str(form))} {kept} of {len(rows)}")
     return f"Kept in one graph: {', '.join(said)}"
-
-
-@styled
-def gradients(found: pd.DataFrame, label: str = "", title: str | None = None) -> Figure:
-    """Draw gradients by the way in which they were found, one mark a rank, against those of finite differences.
-
-    `found` has way, rank and gradient; a gradient that is no number is a way that refused, and says so. The way named
-    'finite differences' is the truth: its values are the lines. Raises ValueError for a missing column or way.
-    """
-    found = need(found, ["way", "rank", "gradient"], "gradients")
-    ways = list(pd.unique(found["way"]))
-    if TRUTH not in ways:
-        raise ValueError(f"there is no way {TRUTH!r} to hold the others against: there is {', '.join(ways)}")
-    numbers = pd.to_numeric(found["gradient"], errors="coerce")
-    right = {row.rank: row.gradient for row in found[found["way"] == TRUTH].itertuples()}
-    off = found["way"].ne(TRUTH) & numbers.notna() & (numbers != found["rank"].map(right).astype(float))
-    wrong, refused = list(pd.unique(found["way"][off])), list(pd.unique(found["way"][numbers.isna()]))
-    sheet = Sheet()
-    sheet.title(
-        title or f"Wrong gradients: {'; '.join(wrong) or 'none'}", f"Refused: {'; '.join(refused) or 'none'}."
-    )
-    ax = sheet.axes(LEFT, sheet.width - LEFT - 1.6, ROW * 1.2 * len(ways))
-    ax.set(ylim=(len(ways) - 0.5, -0.5))
-    ax.set_yticks(range(len(ways)), ways)
-    ax.tick_params(axis="y", length=0, labelsize=style.NORMAL, labelcolor=style.INK)
-    ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
-    for value in set(right.values()):
-        ax.axvline(float(value), color=style.QUIET, linewidth=1, linestyle="--", zorder=0)
-    ranks = sorted(set(found["rank"]))
-    for rank, row in zip(found["rank"], found.assign(number=numbers).to_dict("records"), strict=True):
-        y = float(ways.index(row["way"]))
-        if pd.isna(row["number"]):
-            ax.annotate("refused", (0, y), (4, 0), textcoords="offset points", va="center", color=style.QUIET)
-            continue
-        colour, marker = MARKS[ranks.index(rank) % len(MARKS)]
-        y += 0.3 * (ranks.index(rank) - (len(ranks) - 1) / 2)  # ranks that agree would hide each other
-        ax.plot(row["number"], y, marker, color=colour, markersize=7)
-    ax.set_xlim(0, max([1.0, *numbers.dropna()]) * 1.08)
-    ax.set_xlabel("gradient of the whole loss by one element of a rank's x (no unit)", labelpad=2)
-    sheet.top += 0.5
-    keys = [(f"rank {rank}", _mark(*MARKS[i % len(MARKS)])) for i, rank in enumerate(ranks)]
-    sheet.legend([*keys, ("finite differences", _dashes)], left=LEFT)
-    for way in ways:
-        mine = found[found["way"] == way]
-        said = (f"rank {rank} {value}" for rank, value in zip(mine["rank"], mine["gradient"], strict=True))
-        sheet.say(f"{way}: {', '.join(said)}")
-    return sheet.finish(label)
-
-
-def _mark(colour: str, marker: str) -> Any:
-    return lambda ax, x, y: ax.plot(x + 0.1, y + 0.06, marker, color=colour, markersize=7)
-
-
-def _dashes(ax: Axes, x: float, y: float) -> None:
-    ax.plot([x, x + 0.2], [y + 0.06, y + 0.06], color=style.QUIET, linewidth=1, linestyle="--")

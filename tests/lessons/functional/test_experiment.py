@@ -5,10 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from labkit import lessons
 from labkit.lessons.functional import experiment as collectives
-from labkit.lessons.functional import programs
+from labkit.lessons.shared.decision import _agreed
 from labkit.per_rank import PerRank
 from labkit.report import Report
+
+functional = lessons.program("functional")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def row(report: Report, collective: str, form: str) -> pd.Series:
 
 def test_one_row_for_each_collective_and_form_and_one_a_rank_beneath(some):
     assert list(zip(some.frame["collective"], some.frame["form"], strict=True)) == [
-        *(("all_reduce sum", form) for form in programs.FORMS),
+        *(("all_reduce sum", form) for form in ("in place", "async", "async, no wait", "functional")),
         *(("broadcast", form) for form in ("in place", "async", "functional")),
         ("all_gather_object", "in place"),
         ("broadcast_object_list", "in place"),
@@ -72,13 +75,15 @@ def test_it_survives_saving_and_is_drawn(some, tmp_path):
 @pytest.mark.slow
 def test_the_whole_table(whole):
     table = whole.frame
-    assert list(dict.fromkeys(table["collective"])) == list(programs.COLLECTIVES)
+    assert list(dict.fromkeys(table["collective"])) == list(functional.IN_PLACE)
     kept = table.groupby("form")["one graph"].apply(lambda found: list(found).count("yes"))
     assert kept["async"] == kept["async, no wait"] == 0
     assert kept["functional"] == (table["form"] == "functional").sum() == 7
     # what Dynamo has a translation for (torch/distributed/_functional_collectives.py, traceable_collective_remaps)
     inplace = table.query("form == 'in place'").set_index("collective")["one graph"]
-    assert (inplace[[*programs.REDUCED, "all_gather_into_tensor", "all_gather list"]] == "yes").all()
+    assert (
+        inplace[[*list(functional.IN_PLACE)[:3], "all_gather_into_tensor", "all_gather list"]] == "yes"
+    ).all()
     assert (inplace[["reduce_scatter_tensor", "all_to_all_single"]] == "yes").all()
     assert (inplace[["broadcast", "reduce", "scatter", "barrier", "all_to_all list"]] == "no").all()
     # a broken graph is slow, not wrong: only the race of the row without a wait gives other numbers
@@ -137,10 +142,19 @@ def test_operators_are_read_from_code_and_not_from_comments():
     assert collectives._operators("") == []
 
 
-def test_every_program_has_a_code_object_of_its_own(ranks):
-    def codes():
-        made = list(programs.programs(programs.COLLECTIVES))
-        return len(made), len({id(program.body.__code__) for program in made})
+def test_the_decision_table_has_what_has_a_functional_form(some):
+    table = some.tables["decision"].set_index("collective")
+    assert list(table.index) == ["all_reduce sum", "broadcast"]
+    assert table.loc["all_reduce sum"].to_dict() == {
+        "compiled: in place": "one graph", "compiled: functional": "one graph", "compiled: async_op": "breaks",
+        "same code": "yes", "gradient: in place": "wrong / right", "gradient: functional": "right / right",
+        "gate": "no",
+    }  # fmt: skip
+    assert (
+        table.loc["broadcast", "compiled: in place"] == "breaks" and table.loc["broadcast", "gate"] == "yes"
+    )
 
-    made, apart = ranks.run(codes)[0]
-    assert made == apart == 36
+
+def test_ranks_that_disagree_show_in_the_decision_table():
+    assert _agreed(["one graph", "one graph"]) == "one graph"
+    assert _agreed(["one graph", "breaks"]) == "one graph / breaks"

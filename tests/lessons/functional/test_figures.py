@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from labkit.lessons.functional import figures as collectives
-from labkit.lessons.functional.figures import gradients
 from labkit.report import Report
 
 ROWS = [
@@ -49,32 +48,3 @@ def test_a_report_without_rows_or_table_is_told_apart():
         collectives.figure(Report("c", "t", "gloo · cpu", {"other": pd.DataFrame()}))
     with pytest.raises(ValueError, match="form"):
         collectives.figure(Report("c", "t", "x", {"summary": pd.DataFrame({"collective": ["a"]})}))
-
-
-SLOPES = pd.DataFrame(
-    [
-        ("finite differences", 0, 22.0), ("finite differences", 1, 22.0), ("in place", 0, 2.0), ("in place", 1, 20.0),
-        ("functional", 0, 22.0), ("functional", 1, 22.0), ("max", 0, "refused"), ("max", 1, "refused"),
-    ],
-    columns=["way", "rank", "gradient"],
-)  # fmt: skip
-
-
-def test_wrong_and_refused_gradients_are_named():
-    figure = gradients(SLOPES, label="gloo · cpu")
-    assert figure.summary.startswith("Wrong gradients: in place. Refused: max.")
-    assert "in place: rank 0 2.0, rank 1 20.0" in figure.summary
-    assert texts(figure).count("refused") == 2
-    assert figure.axes[0].get_xlabel().startswith("gradient of the whole loss")
-
-
-def test_right_gradients_are_not_called_wrong():
-    right = SLOPES[SLOPES["way"] != "in place"]
-    assert gradients(right).summary.startswith("Wrong gradients: none.")
-
-
-def test_gradients_need_a_truth():
-    with pytest.raises(ValueError, match="no way 'finite differences'"):
-        gradients(SLOPES[SLOPES["way"] == "in place"])
-    with pytest.raises(ValueError, match="rank"):
-        gradients(SLOPES.drop(columns="rank"))

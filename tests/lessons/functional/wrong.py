@@ -5,37 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-
-
-def in_place(x):
-    dist.broadcast(x, 0)
-    return x
-
-
-def functional(x):
-    return funcol.broadcast(x, 0, dist.group.WORLD)
-
-
-def returns_nothing(x):
-    dist.broadcast(x, 0)
-
-
-def drops_the_value(x):
-    if torch.compiler.is_compiling():
-        funcol.broadcast(x, 0, dist.group.WORLD)
-        return x
-    return in_place(x)
-
-
-def from_rank_1(x):
-    dist.broadcast(x, 1)
-    return x
-
-
-def gathers_all(x):
-    if torch.compiler.is_compiling():
-        return funcol.all_gather_tensor(x, 0, dist.group.WORLD)[: len(x)]
-    return in_place(x)
+from torch.utils._pytree import tree_map
 
 
 def mean(x):
@@ -78,14 +48,154 @@ def no_mean(x):
     mean(x)
 
 
-GATE = {
-    in_place: "dist.broadcast breaks the graph",
-    functional: "eager pays for a new tensor",
-    returns_nothing: "return the tensor",
-    drops_the_value: "return what they return",
-    from_rank_1: "which is what rank 0 has",
-    gathers_all: "the graph makes a tensor that nobody needs",
-}
+class Later(torch.Tensor):
+    """Right; the others change one thing."""
+
+    @staticmethod
+    def __new__(cls, value, wait):
+        self = torch.Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=value.device)
+        self.value, self.wait = value, wait
+        return self
+
+    def arrived(self):
+        if self.wait is not None:
+            self.wait()
+            self.wait = None
+        return self.value
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class NoTensor:
+    def __init__(self, value, wait):
+        self.value, self.wait = value, wait
+
+
+class WaitsAtOnce(Later):
+    @staticmethod
+    def __new__(cls, value, wait):
+        self = Later.__new__(cls, value, wait)
+        self.arrived()
+        return self
+
+
+class WithoutDtype(Later):
+    @staticmethod
+    def __new__(cls, value, wait):
+        self = torch.Tensor._make_wrapper_subclass(cls, (1, *value.shape), dtype=value.dtype)
+        self.value, self.wait = value, wait
+        return self
+
+
+class NeverWaits(Later):
+    def arrived(self):
+        return self.value
+
+
+class TooLate(Later):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        y = func(*[a.value if isinstance(a, cls) else a for a in args], **(kwargs or {}))
+        args[0].arrived()
+        return y
+
+
+class WrapsAgain(Later):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, (args, kwargs or {}))
+        return cls(func(*args, **kwargs), lambda: None)
+
+
+class WaitsEachTime(Later):
+    def arrived(self):
+        self.wait()
+        return self.value
+
+
+class NoLists(Later):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*[a.arrived() if isinstance(a, cls) else a for a in args], **(kwargs or {}))
+
+
+def ring(x, steps=2):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    pieces = list(x.clone().chunk(size))
+    arriving = torch.empty_like(pieces[0])
+    for step in range(steps * (size - 1)):
+        send, receive = (rank - step) % size, (rank - step - 1) % size
+        exchange(pieces[send], arriving)
+        if step < size - 1:
+            pieces[receive] += arriving
+        else:
+            pieces[receive].copy_(arriving)
+    return torch.cat(pieces)
+
+
+def exchange(outgoing, arriving):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    works = [dist.isend(outgoing, (rank + 1) % size), dist.irecv(arriving, (rank - 1) % size)]
+    for work in works:
+        work.wait()
+
+
+def half_a_ring(x):
+    return ring(x, steps=1)
+
+
+def whole_tensors(x):
+    total, passing = x.clone(), x.clone()
+    for _ in range(dist.get_world_size() - 1):
+        arriving = torch.empty_like(x)
+        exchange(passing, arriving)
+        total, passing = total + arriving, arriving
+    return total
+
+
+def through_rank_0(x):
+    total, size = x.clone(), dist.get_world_size()
+    if dist.get_rank():
+        dist.send(x, 0)
+        dist.recv(total, 0)
+        return total
+    for peer in range(1, size):
+        arriving = torch.empty_like(x)
+        dist.recv(arriving, peer)
+        total += arriving
+    for peer in range(1, size):
+        dist.send(total, peer)
+    return total
+
+
+def the_collective(x):
+    y = x.clone()
+    dist.all_reduce(y)
+    return y
+
+
+def nobody_adds(x):
+    arriving = torch.empty_like(x)
+    exchange(x, arriving)
+    return arriving
+
+
+def in_its_argument(x):
+    x.copy_(ring(x))
+    return x
+
+
+def in_small_pieces(x):
+    return torch.cat([ring(half) for half in x.chunk(2)])
+
+
+def no_result(x):
+    ring(x)
+
+
 MEAN = {
     averaged: "gradients pass through a functional sum only",
     mean_in_place: "each rank has its own share alone",
@@ -97,4 +207,26 @@ MEAN = {
 }
 
 
-WRONG = {"semantics.gate": GATE, "semantics.mean": MEAN}
+LATER = {
+    NoTensor: "make it with torch.Tensor._make_wrapper_subclass",
+    WaitsAtOnce: "keep `wait` for the first operator",
+    WithoutDtype: "are those of `value`",
+    NeverWaits: "is where to wait for them",
+    TooLate: "wait first, then call the operator",
+    WrapsAgain: "without wrapping it again",
+    WaitsEachTime: "wait once",
+    NoLists: "in a list or by keyword",
+}
+RING = {
+    half_a_ring: "a part on each rank: pass them on",
+    whole_tensors: "cut the tensor into 4 parts",
+    through_rank_0: "the slowest link sets the time",
+    the_collective: "send and receive, and nothing else",
+    nobody_adds: "follow one part around the ring",
+    in_its_argument: "work in a copy",
+    in_small_pieces: "with one message a step",
+    no_result: "return the sum",
+}
+
+
+WRONG = {"semantics.mean": MEAN, "semantics.later": LATER, "semantics.ring": RING}
