@@ -17,7 +17,6 @@ SMALLER = {
         "collectives.run(ranks)": "collectives.run(ranks, ['all_reduce sum', 'broadcast', 'barrier', 'all_gather_o'])",
         'claims.choose(only=["rfc.*"])': 'claims.choose(only=["rfc.*"])[:1]',
     },
-    "03_reading_graphs": {"look_at_model, ranks.device, 12": "look_at_model, ranks.device, 2"},
     "04_graph_break_cliff": {"Config(blocks=40)": "Config(blocks=2)", "rounds=30": "rounds=8"},
     "05_eager_trap": {
         "blocks=40, reduces": "blocks=6, rounds=8, reduces",
