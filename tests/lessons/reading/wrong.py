@@ -179,8 +179,8 @@ ONE: dict[Callable[..., Any], str] = {
     still_leaves_the_graph: "count with a mask",
 }
 WAITS: dict[Callable[..., Any], str] = {
-    returns_the_graph: "return gm.forward",
-    returns_something_else: "return gm.forward",
+    returns_the_graph: "return gm.forward, or raise",
+    returns_something_else: "called in the graph's place",
     refuses_every_collective: "refuse only what is wrong",
     waits_somewhere: "each collective's own users",
     some_user_waits: "every user has to be a wait",

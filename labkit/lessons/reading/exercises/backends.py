@@ -9,56 +9,51 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import _functional_collectives as funcol
 
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import dynamo_reset, functional_op, world_name
 
 __all__ = ["DIFFER", "WAITS"]
 
-c10d = torch.ops._c10d_functional
+all_reduce, wait_tensor = functional_op("all_reduce"), functional_op("wait_tensor")
+all_gather = functional_op("all_gather_into_tensor")
 HINT = "torch.compile calls it as my_backend(gm, example_inputs) and runs what it returns: return gm.forward, or raise"
 
 
-def all_reduced(x: Any, rank: int) -> Any:
-    return funcol.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+def all_reduced(x: Any, rank: int, group: str) -> Any:
+    return wait_tensor(all_reduce(x * 2, "sum", group)) + 1
 
 
-def _gather(x: Any, rank: int) -> Any:
-    return c10d.all_gather_into_tensor(x, dist.get_world_size(), dist.group.WORLD.group_name)
+def gathered(x: Any, rank: int, group: str) -> Any:
+    return wait_tensor(all_gather(x, dist.get_world_size(), group)) * 2
 
 
-def gathered(x: Any, rank: int) -> Any:
-    return c10d.wait_tensor(_gather(x, rank)) * 2
+def other_is_waited_for(x: Any, rank: int, group: str) -> Any:
+    first, second = all_reduce(x, "sum", group), all_reduce(x * 2, "sum", group)
+    return wait_tensor(first) + second
 
 
-def other_is_waited_for(x: Any, rank: int) -> Any:
-    name = dist.group.WORLD.group_name
-    first, second = c10d.all_reduce(x, "sum", name), c10d.all_reduce(x * 2, "sum", name)
-    return c10d.wait_tensor(first) + second
-
-
-def waited_for_too_late(x: Any, rank: int) -> Any:
-    y = c10d.all_reduce(x, "sum", dist.group.WORLD.group_name)
+def waited_for_too_late(x: Any, rank: int, group: str) -> Any:
+    y = all_reduce(x, "sum", group)
     z = y * 2
-    return z + c10d.wait_tensor(y)
+    return z + wait_tensor(y)
 
 
-def returned_without_wait(x: Any, rank: int) -> Any:
-    return c10d.all_reduce(x, "sum", dist.group.WORLD.group_name)
+def gathered_without_wait(x: Any, rank: int, group: str) -> Any:
+    return all_gather(x, dist.get_world_size(), group) * 2
 
 
-def gathered_without_wait(x: Any, rank: int) -> Any:
-    return _gather(x, rank) * 2
+def returned_without_wait(x: Any, rank: int, group: str) -> Any:
+    return all_reduce(x, "sum", group)
 
 
-def other_constant(x: Any, rank: int) -> Any:
+def other_constant(x: Any, rank: int, group: str) -> Any:
     return ((x + 1).relu() * (2 if rank else 3)).sin()
 
 
-def one_more(x: Any, rank: int) -> Any:
+def one_more(x: Any, rank: int, group: str) -> Any:
     y = (x + 1).relu()
     return y.tanh().sin() if rank else y.sin()
 
@@ -114,7 +109,10 @@ def _judge(attempt: Attempt, ranks: Ranks, program: Callable[..., Any], hint: st
             "this one is right on every rank: refuse only what is wrong",
         )
     if not hint and any(found["wrong"] for found in seen):
-        raise Mistake(f"{name}: the result is not that of the plain call", HINT)
+        raise Mistake(
+            f"{name}: the result is not that of the plain call",
+            "what the backend returns is called in the graph's place: gm.forward does what the graph says",
+        )
     if hint and not all(refused):
         if any(refused):
             hint = "the rank that goes on would wait for ever in its next collective: raise on every rank"
@@ -131,6 +129,7 @@ def _compile(attempt: Attempt, program: Callable[..., Any], unsafe: bool) -> dic
     me = here()
     dynamo_reset()
     x = torch.arange(1.0, 5.0, device=me.device) + me.rank
+    given = (x, me.rank, world_name())
     nodes: list[str] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -144,10 +143,10 @@ def _compile(attempt: Attempt, program: Callable[..., Any], unsafe: bool) -> dic
 
     refused, wrong = "", False
     try:
-        y = torch.compile(own(program), backend=backend, fullgraph=True)(x, me.rank)
-        wrong = not isinstance(y, torch.Tensor) or not torch.equal(y, program(x, me.rank))
-    except torch._dynamo.exc.BackendCompilerFailed as failed:
-        error = failed.inner_exception
+        y = torch.compile(own(program), backend=backend, fullgraph=True)(*given)
+        wrong = not isinstance(y, torch.Tensor) or not torch.equal(y, program(*given))
+    except Exception as failed:
+        error = getattr(failed, "inner_exception", failed)  # of torch's BackendCompilerFailed
         if isinstance(error, (NotImplementedError, TypeError, AttributeError, NameError)):
             raise error from None
         if not isinstance(error, _LetThrough):
