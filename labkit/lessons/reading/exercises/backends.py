@@ -23,37 +23,45 @@ HINT = "torch.compile calls it as my_backend(gm, example_inputs) and runs what i
 
 
 def all_reduced(x: Any, rank: int, group: str) -> Any:
+    """A collective and its wait: right."""
     return wait_tensor(all_reduce(x * 2, "sum", group)) + 1
 
 
 def gathered(x: Any, rank: int, group: str) -> Any:
+    """Another collective and its wait: right."""
     return wait_tensor(all_gather(x, dist.get_world_size(), group)) * 2
 
 
 def other_is_waited_for(x: Any, rank: int, group: str) -> Any:
+    """Two collectives, and a wait for one of them."""
     first, second = all_reduce(x, "sum", group), all_reduce(x * 2, "sum", group)
     return wait_tensor(first) + second
 
 
 def waited_for_too_late(x: Any, rank: int, group: str) -> Any:
+    """A result that is used before its wait."""
     y = all_reduce(x, "sum", group)
     z = y * 2
     return z + wait_tensor(y)
 
 
 def gathered_without_wait(x: Any, rank: int, group: str) -> Any:
+    """Another collective than an all-reduce, without a wait."""
     return all_gather(x, dist.get_world_size(), group) * 2
 
 
 def returned_without_wait(x: Any, rank: int, group: str) -> Any:
+    """A result that is returned without a wait."""
     return all_reduce(x, "sum", group)
 
 
 def other_constant(x: Any, rank: int, group: str) -> Any:
+    """The same operations on all ranks, with a constant that differs."""
     return ((x + 1).relu() * (2 if rank else 3)).sin()
 
 
 def one_more(x: Any, rank: int, group: str) -> Any:
+    """One operation more on all ranks but the first."""
     y = (x + 1).relu()
     return y.tanh().sin() if rank else y.sin()
 
