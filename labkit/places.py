@@ -112,7 +112,7 @@ def is_library(filename: str) -> bool:
 
 _LABKIT = os.path.normpath(os.path.dirname(__file__)) + os.sep
 _PATH_AND_LINE = re.compile(
-    r"""(?P<path>(?:/|[A-Za-z]:\\)[^\s:"'<>]+\.py|<ipython-input-[^>]+>):(?P<line>\d+)"""
+    r"""(?<![\w.-])(?P<path>(?:/|[A-Za-z]:\\)[^\s:"'<>]+\.py|<ipython-input-[^>]+>):(?P<line>\d+)"""
 )
 _PATH = re.compile(r"""(?<![\w.-])(?:/|[A-Za-z]:\\)[^\s:"'<>()]+\.py\b""")
 
@@ -124,6 +124,8 @@ def rewrite(text: str) -> str:
     'failed at model.py:12 in forward'
     >>> rewrite(f"# File: {__file__}:7 in label")
     '# File: labkit/places.py:7 in label'
+    >>> rewrite("torch/_dynamo/guards.py:12")
+    'torch/_dynamo/guards.py:12'
     """
     text = _PATH_AND_LINE.sub(lambda m: f"{label(m['path'])}:{m['line']}", text)
     return _PATH.sub(lambda m: label(m[0]), text)

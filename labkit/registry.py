@@ -31,7 +31,7 @@ def modules(part: str) -> list[str]:
         Dotted names in the order of the course; topics without this part are left out.
 
     >>> [name for name in modules("exercises") if "reading" in name]
-    ['labkit.lessons.reading.exercises.reading', 'labkit.lessons.reading.exercises.unfamiliar']
+    ['labkit.lessons.reading.exercises.backends', 'labkit.lessons.reading.exercises.tangled']
     """
     found = []
     for topic in TOPICS:

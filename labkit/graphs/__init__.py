@@ -6,7 +6,6 @@ from labkit.graphs.break_registry import Break, kind_of_break
 from labkit.graphs.compile_log import install
 from labkit.graphs.frame import STAGES, Frame, Frames, together
 from labkit.graphs.inspection import inspect
-from labkit.graphs.outline import outline
 from labkit.graphs.rank_difference import Difference, Step
 from labkit.graphs.record import Record, merge
 from labkit.graphs.recorder import record
@@ -27,7 +26,6 @@ __all__ = [
     "install",
     "kind_of_break",
     "merge",
-    "outline",
     "place",
     "record",
     "together",

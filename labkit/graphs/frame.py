@@ -67,7 +67,6 @@ class Frame:
     breaks: Break | None = None
     raw: dict[str, str] = field(default_factory=dict, repr=False)
     missing: dict[str, str] = field(default_factory=dict, repr=False)
-    goes_on: dict[str, str] = field(default_factory=dict, repr=False)  # `__resume_at_...` -> a frame's id
 
     @property
     def resumed(self) -> bool:

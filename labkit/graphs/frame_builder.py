@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dis
 import linecache
 import re
-from collections.abc import Iterable, Sequence
-from types import CodeType
 
 from labkit.graphs import decompiled
 from labkit.graphs.break_registry import Break, read_break
@@ -21,15 +18,13 @@ EARLIER = (
     "it was compiled before stages were kept: `inspect(fn, ..., fresh=True)` forgets that and compiles anew"
 )
 _IN_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
-_RESUME = re.compile(r"__resume_at_(?P<offset>\d+)_\d+")
 _RESUMES_IN = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 
 
 def frames_of(compiles: RecordedCompiles, rank: int) -> Frames:
     """Return the compiles of a record, and the frames that Dynamo gave up, as Frames in the order they were made."""
     names = Names()
-    known = list(compiles.known.values())
-    found = [_frame(k, rank, names, known) for k in known if _matters(k.compile)]
+    found = [_frame(k, rank, names) for k in compiles.known.values() if _matters(k.compile)]
     notes = [
         f"region {i} ({u.name}) was compiled before labkit listened: nothing is known of its stages"
         for i, u in compiles.unwatched.items()
@@ -41,7 +36,7 @@ def _matters(c: Compile) -> bool:
     return c.has_code or c.skipped
 
 
-def _frame(known: KnownCompile, rank: int, names: Names, all_known: Sequence[KnownCompile]) -> Frame:
+def _frame(known: KnownCompile, rank: int, names: Names) -> Frame:
     c = known.compile
     broke = None
     if known.why:
@@ -71,7 +66,6 @@ def _frame(known: KnownCompile, rank: int, names: Names, all_known: Sequence[Kno
         id=known.id, name=known.name, place=known.place, rank=rank, co_name=c.co_name, ops=c.ops,
         collectives=c.collectives, calls=known.calls, backend_graphs=c.backend_graphs, during=known.during,
         has_code=c.has_code, cached=c.cached, breaks=broke, raw=raw, missing=notes,
-        goes_on=_goes_on(c, raw.get("decompiled", ""), all_known),
     )  # fmt: skip
 
 
@@ -126,32 +120,3 @@ def _own_line(c: Compile) -> int:
         int(m["line"]) for m in _IN_FRAME.finditer(stack) if m["file"] == c.filename and m["name"] in mine
     ]
     return found[-1] if found else 0
-
-
-def _goes_on(c: Compile, text: str, known: Iterable[KnownCompile]) -> dict[str, str]:
-    """For each `__resume_at_<offset>_<n>` that the new code calls, the frame that goes on there.
-
-    The two ways out of a branch resume in functions of the same name. So they are told apart by where they take over:
-    a resumed function jumps there, and from there on its bytecode is as long as the original's.
-    """
-    if c.before is None:
-        return {}
-    resumed = _RESUMES_IN.match(c.co_name)
-    own = resumed["name"] if resumed else c.co_name
-    there: dict[int, str] = {}
-    for k in known:
-        other = _RESUMES_IN.match(k.compile.co_name)
-        if k.compile.before and other and other["name"] == own and k.compile.filename == c.filename:
-            there.setdefault(_left(k.compile.before), k.id)
-    size = len(c.before.co_code)
-    return {
-        match[0]: there[size - int(match["offset"])]
-        for match in _RESUME.finditer(text)
-        if size - int(match["offset"]) in there
-    }
-
-
-def _left(resumed: CodeType) -> int:
-    """The bytes of bytecode from where a resumed function takes over to its end."""
-    jump = next((i for i in dis.get_instructions(resumed) if i.opname == "JUMP_FORWARD"), None)
-    return len(resumed.co_code) - jump.argval if jump else -1

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch, PathPatch
-from matplotlib.path import Path
+from matplotlib.patches import FancyBboxPatch
 
 from labkit.graphs.frame import Frame
 from labkit.graphs.nodes import Node
@@ -21,8 +20,9 @@ __all__ = ["graph", "graph_text"]
 
 MOST = 26  # boxes in a drawing
 _OPS = 3  # operations named in a box
-WIDE, HIGH, ACROSS, DOWN = 2.85, 0.44, 0.3, 0.24  # a box and the gaps beside and below it, in inches
-IN_A_ROW = 3
+HIGH, PITCH, LANE = 0.27, 0.38, 0.17  # the height of a box, from box to box, and from lane to lane, in inches
+OPS_WIDE = 0.4  # of a box is for its operations, the rest for the line of code
+LINE = "#777777"
 # fill, edge, width of the edge: kinds differ in more than colour (a collective's edge is thick, and it has a sign)
 LOOKS: dict[str, tuple[str, str, float]] = {
     "input": ("#FFFFFF", "#999999", 1.0),
@@ -73,8 +73,9 @@ def graph_text(what: Any, stage: str = "dynamo") -> str:
 def graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
     """Draw one graph from top to bottom, collectives in their own colour.
 
-    Operations of one line of the reader's code are one box. What repeats, such as the blocks of a model, is drawn once
-    with its number of repetitions. A graph that is still too large keeps its beginning and end.
+    Operations of one line of the reader's code are one box. An arrow, or a line at the right, leads from a box to each
+    box that uses its result; boxes without one do not feed each other. What repeats, such as the blocks of a model, is
+    drawn once with its number of repetitions. A graph that is still too large keeps its beginning and end.
 
     Args:
         what: a Frame, or a graph's printed text.
@@ -96,27 +97,17 @@ def graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
         return sheet.finish(label)
     kinds = [kind for kind in WORDS if any(box.kind == kind for box in folded.boxes)]
     sheet.legend([(WORDS[kind], _key(kind)) for kind in kinds])
-    rows = _rows(folded)
-    at = _places(folded, rows, sheet.width)
-    height = max(y for _, y in at.values()) + HIGH + 0.1
-    ax = sheet.axes(0, sheet.width, height)
-    ax.set(xlim=(0, sheet.width), ylim=(height, 0))
+    lanes = _lanes(folded)
+    room = sheet.width - 0.3
+    wide = room - LANE * (1 + max(lanes.values(), default=-1))
+    ax = sheet.axes(0.15, room, len(folded.boxes) * PITCH)
+    ax.set(xlim=(0, room), ylim=(len(folded.boxes) * PITCH, 0))
     ax.set_axis_off()
-    fed = {b for a, b in folded.edges if folded.boxes[a].kind != "input"}
-    far = [a for a, b in folded.edges if folded.boxes[a].kind == "input" and b in fed]
-    for a, b in folded.edges:
-        # most inputs are weights: a line from the top to every box that also has another input would say little
-        if folded.boxes[a].kind != "input" or b not in fed:
-            _edge(ax, at[a], at[b])
+    _edges(ax, folded, lanes, wide)
     for i, box in enumerate(folded.boxes):
-        _box(ax, box, *at[i])
+        _box(ax, box, i * PITCH, wide)
     sheet.say("From top to bottom: " + "; ".join(_said(box) for box in folded.boxes[:12]))
-    left_out = (
-        f"{len(far)} lines from the inputs to boxes that have other inputs as well are left out."
-        if far
-        else ""
-    )
-    return sheet.finish(label, left_out)
+    return sheet.finish(label)
 
 
 def _nodes(what: Any, stage: str) -> list[Node]:
@@ -137,84 +128,59 @@ def _said(box: Box) -> str:
     return f"{box.title} ({box.below})" if box.below else box.title
 
 
-def _rows(folded: Folded) -> list[list[int]]:
-    """Arrange boxes by the longest path that leads to them; wide layers take several rows."""
-    layer = [0] * len(folded.boxes)
-    for a, b in folded.edges:  # sorted, and every edge leads forwards
-        layer[b] = max(layer[b], layer[a] + 1)
-    for i in range(
-        len(layer) - 1
-    ):  # what stands later is never drawn above a repetition it does not belong to
-        if folded.boxes[i].repeat != folded.boxes[i + 1].repeat:
-            floor = max(layer[: i + 1]) + 1
-            shift = floor - layer[i + 1]
-            if shift > 0:
-                layer[i + 1 :] = [max(level, floor) for level in layer[i + 1 :]]
-                for a, b in folded.edges:
-                    if b > i:
-                        layer[b] = max(layer[b], layer[a] + 1)
-    rows: list[list[int]] = []
-    for level in sorted(set(layer)):
-        mine = [i for i, at in enumerate(layer) if at == level]
-        rows += [mine[k : k + IN_A_ROW] for k in range(0, len(mine), IN_A_ROW)]
-    return rows
+def _lanes(folded: Folded) -> dict[int, int]:
+    """The lane of each box whose result is used further down than by its neighbour; 0 is next to the boxes.
+
+    Every box has one lane for all who use its result, and no two lanes that run side by side are the same.
+    """
+    last = {a: b for a, b in folded.edges if b > a + 1}  # sorted, so the last target of each remains
+    lanes: dict[int, int] = {}
+    for a in sorted(last, key=lambda a: (last[a] - a, a)):
+        taken = {lanes[other] for other in lanes if other <= last[a] and a <= last[other]}
+        lanes[a] = next(lane for lane in range(len(last)) if lane not in taken)
+    return lanes
 
 
-def _places(folded: Folded, rows: Sequence[Sequence[int]], width: float) -> dict[int, tuple[float, float]]:
-    """The upper left corner of every box: each row is centred, in the order of the inputs of its boxes."""
-    at: dict[int, tuple[float, float]] = {}
-    above: dict[int, list[int]] = {}
+def _edges(ax: Axes, folded: Folded, lanes: dict[int, int], wide: float) -> None:
+    """Draw an arrow to the box below, and lines through the lanes at the right to all others: none crosses a box."""
+    line = {"color": LINE, "linewidth": 0.9}
+    for a, lane in lanes.items():
+        x, leaves = wide + (lane + 0.9) * LANE, a * PITCH + HIGH * 0.8
+        far = [b for source, b in folded.edges if source == a and b > a + 1]
+        arrivals = []
+        for b in far:
+            # several lines that reach the same box reach it at several heights
+            sources = [source for source, target in folded.edges if target == b and source < b - 1]
+            arrivals.append(b * PITCH + HIGH * (0.15 + 0.5 * (sources.index(a) + 0.5) / len(sources)))
+        ax.plot([wide, x, x], [leaves, leaves, arrivals[-1]], **line)
+        for y in arrivals:
+            ax.plot([x, wide + 0.05], [y, y], **line)
+            ax.plot([wide + 0.04], [y], marker="<", markersize=3.5, color=LINE)
+            ax.plot([x], [y], marker="o", markersize=2.4, color=LINE)
     for a, b in folded.edges:
-        above.setdefault(b, []).append(a)
-    y = 0.05
-    for row in rows:
-
-        def middle(i: int) -> float:
-            known = [at[a][0] for a in above.get(i, ()) if a in at]
-            return sum(known) / len(known) if known else width / 2
-
-        ordered = sorted(row, key=middle)
-        left = (width - len(row) * WIDE - (len(row) - 1) * ACROSS) / 2
-        for k, i in enumerate(ordered):
-            at[i] = (left + k * (WIDE + ACROSS), y)
-        y += HIGH + DOWN
-    return at
+        if b == a + 1:
+            ax.plot([0.3, 0.3], [a * PITCH + HIGH, b * PITCH], **line)
+            ax.plot([0.3], [b * PITCH - 0.03], marker="v", markersize=3.5, color=LINE)
 
 
-def _edge(ax: Axes, a: tuple[float, float], b: tuple[float, float]) -> None:
-    start, end = (a[0] + WIDE / 2, a[1] + HIGH), (b[0] + WIDE / 2, b[1])
-    rows = (end[1] - start[1]) / (HIGH + DOWN)
-    if rows < 1:
-        bend = [(start[0], start[1] + DOWN * 0.6), (end[0], end[1] - DOWN * 0.6)]
-    else:  # past the boxes in between, at their left or right side
-        side = -1 if b[0] <= a[0] else 1
-        out = side * (WIDE / 2 + 0.35 + 0.1 * min(rows, 5)) * 4 / 3
-        bend = [(start[0] + out, start[1] + DOWN), (end[0] + out, end[1] - DOWN)]
-    path = Path([start, *bend, end], [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
-    ax.add_patch(PathPatch(path, facecolor="none", edgecolor="#888888", linewidth=0.9, zorder=1))
-    ax.plot([end[0]], [end[1] - 0.035], marker="v", markersize=4, color="#888888", zorder=2)
-
-
-def _box(ax: Axes, box: Box, x: float, y: float) -> None:
+def _box(ax: Axes, box: Box, y: float, wide: float) -> None:
     fill, edge, width = LOOKS[box.kind]
     shape = FancyBboxPatch(
-        (x, y), WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.06", facecolor=fill, edgecolor=edge,
-        linewidth=width, linestyle="--" if box.kind == "more" else "-", zorder=3,
+        (0, y), wide, HIGH, boxstyle="round,pad=0,rounding_size=0.05", facecolor=fill, edgecolor=edge,
+        linewidth=width, linestyle="--" if box.kind == "more" else "-", zorder=3, clip_on=False,
     )  # fmt: skip
     ax.add_patch(shape)
-    times = f"×{box.times}" if box.times > 1 else ""
-    room = WIDE - 0.16 - (style.text_width(times, style.NORMAL, "bold") + 0.1 if times else 0)
+    place = {"va": "center", "zorder": 4, "parse_math": False, "fontsize": style.NORMAL}
     heavy = "bold" if box.kind == "collective" else "normal"
+    room = wide * OPS_WIDE - 0.2
     title = style.cut(SIGNS.get(box.kind, "") + box.title, room * (0.92 if heavy == "bold" else 1))
-    place = {"va": "center", "zorder": 4, "parse_math": False}
-    up = y + HIGH * (0.32 if box.below else 0.5)
-    ax.text(x + 0.08, up, title, fontsize=style.NORMAL, fontweight=heavy, color=style.INK, **place)
-    if box.below:
-        below = style.cut(box.below, WIDE - 0.16, style.SMALL - 0.5)
-        ax.text(x + 0.08, y + HIGH * 0.75, below, fontsize=style.SMALL - 0.5, color="#555555", **place)
-    if times:
-        look = {"fontsize": style.NORMAL, "fontweight": "bold", "color": style.INK}
-        ax.text(x + WIDE - 0.08, up, times, ha="right", **look, **place)
+    middle = y + HIGH / 2
+    ax.text(0.1, middle, title, fontweight=heavy, color=style.INK, **place)
+    ax.text(
+        wide * OPS_WIDE, middle, style.cut(box.below, wide * (1 - OPS_WIDE) - 0.6), color="#555555", **place
+    )
+    if box.times > 1:
+        ax.text(wide - 0.1, middle, f"×{box.times}", ha="right", fontweight="bold", color=style.INK, **place)
 
 
 def _key(kind: str) -> Any:

@@ -62,35 +62,6 @@ def test_the_source_marks_where_a_break_leaves_and_where_the_rest_goes_on(inputs
     assert first.breaks.line == at and second.breaks is None
 
 
-def test_the_outline_says_which_frame_goes_on_after_which(inputs):
-    frames = graphs.inspect(torch.compile(broken, backend="eager"), *inputs)
-    pieces = graphs.outline(frames).pieces
-    assert [(p.kind, p.frame) for p in pieces[frames[0].id]] == [
-        ("graph", ""),
-        ("python", ""),
-        ("resume", frames[1].id),
-    ]
-    assert [p.kind for p in pieces[frames[1].id]] == ["graph"]
-
-
-def test_the_outline_of_a_branch_on_data_has_both_ways_and_the_one_that_ran(inputs):
-    def signed(x):
-        y = x * 2
-        if y.sum() > 0:
-            return y + 1
-        return y - 1
-
-    run = torch.compile(signed, backend="eager")
-    for x, way in ((torch.ones(3), 0), (-torch.ones(3), 1)):
-        torch_compat.dynamo_reset()
-        first, rest = graphs.inspect(run, x)
-        story = graphs.outline(graphs.Frames([first, rest]))
-        kinds = [(piece.kind, piece.frame) for piece in story.pieces[first.id]]
-        ways = [("resume", rest.id if i == way else "") for i in (0, 1)]
-        assert kinds == [("graph", ""), ("python", ""), *ways]
-        assert "if y.sum() > 0:" in str(story)
-
-
 def test_frames_travel_as_text_alone(inputs):
     frames = graphs.inspect(torch.compile(whole, backend="aot_eager"), *inputs)
     data = pickle.dumps(frames)

@@ -16,7 +16,6 @@ SMALLER = {
     "02_inplace_vs_functional": {
         "{name: gradients(name) for name in FUNCTIONAL}": "{name: gradients(name) for name in list(FUNCTIONAL)[:2]}",
     },
-    "03_reading_graphs": {"look_at_model, ranks.device, 12": "look_at_model, ranks.device, 2"},
     "04_graph_break_cliff": {"Config(blocks=40)": "Config(blocks=2)", "rounds=30": "rounds=8"},
     "05_eager_trap": {
         "blocks=40, reduces": "blocks=6, rounds=8, reduces",

@@ -96,3 +96,26 @@ def test_drawing_leaves_matplotlib_as_it_was():
     before = dict(mpl.rcParams)
     graph(model(2))
     assert dict(mpl.rcParams) == before
+
+
+def test_no_line_crosses_a_box_and_no_two_lanes_overlap():
+    lines = ['class G(torch.nn.Module):\n    def forward(self, x0: "f32[4]"):']
+    for i in range(12):  # each operation also uses what came three lines earlier
+        lines.append(f"        # File: model.py:{i} in f, code: line {i}")
+        other = f"x{max(0, i - 3)}"
+        lines.append(f'        x{i + 1}: "f32[4]" = torch.ops.aten.op{i}.default(x{i}, {other})')
+    text = "\n".join([*lines, "        return (x12,)"])
+    (axes,) = [axes for axes in graph(text).axes if axes.get_label() != "legend"]
+    boxes = [patch.get_bbox() for patch in axes.patches]
+    lanes = []
+    for line in axes.lines:
+        xs, ys = line.get_data()
+        for x0, x1, y0, y1 in zip(xs[:-1], xs[1:], ys[:-1], ys[1:], strict=True):
+            assert not any(
+                box.x0 < (x0 + x1) / 2 < box.x1 and box.y0 < (y0 + y1) / 2 < box.y1 for box in boxes
+            )
+            if x0 == x1 and x0 > boxes[0].x1:
+                lanes.append((x0, y0, y1))
+    assert len(lanes) == 9
+    for i, (x, top, bottom) in enumerate(lanes):
+        assert not any(x == other and top < below and above < bottom for other, above, below in lanes[:i])

@@ -5,32 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-BRANCH, KEPT = "if norm > limit:", "kept = y[y.abs().sum(-1) > 0.5]"
-
-
-def no_line():
-    return []
-
-
-def a_text():
-    return BRANCH
-
-
-def in_other_words():
-    return ["if the norm is large"]
-
-
-def the_callers_line():
-    return ["y = clip(y, 3.0)", KEPT]
-
-
-def a_branch_on_a_shape():
-    return [BRANCH, KEPT, "if x.shape[0] > 2:"]
-
-
-def the_first_one():
-    return [BRANCH]
-
 
 def returns_nothing(x):
     x.add(1)
@@ -69,8 +43,12 @@ def still_prints(x):
 
 def still_hidden(x):
     import torch
+    import torch.distributed as dist
 
-    from labkit.lessons.reading.exercises.unfamiliar import hidden_sum
+    @torch.compiler.disable
+    def hidden_sum(y):
+        dist.all_reduce(y)
+        return y
 
     y = hidden_sum(x * 2 + 1)
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
@@ -96,30 +74,101 @@ def still_leaves_the_graph(x):
     return y / y[y > 0].mean()
 
 
-def a_number():
-    return 7
+def waits_somewhere(gm, example_inputs):
+    names = [str(node.target) for node in gm.graph.nodes]
+    reduces, waits = (sum(word in name for name in names) for word in ("all_", "wait_tensor"))
+    if reduces and not waits:
+        raise RuntimeError("no wait in this graph")
+    return gm.forward
 
 
-def a_loop_has_graphs():
-    return {"unrolled": 4, "stepped": 2, "scaled": 2}
+def some_user_waits(gm, example_inputs):
+    for node in gm.graph.nodes:
+        if "_c10d_functional.all_" in str(node.target):
+            if not any("wait_tensor" in str(user.target) for user in node.users):
+                raise RuntimeError(f"nobody waits for {node}")
+    return gm.forward
 
 
-def as_often_as_it_runs():
-    return {"unrolled": 0, "stepped": 6, "scaled": 2}
+def only_all_reduce(gm, example_inputs):
+    for node in gm.graph.nodes:
+        if "all_reduce" in str(node.target):
+            if not all("wait_tensor" in str(user.target) for user in node.users):
+                raise RuntimeError(f"{node} is used before its wait")
+    return gm.forward
 
 
-def one_for_each_number():
-    return {"unrolled": 0, "stepped": 2, "scaled": 3}
+def output_is_no_user(gm, example_inputs):
+    for node in gm.graph.nodes:
+        if "_c10d_functional.all_" in str(node.target):
+            for user in node.users:
+                if user.op != "output" and "wait_tensor" not in str(user.target):
+                    raise RuntimeError(f"{user} uses {node} before its wait")
+    return gm.forward
 
 
-FIND: dict[Callable[..., Any], str] = {
-    no_line: "frames.breaks",
-    a_text: "returns a list",
-    in_other_words: "as they stand",
-    the_callers_line: "inlined",
-    a_branch_on_a_shape: "branches on shapes",
-    the_first_one: "a resumed one may break again",
-}
+def refuses_every_collective(gm, example_inputs):
+    if any("_c10d_functional" in str(node.target) for node in gm.graph.nodes):
+        raise RuntimeError("a collective")
+    return gm.forward
+
+
+def returns_the_graph(gm, example_inputs):
+    return gm.graph
+
+
+def returns_something_else(gm, example_inputs):
+    return lambda *inputs: (inputs[0] + 1,)
+
+
+def _gathered(mine):
+    import torch.distributed as dist
+
+    lists = [None] * dist.get_world_size()
+    dist.all_gather_object(lists, mine)
+    return lists
+
+
+def compares_operations(gm, example_inputs):
+    lists = _gathered([node.name for node in gm.graph.nodes])
+    if lists[0] != lists[-1]:
+        raise RuntimeError(f"graphs differ: {lists}")
+    return gm.forward
+
+
+def says_only_that_they_differ(gm, example_inputs):
+    lists = _gathered([str(node.format_node()) for node in gm.graph.nodes])
+    if lists[0] != lists[-1]:
+        raise RuntimeError("the graphs differ")
+    return gm.forward
+
+
+def refuses_on_one_rank(gm, example_inputs):
+    import torch.distributed as dist
+
+    lists = _gathered([str(node.format_node()) for node in gm.graph.nodes])
+    if lists[0] != lists[-1] and dist.get_rank() == 1:
+        raise RuntimeError(str(lists))
+    return gm.forward
+
+
+def compares_the_shared_part(gm, example_inputs):
+    mine = [(str(node.target), str(node.args[1:])) for node in gm.graph.nodes][:3]
+    lists = _gathered([*mine, *[str(n.args) for n in gm.graph.nodes if n.name == "mul"]])
+    if lists[0] != lists[-1]:
+        raise RuntimeError(f"mul: {lists}")
+    return gm.forward
+
+
+def compares_by_address(gm, example_inputs):
+    import os
+
+    lists = _gathered([(os.getpid(), id(node)) for node in gm.graph.nodes])
+    if lists[0] != lists[-1]:
+        raise RuntimeError("graphs differ")
+    return gm.forward
+
+
 ONE: dict[Callable[..., Any], str] = {
     returns_nothing: "return the tensor",
     without_the_collective: "not those of `tangled`",
@@ -129,12 +178,22 @@ ONE: dict[Callable[..., Any], str] = {
     still_branches: "torch.where",
     still_leaves_the_graph: "count with a mask",
 }
-COUNT: dict[Callable[..., Any], str] = {
-    a_number: "returns a dict",
-    a_loop_has_graphs: "cannot be resumed",
-    as_often_as_it_runs: "once, however often",
-    one_for_each_number: "takes any number",
+WAITS: dict[Callable[..., Any], str] = {
+    returns_the_graph: "return gm.forward, or raise",
+    returns_something_else: "called in the graph's place",
+    refuses_every_collective: "refuse only what is wrong",
+    waits_somewhere: "each collective's own users",
+    some_user_waits: "every user has to be a wait",
+    only_all_reduce: "not the only collective",
+    output_is_no_user: "the output is a user",
+}
+DIFFER: dict[Callable[..., Any], str] = {
+    compares_by_address: "refuse only what is wrong",
+    compares_operations: "compare the arguments",
+    compares_the_shared_part: "compare the whole lists",
+    says_only_that_they_differ: "name the first node that differs",
+    refuses_on_one_rank: "raise on every rank",
 }
 
 
-WRONG = {"reading.find": FIND, "reading.one": ONE, "reading.count": COUNT}
+WRONG = {"reading.one": ONE, "reading.waits": WAITS, "reading.differ": DIFFER}
