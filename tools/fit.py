@@ -33,7 +33,7 @@ __all__ = [
 ROOT = files.ours("notebooks").parent
 MOST_BYTES = 1_500_000
 # lessons whose subject stands in their cells: for these, prose stands in Markdown and every number in it has a source
-OPENED = ("04_graph_break_cliff",)
+OPENED = ("04_graph_break_cliff", "05_eager_trap")
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")
 _TIMES = ("ms", "us", "µs", "ns", "s", "second", "millisecond", "microsecond")
