@@ -44,7 +44,9 @@ def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
             hint = "in eager both collectives are cheaper in place: the functional form is for the compiler"
             raise Mistake(f"{where}in eager it runs {', '.join(seen['functional'])}", hint)
         if seen["refused"]:
-            hint = "one of the two plain calls does not trace: give the compiler the functional form of that one"
+            hint = (
+                "one of the two plain calls does not trace: give the compiler the functional form of that one"
+            )
             raise Mistake(f"{where}fullgraph=True refuses it: {seen['refused']}", hint)
         if seen["compiled"] != seen["right"]:
             hint = "the functional form leaves x alone: use its result"

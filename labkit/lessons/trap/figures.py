@@ -54,7 +54,7 @@ def figure(report: Any, which: str = "sizes", title: str | None = None, label: s
     wide = (sheet.width - LEFT - 0.25 - GAP * (len(found) - 1)) / len(found)
     finite = shown[["ratio", "low", "high"]].replace([float("inf"), -float("inf")], float("nan"))
     ends = (min(0.5, float(finite.min().min()) * 0.9), max(2.0, float(finite.max().max()) * 1.2))
-    ends = (max(ends[0], 0.1), min(ends[1], 200.0))
+    ends = (max(ends[0], 0.1), min(ends[1], 10_000.0))
     top = sheet.top + 0.25
     for i, (name, part) in enumerate(found):
         x = LEFT + i * (wide + GAP)
@@ -74,7 +74,7 @@ def figure(report: Any, which: str = "sizes", title: str | None = None, label: s
         sizes = sorted(set(part["bytes"]))
         ax.minorticks_off()
         ax.set_xticks(sizes[::2], [size(n) for n in sizes[::2]])
-        ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if ends[0] <= t <= ends[1]]
+        ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 100, 1000, 10_000) if ends[0] <= t <= ends[1]]
         ax.set_yticks(ticks, [f"{t:g}×" for t in ticks])
         ax.grid(color=style.FAINT, linewidth=0.7)
         ax.set_xlabel("size, bytes")

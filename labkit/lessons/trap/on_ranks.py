@@ -22,9 +22,7 @@ LARGE = 1 << 20  # bytes above which rounds are fewer, and waiting for async_op=
 FEW = 8  # rounds of a large one: fewer give an interval without ends
 WAITED = "functional, waited for"
 _OPERATION = re.compile(r"(?!profiler::|autograd::|torch::)\w+::[\w.]+")
-_COLLECTIVE = re.compile(
-    r"c10d::\w+|[a-z]+:\w+"
-)  # or a range such as shm:all_reduce
+_COLLECTIVE = re.compile(r"c10d::\w+|[a-z]+:\w+")  # or a range such as shm:all_reduce
 
 
 def measure(
