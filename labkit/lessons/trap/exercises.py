@@ -73,7 +73,9 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
         try:
             with warnings.catch_warnings(action="ignore"):  # about the call that it refuses
                 found["compiled"] = compiled(start()).tolist()
-        except torch._dynamo.exc.Unsupported as error:
+        except Exception as error:
+            if type(error).__name__ != "Unsupported":
+                raise
             return str(error).splitlines()[0]
         return ""
 
