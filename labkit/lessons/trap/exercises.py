@@ -1,174 +1,208 @@
-"""Lesson 05: break the gate so that only a count of operations sees it, and write the guardrail that does."""
+"""Lesson 05: a gate where the installed torch needs one, and a guard that stops at a functional collective."""
 
 from __future__ import annotations
 
-import time
+import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 from labkit import lessons
-from labkit.contract import assert_in_place
+from labkit.contract import dispatched
+from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import dynamo_reset, funcol, renamed
 
-__all__ = ["BREAK", "GUARD"]
+__all__ = ["GATE", "GUARD"]
 
 cliff = lessons.program("cliff")
 
-CLOSE = 1e-5
+
+def _plain_broadcast(x: Any) -> Any:
+    dist.broadcast(x, 0)
+    return x
 
 
-def _judge_broken(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Right sums in the tensor it was given, which it returns; and the guardrail fails all the same."""
-    hint = "it is called as my_broken_gate(x) in eager: it sums x over the ranks and returns x"
-    seen = on_ranks(ranks, _look_at_gate, attempt, hint=hint)
-    for rank, found in enumerate(seen):
-        if found["none"]:
-            raise Mistake("it returns None", "return x: a test for the same tensor looks at what comes back")
-        said = f"rank {rank}: the sum is {found['value']:g}"
-        if abs(found["value"] - found["right"]) > CLOSE:
-            raise Mistake(
-                said, f"{found['right']:g} is right: a wrong sum would be found without any guardrail"
+PLAIN = {"broadcast": _plain_broadcast, "all_reduce": cliff.inplace}
+
+
+def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """In place in eager, one graph compiled, and no gate around a call that the compiler traces as it is."""
+    hint = (
+        "it is called as my_step(x): a broadcast from rank 0, an all-reduce, times 2; it returns the result"
+    )
+    for rank, seen in enumerate(on_ranks(ranks, _look_at_gate, attempt, hint=hint)):
+        where = f"rank {rank}: "
+        if seen["eager"] != seen["right"]:
+            hint = f"{seen['right']} is right: the sum over the ranks of rank 0's numbers, times 2"
+            raise Mistake(f"{where}in eager it returns {seen['eager']}", hint)
+        if seen["functional"]:
+            hint = "in eager both collectives are cheaper in place: the functional form is for the compiler"
+            raise Mistake(f"{where}in eager it runs {', '.join(seen['functional'])}", hint)
+        if seen["refused"]:
+            hint = (
+                "one of the two plain calls does not trace: give the compiler the functional form of that one"
             )
-        if not found["same"]:
-            hint = "it hands back another tensor, which a test with `is` finds: copy the sum into x, return x"
-            raise Mistake(said, hint)
-        if not found["guardrail"]:
-            hint = "this eager path is in place, and the guardrail is content: go through a functional collective"
-            raise Mistake(f"{said}, in x itself, with {found['operations']} dispatched", hint)
-        if "went functional" not in found["guardrail"]:
-            hint = "communicate once, through a functional collective: this fails for another reason"
-            raise Mistake(f"{said}; the guardrail: {found['guardrail']}", hint)
-    say(f"right sums in x itself on {len(seen)} ranks: tests of values and of `is` see nothing")
-    say(f"the guardrail fails: {seen[0]['guardrail']}")
+            raise Mistake(f"{where}fullgraph=True refuses it: {seen['refused']}", hint)
+        if seen["compiled"] != seen["right"]:
+            hint = "the functional form leaves x alone: use its result"
+            raise Mistake(
+                f"{where}compiled it returns {seen['compiled']}, and {seen['right']} is right", hint
+            )
+        if "all_reduce" in seen["gated"] and "all_reduce" in seen["traces"]:
+            hint = "this torch traces the plain dist.all_reduce, and rewrites it itself: leave its gate out"
+            raise Mistake(f"{where}compiled, it takes the functional all_reduce", hint)
+    say("eager: no functional operation; compiled: one graph, the same numbers")
+    say(f"plain calls that this torch traces: {', '.join(seen['traces'])}; gated: {', '.join(seen['gated'])}")
 
 
 def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
-    """On a rank: the attempt's sum, whether it is x, and what the guardrail says of it."""
+    """On a rank: the attempt in eager, under fullgraph, and in eager while `is_compiling` says yes."""
     me = here()
-    x = torch.full((4,), me.rank + 1.0, device=me.device)
-    found: dict[str, Any] = {"none": False, "guardrail": "", "operations": 0}
-    with torch.no_grad():
-        y = attempt(x)
-        if y is None:
-            return {**found, "none": True}
-        found |= {"value": float((y * 1)[0]), "same": y is x, "right": sum(range(1, me.world_size + 1))}
-        again = torch.ones(4, device=me.device)
+
+    def start() -> Any:
+        return torch.full((2,), me.rank + 1.0, device=me.device)
+
+    def refused(function: Callable[..., Any]) -> str:
+        dynamo_reset()
+        compiled = torch.compile(own(function), fullgraph=True, backend="eager")
         try:
-            found["operations"] = assert_in_place(lambda: attempt(again)).total()
-        except AssertionError as error:
-            found["guardrail"] = str(error)
+            with warnings.catch_warnings(action="ignore"):  # about the call that it refuses
+                found["compiled"] = compiled(start()).tolist()
+        except Exception as error:
+            if type(error).__name__ != "Unsupported":
+                raise
+            return str(error).splitlines()[0]
+        return ""
+
+    def names(call: Callable[[], Any]) -> list[str]:
+        return [
+            n.partition("::")[2].rstrip("_") for n in dispatched(call) if n.startswith("_c10d_functional")
+        ]
+
+    found: dict[str, Any] = {"right": [2.0 * me.world_size] * 2, "compiled": []}
+    with torch.no_grad():
+        found["traces"] = [name for name, function in PLAIN.items() if not refused(function)]
+        found["eager"] = (attempt(start()) * 1).tolist()
+        x = start()
+        found["functional"] = names(lambda: attempt(x))
+        found["refused"] = refused(attempt)
+        with (
+            mock.patch.object(torch.compiler, "is_compiling", lambda: True),
+            mock.patch.object(torch.compiler, "is_dynamo_compiling", lambda: True),
+        ):
+            found["gated"] = [name for name in names(lambda: attempt(x)) if name in PLAIN]
     return found
 
 
-# what a guardrail is tried on: (name, whether it has to fail)
+# what a guard is tried on: (name, whether it has to stop it, the hint where it does not)
 _PATHS = (
-    ("the gate", False),
-    ("a late peer", False),
-    ("in place, with other operations", False),
-    ("functional", True),
-    ("functional, copied back into x", True),
-    ("no collective at all", True),
+    (
+        "other operations",
+        False,
+        "`__torch_dispatch__` stands in for the operation: call func, and return what it returns",
+    ),
+    ("keyword arguments", False, "a dtype or a keepdim comes in kwargs, which may be None: hand them on"),
+    ("in place", False, "an in-place collective is fine, and may show as c10d.allreduce_: let it pass"),
+    ("functional", True, "the functional operators are those of torch.ops._c10d_functional"),
+    (
+        "functional, copied back into x",
+        True,
+        "the sums are right, and it is functional all the same: look at the operators",
+    ),
+    (
+        "another functional collective",
+        True,
+        "all_gather has a functional form as well: look at the namespace, not at one name",
+    ),
 )
-_HINTS = {
-    "the gate": "the gate as it should be: a guardrail that cries here is switched off within a week",
-    "a late peer": "in place, and slow today because a peer comes late: count operations, do not look at a clock",
-    "in place, with other operations": "a layer computes around its collective: only functional ones are wrong",
-    "functional": "every all_reduce here is functional: which names does `dispatched(call)` hold?",
-    "functional, copied back into x": "same tensor, same sums, functional inside: only the dispatched operations tell",
-    "no collective at all": "nothing communicates, so nothing is guarded: somebody took the all_reduce out",
-}
 
 
 def _judge_guard(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """AssertionError for paths that went functional or lost their collective, and silence for the others."""
-    hint = "it is called as my_guardrail(call) with a function of no arguments"
+    """AssertionError at the line of a functional collective; everything else runs as if there were no guard."""
+    hint = "it is used as `with MyGuard():` around a call"
     seen = list(on_ranks(ranks, _look_at_guard, attempt, hint=hint))
-    for name, bad in _PATHS:
-        for rank, found in enumerate(seen):
-            said = found[name]
+    for name, bad, hint in _PATHS:
+        for rank, one in enumerate(seen):
+            found = one[name]
             where = f"{name}, rank {rank}: "
-            if said["calls"] == 0:
+            if found["raised"] and not bad:
+                raise Mistake(f"{where}it stops", hint)
+            if bad and found["reached"]:
+                after = " after the next line has run" if found["raised"] else ""
+                late = "raise where the operator is dispatched: the traceback then names the line of the call"
                 raise Mistake(
-                    f"{where}it never calls what it is given", "run call() where its operations are counted"
+                    f"{where}it {'raises' + after if after else 'is content'}", late if after else hint
                 )
-            if said["returned"] is False and not said["raised"]:
-                hint = "it returns False, and a test that returns False passes: raise AssertionError"
-                raise Mistake(f"{where}it returns False", hint)
-            if said["raised"] != bad:
-                raise Mistake(f"{where}it {'raises' if said['raised'] else 'is content'}", _HINTS[name])
-        say(f"{name}: {'fails' if bad else 'passes'}, as it should")
+            if not bad and not found["same"]:
+                raise Mistake(f"{where}the numbers are not those without the guard", hint)
+        say(f"{name}: {'stopped at its line' if bad else 'passes, same numbers'}")
 
 
 def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
-    """On a rank: the attempt at a guardrail on every path."""
+    """On a rank: the guard around every path."""
     me = here()
+    fake = dist.new_group(backend="fake")  # torch's own collectives, as gloo and NCCL show them to a mode
+    world: Any = dist.group.WORLD
+    gather = renamed(funcol, "all_gather_single", "all_gather_tensor")
 
-    def late(x: Any) -> Any:
-        if me.rank:
-            time.sleep(0.1)
-        return cliff.inplace(x)
-
-    def copied(x: Any) -> Any:
-        return x.copy_(cliff.functional(x))
+    def in_place(x: Any) -> Any:
+        dist.all_reduce(x, group=fake)
+        return cliff.inplace(x * 2).add_(1)
 
     paths: dict[str, Callable[[Any], Any]] = {
-        "the gate": cliff.gated,
-        "a late peer": late,
-        "in place, with other operations": lambda x: cliff.inplace(x * 2).add_(1).clone(),
+        "other operations": lambda x: x * 3,
+        "keyword arguments": lambda x: torch.ones_like(x, dtype=torch.float64),
+        "in place": in_place,
         "functional": cliff.functional,
-        "functional, copied back into x": copied,
-        "no collective at all": lambda x: x * 1,
+        "functional, copied back into x": lambda x: x.copy_(cliff.functional(x)),
+        "another functional collective": lambda x: gather(x, 0, world),
     }
     found = {}
     for name, path in paths.items():
-        x = torch.zeros(2048, device=me.device)
-        calls = 0
-
-        def call(path: Any = path, x: Any = x) -> Any:
-            nonlocal calls
-            calls += 1
-            return path(x)
-
-        dist.barrier()
-        returned, raised = None, False
+        x = torch.arange(4.0, device=me.device)
         with torch.no_grad():
+            right, again = path(x.clone()) * 1, x.clone()
+            raised, reached, same = False, False, False
             try:
-                returned = attempt(call)
+                with attempt():
+                    y = path(again)
+                    reached = True
+                same = isinstance(y, torch.Tensor) and y.dtype == right.dtype and torch.equal(y * 1, right)
             except AssertionError:
                 raised = True
+        found[name] = {"raised": raised, "reached": reached, "same": same}
+        if not (raised or same):
+            break  # the same on every rank: the judge looks no further
         dist.barrier()
-        found[name] = {
-            "raised": raised,
-            "returned": returned if isinstance(returned, bool) else None,
-            "calls": calls,
-        }
     return found
 
 
-BREAK = Exercise(
-    "trap.break_the_gate",
-    "break the gate",
-    "easy",
-    5,
-    (
-        "right sums, in the tensor that it was given, which it returns",
-        "the guardrail fails, because the eager path went functional",
-    ),
-    _judge_broken,
-)
-GUARD = Exercise(
-    "trap.guardrail",
-    "the guardrail",
+GATE = Exercise(
+    "trap.gate",
+    "a gate where it is needed",
     "medium",
     10,
     (
-        "no word about an eager path that is in place, however slow and whatever stands around it",
-        "AssertionError for one that went functional, even where sums and tensor are the right ones",
-        "AssertionError where no collective ran",
+        "the same numbers in eager and compiled",
+        "in eager, no functional operation",
+        "compiled, one graph, and no gate around a call that this torch traces as it is",
+    ),
+    _judge_gate,
+)
+GUARD = Exercise(
+    "trap.guardrail",
+    "the guardrail as a mode",
+    "medium",
+    15,
+    (
+        "AssertionError at the line that calls a functional collective, whichever it is",
+        "every other operation runs with the same numbers as without the guard, in-place collectives too",
     ),
     _judge_guard,
+    takes="class",
 )

@@ -1,4 +1,4 @@
-"""The eager trap: what functional collectives cost where nothing compiles them, and where that cost goes."""
+"""The eager trap: what functional collectives cost where nothing compiles them, in a model and over sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.lessons.shared import reference
 from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.sizes import size
@@ -99,7 +98,7 @@ def run(
         "program": ours.digest,
         "model": {"blocks": blocks, "dim": config.dim, "heads": config.heads, "tokens": config.tokens},
     }
-    return _report(runs, ranks.label, provenance(**settings), config.collectives, ours.notes)
+    return _report(runs, ranks.label, provenance(**settings), ours.notes)
 
 
 def _collectives(names: Sequence[str]) -> tuple[str, ...]:
@@ -122,11 +121,9 @@ def _report(
     runs: dict[str, PerRank[dict[str, Any]]],
     label: str,
     settings: dict[str, Any],
-    collectives: int,
     notes: list[str],
 ) -> Report:
-    made = trap_tables.tables(runs, collectives)
-    made["source"], made["issue"] = reference.load("scope_runs"), reference.load("issue_138773")
+    made = trap_tables.tables(runs)
     verdicts = trap_tables.model_verdicts(runs)
     return Report(
         *("eager_trap", ABOUT.title, label, made, verdicts, settings, [*notes, *_notes(made, runs)]),

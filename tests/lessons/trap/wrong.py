@@ -2,92 +2,102 @@
 
 from __future__ import annotations
 
-import time
-
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-
-from labkit.contract import dispatched
-from labkit.lessons.cliff.program import functional, gated
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
-def returns_the_sum(x):
-    return functional(x)
+def plain(x):
+    dist.broadcast(x, 0)
+    dist.all_reduce(x)
+    return x * 2
 
 
-def still_in_place(x):
-    return gated(x)
+def functional_everywhere(x):
+    x = funcol.broadcast(x, 0, dist.group.WORLD)
+    return funcol.all_reduce(x, "sum", dist.group.WORLD) * 2
 
 
-def forgets_the_sum(x):
-    functional(x)
-    return x
+def gates_both(x):
+    return functional_everywhere(x) if torch.compiler.is_compiling() else plain(x)
 
 
-def returns_nothing(x):
-    x.copy_(functional(x))
+def drops_the_result(x):
+    if torch.compiler.is_compiling():
+        funcol.broadcast(x, 0, dist.group.WORLD)
+    else:
+        dist.broadcast(x, 0)
+    dist.all_reduce(x)
+    return x * 2
 
 
-def only_one_rank_s_own(x):
-    x.mul_(dist.get_world_size() * (dist.get_world_size() + 1) / 2).div_(dist.get_rank() + 1)
-    return x
+def forgets_the_factor(x):
+    return plain(x) / 2
 
 
-BREAK = {
-    returns_the_sum: "hands back another tensor",
-    still_in_place: "the guardrail is content",
-    forgets_the_sum: "a wrong sum would be found without",
-    returns_nothing: "looks at what comes back",
-    only_one_rank_s_own: "fails for another reason",
+GATE = {
+    plain: "one of the two plain calls does not trace",
+    functional_everywhere: "in eager both collectives are cheaper in place",
+    gates_both: "leave its gate out",
+    drops_the_result: "use its result",
+    forgets_the_factor: "the sum over the ranks of rank 0's numbers",
 }
 
 
-def by_the_clock(call):
-    call()
-    began = time.perf_counter()
-    call()
-    assert time.perf_counter() - began < 0.05
+class Guard(TorchDispatchMode):
+    """Calls on; its subclasses say what they stop."""
+
+    def stops(self, func) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert not self.stops(func), f"functional: {func}"
+        return func(*args, **(kwargs or {}))
 
 
-def by_the_type(call):
-    assert not isinstance(call(), funcol.AsyncCollectiveTensor)
+class OnlyAllReduce(Guard):
+    def stops(self, func):
+        return func is torch.ops._c10d_functional.all_reduce.default
 
 
-def exactly_one_operation(call):
-    assert dispatched(call).total() == 1
+class EveryCollective(Guard):
+    def stops(self, func):
+        return "c10d" in str(func)
 
 
-def only_all_reduce(call):
-    assert "_c10d_functional::all_reduce" not in dispatched(call)
+class DropsKeywords(Guard):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.namespace != "_c10d_functional"
+        return func(*args)
 
 
-def says_no(call):
-    return "_c10d_functional::all_reduce" not in dispatched(call)
+class ReturnsNothing(Guard):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.namespace != "_c10d_functional"
 
 
-def never_calls(call):
-    pass
+class AtTheEnd(Guard):
+    def __enter__(self):
+        self.seen = []
+        return super().__enter__()
 
+    def stops(self, func):
+        self.seen.append(func.namespace)
+        return False
 
-def is_content(call):
-    dispatched(call)
-
-
-def always(call):
-    call()
-    raise AssertionError("no")
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        assert "_c10d_functional" not in self.seen
 
 
 GUARD = {
-    by_the_clock: "do not look at a clock",
-    by_the_type: "only the dispatched operations tell",
-    exactly_one_operation: "only functional ones are wrong",
-    only_all_reduce: "nothing is guarded",
-    says_no: "raise AssertionError",
-    never_calls: "where its operations are counted",
-    is_content: "which names does",
-    always: "switched off within a week",
+    Guard: "the functional operators are those of",
+    OnlyAllReduce: "look at the namespace",
+    EveryCollective: "let it pass",
+    DropsKeywords: "hand them on",
+    ReturnsNothing: "stands in for the operation",
+    AtTheEnd: "names the line of the call",
 }
 
-
-WRONG = {"trap.break_the_gate": BREAK, "trap.guardrail": GUARD}
+WRONG = {"trap.gate": GATE, "trap.guardrail": GUARD}
