@@ -6,7 +6,10 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = {"notebooks": ["*.ipynb", "pictures/*.svg"], "data": ["*.toml", "*/*.csv", "*/*.json", "*/*.md", "*/*/*.json"]}
+SHIPPED = {
+    "notebooks": ["*.ipynb", "pictures/*.svg"],
+    "data": ["*.toml", "*/*.csv", "*/*.json", "*/*.md", "*/*/*.json"],
+}
 
 
 class WithLessons(build_py):

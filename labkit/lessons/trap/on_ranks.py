@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit.lessons.shared.memory import allocated
 from labkit.lessons.trap import calls, device
 from labkit.lessons.trap.calls import AGAIN, ASYNC, FORMS, FUNCTIONAL, IN_PLACE
 from labkit.ranks import here
