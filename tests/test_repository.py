@@ -168,6 +168,13 @@ def test_torch_comes_from_its_index_alone_and_the_rest_from_where_pip_takes_it(u
     assert len(install.commands("torch==2.13.0", "", False, uv)) == 2
 
 
+def test_the_index_of_torch_stands_in_for_the_one_that_pip_is_configured_for():
+    uv = ("--no-config", "--default-index", "file:///main")
+    first, rest, _ = install.commands("torch==2.13.0", "file:///cpu", False, uv)
+    assert first.count("--default-index") == rest.count("--default-index") == 1  # uv refuses a second one
+    assert "file:///cpu" in first and "file:///main" not in first and "file:///main" in rest
+
+
 def test_uv_asks_where_pip_would_ask_and_nowhere_else():
     listing = """:env:.find-links='/wheels'
 global.cert='/ca.pem'

@@ -97,7 +97,9 @@ def commands(torch: str, torch_index: str, again: bool, uv: Sequence[str] = ()) 
     made = []
     if torch_index or again:  # another build of the locked torch would count as installed
         one = [*program, *uv, "--no-deps", torch]
-        if torch_index:
+        if torch_index and "--default-index" in one:  # uv takes it once, where pip takes the last
+            one[one.index("--default-index") + 1] = torch_index
+        elif torch_index:
             one += ["--default-index" if uv else "--index-url", torch_index]
         if again:
             one += ["--reinstall-package", "torch"] if uv else ["--force-reinstall"]
