@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -18,7 +17,7 @@ from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.variants import Variant, choose
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
-from labkit.timing import Verdict, by_slowest, check_rounds, compare
+from labkit.timing import Verdict, check_rounds, compare_all
 
 PAIRS = (("C", "B"), ("B", "A"), ("C", "A"), ("D", "A"), ("E", "C"))
 NEEDED = ("Config", "full", "shard", "inplace", "disabled", "functional")  # what is taken of the program
@@ -197,16 +196,10 @@ def _cold(runs: dict[str, PerRank[dict[str, Any]]], variants: list[Variant]) -> 
 
 def _verdicts(samples: pd.DataFrame, variants: list[Variant]) -> list[Verdict]:
     titles = {variant.letter: variant.title for variant in variants}
-    verdicts = []
-    for evidence, rows in samples.groupby("evidence", sort=False):
-        taken = {
-            letter: replace(found, name=titles[letter])
-            for letter, found in by_slowest(rows, "variant").items()
-        }
-        verdicts += [
-            compare(taken[a], taken[b], evidence=str(evidence)) for a, b in PAIRS if a in taken and b in taken
-        ]
-    return verdicts
+    pairs = [(titles[a], titles[b]) for a, b in PAIRS if a in titles and b in titles]
+    named = samples.assign(variant=samples["variant"].map(titles))
+    groups = named.groupby("evidence", sort=False)
+    return [verdict for evidence, rows in groups for verdict in compare_all(rows, pairs, str(evidence))]
 
 
 def _summary(tables: dict[str, pd.DataFrame], variants: list[Variant]) -> pd.DataFrame:
