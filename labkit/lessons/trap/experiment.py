@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.lessons.shared.model_size import check_split
+from labkit.lessons.shared.program import Program
 from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.sizes import size
 from labkit.lessons.shared.sweep import parse_sizes
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 SIZES = (4, 1024, 16 * 1024, 256 * 1024, 4 << 20, 64 << 20)
 GATED = "gated"
-NEEDED = ("Config", "full", "shard", "inplace", "functional", "gated")  # what is taken of the program
+WAITED, INFERENCE = "functional, waited for", "functional, inference mode"
+NEEDED = ("Config", "full", "shard", "inplace", "functional", "gated")  # what is taken of lesson 04's program
+LAYERS = ("RUNGS", "waited", "inference")  # and of lesson 05's
 TOLERANCE = 1e-4  # float32, forty blocks, sums in another order than the unsharded model
 
 
@@ -44,17 +47,30 @@ def run(
 ) -> Report:
     """Time eager collectives in place and functional: in a model, and one call at a time over sizes.
 
-    blocks: of the model, four all-reduces each. collectives, sizes: which single calls, and the bytes of their
-    larger tensor (what is reduced, or gathered and scattered, whole), as numbers or as '4,16K,64M'. rounds: timing
-    rounds, interleaved; sizes above 1 MB take eight. reduces: {'in place' | 'functional' | 'gated': all-reduce} to try
-    your own in the model. program: the model and its all-reduces, as a module or a mapping such as a notebook's
-    `globals()`; None is that of lesson 04. also: further backends; None is gloo or shm, whichever these CPU ranks are
-    not on. host_only: measure without communication too. patience: seconds that the rounds of one size may take;
-    above, it is left out.
+    Args:
+        ranks: started ranks.
+        blocks: of the model, four all-reduces each.
+        collectives: which single calls.
+        sizes: bytes of a call's larger tensor (what is reduced, or gathered and scattered, whole), as numbers or as
+            '4,16K,64M'.
+        rounds: timing rounds, interleaved; sizes above 1 MB take eight.
+        reduces: {'in place' | 'functional' | 'gated': all-reduce}, to try your own in the model.
+        program: the model and its all-reduces, as a module or a mapping such as a notebook's `globals()`; None is that
+            of lesson 04. If it has `RUNGS`, they take the place of the ladder in lesson 05.
+        also: further backends; None is gloo or shm, whichever these CPU ranks are not on.
+        host_only: measure without communication too.
+        patience: seconds that the rounds of one size may take; above, it is left out.
+        timeout: of one call on the ranks, in seconds.
+        talk: print what is being measured.
 
-    The report's times are seconds, a round's that of its slowest rank; verdicts are held against the noise floor of
-    the same rounds. Raises ValueError for a size, a collective, a number of rounds or a form that does not exist,
-    before anything runs, and RankError when a rank fails.
+    Returns:
+        A report. Times are in seconds unless a column says otherwise, a round's time is that of its slowest rank, and
+        verdicts are held against the noise floor of the same rounds. `ladder` says what each layer of a functional
+        all-reduce adds in the model.
+
+    Raises:
+        ValueError: a size, a collective, a number of rounds or a form does not exist; before anything runs.
+        RankError: a rank fails.
 
     >>> from labkit.lessons.trap import experiment as eager_trap
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
@@ -66,6 +82,7 @@ def run(
     check_rounds(rounds)
     chosen, nbytes = _collectives(collectives), parse_sizes(sizes)
     ours = choose_program("cliff", program, NEEDED)
+    layers = _layers(program)
     config = ours.code.Config(dim=64, heads=2 * math.ceil(ranks.world_size / 2), blocks=blocks, tokens=4)
     check_split(config, ranks.world_size)
     if not patience > 0:
@@ -78,9 +95,9 @@ def run(
     unknown = set(reduces or {}) - set(forms)
     if unknown:
         raise ValueError(f"reduces names form {min(unknown)!r}: there is {', '.join(forms)}")
-    forms |= reduces or {}
-    forms[trap_ranks.WAITED] = trap_ranks.waited(forms[FUNCTIONAL])
-    arguments = (ours.code, config, chosen, nbytes, rounds, forms, patience)
+    forms |= {WAITED: layers.code.waited, INFERENCE: layers.code.inference} | dict(reduces or {})
+    rungs = {rung.__doc__ or rung.__name__: rung for rung in layers.code.RUNGS}
+    arguments = (ours.code, config, chosen, nbytes, rounds, forms, rungs, patience)
     runs = {ranks.label: ranks.run(trap_ranks.measure, *arguments, True, talk, timeout=timeout)}
     more = _others(ranks) if also is None else tuple(also)
     for backend in [*more, *(["fake"] if host_only and ranks.backend != "fake" else [])]:
@@ -96,9 +113,19 @@ def run(
         "rounds": rounds,
         "patience_s": patience,
         "program": ours.digest,
+        "layers": layers.digest,
         "model": {"blocks": blocks, "dim": config.dim, "heads": config.heads, "tokens": config.tokens},
     }
-    return _report(runs, ranks.label, provenance(**settings), ours.notes)
+    made = trap_tables.tables(runs, list(rungs), config.collectives)
+    return _report(made, runs, ranks.label, provenance(**settings), [*ours.notes, *layers.notes])
+
+
+def _layers(program: Any) -> Program:
+    """The ladder: that of the given program if it has rungs, else that of lesson 05."""
+    space = program if isinstance(program, Mapping) else getattr(program, "__dict__", {})
+    if "RUNGS" not in space:
+        return choose_program("trap", None, ())
+    return choose_program("trap", program, [*LAYERS, *(rung.__name__ for rung in space["RUNGS"])])
 
 
 def _collectives(names: Sequence[str]) -> tuple[str, ...]:
@@ -118,12 +145,12 @@ def _others(ranks: Ranks) -> tuple[str, ...]:
 
 
 def _report(
+    made: dict[str, pd.DataFrame],
     runs: dict[str, PerRank[dict[str, Any]]],
     label: str,
     settings: dict[str, Any],
     notes: list[str],
 ) -> Report:
-    made = trap_tables.tables(runs)
     verdicts = trap_tables.model_verdicts(runs)
     return Report(
         *("eager_trap", ABOUT.title, label, made, verdicts, settings, [*notes, *_notes(made, runs)]),

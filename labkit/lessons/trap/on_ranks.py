@@ -21,7 +21,6 @@ SMALL = 64 * 1024  # bytes up to which one call is too short to be timed alone
 REPEATS = 5  # calls a sample of a small one
 LARGE = 1 << 20  # bytes above which rounds are fewer, and waiting for async_op=True is left out
 FEW = 8  # rounds of a large one: fewer give an interval without ends
-WAITED = "functional, waited for"
 _OPERATION = re.compile(r"(?!profiler::|autograd::|torch::)\w+::[\w.]+")
 _COLLECTIVE = re.compile(r"c10d::\w+|[a-z]+:\w+")  # or a range such as shm:all_reduce
 
@@ -33,6 +32,7 @@ def measure(
     sizes: Sequence[int],
     rounds: int,
     reduces: Mapping[str, Callable[..., Any]],
+    rungs: Mapping[str, Callable[..., Any]],
     patience: float,
     count: bool = True,
     talk: bool = False,
@@ -52,7 +52,7 @@ def measure(
             print(what, flush=True)
 
     with torch.no_grad():
-        found["model"] = _model(program, config, reduces, rounds, where, count)
+        found["model"] = _model(program, config, reduces, rungs, rounds, where, count)
         say(f"{me.backend}: the model, {config.collectives} collectives a forward")
         for collective in collectives:
             for nbytes in sizes:
@@ -144,6 +144,7 @@ def _model(
     program: Any,
     config: Any,
     reduces: Mapping[str, Callable[..., Any]],
+    rungs: Mapping[str, Callable[..., Any]],
     rounds: int,
     where: Any,
     count: bool,
@@ -153,8 +154,8 @@ def _model(
     whole = program.full(config)
     expected = whole(config.sample()).to(where)
     forwards: dict[str, Callable[[], Any]] = {}
-    found: dict[str, Any] = {"work": {}, "error": {}}
-    for form, reduce in reduces.items():
+    found: dict[str, Any] = {"work": {}, "error": {}, "forms": list(reduces)}
+    for form, reduce in {**reduces, **rungs}.items():
         model = program.shard(whole, me.rank, me.world_size, reduce).to(where)
 
         def forward(model: Any = model) -> Any:
@@ -167,20 +168,10 @@ def _model(
         # without communication the sums are missing, and so is any meaning of the numbers
         found["error"][form] = error if me.backend != "fake" else None
         forwards[form] = forward
-        if count:
+        if count and form in reduces:
             found["work"][form] = _work(forward)
         if form == IN_PLACE:
             forwards[AGAIN] = forward
     taken = interleave(forwards, rounds, 1, dist.barrier)
     found["samples"] = {form: measurement.samples for form, measurement in taken.items()}
     return found
-
-
-def waited(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """A functional all-reduce that waits for its result at once, so that no asynchronous tensor is left to be used."""
-
-    def reduce_and_wait(x: Any) -> Any:
-        y = reduce(x)
-        return y.wait() if hasattr(y, "wait") else y
-
-    return reduce_and_wait

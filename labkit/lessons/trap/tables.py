@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,8 +18,14 @@ RETURN, DONE, CONTROL = "return", "done", "control"
 STAGES = {RETURN: 0, DONE: 1}
 
 
-def tables(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Every table of the report, the summary of the model first."""
+def tables(runs: Runs, rungs: Sequence[str], collectives: int) -> dict[str, pd.DataFrame]:
+    """Every table of the report, the summary of the model first.
+
+    Args:
+        runs: what each rank measured, by kind of evidence.
+        rungs: names of the ladder's rungs, the lowest first.
+        collectives: of a forward of the model.
+    """
     found = {
         "summary": _summary(runs),
         "times": _times(runs),
@@ -33,6 +40,7 @@ def tables(runs: Runs) -> dict[str, pd.DataFrame]:
             for form, work in one["model"]["work"].items()
         ]
     )
+    found["ladder"] = _ladder(runs, rungs, collectives)
     found["device"] = _flat(runs, "device")
     return found
 
@@ -62,7 +70,8 @@ def model_verdicts(runs: Runs) -> list[Verdict]:
     for evidence, per_rank in runs.items():
         taken = _model(per_rank)
         floor = noise_floor(taken[AGAIN], taken[IN_PLACE])
-        floors = {form: 1.0 if form == AGAIN else floor for form in (AGAIN, *taken) if form != IN_PLACE}
+        others = [form for form in per_rank[0]["model"]["forms"] if form != IN_PLACE]
+        floors = {form: 1.0 if form == AGAIN else floor for form in (AGAIN, *others)}
         found += [
             compare(taken[form], taken[IN_PLACE], floor=least, evidence=evidence)
             for form, least in floors.items()
@@ -126,4 +135,29 @@ def _verdicts(runs: Runs) -> pd.DataFrame:
         for stage, (a, b, least) in found.items():
             case = {"collective": key[0], "bytes": key[1], "stage": stage}
             rows.append(compare(a, b, floor=least, evidence=evidence, case=case).row())
+    return pd.DataFrame(rows)
+
+
+def _ladder(runs: Runs, rungs: Sequence[str], collectives: int) -> pd.DataFrame:
+    """What each rung adds to one collective of the model, in us: the difference of its median to the rung below.
+
+    The last row of each evidence is torch's functional all-reduce: what it takes longer than the top rung is not
+    explained by the ladder.
+    """
+    rows = []
+    for evidence, per_rank in runs.items():
+        taken = _model(per_rank)
+        floor = noise_floor(taken[AGAIN], taken[IN_PLACE])
+        steps = [IN_PLACE, *rungs, FUNCTIONAL]
+        for below, step in zip([None, *steps], steps, strict=False):
+            now, before = taken[step], taken[below] if below else None
+            us = 1e6 / collectives
+            rows.append(
+                {
+                    **{"evidence": evidence, "rung": "not explained" if step == FUNCTIONAL else step},
+                    **{"us": now.median * us, "p10_us": now.p10 * us, "p90_us": now.p90 * us, "n": now.n},
+                    "added_us": (now.median - before.median) * us if before else 0.0,
+                    "than the rung below": compare(now, before, floor=floor).outcome if before else "",
+                }
+            )
     return pd.DataFrame(rows)

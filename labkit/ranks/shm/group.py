@@ -102,13 +102,14 @@ class ShmProcessGroup(dist.ProcessGroup):
         reduction = reduction_of(opts)
         for tensor in tensors:
             data = tensor.data
-            if not (
-                type(data) is Tensor
-                and data.is_cpu
-                and data.is_contiguous()
-                and not data.is_inference()
-                and self._link.all_reduce(data, reduction, opts)
-            ):
+            reduced = False
+            if type(data) is Tensor and data.is_cpu and data.is_contiguous():
+                if data.is_inference():  # only inference mode may write into it
+                    with torch.inference_mode():
+                        reduced = self._link.all_reduce(data, reduction, opts)
+                else:
+                    reduced = self._link.all_reduce(data, reduction, opts)
+            if not reduced:
                 with Outputs([tensor], keep=True) as out:
                     collectives.reduce(self._link, out[0], reduction, None, opts)
         return self._handle(tensors, opts)

@@ -84,8 +84,43 @@ def test_every_cell_has_a_verdict_over_the_floor_of_its_own_rounds(report):
 
 def test_waiting_at_once_is_the_same_sum(report):
     work = report.tables["model_work"].set_index("form")
-    assert set(work.loc[trap_ranks.WAITED, "functional"]) == {EACH * FORWARD}
-    assert any(v.a == trap_ranks.WAITED for v in report.verdicts)
+    assert set(work.loc[eager_trap.WAITED, "functional"]) == {EACH * FORWARD}
+    assert any(v.a == eager_trap.WAITED for v in report.verdicts)
+
+
+def test_the_ladder_adds_up_to_the_functional_form(report):
+    ladder, times = report.tables["ladder"], report.tables["summary"]
+    assert len(report.provenance["layers"]) == 12
+    for evidence, rows in ladder.groupby("evidence"):
+        assert (
+            list(rows["rung"])[0] == "in place"
+            and list(rows["rung"])[-1] == "not explained"
+            and len(rows) == 11
+        )
+        added = rows["added_us"].sum() * FORWARD / 1e3
+        whole = times.set_index("model, eager")[f"{evidence}: ms"]
+        assert added == pytest.approx(whole["functional"] - whole["in place"], abs=0.02)
+    assert not set(ladder["rung"]) & {verdict.a for verdict in report.verdicts}
+
+
+def doubled(x, group=None):
+    """+ one more"""
+    return eager_trap.choose_program("trap", None, ()).code.copied(x)
+
+
+def test_a_readers_own_ladder_takes_its_place(shm_ranks):
+    from labkit import lessons
+
+    own = {
+        **vars(lessons.program("cliff")),
+        **vars(lessons.program("trap")),
+        "doubled": doubled,
+        "RUNGS": [doubled],
+    }
+    small = {"collectives": "all_reduce", "sizes": [4], "rounds": 2, "also": (), "host_only": False}
+    found = eager_trap.run(shm_ranks, 1, program=own, **small)
+    assert list(found.tables["ladder"]["rung"]) == ["in place", "+ one more", "not explained"]
+    assert "program: RUNGS, doubled edited" in found.notes
 
 
 def test_it_survives_saving(report, tmp_path):
