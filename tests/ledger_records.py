@@ -57,8 +57,11 @@ BASE: dict[str, Record] = {
     },
     "tracing.traced": {
         **{name: {**KEPT, "calls": [*KEPT_CALLS, "aten.copy"]} for name in CLASSIC},
-        **{name: {**KEPT, "calls": KEPT_CALLS} for name in ("functional", "functional_gather", "gate")},
+        **{name: {**KEPT, "calls": KEPT_CALLS} for name in ("functional", "functional_gather")},
         **{name: BROKEN for name in ("all_reduce_async", "broadcast", "barrier", "disabled")},
+    },
+    "gates.decided": {
+        "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
     "autograd.gradients": {
         "functional": 22.0, "compiled": 22.0, "gather": 22.0, "max": "refused", "avg": "refused", "inplace": 2.0,
@@ -344,9 +347,9 @@ CASES: dict[str, list[Record]] = {
         {"all_reduce": {"argument_types": ["Node", "ProcessGroup"]}},
         {"all_reduce": {"argument_types": ["Node", "str"]}},
     ],
-    "tracing.gate_is_functional_compiled": [
-        {}, {"gate": {"one_graph": False}}, {"gate": {"same": False}},
-        {"gate": {"calls": [*KEPT_CALLS, "aten.copy"]}}, {"gate": {"calls": ["aten.add"]}},
+    "gates.compiled_code_needs_the_functional_form": [
+        {}, {"rows": {"all_reduce sum": {"same code": "yes", "gate": "no"}}},
+        {"rows": {"all_reduce sum": {"same code": "no / yes", "gate": "yes / no"}}},
     ],
     "tracing.same_call_in_both_modes": [{}, {"functional": {"same": False}}, {"functional_gather": {"graphs": 2}}],
     "tracing.plain_arguments": [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -11,7 +10,7 @@ from labkit import lessons
 from labkit.ranks import Ranks
 from labkit.study.checks import quietly
 
-__all__ = ["decision"]
+__all__ = ["agreed", "decide", "decision"]
 
 
 def decision(ranks: Ranks, names: Sequence[str] = (), *, timeout: float | None = 300.0) -> pd.DataFrame:
@@ -37,16 +36,21 @@ def decision(ranks: Ranks, names: Sequence[str] = (), *, timeout: float | None =
     1       broadcast             breaks  yes
     """
     chosen = list(names or lessons.program("functional").FUNCTIONAL)
-    found = ranks.run(quietly, _decide, chosen, timeout=timeout)
-    rows = [
-        {column: _agreed(row[column] for row in of) for column in of[0]} for of in zip(*found, strict=True)
-    ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(agreed(ranks.run(quietly, decide, chosen, timeout=timeout)))
 
 
-def _decide(names: list[str]) -> list[dict[str, str]]:
+def decide(names: Sequence[str]) -> list[dict[str, str]]:
+    """On a rank: the rows of these collectives, measured with `decide` of lesson 02."""
     return [lessons.program("functional").decide(name) for name in names]
 
 
-def _agreed(values: Any) -> str:
-    return " / ".join(dict.fromkeys(values))
+def agreed(found: Iterable[Sequence[Mapping[str, str]]]) -> list[dict[str, str]]:
+    """Merge the rows of all ranks: a cell holds one value, or what each of them found where they disagree.
+
+    >>> agreed([[{"gate": "no"}], [{"gate": "yes"}]])
+    [{'gate': 'no / yes'}]
+    """
+    return [
+        {column: " / ".join(dict.fromkeys(row[column] for row in of)) for column in of[0]}
+        for of in zip(*found, strict=True)
+    ]

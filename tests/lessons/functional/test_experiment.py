@@ -7,7 +7,7 @@ import pytest
 
 from labkit import lessons
 from labkit.lessons.functional import experiment as collectives
-from labkit.lessons.shared.decision import _agreed
+from labkit.lessons.shared.decision import agreed
 from labkit.per_rank import PerRank
 from labkit.report import Report
 
@@ -156,5 +156,5 @@ def test_the_decision_table_has_what_has_a_functional_form(some):
 
 
 def test_ranks_that_disagree_show_in_the_decision_table():
-    assert _agreed(["one graph", "one graph"]) == "one graph"
-    assert _agreed(["one graph", "breaks"]) == "one graph / breaks"
+    rows = [[{"form": kept, "gate": "no"}] for kept in ("one graph", "breaks")]
+    assert agreed(rows) == [{"form": "one graph / breaks", "gate": "no"}]

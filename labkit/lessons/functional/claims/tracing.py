@@ -8,12 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import lessons
 from labkit.lessons.shared.capture import Capture, calls, first_line
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
-
-cliff = lessons.program("cliff")
 
 
 def _programs() -> dict[str, Callable[[Any], Any]]:
@@ -68,19 +65,8 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     def functional_gather(x):
         return funcol.all_gather_tensor(x, 0, dist.group.WORLD) + 1
 
-    def gate(x):
-        return cliff.gated(x * 1.0) + 1
-
     classic = [all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor]
-    others = [
-        all_reduce_async,
-        broadcast,
-        barrier,
-        disabled,
-        functional,
-        functional_gather,
-        gate,
-    ]
+    others = [all_reduce_async, broadcast, barrier, disabled, functional, functional_gather]
     return {program.__name__: program for program in [*classic, *others]}
 
 
@@ -219,12 +205,3 @@ def no_streams_in_the_graph(seen: Seen) -> Result:
         bool(calls) and not streams,
         f"stream operators: {', '.join(streams) or 'none'}, among {', '.join(dict.fromkeys(calls))}",
     )
-
-
-@judging(traced, word=ENFORCED)
-def gate_is_functional_compiled(seen: Seen) -> Result:
-    """The gate takes the functional form while compiling: one graph, and no copy back."""
-    row = seen["gate"]
-    copies = [call for call in row["calls"] if "copy" in call]
-    ok = row["one_graph"] and row["same"] and any("all_reduce" in call for call in row["calls"])
-    return verdict(ok and not copies, f"{row['graphs']} graph: {', '.join(row['calls'])}")

@@ -1,0 +1,27 @@
+"""Whether a gate around a collective is still worth it: the decision table of lesson 02, judged."""
+
+from __future__ import annotations
+
+from labkit.lessons.shared.decision import agreed, decide
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+
+COLLECTIVES = ("all_reduce sum", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
+
+
+@probe
+def decided(bench: Bench) -> Seen:
+    """The rows of four collectives in the decision table: which forms trace, and whether they compile to one code."""
+    return {"rows": {row["collective"]: row for row in agreed(bench.run(decide, list(COLLECTIVES)))}}
+
+
+@judging(decided)
+def compiled_code_needs_the_functional_form(seen: Seen) -> Result:
+    """Compiled, each of the four collectives is better in its functional form than in place."""
+    rows = seen["rows"]
+    gated = [name for name, row in rows.items() if row["gate"] == "yes"]
+    alike = [name for name, row in rows.items() if row["same code"] == "yes"]
+    return verdict(
+        len(gated) == len(rows),
+        f"a gate is worth it for {', '.join(gated) or 'none'}; in place and functional compile to the same code for "
+        f"{', '.join(alike) or 'none'}",
+    )
