@@ -64,60 +64,58 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _look(attempt: Any) -> dict[str, Any]:
-    """On a rank: the attempt in each case, and the truth, which the rank computes alone."""
+    """On a rank: the attempt in each case."""
+    with warnings.catch_warnings(action="ignore"):  # newer torch renames the collectives, and says so
+        return {case: _look_at(attempt, dim, plain) for case, (dim, plain) in CASES.items()}
+
+
+def _look_at(attempt: Any, dim: int, plain: bool) -> dict[str, Any]:
+    """One case: what the attempt does, and the truth, which the rank computes alone."""
     me = here()
-    found = {}
-    for case, (dim, plain) in CASES.items():
+    heard: list[str] = []
+    operators: list[str] = []
 
-        def loss(whole: Any, rank: int, plain: bool = plain) -> Any:
-            return (whole if plain else whole**2).sum() * (rank + 1.0)
+    def hear(name: str, group: Any) -> None:
+        heard.append(name)
 
-        parts = [torch.arange(6.0, device=me.device).reshape(2, 3) + 7 * r for r in range(me.world_size)]
-        x, expected = parts[me.rank].clone().requires_grad_(), torch.cat(parts, dim)
-        heard: list[str] = []
-        operators: list[str] = []
-        with (
-            torch_compat.on_eager_collective(lambda name, group, heard=heard: heard.append(name)),
-            torch_compat.on_operator(operators.append),
-            warnings.catch_warnings(action="ignore"),  # newer torch renames the collectives, and says so
-        ):
-            y = attempt.apply(x, dim)
-            joined = "right"
-            if not isinstance(y, torch.Tensor) or y.shape != expected.shape:
-                joined = f"{tuple(y.shape)}" if isinstance(y, torch.Tensor) else f"a {type(y).__name__}"
-                joined += f", and {tuple(expected.shape)} is right"
-            elif not torch.equal(y, expected):
-                joined = "in another order"
-            heard.clear()
-            error = ""
+    def loss(whole: Any, rank: int) -> Any:
+        return (whole if plain else whole**2).sum() * (rank + 1.0)
+
+    parts = [torch.arange(6.0, device=me.device).reshape(2, 3) + 7 * r for r in range(me.world_size)]
+    x, whole = parts[me.rank].clone().requires_grad_(), torch.cat(parts, dim).requires_grad_()
+    joined, error = "right", ""
+    with torch_compat.on_eager_collective(hear), torch_compat.on_operator(operators.append):
+        y = attempt.apply(x, dim)
+        if not isinstance(y, torch.Tensor) or y.shape != whole.shape:
+            given = tuple(y.shape) if isinstance(y, torch.Tensor) else type(y).__name__
+            joined = f"{given}, and {tuple(whole.shape)} is right"
+        elif not torch.equal(y, whole):
+            joined = "in another order"
+        heard.clear()
+        try:
             if joined == "right":
-                try:
-                    loss(y, me.rank).backward()
-                except RuntimeError as refused:
-                    if isinstance(refused, NotImplementedError):
-                        raise
-                    error = str(refused).splitlines()[0]
-        whole = expected.requires_grad_()
-        own, total = (
-            torch.autograd.grad(sum(loss(whole, rank) for rank in losses), whole)[0].chunk(me.world_size, dim)
-            for losses in ([me.rank], range(me.world_size))
-        )
-        truths = {
-            "all losses": total[me.rank],
-            "its own loss": own[me.rank],
-            "all losses, divided": total[me.rank] / me.world_size,
-            "all losses, by rank 0's part": total[0],
-        }
-        found[case] = {
-            "joined": joined,
-            "error": error,
-            "functional": [name for name in operators if name.startswith("_c10d_functional.")],
-            "in backward": [name for name in heard if name != "get_world_size"],
-            "same as": {
-                n for n, truth in truths.items() if x.grad is not None and torch.equal(x.grad, truth)
-            },
-        }
-    return found
+                loss(y, me.rank).backward()
+        except RuntimeError as refused:
+            if isinstance(refused, NotImplementedError):
+                raise
+            error = str(refused).splitlines()[0]
+    own, total = (
+        torch.autograd.grad(sum(loss(whole, rank) for rank in ranks), whole)[0].chunk(me.world_size, dim)
+        for ranks in ([me.rank], range(me.world_size))
+    )
+    truths = {
+        "all losses": total[me.rank],
+        "its own loss": own[me.rank],
+        "all losses, divided": total[me.rank] / me.world_size,
+        "all losses, by rank 0's part": total[0],
+    }
+    return {
+        "joined": joined,
+        "error": error,
+        "functional": [name for name in operators if name.startswith("_c10d_functional.")],
+        "in backward": [name for name in heard if name != "get_world_size"],
+        "same as": {n for n, truth in truths.items() if x.grad is not None and torch.equal(x.grad, truth)},
+    }
 
 
 EXERCISE = Exercise(

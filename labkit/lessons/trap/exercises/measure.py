@@ -132,14 +132,16 @@ def _said(ratios: dict[str, float]) -> str:
 class _Late(torch.Tensor):
     """A result that is there once it has been used, or the device was waited for."""
 
+    arrive: Callable[[], None]
+
     @staticmethod
     def __new__(cls, arrive: Callable[[], None], device: str) -> _Late:
-        self = torch.Tensor._make_wrapper_subclass(cls, (1, 1, 1), device=device)
+        self = torch.Tensor._make_wrapper_subclass(cls, (1, 1, 1), device=torch.device(device))
         self.arrive = arrive
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def, override]
         def plain(a: Any) -> Any:
             if not isinstance(a, cls):
                 return a
