@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.utils._pytree import tree_map
 
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -129,29 +128,6 @@ def _said(ratios: dict[str, float]) -> str:
     return ", ".join(f"{name} {ratios[name]:.1f}" for name in NAMES)
 
 
-class _Late(torch.Tensor):
-    """A result that is there once it has been used, or the device was waited for."""
-
-    arrive: Callable[[], None]
-
-    @staticmethod
-    def __new__(cls, arrive: Callable[[], None], device: str) -> _Late:
-        self = torch.Tensor._make_wrapper_subclass(cls, (1, 1, 1), device=torch.device(device))
-        self.arrive = arrive
-        return self
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def, override]
-        def plain(a: Any) -> Any:
-            if not isinstance(a, cls):
-                return a
-            a.arrive()
-            return torch.zeros(a.shape, device=a.device)
-
-        args, kwargs = tree_map(plain, (args, kwargs or {}))
-        return func(*args, **kwargs)
-
-
 def _look(attempt: Attempt) -> dict[str, Any]:
     """On a rank: variants that note their calls; collectives take longer here, so that nobody can overlook them."""
     me, last = here(), here().rank == here().world_size - 1
@@ -170,6 +146,15 @@ def _look(attempt: Attempt) -> dict[str, Any]:
             call |= {"ended": time.perf_counter(), "waited": True}
         pending.clear()
 
+    class Late(torch.Tensor):
+        """A result that is there once it has been used, or the device was waited for."""
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if func.__name__ != "__get__":  # of an attribute, such as is_cuda
+                arrive()
+            return super().__torch_function__(func, types, args, kwargs or {})
+
     def call(name: str, seconds: float) -> torch.Tensor:
         before = asked[-1] if asked else None
         asked.clear()
@@ -178,10 +163,11 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         returned = time.perf_counter()
         calls.append({"name": name, "asked": before, "began": began, "returned": returned, "ended": returned})
         calls[-1]["waited"] = name != "late"
+        result = torch.zeros(1, 1, 1, device=me.device)
         if name != "late":
-            return torch.zeros(1, 1, 1, device=me.device)
+            return result
         pending.append(calls[-1])
-        return _Late(arrive, me.device)
+        return result.as_subclass(Late)
 
     def uneven() -> torch.Tensor:
         disturbed = sum(made["name"] == "uneven" for made in calls) == ROUNDS
