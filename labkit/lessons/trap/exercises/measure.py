@@ -69,10 +69,9 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     if any(not _close(result, results[0]) for result in results):
         raise Mistake(said, HINTS["ranks"])
     if not _close(results[0], truth):
-        hints = [HINTS[mistake] for mistake, ratios in others.items() if _close(results[0], ratios)]
-        raise Mistake(
-            said, (hints or [f"{_said(truth)} is right: by the first variant, in the same round"])[0]
-        )
+        mistake = min(others, key=lambda name: _apart(results[0], others[name]))
+        hint = f"{_said(truth)} is right: by the first variant, in the same round"
+        raise Mistake(said, HINTS[mistake] if _apart(results[0], others[mistake]) < 2 * CLOSE else hint)
     say(said)
 
 
@@ -120,8 +119,12 @@ def _mistakes(by_rank: list[list[list[Call]]]) -> dict[str, dict[str, float]]:
     }
 
 
+def _apart(one: dict[str, float], other: dict[str, float]) -> float:
+    return max(abs(one[name] - other[name]) / (other[name] + 0.5) for name in NAMES)
+
+
 def _close(one: dict[str, float], other: dict[str, float]) -> bool:
-    return all(abs(one[name] - other[name]) <= CLOSE * other[name] + CLOSE / 2 for name in NAMES)
+    return _apart(one, other) < CLOSE
 
 
 def _said(ratios: dict[str, float]) -> str:
@@ -171,7 +174,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
 
     def uneven() -> torch.Tensor:
         disturbed = sum(made["name"] == "uneven" for made in calls) == ROUNDS
-        return call("uneven", SLEEP_S * ((20 if disturbed else 4) if last else 1))
+        return call("uneven", SLEEP_S * ((40 if disturbed else 8) if last else 1))
 
     variants = {"steady": lambda: call("steady", SLEEP_S), "uneven": uneven, "late": lambda: call("late", 0)}
     with on_eager_collective(collective), mock.patch.object(torch.cuda, "synchronize", arrive):
