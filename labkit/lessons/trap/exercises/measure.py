@@ -17,7 +17,7 @@ from labkit.torch_compat import on_eager_collective
 __all__ = ["EXERCISE"]
 
 NAMES, ROUNDS = ("steady", "uneven", "late"), 5
-SLEEP_S, CLOSE = 0.004, 0.2  # of `steady`; how far a ratio may be from what the variants took
+SLEEP_S, CLOSE = 0.008, 0.2  # of `steady`; how far a ratio may be from what the variants took
 HINTS = {
     "ranks": "each rank has timed itself: in each round the time of the slowest rank counts, on all of them",
     "device": "the call has returned and the device works on: synchronize it, or read an element of the result",
