@@ -10,8 +10,6 @@ from typing import Any
 
 import nbformat
 import pytest
-import torch
-from lessons.functional.wrong import averaged
 from lessons.start.wrong import summed
 
 import labkit
@@ -110,10 +108,6 @@ MISTAKES = {
 }
 
 
-# gradients pass through a functional average as well
-NO_MISTAKE_SINCE_2_15 = {("semantics.mean", averaged)}
-
-
 @each
 def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(name):
     assert len(set(MISTAKES[name].values())) == len(MISTAKES[name]) >= 2
@@ -127,9 +121,6 @@ def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(
 )
 def test_each_mistake_gets_its_own_hint(name, attempt, request):
     answer = check(name, attempt, ranks_for(name, request))
-    if (name, attempt) in NO_MISTAKE_SINCE_2_15 and torch.__version__ >= "2.15":
-        assert answer
-        return
     assert not answer
     assert MISTAKES[name][attempt] in answer.hint, repr(answer)
     others = [words for words in MISTAKES[name].values() if words != MISTAKES[name][attempt]]

@@ -8,44 +8,93 @@ import torch.distributed._functional_collectives as funcol
 from torch.utils._pytree import tree_map
 
 
-def mean(x):
-    return funcol.all_reduce(x, "sum", dist.group.WORLD) / dist.get_world_size()
+class Gather(torch.autograd.Function):
+    """Right; the others change one thing."""
+
+    @staticmethod
+    def forward(ctx, x, dim):
+        ctx.dim = dim
+        return gathered(x, dim)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return scattered(gradient, ctx.dim), None
 
 
-def averaged(x):
-    return funcol.all_reduce(x, "avg", dist.group.WORLD)
+def gathered(x, dim):
+    given = x.movedim(dim, 0).contiguous()
+    whole = given.new_empty(dist.get_world_size() * len(given), *given.shape[1:])
+    dist.all_gather_into_tensor(whole, given)
+    return whole.movedim(0, dim)
 
 
-def mean_in_place(x):
-    y = x / dist.get_world_size()
-    dist.all_reduce(y)
-    return y
+def scattered(gradient, dim):
+    whole = gradient.movedim(dim, 0).contiguous()
+    part = whole.new_empty(len(whole) // dist.get_world_size(), *whole.shape[1:])
+    dist.reduce_scatter_tensor(part, whole)
+    return part.movedim(0, dim)
 
 
-def only_the_sum(x):
-    return funcol.all_reduce(x, "sum", dist.group.WORLD)
+class SlicesOnly(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.chunk(dist.get_world_size(), ctx.dim)[dist.get_rank()], None
 
 
-def changes_its_argument(x):
-    dist.all_reduce(x)
-    return x / dist.get_world_size()
+class SumsOnly(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total, None
 
 
-def detached(x):
-    return mean(x.detach()) + 0 * x
+class SumsAndSlices(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size(), ctx.dim)[dist.get_rank()], None
 
 
-@torch.compiler.disable
-def hidden(x):
-    return mean(x)
+class TakesTheFirstPart(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size(), ctx.dim)[0], None
 
 
-def behind_a_break(x):
-    return hidden(x * 1) * 1
+class Averages(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        return scattered(gradient, ctx.dim) / dist.get_world_size(), None
 
 
-def no_mean(x):
-    mean(x)
+class DropsTheOthers(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        return scattered(gradient, ctx.dim) * 0, None
+
+
+class OneGradient(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        return scattered(gradient, ctx.dim)
+
+
+class AlongTheFirst(Gather):
+    @staticmethod
+    def forward(ctx, x, dim):
+        ctx.dim = dim
+        return gathered(x, 0)
+
+
+class OfTorch(Gather):
+    @staticmethod
+    def forward(ctx, x, dim):
+        ctx.dim = dim
+        return funcol.all_gather_tensor(x, dim, dist.group.WORLD)
 
 
 class Later(torch.Tensor):
@@ -196,17 +245,17 @@ def no_result(x):
     ring(x)
 
 
-MEAN = {
-    averaged: "gradients pass through a functional sum only",
-    mean_in_place: "each rank has its own share alone",
-    only_the_sum: "divided by how many there are",
-    changes_its_argument: "belongs to the caller",
-    detached: "stops the gradient or scales it",
-    behind_a_break: "it should be one graph",
-    no_mean: "return the mean",
+GATHER = {
+    SlicesOnly: "sum over the ranks what comes back",
+    SumsOnly: "has the shape of x",
+    SumsAndSlices: "moves half as much",
+    TakesTheFirstPart: "each rank takes another part of it",
+    Averages: "not their mean",
+    DropsTheOthers: "compare it with the truth",
+    OneGradient: "None for `dim`",
+    AlongTheFirst: "one behind the other along `dim`",
+    OfTorch: "has its backward already",
 }
-
-
 LATER = {
     NoTensor: "make it with torch.Tensor._make_wrapper_subclass",
     WaitsAtOnce: "keep `wait` for the first operator",
@@ -229,4 +278,4 @@ RING = {
 }
 
 
-WRONG = {"semantics.mean": MEAN, "semantics.later": LATER, "semantics.ring": RING}
+WRONG = {"semantics.gather": GATHER, "semantics.later": LATER, "semantics.ring": RING}

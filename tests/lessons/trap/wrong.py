@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+import time
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -100,4 +104,166 @@ GUARD = {
     AtTheEnd: "names the line of the call",
 }
 
-WRONG = {"trap.gate": GATE, "trap.guardrail": GUARD}
+
+class Loop:
+    """Right; the others change one thing."""
+
+    warmup = 1
+    middle = staticmethod(statistics.median)
+
+    def order(self, names, n):
+        return names[n % len(names) :] + names[: n % len(names)]
+
+    def settle(self, y):
+        torch.cuda.synchronize() if y.is_cuda else y.flatten()[0].item()
+
+    def time(self, call, n):
+        dist.barrier()
+        began = time.perf_counter()
+        self.settle(call())
+        return time.perf_counter() - began
+
+    def over_ranks(self, seconds):
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+
+    def __call__(self, variants, rounds):
+        from labkit.ranks import here
+
+        names, found = list(variants), []
+        for _ in range(self.warmup):
+            for call in variants.values():
+                call()
+        for n in range(rounds):
+            took = {name: self.time(variants[name], n) for name in self.order(names, n)}
+            seconds = torch.tensor([took[name] for name in names], dtype=torch.double, device=here().device)
+            self.over_ranks(seconds)
+            found.append((seconds / seconds[0]).tolist())
+        return {
+            name: self.middle(ratios) for name, ratios in zip(names, zip(*found, strict=True), strict=True)
+        }
+
+
+def right(variants, rounds):
+    return Loop()(variants, rounds)
+
+
+def not_warm(variants, rounds):
+    class Changed(Loop):
+        warmup = 0
+
+    return Changed()(variants, rounds)
+
+
+def one_after_the_other(variants, rounds):
+    found = {}
+    for name, call in variants.items():
+        call()
+        found[name] = statistics.median(Loop().time(call, n) for n in range(rounds))
+    return {name: seconds / found["steady"] for name, seconds in found.items()}
+
+
+def always_the_same_order(variants, rounds):
+    class Changed(Loop):
+        def order(self, names, n):
+            return names
+
+    return Changed()(variants, rounds)
+
+
+def an_order_of_its_own(variants, rounds):
+    draw = random.Random(dist.get_rank())
+
+    class Changed(Loop):
+        def order(self, names, n):
+            return draw.sample(names, len(names))
+
+    return Changed()(variants, rounds)
+
+
+def no_barrier(variants, rounds):
+    class Changed(Loop):
+        def time(self, call, n):
+            began = time.perf_counter()
+            self.settle(call())
+            return time.perf_counter() - began
+
+    return Changed()(variants, rounds)
+
+
+def barrier_in_the_time(variants, rounds):
+    class Changed(Loop):
+        def time(self, call, n):
+            began = time.perf_counter()
+            dist.barrier()
+            self.settle(call())
+            return time.perf_counter() - began
+
+    return Changed()(variants, rounds)
+
+
+def until_it_returns(variants, rounds):
+    class Changed(Loop):
+        def settle(self, y):
+            pass
+
+    return Changed()(variants, rounds)
+
+
+def settled_too_late(variants, rounds):
+    class Changed(Loop):
+        def time(self, call, n):
+            dist.barrier()
+            began = time.perf_counter()
+            y = call()
+            seconds = time.perf_counter() - began
+            self.settle(y)
+            return seconds
+
+    return Changed()(variants, rounds)
+
+
+def on_its_own(variants, rounds):
+    class Changed(Loop):
+        def over_ranks(self, seconds):
+            dist.barrier()
+
+    return Changed()(variants, rounds)
+
+
+def mean_of_the_ranks(variants, rounds):
+    class Changed(Loop):
+        def over_ranks(self, seconds):
+            dist.all_reduce(seconds)
+
+    return Changed()(variants, rounds)
+
+
+def mean_of_the_rounds(variants, rounds):
+    class Changed(Loop):
+        middle = staticmethod(statistics.fmean)
+
+    return Changed()(variants, rounds)
+
+
+def seconds_of_all_rounds(variants, rounds):
+    class Changed(Loop):
+        middle = staticmethod(list)
+
+    return Changed()(variants, rounds)
+
+
+MEASURE = {
+    not_warm: "before anything is timed",
+    one_after_the_other: "call each of them in each round",
+    always_the_same_order: "turn the order",
+    an_order_of_its_own: "would meet that of another one",
+    no_barrier: "come to a call at different times",
+    barrier_in_the_time: "the clock starts before the barrier",
+    until_it_returns: "the device works on",
+    on_its_own: "each rank has timed itself",
+    mean_of_the_ranks: "take the slowest",
+    mean_of_the_rounds: "take the median",
+    seconds_of_all_rounds: "return a dict",
+}
+
+WRONG = {"trap.gate": GATE, "trap.guardrail": GUARD, "trap.measure": MEASURE}
