@@ -123,7 +123,7 @@ def judge_reading(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
         raise Mistake(f"my_calls() returns {found}", hint)
     missing = [name for name in GUARDS if name not in found]
     if missing:
-        raise Mistake(f"no call for {', '.join(missing)}", hint)
+        raise Mistake(f"no call for {', '.join(missing)}", "each guard of the list wants a call of its own")
     for name, expected in GUARDS.items():
         said = found[name]
         if not said:

@@ -22,7 +22,7 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "went dynamic": ("#56B4E9", "D", "recompiled, and went dynamic"),
     "gave up": ("#000000", "X", "gave up: runs eagerly"),
 }
-COMPILERS = {"eager": "Dynamo alone", "inductor": "with Inductor"}
+COMPILERS = {"eager": "for Dynamo alone", "inductor": "with Inductor"}
 COLUMNS = ["ranks", "rank", "policy", "dimension", "step", "value", "state"]
 
 
@@ -133,7 +133,7 @@ def _cost(report: Any) -> Figure:
     if cost.empty:
         return empty_figure(sheet, "No cost was measured", report.label)
     rounds = cost.groupby(["compiler", "part", "what", "round"], sort=False)["seconds"].max().reset_index()
-    whole = rounds["what"] + ", " + rounds["compiler"].map(COMPILERS)
+    whole = rounds["what"] + ", " + rounds["compiler"].map(COMPILERS).str.removeprefix("for ")
     names = rounds.assign(name=rounds["what"].where(rounds["part"] == "calls", whole))
     order = names.groupby("name")["seconds"].median().sort_values()
     sheet.title(

@@ -66,7 +66,9 @@ def test_the_table_says_what_to_freeze(swept):
 @pytest.mark.slow
 def test_a_policy_is_told_beforehand(ranks, tmp_path):
     report = guards.run(ranks, ["batch"], batches="4,6,1,1", rounds=0, inductor=0, folder=tmp_path)
-    found = {name: states(report, policy=name, ranks=2, rank=1) for name in guards.POLICIES}
+    found = {
+        name: states(report, policy=name, ranks=2, rank=1) for name in lessons.program("guards").POLICIES
+    }
     assert found == {
         "default": "1DR.", "mark_dynamic": "1.R.", "mark_unbacked": "1...", "dynamic=True": found["dynamic=True"],
         "dynamic=False": "1RR.",
@@ -153,7 +155,7 @@ def test_depth_goes_on_in_the_round_where_it_was_stopped(shm_ranks, tmp_path, mo
 
     def stopped(*arguments, **rest):
         calls.append(arguments)
-        if len(calls) == 4:  # of two rounds of two depths: in the last point
+        if len(calls) == 5:  # after one for warmup, of two rounds of two depths: in the last point
             raise KeyboardInterrupt
         return run(*arguments, **rest)
 
@@ -162,7 +164,7 @@ def test_depth_goes_on_in_the_round_where_it_was_stopped(shm_ranks, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         depth.run(shm_ranks, **ask)
     report = depth.run(shm_ranks, **ask)
-    assert report.provenance["resumed"] == 3 and len(calls) == 5
+    assert report.provenance["resumed"] == 3 and len(calls) == 7
     assert report.tables["summary"]["n"].tolist() == [2, 2] and report.tables["slopes"].empty
     with pytest.raises(
         ValueError, match="unknown form 'half': there is whole, block by block, nested region"

@@ -95,7 +95,7 @@ COUNTERS = {
 READINGS = {
     rows_that_fit: "fits the whole list",
     two_at_once: "change one thing only",
-    one_is_missing: "one for each of dtype",
+    one_is_missing: "wants a call of its own",
     a_list: "returns a dict",
 }
 
