@@ -28,7 +28,7 @@ SMALLER = {
     },
     "09_guards_and_shapes": {
         '"eager": 12, "inductor": 3': '"eager": 2, "inductor": 1',
-        "(1, 2, 4, 8, 16), 8": "(1, 2, 4, 8), 2",
+        "(1, 2, 4, 8, 12), 8": "(1, 2, 4, 8), 2",
     },
     "10_dtensor_or_explicit": {
         'mlp=("tiny", "large"), rounds=12': 'mlp=("tiny",), rounds=4',

@@ -260,7 +260,7 @@ def test_what_a_length_costs_under_each_setting(ranks):
     assert told["default"]["loops"] == "8 compiles, 4 calls in eager"
     assert told["mark_dynamic"]["loops"] == strict["mark_dynamic"]["loops"] == "ConstraintViolationError"
     assert strict["mark_unbacked"]["branches"] == "UserError"
-    assert strict["dynamic=False"]["summed"] == "8 compiles, then FailOnRecompileLimitHit"
+    assert strict["dynamic=False"]["branches"] == "8 compiles, then FailOnRecompileLimitHit"
 
 
 def test_the_price_of_a_compile_is_told_for_each_compiler():
