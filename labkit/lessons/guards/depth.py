@@ -157,17 +157,16 @@ def fit(first: pd.DataFrame) -> pd.DataFrame:
 
 
 def bends(first: pd.DataFrame) -> pd.DataFrame:
-    """Seconds of a further block over the deeper half of the depths, as a ratio to those over the shallower half.
+    """Seconds of a further block over the shallower and over the deeper half of the depths, and their difference.
 
-    Above 1, compile time grows worse than a straight line; what does not depend on depth cancels out. The ratio is
-    taken in each round, and given as the median with its 99 % interval. There is an outcome other than 'cannot tell'
-    only where the whole interval lies on one side of 1. A form is left out where there are less than four depths, or
-    where its blocks cost nothing measurable in some round.
+    Above 0, compile time grows worse than a straight line; what does not depend on depth cancels out. The difference
+    is taken in each round, and given as the median with its 99 % interval. There is an outcome other than 'cannot
+    tell' only where the whole interval lies on one side of 0, and no row for a form with less than four depths.
 
     >>> rows = [(d, "whole", r, 1 + 0.1 * d**2) for d in (1, 2, 4, 8) for r in range(8)]
     >>> found = bends(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])).iloc[0]
-    >>> float(found["ratio"].round(3)), found["outcome"]
-    (4.0, 'worse than a line')
+    >>> [float(found[name].round(3)) for name in ("shallow_s", "deep_s", "more_s")], found["outcome"]
+    ([0.3, 1.0, 0.7], 'worse than a line')
     """
     found = []
     for form, rows in first.groupby("form", sort=False):
@@ -175,17 +174,15 @@ def bends(first: pd.DataFrame) -> pd.DataFrame:
         depths, middle = table.index, (len(table) - 1) // 2
         if len(depths) < LEAST_DEPTHS:
             continue
-        early, late = (
+        shallow, deep = (
             (table.loc[b] - table.loc[a]) / (b - a)
             for a, b in ((depths[0], depths[middle]), (depths[middle], depths[-1]))
         )
-        if (early <= 0).any():
-            continue  # a block that costs nothing measurable is nothing to divide by
-        ratios = list(late / early)
-        low, high = wider_interval(ratios)
-        outcome = "worse than a line" if low > 1 else "better than a line" if high < 1 else "cannot tell"
-        found.append((form, float(np.median(ratios)), low, high, outcome, len(ratios)))
-    return pd.DataFrame(found, columns=["form", "ratio", "low", "high", "outcome", "n"])
+        more = deep - shallow
+        low, high = wider_interval(list(more))
+        outcome = "worse than a line" if low > 0 else "better than a line" if high < 0 else "cannot tell"
+        found.append((form, shallow.median(), deep.median(), more.median(), low, high, outcome, len(more)))
+    return pd.DataFrame(found, columns="form shallow_s deep_s more_s low high outcome n".split())
 
 
 def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:
