@@ -25,6 +25,7 @@ _SOURCE = re.compile(r"^source=(.+?), accessed_by=")
 _PLACE = re.compile(r"  # (?P<code>.*?)\s+# (?P<place>\S.*)$")
 _ADDRESS = re.compile(r", \d{9,}(?=\))| at 0x[0-9a-f]+")
 _DEFINED = re.compile(r"type=<class '(?:module|type|code|function|builtin_function_or_method|method)'>")
+_ARGUMENT = re.compile(r"L\['\w+'\]")
 _HINT = re.compile(r"\s*\(HINT: .*\)$")
 _TENSOR = re.compile(
     r"check_tensor\(.*?DispatchKeySet\([^)]*\), torch\.(?P<dtype>\w+), device=(?P<device>[^,]+),"
@@ -73,6 +74,8 @@ def parse(tree: str) -> list[Guard]:
             device = "" if tensor["device"] == "None" else f" on {tensor['device']}"
             test = f"{tensor['dtype']} {tensor['size']}, stride {tensor['stride']}{device}{grad}"
         protects = above[-1][1] if above else GLOBAL
+        if protects == GLOBAL and (argument := _ARGUMENT.search(test)):
+            protects = argument[0]  # a guard on sizes stands at the root of the tree
         code = at["code"].strip() if at and protects != GLOBAL else ""
         rarely = kind in FOLDED or protects == GLOBAL or "__builtins_dict__" in protects
         rarely = rarely or (kind == "ID_MATCH" and bool(_DEFINED.search(test)))

@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from labkit import experiments, hardware
+from labkit import experiments, hardware, lessons
 from labkit.experiments.options import Option, add, chosen
 from labkit.lessons.break_it import experiment as break_it
 from labkit.lessons.cold import experiment as cold
@@ -15,7 +15,6 @@ from labkit.lessons.cold import survival
 from labkit.lessons.dtensor import experiment as routes
 from labkit.lessons.functional import experiment as collectives
 from labkit.lessons.guards import drift
-from labkit.lessons.guards import experiment as guards
 from labkit.lessons.mesh import wrong_group
 from labkit.lessons.scale import experiment as scale
 from labkit.lessons.shared import variants
@@ -73,8 +72,8 @@ def test_every_option_is_a_keyword_of_the_experiment(name):
 WORDS = {
     ("collectives", "compiler"): collectives.COMPILERS,
     ("divergence", "drill"): divergence.DRILLS,
-    ("guards", "dimension"): guards.DIMENSIONS,
-    ("guards", "policy"): guards.POLICIES,
+    ("guards", "dimension"): lessons.program("guards").DIMENSIONS,
+    ("guards", "policy"): lessons.program("guards").POLICIES,
     ("drift", "dtype"): drift.DTYPES,
     ("scale", "algorithm"): scale.ALGORITHMS,
     ("wrong_group", "mistake"): wrong_group.MISTAKES,

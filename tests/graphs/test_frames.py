@@ -12,7 +12,7 @@ import torch
 
 import labkit
 from labkit import graphs, torch_compat
-from labkit.graphs import decompiled
+from labkit.graphs import decompiled, guards
 
 
 def broken(x, w):
@@ -112,6 +112,15 @@ def test_a_recompile_is_another_frame_of_the_same_function():
     assert [f.id for f in rec.frames] == ["0/0", "0/1"]
     assert "size=" not in rec.frames[0].stage("guards") and "[3]" in rec.frames[0].stage("guards")
     assert "s" in rec.frames[1].nodes()[0].shape
+
+
+def test_a_guard_on_a_size_belongs_to_its_input_though_it_stands_at_the_root():
+    root = "+- RootGuardManager"
+    size = "+- LAMBDA_GUARD: 2 <= L['x'].size()[0]  # y = x.sum(0)  # model.py:3 in f"
+    state = "| +- GLOBAL_STATE: ___check_global_state()"
+    text = guards.grouped("\n".join([root, state, size]))
+    assert text.splitlines()[:2] == ["L['x']", "    LAMBDA_GUARD: 2 <= L['x'].size()[0]    # y = x.sum(0)"]
+    assert "torch's own state (1)" in text
 
 
 def test_guards_are_grouped_by_what_they_protect_and_the_frequent_ones_folded():

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.distributed as dist
-from torch import nn
 
-from labkit import torch_compat
+from labkit import lessons
 from labkit.experiments.options import on_cpu
 from labkit.lessons.guards.declared import DEPTH as ABOUT
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, wider_interval
-from labkit.torch_compat import funcol
 
 VIEW = "labkit.lessons.guards.depth_figures:figure"
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
 FORMS = (WHOLE, BLOCKS, NESTED)
 PAIRS = ((BLOCKS, WHOLE), (NESTED, WHOLE), (BLOCKS, NESTED))
-WARMUP = -1
-WIDTH = 16
 DEEPEST = 128
+LEAST_DEPTHS = 4  # for a word on how the seconds of a further block grow
 TOLERANCE = 1e-4
 
 
@@ -57,10 +52,8 @@ def run(
         fresh, folder, talk: of the sweep. A depth in a round is a point: it is kept when it is done, and an interrupted
             call goes on behind it.
 
-    `fits` has for each form the line seconds = first + per block * depth, and the exponent p of seconds ~ depth^p over
-    the upper half of the depths: fitted in each round, and the median of the rounds with its interval. `slopes` has two
-    forms' seconds a block compared, round by round. Raises ValueError for depths that are no sweep, before any rank is
-    started, and RankError when a rank fails.
+    The models stand in the cells of lesson 09. `grown` says what the tables hold. Raises ValueError for depths that are
+    no sweep, before any rank is started, and RankError when a rank fails.
 
     >>> import tempfile
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
@@ -79,6 +72,8 @@ def run(
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
         "compiler": compiler, "rounds": rounds, "forms": forms,
     }  # fmt: skip
+    code = lessons.program("guards")
+    settings["program"] = choose_program("guards", None, ()).digest
     sweep = Sweep("depth", settings, folder, fresh, talk)
     points = {
         f"round {i}, {depth} blocks": (depth, i)
@@ -87,98 +82,32 @@ def run(
     }
 
     def measure(point: tuple[int, int]) -> list[dict[str, Any]]:
-        found = ranks.run(_measure, *point, compiler, tuple(forms), timeout=900)
-        return [{"depth": point[0], "rank": rank, **row} for rank, rows in found.items() for row in rows]
+        found = ranks.run(code.one_depth, *point, tuple(forms), compiler, timeout=900)
+        return [{"rank": rank, **row} for rank, rows in found.items() for row in rows]
 
+    # what a process pays once: imports, and the compiler's own first times
+    ranks.run(code.one_depth, 1, -1, tuple(forms), compiler, timeout=900)
     rows = sweep.run(points, measure)
-    return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
+    return grown(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
 
 
-# --- on a rank ---
+def grown(
+    rows: Sequence[dict[str, Any]], label: str, settings: dict[str, Any] | None = None, resumed: str = ""
+) -> Report:
+    """Make the report of first calls.
 
+    Args:
+        rows: a row for each first call, as `one_depth` of lesson 09 returns them, with the rank.
+        label: the run label.
+        settings: the provenance; by default that of now.
+        resumed: a note on a sweep that was interrupted.
 
-def model(depth: int) -> Any:
-    """A stack of small blocks (norm, two products, an all-reduce, a residual), seeded, the same on every rank."""
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-
-        def forward(self, x):  # type: ignore[no-untyped-def]
-            h = nn.functional.layer_norm(x, (WIDTH,))
-            h = self.down(nn.functional.gelu(self.up(h)))
-            return x + funcol.all_reduce(h, "avg", dist.group.WORLD)
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(Block() for _ in range(depth))
-
-        def forward(self, x):  # type: ignore[no-untyped-def]
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    torch.manual_seed(0)
-    return Model()
-
-
-_warm: set[str] = set()  # compilers that this process has used
-
-
-def _measure(depth: int, i: int, compiler: str, forms: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A row for each form: seconds of the first call, compiled from nothing, graphs, blocks traced, error."""
-    backend = torch_compat.compile_backend(compiler)
-    x = torch.linspace(-1, 1, 4 * WIDTH).reshape(4, WIDTH)
-    rows = []
-    with torch.no_grad(), torch_compat.no_compile_caches():
-        expected = model(depth)(x) + 0
-        # once a process: imports, and the compiler's own first times
-        for turn in (i,) if compiler in _warm else (WARMUP, i):
-            for form in random.Random(f"{i} {depth}").sample(forms, len(forms)):
-                torch_compat.dynamo_reset()
-                whole = model(depth if turn != WARMUP else 1)
-                seen = [0, 0]  # graphs, and blocks traced into them
-
-                def keep(graph: Any, inputs: Any, seen: list[int] = seen) -> Any:
-                    seen[0] += 1
-                    seen[1] += bodies(graph)
-                    return backend(graph, inputs)
-
-                if form == NESTED:
-                    kind = type(whole.blocks[0])
-                    kind.forward = torch.compiler.nested_compile_region(kind.forward)
-                run = whole if form == BLOCKS else torch.compile(whole, backend=keep)
-                if form == BLOCKS:
-                    for block in whole.blocks:
-                        block.compile(backend=keep)
-                dist.barrier()
-                began = time.perf_counter()
-                y = run(x) + 0
-                seconds = time.perf_counter() - began
-                if turn == WARMUP:
-                    continue
-                error = float((y - expected).abs().max())
-                row = {"form": form, "round": i, "seconds": seconds, "error": error}
-                rows.append(row | {"graphs": seen[0], "traced": seen[1]})
-        torch_compat.dynamo_reset()
-    _warm.add(compiler)
-    return rows
-
-
-def bodies(graph: Any) -> int:
-    """How many blocks' bodies a graph holds: those written out, and each region that it calls, once."""
-    nodes = list(graph.graph.nodes)
-    written = sum("gelu" in str(node.target) for node in nodes if node.op == "call_function")
-    called = {str(node.args[0].target) for node in nodes if str(node.target) == "invoke_subgraph"}
-    return written + len(called)
-
-
-# --- in the kernel ---
-
-
-def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
+    Returns:
+        A report. `fits` has for each form the line seconds = first + per block * depth, and the exponent p of
+        seconds ~ depth^p over the upper half of the depths: fitted in each round, and the median of the rounds with its
+        interval. `slopes` compares two forms' seconds a block, round by round. `bends` says whether a further block
+        costs more in deep models than in shallow ones.
+    """
     samples = pd.DataFrame(rows)  # in the order in which they were taken, which each round draws anew
     places = samples["form"].map(FORMS.index)
     samples = samples.assign(place=places).sort_values(["depth", "place", "round", "rank"], ignore_index=True)
@@ -190,6 +119,7 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     summary["n"] = by.count()
     tables = {
         "fits": fit(first),
+        "bends": bends(first),
         "slopes": compare_slopes(first),
         "summary": summary.reset_index(),
         "samples": samples,
@@ -198,7 +128,8 @@ def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], re
     worst = float(samples["error"].max())
     agree = "agree" if worst <= TOLERANCE else "DO NOT AGREE"
     notes = [f"outputs {agree} with eager: largest difference {worst:.1e}", *([resumed] if resumed else [])]
-    return Report("depth", ABOUT.title, label, tables, _verdicts(samples), settings, notes, VIEW)
+    made = provenance(compiler="eager") if settings is None else settings
+    return Report("depth", ABOUT.title, label, tables, _verdicts(samples), made, notes, VIEW)
 
 
 def fit(first: pd.DataFrame) -> pd.DataFrame:
@@ -223,6 +154,35 @@ def fit(first: pd.DataFrame) -> pd.DataFrame:
         )
     columns = "form first_s per_block_s per_block_low per_block_high exponent low high n"
     return pd.DataFrame(found, columns=columns.split())
+
+
+def bends(first: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of a further block over the shallower and over the deeper half of the depths, and their difference.
+
+    Above 0, compile time grows worse than a straight line; what does not depend on depth cancels out. The difference
+    is taken in each round, and given as the median with its 99 % interval. There is an outcome other than 'cannot
+    tell' only where the whole interval lies on one side of 0, and no row for a form with less than four depths.
+
+    >>> rows = [(d, "whole", r, 1 + 0.1 * d**2) for d in (1, 2, 4, 8) for r in range(8)]
+    >>> found = bends(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])).iloc[0]
+    >>> [float(found[name].round(3)) for name in ("shallow_s", "deep_s", "more_s")], found["outcome"]
+    ([0.3, 1.0, 0.7], 'worse than a line')
+    """
+    found = []
+    for form, rows in first.groupby("form", sort=False):
+        table = rows.pivot(index="depth", columns="round", values="seconds").sort_index()
+        depths, middle = table.index, (len(table) - 1) // 2
+        if len(depths) < LEAST_DEPTHS:
+            continue
+        shallow, deep = (
+            (table.loc[b] - table.loc[a]) / (b - a)
+            for a, b in ((depths[0], depths[middle]), (depths[middle], depths[-1]))
+        )
+        more = deep - shallow
+        low, high = wider_interval(list(more))
+        outcome = "worse than a line" if low > 0 else "better than a line" if high < 0 else "cannot tell"
+        found.append((form, shallow.median(), deep.median(), more.median(), low, high, outcome, len(more)))
+    return pd.DataFrame(found, columns="form shallow_s deep_s more_s low high outcome n".split())
 
 
 def compare_slopes(first: pd.DataFrame) -> pd.DataFrame:

@@ -7,27 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from labkit import torch_compat
+from labkit import lessons
 from labkit.lessons.guards.declared import DRIFT as ABOUT
 from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.sweep import Sweep, code_digest
-from labkit.lessons.shared.variants import own
-from labkit.ranks import Ranks, here
+from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 
 VIEW = "labkit.lessons.guards.drift_figures:figure"
 DTYPES = ("float32", "bfloat16")
-# each does what the one before does, and one thing more
-STAGES = {
-    "eager": "Dynamo's graph, run as it is",
-    "aot_eager": "+ AOTAutograd: functionalized",
-    "aot_eager_decomp_partition": "+ decompositions, partitioner",
-    "inductor": "+ Inductor: fused loops",
-}
-EMULATED = "inductor, emulated casts"
-KNOBS: dict[str, dict[str, Any]] = {**dict.fromkeys(STAGES, {}), EMULATED: {"emulate_precision_casts": True}}
 SEEDS = 16
 
 
@@ -37,21 +26,21 @@ def run(
     *,
     program: Callable[..., Any] | None = None,
     seeds: int = SEEDS,
-    stages: Sequence[str] = tuple(KNOBS),
+    stages: Sequence[str] = (),
     fresh: bool = False,
     folder: str | Path | None = None,
     talk: bool = False,
 ) -> Report:
     """Run a program in eager and through ever more of the compiler, and compare the numbers with both.
 
-    program(x, w): of tensors (64, 128) and (128, 128); None is `program` of this module. seeds: inputs, 2 at least; the
-    spread is over them. No communication runs, so one rank does it. dtype: of 'float32' and
+    program(x, w): of tensors (64, 128) and (128, 128); None is `attention_like` of lesson 09. seeds: inputs, 2 at
+    least; the spread is over them. No communication runs, so one rank does it. dtype: of 'float32' and
     'bfloat16'. Truth is the same program in float64 on the same rounded inputs.
 
     `stages` has for each dtype and stage the share of elements that are not eager's, bit for bit, the largest
     difference, and the root mean square error against the truth, each as median, least and most over the inputs.
     `inputs` is how many of them differ at all; `first` names the first stage at which one differs, and the first at
-    which more than half do. stages: names of those to run, in their order. Raises ValueError for a
+    which more than half do. stages: names of those to run, in their order; by default all. Raises ValueError for a
     dtype, a stage or a number of seeds that does not exist, before any rank is started; RankError when a rank fails.
 
     >>> import tempfile
@@ -63,10 +52,12 @@ def run(
     dtypes = chosen(dtype, DTYPES, "dtype")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 2 <= seeds <= 1000:
         raise ValueError(f"seeds is a number of inputs from 2 to 1000, got {seeds!r}")
-    unknown = [name for name in stages if name not in KNOBS]
-    if unknown or not stages:
-        raise ValueError(f"unknown stage {unknown[0] if unknown else ''!r}: there is {'; '.join(KNOBS)}")
-    study = program or attention_like
+    code = lessons.program("guards")
+    known = (*code.STAGES, code.EMULATED)
+    unknown = [name for name in stages if name not in known]
+    if unknown:
+        raise ValueError(f"unknown stage {unknown[0]!r}: there is {'; '.join(known)}")
+    study = program or code.attention_like
     settings = {
         "device": ranks.device,
         "world_size": ranks.world_size,
@@ -74,10 +65,12 @@ def run(
         "seeds": seeds,
     }
     sweep = Sweep("drift", settings | {"code": code_digest(study)}, folder, fresh, talk)
-    points = {f"{name}, {stage}": (name, stage) for name in dtypes for stage in KNOBS if stage in stages}
+    points = {
+        f"{name}, {stage}": (name, stage) for name in dtypes for stage in known if stage in (stages or known)
+    }
 
     def measure(point: tuple[str, str]) -> list[dict[str, Any]]:
-        found = ranks.run(_compare, study, *point, seeds, timeout=600, ranks=0)
+        found = ranks.run(code.drifted, *point, seeds, study, timeout=600, ranks=0)
         head = {"dtype": point[0], "stage": point[1]}
         return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
 
@@ -85,51 +78,7 @@ def run(
     return _report(rows, provenance(**settings, resumed=sweep.resumed), sweep.note(), ranks.label)
 
 
-def attention_like(x: Any, w: Any) -> Any:
-    """A norm, a product, a GELU, a softmax and a scale: what a block does with its numbers, without the collectives."""
-    h = torch.nn.functional.layer_norm(x, (x.shape[-1],))
-    h = torch.nn.functional.gelu(h @ w) * 0.3 + x
-    h = torch.softmax(h, -1) * h
-    return h / (1 + h.pow(2).mean(-1, keepdim=True)).sqrt()
-
-
-# --- on a rank ---
-
-
-def _compare(program: Callable[..., Any], dtype: str, stage: str, seeds: int) -> list[dict[str, Any]]:
-    me, kind = here(), getattr(torch, dtype)
-    rows = []
-    torch_compat.dynamo_reset()
-    with torch.no_grad(), torch_compat.patched("inductor.config", **KNOBS[stage]):
-        run = torch.compile(own(program), backend=stage.partition(",")[0])
-        for i in range(seeds):
-            generator = torch.Generator().manual_seed(i)
-            x = torch.randn(64, 128, generator=generator).to(me.device, kind)
-            w = (torch.randn(128, 128, generator=generator) / 128**0.5).to(me.device, kind)
-            eager, compiled, truth = program(x, w), run(x, w), program(x.double(), w.double())
-            rows.append(
-                {
-                    "seed": i,
-                    "differ": float((compiled != eager).double().mean()),
-                    "largest": float((compiled.double() - eager.double()).abs().max()),
-                    "error": _rms(compiled, truth),
-                    "eager_error": _rms(eager, truth),
-                }
-            )
-    torch_compat.dynamo_reset()
-    return rows
-
-
-def _rms(found: Any, truth: Any) -> float:
-    return float((found.double() - truth).pow(2).mean().sqrt())
-
-
-# --- in the kernel ---
-
-
-def first_drift(
-    differ: dict[str, float], stages: Sequence[str] = tuple(STAGES), tolerance: float = 0.0
-) -> str:
+def first_drift(differ: dict[str, float], tolerance: float = 0.0) -> str:
     """The first stage whose numbers are not eager's, of `differ` by stage; '' where none does.
 
     Every stage is compared with eager, and not with its neighbour: a later stage may undo, or hide, an earlier one.
@@ -137,6 +86,7 @@ def first_drift(
     >>> first_drift({"eager": 0, "aot_eager": 0, "aot_eager_decomp_partition": 0.2, "inductor": 0.5})
     'aot_eager_decomp_partition'
     """
+    stages = lessons.program("guards").STAGES
     return next((stage for stage in stages if differ.get(stage, 0) > tolerance), "")
 
 

@@ -1,4 +1,4 @@
-"""Lesson 09: a module that counts its calls without compiling again, and the stage at which numbers begin to drift."""
+"""Lesson 09: calls that break each guard of a list, and a module that counts its calls without compiling again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.graphs.compile_log import install
-from labkit.lessons.guards.drift import STAGES
+from labkit.graphs.names import Names
+from labkit.graphs.reasons import recompile
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["BISECT", "COUNTER"]
+__all__ = ["COUNTER", "READING", "base_call", "mystery"]
 
 CALLS = 12
 MOST_GRAPHS = 2
@@ -85,65 +86,77 @@ def _count(attempt: Attempt) -> dict[str, Any]:
     return {"values": values, "right": right, "graphs": len(made), "breaks": broke, "eager": eager}
 
 
-NAN = float("nan")
-PLAIN = (1.0, 2.0, 3.0)
-# what run(stage) gives: eager's own numbers but for those named; the answer; the hint where it is another one
-CASES: tuple[tuple[str, dict[str, tuple[float, ...]], str | None, str], ...] = (
-    ("no stage differs", {}, None, "where no stage differs from eager the answer is None"),
-    (
-        "from the decompositions on",
-        {"aot_eager_decomp_partition": (1.0, 2.5, 3.0), "inductor": (1.0, 2.5, 3.0)},
-        "aot_eager_decomp_partition",
-        "the first stage that differs from eager is asked for: go through them in their order",
-    ),
-    (
-        "by one unit in the last place, in inductor",
-        {"inductor": (1.0, 2.0000002384185791, 3.0)},
-        "inductor",
-        "a tolerance hides the smallest drift: compare bit for bit",
-    ),
-    (
-        "in AOTAutograd, and inductor happens to give eager's numbers again",
-        {"aot_eager": (1.5, 2.0, 3.0)},
-        "aot_eager",
-        "a later stage may hide an earlier one: do not look at the last one to decide whether to look at all",
-    ),
-    (
-        "NaN in the same places everywhere",
-        dict.fromkeys(["plain", *STAGES], (1.0, NAN, 3.0)),
-        None,
-        "NaN is not equal to itself: two NaN in the same place are no drift",
-    ),
-)
+def mystery(x, steps=2, mode=None):  # type: ignore[no-untyped-def]
+    """The function behind the guard list: nothing that a reader has to see."""
+    for _ in range(steps):
+        x = x.sin()
+    if mode is not None:
+        x = x.to(mode)
+    return x.sum(0) if x.shape[0] <= 16 else x.mean(0)
 
 
-def judge_bisect(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The attempt's answer for every case; the first wrong one decides the hint."""
-    hint = (
-        "it is called as my_bisect(run, stages): run('plain') is eager's tensor, run(stage) that of a stage"
-    )
-    answers = on_ranks(ranks, _bisect, attempt, only=0, hint=hint, timeout=30)[0]
-    for (said, _, right, why), answer in zip(CASES, answers, strict=True):
-        finding = f"{said}: it says {answer}"
-        if answer is not None and answer not in STAGES:
-            raise Mistake(finding, "return the name of a stage, or None")
-        if answer != right:
-            raise Mistake(finding, why)
-        say(finding)
+def base_call(f: Callable[..., Any]) -> Any:
+    """The call that the list was made for."""
+    x = torch.ones(4, 8)
+    torch_compat.mark(x, 0, "mark_dynamic")
+    return f(x)
 
 
-def _bisect(attempt: Attempt) -> list[Any]:
-    answers = []
-    for _, numbers, _, _ in CASES:
+# a guard's name in the exercise, and what Dynamo says where it fails
+GUARDS = {
+    "dtype": "dtype mismatch",
+    "layout": "stride mismatch",
+    "gradient": "requires_grad mismatch",
+    "columns": "size mismatch at index 1",
+    "rows": "x.size()[0]",
+    "steps": "steps ==",
+    "mode": "mode is None",
+    "state": "grad_mode",
+}
 
-        def run(stage: str, numbers: dict[str, tuple[float, ...]] = numbers) -> Any:
-            if stage != "plain" and stage not in STAGES:
-                raise ValueError(f"there is no stage {stage!r}: 'plain', {', '.join(STAGES)}")
-            return torch.tensor(numbers.get(stage, PLAIN))
 
-        answer = attempt(run, tuple(STAGES))
-        answers.append(answer if answer is None or isinstance(answer, str) else repr(answer))
-    return answers
+def judge_reading(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Each call, made after a fresh `base_call`, has to fail at its own guard."""
+    hint = f"my_calls() returns a dict of functions of f, one for each of {', '.join(GUARDS)}"
+    found = on_ranks(ranks, _read, attempt, only=0, hint=hint)[0]
+    if not isinstance(found, dict):
+        raise Mistake(f"my_calls() returns {found}", hint)
+    missing = [name for name in GUARDS if name not in found]
+    if missing:
+        raise Mistake(f"no call for {', '.join(missing)}", "each guard of the list wants a call of its own")
+    for name, expected in GUARDS.items():
+        said = found[name]
+        if not said:
+            raise Mistake(
+                f"{name}: nothing compiled again",
+                "this call fits the whole list: read the guard once more, and go beyond what it allows",
+            )
+        if expected not in said:
+            raise Mistake(
+                f"{name}: failed at: {said}",
+                "another guard failed: start from a call that fits, and change one thing only",
+            )
+        say(f"{name}: {said}")
+
+
+def _read(attempt: Attempt) -> Any:
+    """The guard at which each of the attempt's calls failed, '' where none did; or the type of what is no dict."""
+    calls = attempt()
+    if not isinstance(calls, dict):
+        return type(calls).__name__
+    found = {}
+    for name in GUARDS:
+        if name not in calls:
+            continue
+        torch_compat.dynamo_reset()
+        run = torch.compile(mystery, backend="eager")
+        base_call(run)
+        known = {id(c) for c in install().known()}
+        calls[name](run)
+        new = [c for c in install().known() if id(c) not in known]
+        found[name] = "; ".join(recompile(c.reasons, "", Names()).reason for c in new if c.reasons)
+    torch_compat.dynamo_reset()
+    return found
 
 
 COUNTER = Exercise(
@@ -158,11 +171,14 @@ COUNTER = Exercise(
     ),
     judge_counter,
 )
-BISECT = Exercise(
-    "guards.bisect",
-    "where the drift begins",
-    "easy",
-    5,
-    ("the first stage whose numbers are not eager's, bit for bit", "None where there is none"),
-    judge_bisect,
+READING = Exercise(
+    "guards.reading",
+    "read a guard list",
+    "medium",
+    15,
+    (
+        f"eight calls, one for each of {', '.join(GUARDS)}",
+        "each compiles again at its own guard",
+    ),
+    judge_reading,
 )

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from labkit import lessons
 from labkit.experiments.options import on_cpu
-from labkit.lessons.guards import on_ranks as guard_ranks
 from labkit.lessons.guards.declared import GUARDS as ABOUT
-from labkit.lessons.guards.on_ranks import COMPILED, DYNAMIC, ERROR, FIRST, GAVE_UP
-from labkit.lessons.shared.dimensions import DIMENSIONS, POLICIES, Dimension, Layer, layer
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.sweep import Sweep, code_digest, parse_range
 from labkit.ranks import Ranks
-from labkit.report import HOST_ONLY, PerRank, Report, provenance
+from labkit.report import HOST_ONLY, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
 VIEW = "labkit.lessons.guards.figures:figure"
+FIRST, REUSED, COMPILED = "first compile", "reused", "recompiled"
+DYNAMIC, GAVE_UP = "went dynamic", "gave up"
 COST = ["compiler", "part", "what", "rank", "round", "seconds"]
 SIZES = ("sequence length", "batch")  # what a policy has something to say about
+INSTEAD = {  # of letting it vary
+    "sequence length": "mark_dynamic, or pad",
+    "batch": "mark_dynamic; warm up 1 as well",
+    "dtype": "one dtype for each compiled function",
+    "strides": ".contiguous() before the compiled part",
+    "requires_grad": "warm up both, or fix it",
+    "int argument": "warm up two values",
+    "float argument": "warm up two values",
+    "bool argument": "warm up both",
+    "str argument": "warm up each",
+    "int attribute": "few values, or torch.where in a fixed loop (an argument compiles as often)",
+    "float attribute": "warm up two values",
+    "grad mode": "one mode for each compiled function; warm up each",
+    "thread count": "set it once, before the first compile",
+}
 
 
 def run(
@@ -32,7 +47,7 @@ def run(
     *,
     lengths: str | Sequence[int] | None = None,
     batches: str | Sequence[int] | None = None,
-    layer: Layer = layer,
+    layer: Callable[[], Any] | None = None,
     rounds: int = 12,
     inductor: int = 1,
     full: bool = False,
@@ -44,10 +59,10 @@ def run(
 
     dimension, policy: names of those to take, all by default; policies other than 'default' are walked for sizes only.
     lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. layer: makes the
-    module under study, called as `dimensions.layer`'s. In the map Dynamo alone compiles, which decides all of this, and
-    is the quickest. rounds: of timing, for compiles without Inductor and for calls;
-    inductor: how often Inductor compiles; 0 and 0 leave costs out. full: every dimension under every policy, with
-    Inductor, and costs eight times.
+    module under study, which is called as the `Layer` of lesson 09; None is that one. In the map Dynamo alone
+    compiles, which decides all of this, and is the quickest. rounds: of timing, for compiles without Inductor and for
+    calls; inductor: how often Inductor compiles; 0 and 0 leave costs out. full: every dimension under every policy,
+    with Inductor, and costs eight times.
 
     Every point (ranks, policy, dimension) is kept when it is done; after an interrupt the same call goes on behind the
     last one. fresh: forget those. folder: where they are kept, None for the reader's own folder.
@@ -62,8 +77,10 @@ def run(
     >>> list(report.tables["steps"].query("ranks == 2 and rank == 1")["state"])
     ['first compile', 'reused', 'went dynamic', 'reused']
     """
-    dimensions = _dimensions(chosen(dimension, DIMENSIONS, "dimension"), lengths, batches)
-    policies = chosen(policy, POLICIES, "policy")
+    code = lessons.program("guards")
+    dimensions = _values(chosen(dimension, code.DIMENSIONS, "dimension"), lengths, batches)
+    policies = chosen(policy, code.POLICIES, "policy")
+    make = layer or code.Layer
     if rounds:
         check_rounds(rounds)
     if not isinstance(inductor, int) or inductor < 0:
@@ -71,7 +88,7 @@ def run(
     compiler = "inductor" if full else "eager"
     if full:
         rounds, inductor = max(rounds, 24), max(inductor, 8)
-    points = _points(dimensions, policies, ranks.world_size, full, rounds, inductor)
+    points = _points(list(dimensions), policies, ranks.world_size, full, rounds, inductor)
     if not points:
         raise ValueError(
             f"nothing to walk: {', '.join(policies)} apply to {', '.join(SIZES)} only; add policy 'default'"
@@ -80,8 +97,9 @@ def run(
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
         "compiler": compiler, "rounds": rounds, "inductor": inductor,
+        "program": choose_program("guards", None, ()).digest,
     }  # fmt: skip
-    decides = settings | {"values": [d.values for d in dimensions], "code": code_digest(layer)}
+    decides = settings | {"values": list(dimensions.values()), "code": code_digest(make)}
     sweep = Sweep("guards", decides, folder, fresh, talk)
     more: dict[Any, Ranks] = {ranks.world_size: ranks}
 
@@ -98,13 +116,16 @@ def run(
             kind, world, which, what = point
             where = ranks_for(world)
             if kind == "walk":
-                found = where.run(guard_ranks.walk, layer, what, which, compiler, timeout=300)
-                head = {"kind": kind, "ranks": world, "policy": which, "dimension": what.name}
+                found = where.run(code.walk, make, what, which, dimensions[what], compiler, timeout=300)
+                head = {"kind": kind, "ranks": world, "policy": which, "dimension": what}
                 return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
-            times, calls = what
             # without communication ranks have nothing to wait for: one of them is measured
-            taken = where.run(guard_ranks.costs, layer, which, times, calls, timeout=300, ranks=0)
-            return _cost_rows(taken, which)
+            if kind == "calls":
+                rows = where.run(code.call_costs, what, timeout=300, ranks=0)[0].to_dict("records")
+                rows = [{"what": row.pop("variant"), **row} for row in rows]
+            else:
+                rows = where.run(code.prices, which, what, timeout=300, ranks=0)[0]
+            return [{"kind": "cost", "compiler": which, "part": kind, "rank": 0, **row} for row in rows]
 
         rows = sweep.run(points, measure)
     finally:
@@ -114,24 +135,24 @@ def run(
     return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
 
 
-def _dimensions(names: Sequence[str], lengths: Any, batches: Any) -> list[Dimension]:
-    """The chosen dimensions with the values asked for. Raises ValueError for values that are no sweep."""
+def _values(names: Sequence[str], lengths: Any, batches: Any) -> dict[str, tuple[Any, ...]]:
+    """The values of the chosen dimensions, with those asked for. Raises ValueError for values that are no sweep."""
     given = {"sequence length": ("lengths", lengths, 4096), "batch": ("batches", batches, 1024)}
-    found = []
-    for name in names:
-        what, values, most = given.get(name, ("", None, 0))
-        known = DIMENSIONS[name]
-        found.append(known if values is None else replace(known, values=parse_range(what, values, 1, most)))
     for name, (what, values, _) in given.items():
         if values is not None and name not in names:
             raise ValueError(
                 f"{what} were given, and {name!r} is not among the dimensions: {', '.join(names)}"
             )
+    found = {}
+    for name in names:
+        what, values, most = given.get(name, ("", None, 0))
+        known = lessons.program("guards").DIMENSIONS[name][0]
+        found[name] = tuple(known) if values is None else parse_range(what, values, 1, most)
     return found
 
 
 def _points(
-    dimensions: Sequence[Dimension],
+    dimensions: Sequence[str],
     policies: Sequence[str],
     world: int,
     full: bool,
@@ -142,26 +163,14 @@ def _points(
     for size in sorted({1, world}):
         for which in policies:
             for what in dimensions:
-                if which == "default" or what.name in SIZES or (full and not which.startswith("mark")):
-                    points[f"{size} ranks, {which}, {what.name}"] = ("walk", size, which, what)
+                if which == "default" or what in SIZES or (full and not which.startswith("mark")):
+                    points[f"{size} ranks, {which}, {what}"] = ("walk", size, which, what)
     if points and rounds:
-        points["cost of a call"] = ("cost", HOST_ONLY, "eager", (min(rounds, 8 if full else 4), rounds))
+        points["cost of a call"] = ("calls", HOST_ONLY, "eager", rounds)
+        points["cost of a compile"] = ("compiles", HOST_ONLY, "eager", min(rounds, 8 if full else 4))
     if points and inductor:
-        points["cost of a compile with Inductor"] = ("cost", HOST_ONLY, "inductor", (inductor, 0))
+        points["cost of a compile with Inductor"] = ("compiles", HOST_ONLY, "inductor", inductor)
     return points
-
-
-def _cost_rows(taken: PerRank[dict[str, Any]], compiler: str) -> list[dict[str, Any]]:
-    return [
-        {"kind": "cost", **dict(zip(COST, (compiler, part, what, rank, i, s), strict=True))}
-        for rank, found in taken.items()
-        for part in ("compiles", "calls")
-        for what, samples in found[part].items()
-        for i, s in enumerate(samples)
-    ]
-
-
-# --- in the kernel: from rows to a report ---
 
 
 def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
@@ -185,40 +194,33 @@ def freeze(steps: pd.DataFrame) -> pd.DataFrame:
         states, values = list(rows["state"]), rows["value"].nunique()
         again = sum(state in (COMPILED, DYNAMIC) for state in states)
         gave_up = states.count(GAVE_UP)
-        reasons = rows.loc[rows["state"].isin([COMPILED, DYNAMIC]), "reason"]
         advice = (
-            "freeze" if gave_up or ERROR in states or (again and again == values - 1 > 2)
+            "freeze" if gave_up or (again and again == values - 1 > 2)
             else "freeze or warm up" if again > 1 else "warm up twice" if again else "free"
         )  # fmt: skip
         found.append(
             {
                 "dimension": name, "values": values, "compiled again": again, "gave up in": gave_up,
                 "went dynamic": "yes" if DYNAMIC in states else "no", "verdict": advice,
-                "instead": DIMENSIONS[str(name)].instead if advice != "free" else "-",
-                "first guard that failed": reasons.iloc[0] if len(reasons) else "-",
+                "instead": INSTEAD[str(name)] if advice != "free" else "-",
             }
         )  # fmt: skip
     order = ["freeze", "freeze or warm up", "warm up twice", "free"]
-    table = pd.DataFrame(found, columns=["dimension", "values", "compiled again", "gave up in", "went dynamic",
-                                         "verdict", "instead", "first guard that failed"])  # fmt: skip
+    columns = ["dimension", "values", "compiled again", "gave up in", "went dynamic", "verdict", "instead"]
+    table = pd.DataFrame(found, columns=columns)
     return table.sort_values(
         "verdict", key=lambda column: column.map(order.index), kind="stable"
     ).reset_index(drop=True)
 
 
 def _policies(steps: pd.DataFrame) -> pd.DataFrame:
-    """Compiles, refusals and calls without compiled code for each size under each policy, rank 0 of the most ranks."""
+    """Compiles and calls without compiled code for each size under each policy, rank 0 of the most ranks."""
     rows = steps[
         (steps["ranks"] == steps["ranks"].max()) & (steps["rank"] == 0) & steps["dimension"].isin(SIZES)
     ]
     state = rows["state"]
-    counted = rows.assign(compiles=state.isin([FIRST, COMPILED, DYNAMIC]), refused=state == ERROR)
-    counted["given_up"] = state == GAVE_UP
-    return (
-        counted.groupby(["dimension", "policy"], sort=False)[["compiles", "given_up", "refused"]]
-        .sum()
-        .reset_index()
-    )
+    counted = rows.assign(compiles=state.isin([FIRST, COMPILED, DYNAMIC]), given_up=state == GAVE_UP)
+    return counted.groupby(["dimension", "policy"], sort=False)[["compiles", "given_up"]].sum().reset_index()
 
 
 def _verdicts(cost: pd.DataFrame) -> list[Verdict]:
@@ -226,10 +228,9 @@ def _verdicts(cost: pd.DataFrame) -> list[Verdict]:
     calls = cost[cost["part"] == "calls"]
     if len(calls):
         taken = by_slowest(calls, "what")
-        base = taken["eager"]
-        found = [compare(m, base) for what, m in taken.items() if what != "eager"]
-        one = next(m for what, m in taken.items() if str(what).endswith("1 version"))
-        found.append(compare(taken["gave up"], one))
+        one = taken["1 version"]
+        found = [compare(m, one) for what, m in taken.items() if str(what).endswith(" versions")]
+        found += [compare(taken["gave up"], other) for other in (taken["eager"], one)]
     return found
 
 

@@ -11,7 +11,7 @@ from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import table
 
-__all__ = ["figure"]
+__all__ = ["figure", "swept"]
 
 LEFT, ROW = 2.35, 0.34  # inches
 # a state: its colour, dark for what hurts, and the letter that tells it without the colour
@@ -21,8 +21,8 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "recompiled": ("#E69F00", "R", "recompiled"),
     "went dynamic": ("#56B4E9", "D", "recompiled, and went dynamic"),
     "gave up": ("#000000", "X", "gave up: runs eagerly"),
-    "error": ("#D55E00", "!", "refused with an error"),
 }
+COMPILERS = {"eager": "for Dynamo alone", "inductor": "with Inductor"}
 COLUMNS = ["ranks", "rank", "policy", "dimension", "step", "value", "state"]
 
 
@@ -45,19 +45,35 @@ def figure(report: Any, which: str = "map", ranks: int | None = None) -> Figure:
         if steps.empty:
             return empty_figure(Sheet(), "No call was made", report.label)
         raise ValueError(f"no run with {chosen} ranks in this report: there is {', '.join(map(str, there))}")
-    mine = steps[(steps["ranks"] == chosen) & (steps["rank"] == 0)]
-    by_call = steps[steps["ranks"] == chosen].groupby(["policy", "dimension", "step"])
+    return swept(steps[steps["ranks"] == chosen], which, report.label)
+
+
+@styled
+def swept(steps: pd.DataFrame, which: str = "map", label: str = "") -> Figure:
+    """Draw what each call of a sweep did.
+
+    Args:
+        steps: a row for each rank and call, with the columns ranks, rank, policy, dimension, step, value and state.
+        which: 'map' for the dimensions under the default policy, 'policies' for each size under each policy.
+        label: the run label.
+
+    Returns:
+        The figure.
+    """
+    mine = steps[steps["rank"] == 0]
+    by_call = steps.groupby(["policy", "dimension", "step"])
     alike = "all ranks alike" if (by_call["state"].nunique() == 1).all() else "AND THE RANKS DIFFER"
-    who = "one rank" if chosen == 1 else f"rank 0 of {chosen}, {alike}"
+    count = int(steps["ranks"].max())
+    who = "one rank" if count == 1 else f"rank 0 of {count}, {alike}"
     if which == "map":
         mine = mine[mine["policy"] == "default"].assign(row=lambda t: t["dimension"])
-        return _grid(mine, _finding(mine), f"What varies, and its value at each call; {who}.", report.label)
+        return _grid(mine, _finding(mine), f"What varies, and its value at each call; {who}.", label)
     mine = mine[mine["policy"].groupby(mine["dimension"]).transform("nunique") > 1]
     if mine.empty:
-        return empty_figure(Sheet(), "No size was walked under two policies", report.label)
+        return empty_figure(Sheet(), "No size was walked under two policies", label)
     mine = mine.assign(row=mine["dimension"] + ", " + mine["policy"])
     mine = mine.sort_values("dimension", ascending=False, kind="stable")
-    return _grid(mine, _best(mine), f"The same sizes under each policy; {who}.", report.label)
+    return _grid(mine, _best(mine), f"The same sizes under each policy; {who}.", label)
 
 
 def _grid(mine: pd.DataFrame, title: str, subtitle: str, label: str) -> Figure:
@@ -100,14 +116,14 @@ def _best(mine: pd.DataFrame) -> str:
     return f"Fewest compiles: {fewest}, {compiles.min()}; most: {most}, {compiles.max()}"
 
 
-def _compared(names: pd.DataFrame, order: pd.Series) -> str:
-    """One more compile in reused calls, for each compiler, with the number of compiles behind each figure."""
-    reused = order.get("reused, 1 version")
-    said = [
-        f"{order[name] / reused:,.0f} {compiler} (n={(names['name'] == name).sum()})"
-        for compiler in ("for Dynamo alone", "with Inductor")
-        if reused and (name := f"goes dynamic, {compiler.removeprefix('for ')}") in order
-    ]
+def _compared(rounds: pd.DataFrame) -> str:
+    """One more compile in reused calls of the same round, for each compiler, with the number of rounds."""
+    said = []
+    for compiler, rows in rounds[rounds["part"] == "compiles"].groupby("compiler", sort=False):
+        by = rows.pivot(index="round", columns="what", values="seconds")
+        if {"one more", "reused call"} <= set(by):
+            ratios = by["one more"] / by["reused call"]
+            said.append(f"{ratios.median():,.0f} {COMPILERS[str(compiler)]} (n={len(ratios)})")
     return f"One more compile, in reused calls: {', '.join(said)}" if said else "What a call costs"
 
 
@@ -117,12 +133,11 @@ def _cost(report: Any) -> Figure:
     if cost.empty:
         return empty_figure(sheet, "No cost was measured", report.label)
     rounds = cost.groupby(["compiler", "part", "what", "round"], sort=False)["seconds"].max().reset_index()
-    compilers = rounds["compiler"].map({"eager": "Dynamo alone"}).fillna("with Inductor")
-    whole = rounds["what"] + ", " + compilers
+    whole = rounds["what"] + ", " + rounds["compiler"].map(COMPILERS).str.removeprefix("for ")
     names = rounds.assign(name=rounds["what"].where(rounds["part"] == "calls", whole))
     order = names.groupby("name")["seconds"].median().sort_values()
     sheet.title(
-        _compared(names, order),
+        _compared(rounds),
         "Seconds of one call, on a logarithmic axis; every dot a round, the slowest rank's; the bar is the median. "
         "Without communication.",
     )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared.drill_figures import LOOKS
 from labkit.views import style
-from labkit.views.matrix import Cell, matrix
+from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import table
+from labkit.views.widget import InteractiveFigure
 
-__all__ = ["figure"]
+__all__ = ["Attempts", "figure", "lanes"]
 
-ROW = 0.62  # inches
+ROW, LANE, LANES_LEFT = 0.62, 0.34, 1.9  # inches
 
 
 @styled
@@ -74,3 +77,79 @@ def _finding(found: pd.DataFrame) -> str:
     mends = list(dict.fromkeys(helped[helped["differs"].isin(bad)]["help"]))
     rest = f"; mended by {', '.join(mends)}" if mends else "; nothing here mends that" if bad else ""
     return f"Another shape on one rank, without help: {said}{rest}"
+
+
+@styled
+def lanes(runs: Mapping[float | None, Any], sleep_s: float, label: str) -> Figure:
+    """Draw when each rank compiled and when it was in the all-reduce, one pair of lanes for each timeout.
+
+    Args:
+        runs: what `odd_call` of lesson 09 returned on each rank, by timeout in seconds; None is torch's default.
+        sleep_s: the arranged sleep of each later compile.
+        label: the run label.
+
+    Returns:
+        The figure.
+    """
+    sheet = Sheet()
+    sheet.title(
+        f"By timeout: {_outcomes(runs)}",
+        f"Three calls in step; rank 1's second input is longer. Arranged: its compile sleeps {sleep_s:g} s, and "
+        "collectives of this group have the timeout named at the left.",
+    )
+    kinds = {"compile": style.KINDS["compile"][0], "all-reduce": style.KINDS["collective"][0]}
+    sheet.legend([(kind, key(colour)) for kind, colour in kinds.items()])
+    longest = max(span["end"] for by_rank in runs.values() for one in by_rank for span in one["spans"])
+    for timeout, by_rank in runs.items():
+        ax = sheet.axes(LANES_LEFT, sheet.width - LANES_LEFT - 0.3, LANE * len(by_rank))
+        for rank, one in by_rank.items():
+            for span in one["spans"]:
+                place, wide = rank + (0.15 if span["kind"] == "compile" else 0.3), span["end"] - span["start"]
+                ax.add_patch(
+                    Rectangle((span["start"], place), wide, rank + 0.85 - place, color=kinds[span["kind"]])
+                )
+            if one["ended"] != "right":
+                last = max(span["end"] for span in one["spans"])
+                ax.plot(last, rank + 0.5, "x", color=style.INK, markersize=8, markeredgewidth=2)
+                ax.annotate(
+                    "error", (last, rank + 0.5), xytext=(8, 0), textcoords="offset points", va="center"
+                )
+            sheet.say(f"timeout {_limit(timeout)}, rank {rank}: {one['ended'].partition(':')[0]}")
+        ax.set(xlim=(0, longest * 1.05), ylim=(len(by_rank), 0))
+        names = [f"{_limit(timeout)}, rank {rank}" for rank, _ in by_rank.items()]
+        ax.set_yticks([rank + 0.5 for rank, _ in by_rank.items()], names)
+        ax.tick_params(axis="y", length=0, labelsize=style.NORMAL, labelcolor=style.INK)
+        ax.grid(axis="x", color=style.FAINT)
+        sheet.top += 0.22
+    ax.set_xlabel("seconds since the first call", fontsize=style.SMALL)
+    sheet.top += 0.2
+    return sheet.finish(label)
+
+
+class Attempts(InteractiveFigure):
+    """The runs of the odd shape with a slider for the timeout; every stop of the slider was run."""
+
+    def __init__(self, runs: Mapping[float | None, Any], sleep_s: float, label: str) -> None:
+        self.runs, self.sleep_s, self.label = runs, sleep_s, label
+        super().__init__(lanes(runs, sleep_s, label), _outcomes(runs))
+
+    def _build(self, widgets: Any) -> Any:
+        stops = [(_limit(timeout), timeout) for timeout in self.runs]
+        slider = widgets.SelectionSlider(options=stops, description="timeout", continuous_update=False)
+
+        def draw(timeout: float | None) -> tuple[Figure, str]:
+            chosen = {timeout: self.runs[timeout]}
+            return lanes(chosen, self.sleep_s, self.label), _outcomes(chosen)
+
+        return self.picture_with_controls(widgets, {"timeout": slider}, draw)
+
+
+def _limit(timeout: float | None) -> str:
+    return "torch's default" if timeout is None else f"{timeout:g} s"
+
+
+def _outcomes(runs: Mapping[float | None, Any]) -> str:
+    return ", ".join(
+        f"{_limit(timeout)} {'right' if all(one['ended'] == 'right' for one in by_rank) else 'error'}"
+        for timeout, by_rank in runs.items()
+    )

@@ -6,12 +6,12 @@ import lesson_cells
 import pandas as pd
 import pytest
 
-from labkit import Ranks
+import labkit
+from labkit import Ranks, lessons
 from labkit.lessons.guards import depth, drift, odd_shape
 from labkit.lessons.guards import experiment as guards
 from labkit.lessons.guards import figures as drawn
-from labkit.lessons.shared.dimensions import DIMENSIONS
-from labkit.report import Report
+from labkit.report import PerRank, Report
 
 DEFAULT = {
     "sequence length": "1.D.........",
@@ -30,7 +30,6 @@ LETTERS = {
     "recompiled": "R",
     "went dynamic": "D",
     "gave up": "X",
-    "error": "!",
 }
 
 
@@ -56,11 +55,7 @@ def test_each_dimension_does_what_it_is_known_to_do_on_one_rank_and_in_step_on_t
 
 
 @pytest.mark.slow
-def test_the_failed_guard_is_named_and_the_table_says_what_to_freeze(swept):
-    reasons = swept.tables["steps"].query("state == 'recompiled'").groupby("dimension")["reason"].first()
-    assert "dtype mismatch. expected Float, actual BFloat16" in reasons["dtype"]
-    assert "num_threads" in reasons["thread count"] and "self.repeats == 1" in reasons["int attribute"]
-    assert any("recompile limit" in r for r in swept.tables["steps"].query("state == 'gave up'")["reason"])
+def test_the_table_says_what_to_freeze(swept):
     verdicts = swept.frame.set_index("dimension")["verdict"]
     assert verdicts["int attribute"] == verdicts["dtype"] == "freeze"
     assert verdicts["sequence length"] == "warm up twice" and verdicts["batch"] == "freeze or warm up"
@@ -71,7 +66,9 @@ def test_the_failed_guard_is_named_and_the_table_says_what_to_freeze(swept):
 @pytest.mark.slow
 def test_a_policy_is_told_beforehand(ranks, tmp_path):
     report = guards.run(ranks, ["batch"], batches="4,6,1,1", rounds=0, inductor=0, folder=tmp_path)
-    found = {name: states(report, policy=name, ranks=2, rank=1) for name in guards.POLICIES}
+    found = {
+        name: states(report, policy=name, ranks=2, rank=1) for name in lessons.program("guards").POLICIES
+    }
     assert found == {
         "default": "1DR.", "mark_dynamic": "1.R.", "mark_unbacked": "1...", "dynamic=True": found["dynamic=True"],
         "dynamic=False": "1RR.",
@@ -83,23 +80,23 @@ def test_a_policy_is_told_beforehand(ranks, tmp_path):
 
 @pytest.mark.slow
 def test_what_a_step_costs_has_a_verdict_and_an_interrupt_loses_no_point(ranks, tmp_path, monkeypatch):
-    real, calls = guards._cost_rows, []
+    code = lessons.program("guards")
+    real = Ranks.run
 
-    def interrupted(*arguments):
-        calls.append(arguments)
-        if len(calls) == 1:
+    def interrupted(self, fn, *arguments, **more):
+        if fn is code.prices:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return real(self, fn, *arguments, **more)
 
-    monkeypatch.setattr(guards, "_cost_rows", interrupted)
     ask = {"policy": ["default"], "batches": "4,6", "rounds": 2, "inductor": 0, "folder": tmp_path}
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ranks, "run", interrupted)
         guards.run(ranks, ["batch"], **ask)
     report = guards.run(ranks, ["batch"], **ask)
-    assert report.provenance["resumed"] == 2 and "2 points are from before an interrupt" in report.notes[-1]
+    assert report.provenance["resumed"] == 3 and "3 points are from before an interrupt" in report.notes[-1]
     cost = report.tables["cost"]
-    assert set(cost["what"]) >= {"first call", "goes dynamic", "eager", "reused, 1 version", "gave up"}
-    assert len(report.verdicts) == 4 and all(v.n == 2 for v in report.verdicts)
+    assert set(cost["what"]) >= {"first compile", "one more", "reused call", "eager", "1 version", "gave up"}
+    assert len(report.verdicts) == 3 and all(v.n == 2 for v in report.verdicts)
     assert report.figure("cost").summary.endswith("[host only]")
 
 
@@ -158,7 +155,7 @@ def test_depth_goes_on_in_the_round_where_it_was_stopped(shm_ranks, tmp_path, mo
 
     def stopped(*arguments, **rest):
         calls.append(arguments)
-        if len(calls) == 4:  # of two rounds of two depths: in the last point
+        if len(calls) == 5:  # after one for warmup, of two rounds of two depths: in the last point
             raise KeyboardInterrupt
         return run(*arguments, **rest)
 
@@ -167,7 +164,7 @@ def test_depth_goes_on_in_the_round_where_it_was_stopped(shm_ranks, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         depth.run(shm_ranks, **ask)
     report = depth.run(shm_ranks, **ask)
-    assert report.provenance["resumed"] == 3 and len(calls) == 5
+    assert report.provenance["resumed"] == 3 and len(calls) == 7
     assert report.tables["summary"]["n"].tolist() == [2, 2] and report.tables["slopes"].empty
     with pytest.raises(
         ValueError, match="unknown form 'half': there is whole, block by block, nested region"
@@ -219,11 +216,8 @@ def test_what_is_said_of_a_drift_follows_the_numbers():
 
 def test_what_a_number_that_varies_costs(ranks):
     """Lesson 09: a loop count compiles for each value, as an argument too; the switch mends only what multiplies."""
-    import torch
-
-    counted = lesson_cells.run(
-        "09_guards_and_shapes", "guards-17-counted", ranks=ranks, torch=torch, nn=torch.nn, pd=pd
-    )["counted"]
+    cells = ("guards-02", "guards-17-counted")
+    counted = lesson_cells.run("09_guards_and_shapes", *cells, ranks=ranks, pd=pd)["counted"]
     assert counted == {
         "for _ in range(self.k)": (8, 4),
         "for _ in range(self.k), with the switch": (8, 4),
@@ -232,22 +226,51 @@ def test_what_a_number_that_varies_costs(ranks):
         "x * self.k, an int, with the switch": (2, 0),
         "x * self.k, a float": (2, 0),
         "x * k, k an argument": (2, 0),
+        "x * k, k a float argument": (2, 0),
         "x * self.k, a tensor": (1, 0),
         "torch.where in a fixed loop, k a tensor": (1, 0),
     }
     for name in ("int attribute", "float attribute"):
-        assert "pass it as" not in DIMENSIONS[name].instead
+        assert "pass it as" not in guards.INSTEAD[name]
+
+
+def test_each_change_fails_at_the_guard_that_the_list_has_for_it(ranks):
+    """Lesson 09: what is no part of the list compiles nothing, and the failed guard is named."""
+    names = {"ranks": ranks, "labkit": labkit, "places": labkit.places, "reveal": lambda *found: ""}
+    names["predict"] = lambda question, unit: None
+    cells = ("guards-02", "guards-04", "guards-06", "guards-10", "guards-11")
+    broken = lesson_cells.run("09_guards_and_shapes", *cells, **names)["broken"]
+    assert [name for name, guard in broken.items() if not guard] == [
+        "other numbers in x", "a slice of the same shape", "times=2, by name", "UNUSED = 5.0",
+    ]  # fmt: skip
+    assert "dtype mismatch. expected Float, actual Double" in broken["float64"]
+    assert broken["times=2.0"] == "times == 2" and broken["kind='relu'"] == "kind == 'gelu'"
+    assert "num_threads" in broken["one thread more"] and "grad_mode" in broken["under no_grad"]
+
+
+def test_what_a_length_costs_under_each_setting(ranks):
+    """Lesson 09: a branch takes a version for each side, a loop one for each length; fullgraph says where it ends."""
+    cells = ("guards-02", "guards-18", "guards-29", "guards-30")
+    space = lesson_cells.run("09_guards_and_shapes", *cells, ranks=ranks, pd=pd)
+    told, strict = space["told"], space["strict"]
+    assert [told[p]["summed"] for p in told] == [
+        "3 compiles", "2 compiles", "1 compiles", "2 compiles", "8 compiles, 4 calls in eager",
+    ]  # fmt: skip
+    assert told["default"]["branches"] == "4 compiles" and "pieces" in told["mark_unbacked"]["branches"]
+    assert told["default"]["loops"] == "8 compiles, 4 calls in eager"
+    assert told["mark_dynamic"]["loops"] == strict["mark_dynamic"]["loops"] == "ConstraintViolationError"
+    assert strict["mark_unbacked"]["branches"] == "UserError"
+    assert strict["dynamic=False"]["branches"] == "8 compiles, then FailOnRecompileLimitHit"
 
 
 def test_the_price_of_a_compile_is_told_for_each_compiler():
     """Not one figure for both, and each with the number of compiles behind it."""
-    rows = [("eager", "calls", "reused, 1 version", 12, 1e-4), ("eager", "calls", "reused, 8 versions", 12, 9e-4),
-            ("eager", "compiles", "goes dynamic", 4, 0.1),
-            ("inductor", "compiles", "goes dynamic", 1, 1.0)]  # fmt: skip
+    rows = [("eager", 4, 0.1, 1e-4), ("inductor", 1, 1.0, 1e-4)]
     taken = [
-        {"compiler": c, "part": p, "what": w, "rank": 0, "round": i, "seconds": s}
-        for c, p, w, n, s in rows
+        {"compiler": c, "part": "compiles", "what": what, "rank": 0, "round": i, "seconds": s * (1 + i)}
+        for c, n, more, reused in rows
         for i in range(n)
+        for what, s in (("first compile", more), ("one more", more), ("reused call", reused))
     ]
     report = Report("guards", "t", "host only", {"cost": pd.DataFrame(taken)})
     title = drawn.figure(report, "cost").summary.partition(". ")[0]
@@ -265,7 +288,12 @@ def test_a_norm_drifts_where_it_is_decomposed_and_a_product_does_not_before_indu
     def norm(x, w):
         return torch.nn.functional.layer_norm(x, (x.shape[-1],))
 
-    ask = {"dtype": ["float32"], "seeds": 4, "stages": list(drift.STAGES)[:3], "folder": tmp_path}
+    ask = {
+        "dtype": ["float32"],
+        "seeds": 4,
+        "stages": lessons.program("guards").STAGES[:3],
+        "folder": tmp_path,
+    }
     found = {p.__name__: drift.run(ranks, program=p, **ask) for p in (product, norm)}
     assert found["product"].tables["first"]["first stage that differs"].item() == "none"
     assert found["norm"].tables["first"]["first stage that differs"].item() == "aot_eager_decomp_partition"
@@ -288,7 +316,7 @@ def test_the_first_stage_that_drifts():
 def test_the_map_says_where_ranks_differ_and_freezes_what_gives_up(tmp_path):
     rows = [
         {"ranks": 2, "rank": r, "policy": "default", "dimension": name, "step": i, "value": str(i), "state": state,
-         "reason": "", "seconds": 0.1, "right": True, "error": "", "graphs": 1}
+         "right": True, "graphs": 1}
         for r in (0, 1)
         for name in ("batch", "dtype")
         for i, state in enumerate(["first compile", "gave up" if name == "dtype" and r == 0 else "reused"])
@@ -333,6 +361,39 @@ def test_a_compile_longer_than_the_timeout_kills_the_job_and_guard_collectives_m
 
 
 def test_every_dimension_repeats_its_first_value_before_it_varies():
-    for dimension in DIMENSIONS.values():
-        assert dimension.values[0] == dimension.values[1] and len(set(dimension.values)) > 1
-        assert dimension.instead, "what to do instead is said for each"
+    dimensions = lessons.program("guards").DIMENSIONS
+    assert set(guards.INSTEAD) == set(dimensions), "what to do instead is said for each"
+    for values, _ in dimensions.values():
+        assert values[0] == values[1] and len(set(values)) > 1
+
+
+def test_growth_is_told_from_four_depths_on_and_only_where_all_rounds_agree():
+    def first(seconds, depths=(1, 2, 4, 8)):
+        rows = [(d, "whole", r, seconds(d, r)) for d in depths for r in range(8)]
+        return pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])
+
+    worse = depth.bends(first(lambda d, r: 0.2 + 0.1 * d**2 * (1 + 0.01 * r)))
+    line = depth.bends(first(lambda d, r: 5.0 + 0.1 * d * (1 + 0.3 * ((d + r) % 3))))
+    assert worse["outcome"].item() == "worse than a line" and line["outcome"].item() == "cannot tell"
+    assert depth.bends(first(lambda d, r: 0.1 * d**2, depths=(1, 2, 4))).empty
+
+
+def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():
+    from labkit.lessons.guards.odd_shape_figures import Attempts
+
+    def one(ended, end):
+        spans = [
+            {"kind": "compile", "start": 0.0, "end": 0.1},
+            {"kind": "all-reduce", "start": 0.1, "end": end},
+        ]
+        return {"ended": ended, "spans": spans, "dynamic": [False]}
+
+    runs = {
+        0.5: PerRank({0: one("error: Timed out", 0.6), 1: one("error: closed", 1.6)}),
+        None: PerRank({0: one("right", 1.6), 1: one("right", 1.6)}),
+    }
+    shown = Attempts(runs, 1.5, "gloo · cpu")
+    assert shown.text == "0.5 s error, torch's default right"
+    assert "sleeps 1.5 s" in shown.figure.summary and "timeout 0.5 s, rank 1: error" in shown.figure.summary
+    assert shown.widget is None or shown.widget.children
+    shown.close()

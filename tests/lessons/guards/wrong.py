@@ -56,30 +56,34 @@ def no_module():
     return lambda x: x
 
 
-def looks_at_the_last(run, stages):
-    plain = run("plain")
-    if torch.equal(run(stages[-1]), plain):
-        return None
-    return next(stage for stage in stages if not torch.equal(run(stage), plain))
+def _right():
+    x = torch.ones(4, 8)
+    return {
+        "dtype": lambda f: f(x.double()),
+        "layout": lambda f: f(torch.ones(8, 4).T),
+        "gradient": lambda f: f(torch.ones(4, 8, requires_grad=True)),
+        "columns": lambda f: f(torch.ones(4, 9)),
+        "rows": lambda f: f(torch.ones(17, 8)),
+        "steps": lambda f: f(x, steps=3),
+        "mode": lambda f: f(x, mode=torch.float64),
+        "state": torch.no_grad()(lambda f: f(x)),
+    }
 
 
-def with_a_tolerance(run, stages):
-    plain = run("plain")
-    return next((s for s in stages if not torch.allclose(run(s), plain, equal_nan=True)), None)
+def rows_that_fit():
+    return _right() | {"rows": lambda f: f(torch.ones(5, 8))}
 
 
-def not_equal_to_itself(run, stages):
-    plain = run("plain")
-    return next((stage for stage in stages if not torch.equal(run(stage), plain)), None)
+def two_at_once():
+    return _right() | {"gradient": lambda f: f(torch.ones(4, 8, requires_grad=True).double())}
 
 
-def the_last_one(run, stages):
-    plain = run("plain")
-    return next((stage for stage in reversed(stages) if not torch.equal(run(stage), plain)), None)
+def one_is_missing():
+    return {name: call for name, call in _right().items() if name != "mode"}
 
 
-def always_one(run, stages):
-    return stages[-1]
+def a_list():
+    return list(_right().values())
 
 
 COUNTERS = {
@@ -88,13 +92,12 @@ COUNTERS = {
     counts_afterwards: "count first, then multiply",
     no_module: "returns a module",
 }
-BISECTIONS = {
-    looks_at_the_last: "a later stage may hide",
-    with_a_tolerance: "hides the smallest drift",
-    not_equal_to_itself: "NaN is not equal to itself",
-    the_last_one: "go through them in their order",
-    always_one: "the answer is None",
+READINGS = {
+    rows_that_fit: "fits the whole list",
+    two_at_once: "change one thing only",
+    one_is_missing: "wants a call of its own",
+    a_list: "returns a dict",
 }
 
 
-WRONG = {"guards.counter": COUNTERS, "guards.bisect": BISECTIONS}
+WRONG = {"guards.counter": COUNTERS, "guards.reading": READINGS}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.distributed as dist
 
+from labkit import lessons
 from labkit.graphs import record
-from labkit.lessons.guards.on_ranks import GAVE_UP, walk
+from labkit.lessons.guards.experiment import GAVE_UP
 from labkit.lessons.shared.capture import Capture
-from labkit.lessons.shared.dimensions import DIMENSIONS, layer
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
@@ -159,13 +157,13 @@ def _churn() -> Seen:
             x = x.sin()
         return x
 
-    def looped():  # type: ignore[no-untyped-def]
-        made = layer()
-        kind = type(made)
-        return type("Looped", (kind,), {"forward": rows_of_it})()
+    program = lessons.program("guards")
 
-    def walked(make, dimension, policy="default"):  # type: ignore[no-untyped-def]
-        rows = walk(make, dimension, policy, "eager")
+    def looped():  # type: ignore[no-untyped-def]
+        return type("Looped", (program.Layer,), {"forward": rows_of_it})()
+
+    def walked(make, dimension, values, policy="default"):  # type: ignore[no-untyped-def]
+        rows = program.walk(make, dimension, policy, values)
         states = [row["state"] for row in rows]
         return {
             "counts": [row["graphs"] for row in rows],
@@ -173,13 +171,12 @@ def _churn() -> Seen:
             "values": len(states),
         }
 
-    lengths = replace(DIMENSIONS["sequence length"], values=tuple(range(8, 88, 8)))
-    numbers = replace(DIMENSIONS["int attribute"], values=tuple(range(1, 11)))
+    lengths, numbers = ("sequence length", range(8, 88, 8)), ("int attribute", range(1, 11))
     return {
-        "default": walked(layer, lengths),
-        "fixed": walked(layer, lengths, "dynamic=False"),
-        "looped": walked(looped, lengths),
-        "attribute": walked(layer, numbers),
+        "default": walked(program.Layer, *lengths),
+        "fixed": walked(program.Layer, *lengths, "dynamic=False"),
+        "looped": walked(looped, *lengths),
+        "attribute": walked(program.Layer, *numbers),
     }
 
 
