@@ -51,7 +51,9 @@ def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
         quiet = ", ".join(str(rank) for rank, said in enumerate(raised) if not said)
         raise Mistake(
             f"rank 1 has a graph break more: no RuntimeError on rank {quiet}",
-            "at the end gather every rank's counts, and compare them on every rank",
+            "raise on every rank: one that goes on waits for the others in its next collective"
+            if any(raised)
+            else "at the end gather every rank's counts, and compare them",
         )
     say("a graph break on one rank: a RuntimeError on every rank")
 

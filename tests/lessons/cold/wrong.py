@@ -31,11 +31,6 @@ def one_round(call, counted, plans):
         call(plan)
 
 
-def two_rounds(call, counted, plans):
-    for plan in 2 * sent(plans):
-        call(plan)
-
-
 def until_i_am_warm(call, counted, plans):
     plans, before = sent(plans), None
     while counted() != before:
@@ -84,7 +79,6 @@ def only_rank_0_raises(call, counted, plans):
 LOCKSTEPS = {
     its_own_plans: "send them first",
     one_round: "compile again at its second use",
-    two_rounds: "compile again at its second use",
     until_i_am_warm: "agree on the end",
     one_round_more: "stop after the first round",
     all_of_it: "not all traffic",
@@ -93,7 +87,7 @@ LOCKSTEPS = {
     rows_alone: "a pair of rows and a flag",
     calls_nothing: "nothing is warm yet",
     compares_nothing: "gather every rank's counts",
-    only_rank_0_raises: "gather every rank's counts",
+    only_rank_0_raises: "raise on every rank",
 }
 
 
