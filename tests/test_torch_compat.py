@@ -102,27 +102,29 @@ def test_of_other_names_for_the_same_one_is_enough():
 
 
 def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
-    import torch._inductor
+    from torch._inductor import cpu_vec_isa
 
     before = doctor.examine()
-    monkeypatch.delattr(torch._inductor, "aoti_load_package")
+    monkeypatch.delattr(cpu_vec_isa, "valid_vec_isa_list")
     rows = [
         text
         for word, text in doctor.examine()
         if word in ("private", "lacking") and (word, text) not in before
     ]
-    assert len(rows) == 2 and "this torch lacks torch._inductor.aoti_load_package:" in rows[0]
+    assert len(rows) == 2 and "this torch lacks torch._inductor.cpu_vec_isa.valid_vec_isa_list:" in rows[0]
     assert rows[1] == (
-        "packages of AOTInductor (torch 2.11 to 2.15): no torch._inductor.aoti_load_package;"
-        " lost is this way to save a compile in `labkit run cold` and `survival`"
+        "Inductor's C++ compiler (torch 2.11 to 2.15): no torch._inductor.cpu_vec_isa.valid_vec_isa_list;"
+        " lost is Inductor in `labkit run cold`"
     )
     assert cli.main(["doctor", "--features"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^packages of AOTInductor +2\.11 to 2\.15  2 of 3$", printed, re.M)
+    assert re.search(r"^Inductor's C\+\+ compiler +2\.11 to 2\.15  2 of 3$", printed, re.M)
     assert re.search(r"^streams in compiled graphs +2\.12 to 2\.15  6 of 6$", printed, re.M)
     assert f"Ranges: {torch_compat.READ}" in printed
-    with pytest.raises(torch_compat.UnsupportedTorch, match="has no torch._inductor.aoti_load_package"):
-        torch_compat.load_package("nowhere.pt2")
+    with pytest.raises(
+        torch_compat.UnsupportedTorch, match="has no torch._inductor.cpu_vec_isa.valid_vec_isa_list"
+    ):
+        torch_compat.probe_cpu()
 
 
 def test_without_a_missing_name_the_doctor_says_nothing_of_features(monkeypatch):

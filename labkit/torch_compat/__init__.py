@@ -34,11 +34,7 @@ from labkit.torch_compat.cold import (
     cache_counters,
     compile_events,
     has_cpp_compiler,
-    load_package,
-    load_precompiled,
     no_compile_caches,
-    package,
-    precompile,
     probe_cpu,
     remote_caches,
 )

@@ -8,10 +8,9 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from labkit.torch_compat.compiler import patched
 from labkit.torch_compat.recording import trace_logger
 from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 
@@ -32,20 +31,6 @@ FEATURES = (
             "torch._inductor.cpu_vec_isa.VecISA.check_build",
         ),
         "Inductor in `labkit run cold`",
-    ),
-    Feature(
-        "aot_compile",
-        ("torch._dynamo.aot_compile", "torch.compiler.load_compiled_function"),
-        "this way to save a compile in `labkit run cold` and `survival`",
-    ),
-    Feature(
-        "packages of AOTInductor",
-        (
-            "torch._inductor.aoti_compile_and_package",
-            "torch._inductor.aoti_load_package",
-            "torch.export.export",
-        ),
-        "this way to save a compile in `labkit run cold` and `survival`",
     ),
     Feature(
         "caches that machines share",
@@ -139,46 +124,7 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
 
 def probe_cpu() -> None:
     """Make Inductor find out which vector instructions it may use: it builds a small C++ program for each kind."""
-    require("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
-
-
-def precompile(module: Any, inputs: Sequence[Any], path: str) -> None:
-    """Compile a module's forward for `inputs` without running it, and save it (`aot_compile`, experimental)."""
-    import torch
-
-    with patched("dynamo.config", enable_aot_compile=True):  # off by default in torch 2.11
-        compiled: Any = torch.compile(module, fullgraph=True)
-        forward = compiled.forward
-        if not hasattr(forward, "aot_compile"):
-            raise UnsupportedTorch(
-                f"torch {torch.__version__} has no aot_compile on what torch.compile returns"
-            )
-        forward.aot_compile((tuple(inputs), {})).save_compiled_function(path)
-
-
-def load_precompiled(path: str) -> Any:
-    """What `precompile` saved; it is called with the module first."""
-    import torch
-
-    if not hasattr(torch.compiler, "load_compiled_function"):
-        raise UnsupportedTorch(f"torch {torch.__version__} has no torch.compiler.load_compiled_function")
-    with open(path, "rb") as file:
-        return torch.compiler.load_compiled_function(file)
-
-
-def package(module: Any, inputs: Sequence[Any], path: str) -> None:
-    """Export a module for `inputs` and compile it ahead of time into a package of AOTInductor's (a .pt2 file)."""
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of pytrees, out of torch's own pickles
-        exported = torch.export.export(module, tuple(inputs))
-        require("torch._inductor.aoti_compile_and_package")(exported, package_path=path)
-
-
-def load_package(path: str) -> Any:
-    """A package of AOTInductor's as a function of the inputs alone."""
-    return require("torch._inductor.aoti_load_package")(path)
+    require("torch._inductor.cpu_vec_isa.valid_vec_isa_list")()
 
 
 def remote_caches() -> dict[str, Any]:

@@ -40,8 +40,9 @@ SMALLER = {
         'claims.choose("11")': 'claims.choose("11")[:1]',
     },
     "12_cold_and_warm": {
-        "survival.run(ranks)": 'survival.run(ranks, ["second process", "AOT-precompiled"])',
-        'claims.choose("12", ["t12.*", "soc.*"])': 'claims.choose("12", ["t12.*", "soc.*"])[:1]',
+        "ROUNDS = 8": "ROUNDS = 2",
+        "for change in CHANGES for row": 'for change in ("nothing", "code") for row',
+        "fresh(regional, depth)": "fresh(regional, depth, 2)",
     },
     "13_training": {
         'if "list" not in hook]': "if hook in (*backward.HOOKS[:2], backward.HOOKS[4], backward.HOOKS[-1])]",

@@ -16,7 +16,7 @@ COLD = Experiment(
     options=(
         words(
             "form",
-            "eager|cold|second process|cache artifacts|AOT-precompiled|AOTInductor|one rank cold|"
+            "eager|cold|second process|cache artifacts|aot_compile|AOTInductor|one rank cold|"
             "once, and shipped|block by block|nested region",
         ),
         whole("requests", "requests that are timed, the first included (default 100)", most=100_000, least=4),
@@ -36,8 +36,8 @@ SURVIVAL = Experiment(
     cpu_backend="gloo",
     device="cpu",
     options=(
-        words("kind", "second process|cache artifacts|AOT-precompiled|AOTInductor"),
-        words("change", "nothing|shape|weights|code|setting|environment|torch version"),
+        words("kind", "second process|cache artifacts|aot_compile|AOTInductor"),
+        words("change", "nothing|shape|weights|code|setting|version string|environment"),
         FULL,
         FRESH,
     ),

@@ -1,4 +1,4 @@
-"""Lesson 12: a warmup that leaves nothing to compile for the requests that come."""
+"""Lesson 12: a warmup in lockstep, on raw torch.distributed."""
 
 from __future__ import annotations
 
@@ -6,104 +6,136 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["WARMUP"]
+__all__ = ["LOCKSTEP"]
 
-# what a service has seen: rows of the batch, and whether the rows are to be centred
+# what a service has seen: rows of the batch, and whether the rows are to be centred; four kinds, and two versions of
+# each: with more, Dynamo reaches its limit of recompiles
 ROWS = (4, 4, 8, 4, 4, 1, 8, 8, 4)
-SEEN = tuple((rows, i in (3, 6)) for i, rows in enumerate(ROWS))
+SEEN = tuple((rows, i == 3) for i, rows in enumerate(ROWS))
 KINDS = tuple(dict.fromkeys(SEEN))
+# services by name: the last round of a warmup in which each rank compiles
+SERVICES = {"alike": (1, 1), "settling at different times": (3, 2)}
+HINT = "it is called as my_warmup(call, counted, plans); plans is None on all ranks but 0: send them first"
 
 
-def judge_warmup(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The calls that the attempt makes on each rank, and what is left to compile when the requests come afterwards."""
-    hint = "it is called as my_warmup(call, seen), and answers the requests that it chooses by call(request)"
-    found = list(on_ranks(ranks, _warm, attempt, hint=hint))
-    mine = found[0]
+def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Run a warmup for services whose ranks compile alike, settle at different times, and differ in a graph break."""
+    for name, settles in SERVICES.items():
+        found = list(on_ranks(ranks, _warm, attempt, settles, False, hint=HINT))
+        _same_calls(found)
+        calls, asked = found[0]["calls"], (max(settles) + 1) * len(KINDS)
+        seen = f"{name}: {len(calls)} calls on each rank, compiled while serving: {[one['after'] for one in found]}"
+        missing = [kind for kind in KINDS if kind not in calls]
+        if not calls:
+            raise Mistake(seen, "nothing is warm yet: answer the plans by call(plan)")
+        if missing:
+            raise Mistake(seen, f"{missing[0]} comes in production and not in the warmup")
+        if len(set(calls[: len(KINDS)])) < len(KINDS):
+            raise Mistake(seen, "a warmup costs time: one call of each kind in a round, not all traffic")
+        if len(calls) < asked:
+            hint = "a call may compile again at its second use: go on until a round in which no rank compiles"
+            raise Mistake(seen, hint)
+        if len(calls) > asked:
+            raise Mistake(seen, "stop after the first round in which no rank has compiled")
+        if found[0]["raised"]:
+            raise Mistake(f"{name}: {found[0]['raised']}", "the counts are equal on all ranks")
+        say(seen)
+    raised = [one["raised"] for one in on_ranks(ranks, _warm, attempt, (1, 1), True, hint=HINT)]
+    if not all(raised):
+        quiet = ", ".join(str(rank) for rank, said in enumerate(raised) if not said)
+        raise Mistake(
+            f"rank 1 has a graph break more: no RuntimeError on rank {quiet}",
+            "raise on every rank: one that goes on waits for the others in its next collective"
+            if any(raised)
+            else "at the end gather every rank's counts, and compare them",
+        )
+    say("a graph break on one rank: a RuntimeError on every rank")
+
+
+def _same_calls(found: list[dict[str, Any]]) -> None:
     for rank, other in enumerate(found):
         if other["strange"]:
             raise Mistake(
                 f"rank {rank} calls {other['strange']}",
-                f"a request is what stands in seen, a pair of rows and a flag such as {SEEN[0]}",
+                f"a plan is what stands in plans, a pair of rows and a flag such as {SEEN[0]}",
             )
-        if other["calls"] != mine["calls"]:
-            pairs = enumerate(zip(mine["calls"], other["calls"], strict=False))
-            at = next((i for i, (one, another) in pairs if one != another), 0)
+        short, long = sorted((found[0]["calls"], other["calls"]), key=len)
+        if len(short) < len(long) and long[: len(short)] == short:
             raise Mistake(
-                f"call {at + 1} of the warmup is another one on rank {rank} than on rank 0",
-                "all ranks warm up with the same requests in the same order: in a real program each has collectives",
+                f"one rank makes {len(short)} calls, another {len(long)}",
+                "the ranks have to agree on the end: gather from each whether it has compiled in this round",
             )
-    calls = len(mine["calls"])
-    finding = f"calls: {calls}, graphs: {mine['before']}, compiled while serving: {mine['after']}"
-    if not calls:
-        raise Mistake(finding, "nothing is warm yet: answer requests by call(request)")
-    if mine["after"]:
-        missing = [kind for kind in KINDS if list(kind) not in mine["calls"]]
-        sizes = {rows for rows, _ in missing} - {rows for rows, _ in mine["calls"]}
-        raise Mistake(
-            finding,
-            f"rows {min(sizes)} come in production and not in the warmup: the largest does not stand for the others"
-            if sizes
-            else "a flag that changes the code is a version of its own: what is served is pairs of rows and flag",
-        )
-    if calls > len(KINDS):
-        raise Mistake(
-            finding, "time is what a warmup costs: a request of each kind once is enough, not all traffic"
-        )
-    say(f"{finding}, the same on {len(found)} ranks")
+        if short != long:
+            raise Mistake(
+                f"rank {rank} calls other plans than rank 0, or in another order",
+                "all ranks warm up with the same plans in the same order: in a real program each has collectives",
+            )
 
 
-def _warm(attempt: Attempt) -> dict[str, Any]:
+def _warm(attempt: Attempt, settles: tuple[int, int], odd: bool) -> dict[str, Any]:
+    """Run the attempt, then the day's requests; `odd`: rank 1 has a graph break more."""
     torch_compat.dynamo_reset()
-    made: list[Any] = []
+    rank, made, calls = dist.get_rank(), list[Any](), list[Any]()
+    strange = raised = ""
 
     def keep(graph: Any, inputs: Any) -> Any:
         made.append(graph)
         return graph.forward
 
-    def program(x: Any, centre: bool) -> Any:
-        return (x - x.mean(-1, keepdim=True) if centre else x) * 2
+    def program(x: Any, centre: bool, version: int) -> Any:
+        return (x - x.mean(-1, keepdim=True) if centre else x) * version
 
     run = torch.compile(program, backend=keep, dynamic=False)
-    calls: list[Any] = []
-    strange: list[str] = []
 
-    def call(request: Any) -> Any:
-        if request not in KINDS:
-            strange.append(repr(request)[:60])
-            raise ValueError(f"no such request: {request!r}")
-        calls.append(list(request))
-        return run(torch.ones(request[0], 3), request[1])
+    def answer(plan: Any, use: int) -> None:
+        run(torch.ones(plan[0], 3), plan[1], 2 if use >= settles[min(rank, 1)] else 1)
+
+    def call(plan: Any) -> None:
+        nonlocal strange
+        if plan not in KINDS:
+            strange = repr(plan)[:60]
+            raise ValueError(f"no such plan: {plan!r}")
+        calls.append(plan)
+        answer(plan, calls.count(plan))
+
+    def counted() -> tuple[int, int]:
+        return len(made), int(odd and rank == 1 and bool(made))
 
     try:
         with torch.no_grad():
             try:
-                attempt(call, list(SEEN))
+                attempt(call, counted, list(SEEN) if rank == 0 else None)
+            except NotImplementedError:
+                raise
+            except RuntimeError as error:
+                raised = str(error)[:200] or "RuntimeError"
             except ValueError:
                 if not strange:
                     raise
             before = len(made)
-            if not strange:
-                for request in SEEN:
-                    run(torch.ones(request[0], 3), request[1])
+            for plan in () if strange or odd else SEEN:
+                answer(plan, max(settles) + 1)
     finally:
         torch_compat.dynamo_reset()
-    return {"calls": calls, "before": before, "after": len(made) - before, "strange": "; ".join(strange[:1])}
+    return {"calls": calls, "after": len(made) - before, "strange": strange, "raised": raised}
 
 
-WARMUP = Exercise(
-    "cold.warmup",
-    "a warmup for what is served",
-    "easy",
-    5,
+LOCKSTEP = Exercise(
+    "cold.lockstep",
+    "a warmup in lockstep",
+    "medium",
+    15,
     (
+        "every rank calls rank 0's plans, each kind once in a round, in one order",
+        "rounds until no rank has compiled in one, and then none more",
         "the requests that come afterwards compile nothing",
-        "as few calls as will do",
-        "the same calls on all ranks, in the same order",
+        "counts that differ at the end are a RuntimeError on every rank",
     ),
-    judge_warmup,
+    judge_lockstep,
 )

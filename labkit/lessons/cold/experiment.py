@@ -10,38 +10,57 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
+import torch.distributed as dist
 
 from labkit import files, hardware, torch_compat
 from labkit.experiments.options import on_cpu
-from labkit.lessons.cold import on_ranks as cold_ranks
-from labkit.lessons.cold import program as cold_program
+from labkit.lessons.cold import program
 from labkit.lessons.cold.declared import COLD as ABOUT
-from labkit.lessons.cold.on_ranks import (
-    AOT,
-    AOTI,
-    ARTIFACTS,
-    BLOCKS,
-    BUILD,
-    COLD,
-    DISK,
-    EAGER,
-    FORMS,
-    MACHINE,
-    NESTED,
-    PHASES,
-    RUN,
-    SHIPPED,
-    SKEW,
-)
+from labkit.lessons.cold.phases import PHASES
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import choose
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-from labkit.timing import Verdict, compare, slowest
+from labkit.timing import Verdict, by_slowest, compare
+
+__all__ = ["AOT", "AOTI", "ARTIFACTS", "COLD", "DISK", "FORMS", "SKEW", "machine", "phases", "ready", "run"]
 
 VIEW = "labkit.lessons.cold.figures:figure"
+MACHINE, BUILD, EAGER, COLD, DISK = "this machine", "built ahead", "eager", "cold", "second process"
+ARTIFACTS, AOT, AOTI = "cache artifacts", "aot_compile", "AOTInductor"
+BLOCKS, NESTED, SKEW, SHIPPED = "block by block", "nested region", "one rank cold", "once, and shipped"
+
+
+def eager(model: Any, place: Path) -> Any:
+    """The way that compiles nothing."""
+    return model
+
+
+def nested(model: Any, place: Path) -> Any:
+    """The way that marks the blocks as nested regions, each compiled once."""
+    kind = type(model.blocks[0])
+    kind.forward = torch.compiler.nested_compile_region(kind.forward)
+    return torch.compile(model)
+
+
+# a way, and the folder that the caches are filled from
+FORMS = {
+    EAGER: (eager, "machine"),
+    COLD: (program.compiled, "machine"),
+    DISK: (program.compiled, "caches"),
+    ARTIFACTS: (program.from_artifacts, "machine"),
+    AOT: (program.from_aot, "machine"),
+    AOTI: (program.from_package, "machine"),
+    SKEW: (program.compiled, "caches"),  # on rank 0 alone
+    SHIPPED: (program.shipped, "machine"),
+    BLOCKS: (program.by_blocks, "machine"),
+    NESTED: (nested, "machine"),
+}
 USUAL = tuple(form for form in FORMS if form != NESTED)
 NEEDS = {DISK: COLD, ARTIFACTS: COLD, SKEW: COLD, AOT: BUILD, AOTI: BUILD}
+AHEAD = {ARTIFACTS: "artifacts", AOT: "model.aot", AOTI: "model.pt2"}
 TOLERANCE = 1e-4
 # a loaded package keeps the interpreter's lock while it waits, and gloo's own threads need it to be done
 GLOO = "AOTInductor's package holds the interpreter's lock while it waits for gloo's collectives, and neither ends"
@@ -61,16 +80,26 @@ def run(
 ) -> Report:
     """Start fresh ranks for each way to compiled code, and time them until they have answered their first requests.
 
-    form: which ways, all but nested regions by default; what they start from is made as well. requests: how many are
-    timed, the first included. budget: seconds that a rank may take until it is ready; the table `ready` then says which
-    ways fit. rounds: how often each way is taken; below eight no verdict is possible. full: every way, eight rounds.
+    The program is lesson 12's. Every rank of every way is a process that has imported torch and compiled nothing, with
+    cache folders of its own, as if it were a machine of its own; the reader's caches are not touched. What is done once
+    on a machine (libraries that try out its vector instructions) is timed by itself, once, and kept in the reader's
+    labkit folder.
 
-    Every rank of every way is a process that has imported torch and compiled nothing, with cache folders of its own, as
-    if it were a machine of its own; the reader's caches are not touched. What is done once on a machine (C++ programs
-    that try out its vector instructions) is timed by itself, once, and kept in the reader's labkit folder.
+    Args:
+        ranks: the ranks whose number and backend the fresh ones get.
+        form: which ways, all but nested regions by default; what they start from is made as well.
+        requests: how many are timed, the first included.
+        budget: the seconds that a rank may take until it is ready; the table `ready` then says which ways fit.
+        rounds: how often each way is taken; below eight no verdict is possible.
+        full: every way, eight rounds.
 
-    Times are seconds. Raises ValueError before any rank is started for a form that does not exist or a number out of
-    range, and where there is no C++ compiler; RankError when a rank fails.
+    Returns:
+        The report; times are seconds.
+
+    Raises:
+        ValueError: before any rank is started, for a form that does not exist or a number out of range, and where there
+            is no C++ compiler.
+        RankError: a rank fails.
 
     >>> import tempfile
     >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
@@ -94,31 +123,46 @@ def run(
         forms, left_out = [f for f in forms if f != AOTI], [f"left out: {GLOO}"]
     settings = {
         "backend": ranks.backend, "device": "cpu", "world_size": ranks.world_size, "threads": ranks.threads,
-        "requests": requests, "rounds": rounds, "code": cold_program.SOURCE,
+        "requests": requests, "rounds": rounds, "program": choose("cold", None, ()).digest,
     }  # fmt: skip
     sweep = Sweep("cold", settings, folder, fresh, talk)
-    made = sweep.place / "made"
+    place = sweep.place / "made"
 
     def measure(point: tuple[str, int]) -> list[dict[str, Any]]:
         what, i = point
         if what == MACHINE:
-            made.mkdir(parents=True, exist_ok=True)
-            cold_program.write(made / "program")
             if forms == [EAGER]:  # nothing will be built
-                (made / "machine").mkdir(exist_ok=True)
+                (place / "machine").mkdir(parents=True, exist_ok=True)
                 return [{"what": MACHINE, "seconds": 0.0, "builds": 0, "date": provenance()["date"]}]
-            return [{"what": MACHINE, **machine(made / "machine")}]
+            return [{"what": MACHINE, **machine(place)}]
         with Ranks(ranks.world_size, "cpu", ranks.backend, threads=ranks.threads, quiet=True) as own:
             if what == BUILD:
-                rows = own.run(cold_ranks.build, str(made), timeout=600)
-                return [{"what": BUILD, "rank": r, **row} for r, mine in rows.items() for row in mine]
-            found = own.run(cold_ranks.serve, what, str(made), requests, timeout=600)
+                spent = own.run(program.build, place, timeout=600)
+                return [
+                    {"what": BUILD, "rank": rank, "form": form, "seconds": spent[rank], "bytes": _size(place, form)}
+                    for rank, form in enumerate((AOT, AOTI))
+                ]  # fmt: skip
+            found = own.run(_serve, what, place, requests, timeout=600)
         return [{"what": "served", "form": what, "round": i, "rank": r, **row} for r, row in found.items()]
 
     rows = sweep.run(_points(forms, rounds), measure)
-    settings.pop("code")
     more = [*left_out, *filter(None, [sweep.note()])]
     return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), more, budget)
+
+
+def _serve(form: str, place: Path, requests: int) -> dict[str, Any]:
+    """On a rank: serve in one way; a cold one leaves what others start from."""
+    way, filled_from = FORMS[form]
+    if form == SKEW and dist.get_rank():
+        filled_from = "machine"
+    found: dict[str, Any] = program.serve(way, place, filled_from, requests)
+    if form == COLD:
+        program.leave(place)
+    return found
+
+
+def _size(place: Path, form: str) -> int:
+    return (place / AHEAD[form]).stat().st_size
 
 
 def _check(ranks: Ranks) -> None:
@@ -140,24 +184,32 @@ def _points(forms: Sequence[str], rounds: int) -> dict[str, tuple[str, int]]:
     return points
 
 
-def machine(folder: Path) -> dict[str, Any]:
-    """The cache folder of this machine with its vector instructions tried out, copied to `folder`, and what that took.
+def machine(place: Path) -> dict[str, Any]:
+    """Put the libraries that try out this machine's vector instructions into a folder's `machine`.
 
-    It is done once for each torch and hardware, in the reader's labkit folder; `seconds` and `date` are of that time.
+    They are built once for each torch and hardware, in the reader's labkit folder.
+
+    Args:
+        place: the folder.
+
+    Returns:
+        How many were built, in how many `seconds`, and the `date` of that.
     """
     facts = hardware.describe()
     name = hashlib.sha256(json.dumps([facts["torch"], facts["hardware"]]).encode()).hexdigest()[:12]
-    place = files.home() / "machine" / name
-    said = place / "took.json"
+    kept = files.home() / "machine" / name
+    said = kept / "took.json"
     try:
         took = json.loads(said.read_text(encoding="utf-8"))
+        shutil.copytree(kept / "machine", place / "machine", dirs_exist_ok=True)
     except (OSError, ValueError):
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
         with Ranks(1, "cpu", "gloo", quiet=True) as own:
-            took = own.run(cold_ranks.probe, str(place / "caches"), timeout=600)[0]
+            took = own.run(program.check_cpu, kept, timeout=600)[0]
         took["date"] = provenance()["date"]
         files.replace(said, json.dumps(took).encode())
-    shutil.copytree(place / "caches", folder, dirs_exist_ok=True)
+        shutil.copytree(kept / "machine", place / "machine", dirs_exist_ok=True)
     return took
 
 
@@ -169,18 +221,15 @@ def _report(
 ) -> Report:
     served = [row for row in rows if row["what"] == "served"]
     keys = ["form", "round", "rank"]
-    columns = [*keys, "prepared_s", "ready_s", "builds", "hits", "misses", "bytes", "error"]
-    samples = pd.DataFrame(served)[columns]
+    columns = [*keys, "ready_s", "check_s", "builds", "hit", "miss", "error"]
+    samples = pd.DataFrame(served)[columns].rename(columns={"hit": "hits", "miss": "misses"})
     spans = pd.DataFrame(
-        [[*(row[k] for k in keys), *span] for row in served for span in row["segments"]],
+        [[*(row[k] for k in keys), *span] for row in served for span in row["spans"]],
         columns=[*keys, "phase", "from_s", "to_s"],
     )
     latency = pd.DataFrame(
         [[*(row[k] for k in keys), i, s] for row in served for i, s in enumerate(row["latency"], 1)],
         columns=[*keys, "request", "seconds"],
-    )
-    ahead = pd.DataFrame(
-        [row for row in rows if row["what"] == BUILD], columns=["form", "rank", "seconds", "bytes"]
     )
     once = next(row for row in rows if row["what"] == MACHINE)
     tables = {
@@ -189,7 +238,9 @@ def _report(
         "spans": spans,
         "phases": phases(spans),
         "samples": samples,
-        "ahead": ahead,
+        "ahead": pd.DataFrame(
+            [row for row in rows if row["what"] == BUILD], columns=["form", "rank", "seconds", "bytes"]
+        ),
         "machine": pd.DataFrame([{k: once[k] for k in ("seconds", "builds", "date")}]),
     }
     worst = float(samples["error"].max())
@@ -204,14 +255,18 @@ def _report(
 
 
 def ready(samples: pd.DataFrame, latency: pd.DataFrame, budget: float | None = None) -> pd.DataFrame:
-    """One row a way: seconds until its slowest rank was ready, and latencies with and without the first request.
+    """Make one row a way: seconds until its slowest rank was ready, and latencies with and without the first request.
 
-    Medians over rounds; latencies are those of the slowest rank for each request, in milliseconds. `p99_ms` is over all
-    requests, the first included; `warm_p99_ms` leaves the first one out, as behind a warmup. With a `budget` (seconds),
-    `fits` says whether the slowest rank of the slowest round was ready within it.
+    Args:
+        samples: a row for each form, round and rank.
+        latency: a row for each of these and each request, in seconds.
+        budget: in seconds; with it, `fits` says whether the slowest rank of the slowest round was ready within it.
+
+    Returns:
+        Medians over rounds. Latencies are those of the slowest rank for each request, in milliseconds; `p99_ms` is over
+        all requests, `warm_p99_ms` leaves the first one out, as behind a warmup.
     """
-    slow = samples.groupby(["form", "round"], sort=False)
-    worst = slow[["ready_s", "prepared_s", "builds", "hits", "misses", "bytes"]].max().reset_index()
+    worst = samples.groupby(["form", "round"], sort=False)[["ready_s", "builds", "hits", "misses"]].max()
     each = latency.groupby(["form", "round", "request"], sort=False)["seconds"].max().reset_index()
     found = []
     for form, mine in worst.groupby("form", sort=False):
@@ -220,9 +275,9 @@ def ready(samples: pd.DataFrame, latency: pd.DataFrame, budget: float | None = N
         row = {
             "form": form, "ready_s": mine["ready_s"].median(), "builds": int(mine["builds"].median()),
             "hits": int(mine["hits"].median()), "misses": int(mine["misses"].median()),
-            "bytes": int(mine["bytes"].median()), "p50_ms": taken["seconds"].median() * 1e3,
-            "p99_ms": taken["seconds"].quantile(0.99) * 1e3, "max_ms": taken["seconds"].max() * 1e3,
-            "warm_p99_ms": later.quantile(0.99), "warm_max_ms": later.max(), "n": len(mine),
+            "p50_ms": taken["seconds"].median() * 1e3, "p99_ms": taken["seconds"].quantile(0.99) * 1e3,
+            "max_ms": taken["seconds"].max() * 1e3, "warm_p99_ms": later.quantile(0.99),
+            "warm_max_ms": later.max(), "n": len(mine),
         }  # fmt: skip
         if budget is not None:
             row["fits"] = bool(mine["ready_s"].max() <= budget)
@@ -231,7 +286,7 @@ def ready(samples: pd.DataFrame, latency: pd.DataFrame, budget: float | None = N
 
 
 def phases(spans: pd.DataFrame) -> pd.DataFrame:
-    """Seconds of each way, round and rank by phase: form, round, rank, and a column for each phase."""
+    """Sum up the seconds of each way, round and rank by phase: form, round, rank, and a column for each phase."""
     lengths = spans.assign(seconds=spans["to_s"] - spans["from_s"])
     keys = ["form", "round", "rank"]
     table = lengths.pivot_table("seconds", keys, "phase", "sum", fill_value=0.0, sort=False)
@@ -240,39 +295,7 @@ def phases(spans: pd.DataFrame) -> pd.DataFrame:
 
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     """Each way against the cold one, where there are rounds to compare."""
-    taken = {
-        str(form): {r: list(s) for r, s in rows.groupby("rank")["ready_s"]}
-        for form, rows in samples.groupby("form", sort=False)
-        if rows["round"].nunique() > 1
-    }
-    if COLD not in taken:
+    if samples["round"].nunique() < 2:
         return []
-    base = slowest(COLD, taken[COLD])
-    return [compare(slowest(form, by_rank), base) for form, by_rank in taken.items() if form != COLD]
-
-
-def waits(spans: pd.DataFrame, form: str = SKEW) -> pd.DataFrame:
-    """How long each rank ran, or waited in a collective, after its own compiling: rank, round, compiled_s, waited_s."""
-    mine = spans[spans["form"] == form]
-    found = []
-    for (i, rank), rows in mine.groupby(["round", "rank"], sort=False):
-        own = rows[rows["phase"] != RUN]
-        done, end = (own["to_s"].max() if len(own) else 0.0), rows["to_s"].max()
-        found.append({"rank": rank, "round": i, "compiled_s": done, "waited_s": end - done})
-    return pd.DataFrame(found, columns=["rank", "round", "compiled_s", "waited_s"])
-
-
-__all__ = [
-    "AOT",
-    "AOTI",
-    "ARTIFACTS",
-    "BLOCKS",
-    "COLD",
-    "DISK",
-    "SHIPPED",
-    "SKEW",
-    "phases",
-    "ready",
-    "run",
-    "waits",
-]
+    taken = by_slowest(samples.rename(columns={"ready_s": "seconds"}), "form")
+    return [compare(one, taken[COLD]) for form, one in taken.items() if form != COLD and COLD in taken]

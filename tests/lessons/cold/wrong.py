@@ -5,42 +5,90 @@ from __future__ import annotations
 import torch.distributed as dist
 
 
-def the_largest(call, seen):
-    call(max(seen))
+def sent(plans):
+    box = [list(dict.fromkeys(plans)) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
 
 
-def without_the_flag(call, seen):
-    for rows in sorted({rows for rows, _ in seen}):
-        call((rows, False))
+def rounds(call, counted, plans, compare=True):
+    everyone = [(True, None)] * dist.get_world_size()
+    while any(compiled for compiled, _ in everyone):
+        before = counted()
+        for plan in plans:
+            call(plan)
+        dist.all_gather_object(everyone, (counted() != before, counted()))
+    if compare and len({counts for _, counts in everyone}) > 1:
+        raise RuntimeError("the counts differ")
 
 
-def all_of_it(call, seen):
-    for request in seen:
-        call(request)
+def its_own_plans(call, counted, plans):
+    rounds(call, counted, dict.fromkeys(plans))
 
 
-def each_in_its_own_order(call, seen):
-    for request in sorted(set(seen), reverse=dist.get_rank() == 1):
-        call(request)
+def one_round(call, counted, plans):
+    for plan in sent(plans):
+        call(plan)
 
 
-def calls_nothing(call, seen):
-    return sorted(set(seen))
+def until_i_am_warm(call, counted, plans):
+    plans, before = sent(plans), None
+    while counted() != before:
+        before = counted()
+        for plan in plans:
+            call(plan)
 
 
-def rows_alone(call, seen):
-    for rows, _ in seen:
-        call(rows)
+def one_round_more(call, counted, plans):
+    plans = sent(plans)
+    rounds(call, counted, plans)
+    for plan in plans:
+        call(plan)
 
 
-WARMUPS = {
-    the_largest: "the largest does not stand for the others",
-    without_the_flag: "a flag that changes the code",
-    all_of_it: "once is enough",
+def all_of_it(call, counted, plans):
+    box = [plans]
+    dist.broadcast_object_list(box, src=0)
+    rounds(call, counted, box[0])
+
+
+def the_largest(call, counted, plans):
+    rounds(call, counted, [max(sent(plans))] * 5)
+
+
+def each_in_its_own_order(call, counted, plans):
+    rounds(call, counted, sorted(sent(plans), reverse=dist.get_rank() == 1))
+
+
+def rows_alone(call, counted, plans):
+    rounds(call, counted, [rows for rows, _ in sent(plans)])
+
+
+def calls_nothing(call, counted, plans):
+    sent(plans)
+
+
+def compares_nothing(call, counted, plans):
+    rounds(call, counted, sent(plans), compare=False)
+
+
+def only_rank_0_raises(call, counted, plans):
+    rounds(call, counted, sent(plans), compare=dist.get_rank() == 0)
+
+
+LOCKSTEPS = {
+    its_own_plans: "send them first",
+    one_round: "compile again at its second use",
+    until_i_am_warm: "agree on the end",
+    one_round_more: "stop after the first round",
+    all_of_it: "not all traffic",
+    the_largest: "comes in production",
     each_in_its_own_order: "in the same order",
-    calls_nothing: "nothing is warm yet",
     rows_alone: "a pair of rows and a flag",
+    calls_nothing: "nothing is warm yet",
+    compares_nothing: "gather every rank's counts",
+    only_rank_0_raises: "raise on every rank",
 }
 
 
-WRONG = {"cold.warmup": WARMUPS}
+WRONG = {"cold.lockstep": LOCKSTEPS}

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import contract, torch_compat
-from labkit.lessons.cold import on_ranks as cold_ranks
-from labkit.lessons.cold import program as cold_program
+from labkit.lessons.cold import program
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
@@ -33,21 +32,17 @@ def ahead(bench: Bench) -> Seen:
 
 def _ahead(folder: str) -> Seen:
     place = Path(folder)
-    if dist.get_rank() == 0:
-        cold_program.write(place)
-    dist.barrier()
-    model = cold_program.made(place, "Products")
-    x, found = cold_program.batch(), Seen()
+    model, x, found = program.made(program.Products), program.batch(), Seen()
     with torch.no_grad():
         expected = model(x)
         if dist.get_rank() == 0:
-            torch_compat.precompile(model, (x,), str(place / "model.aot"))
-            torch_compat.package(model, (x,), str(place / "model.pt2"))
+            program.save_aot(model, x, place)
+            program.save_package(model, x, place)
         dist.barrier()
         if dist.get_rank() == 1:
-            loaded = torch_compat.load_precompiled(str(place / "model.aot"))(model, x)
+            loaded = program.from_aot(model, place)(x)
             found["precompiled"] = bool(torch.allclose(loaded, expected, atol=1e-5))
-            packaged = torch_compat.load_package(str(place / "model.pt2"))(x)
+            packaged = program.from_package(model, place)(x)
             found["packaged"] = bool(torch.allclose(packaged, expected, atol=1e-5))
     found["binary_in_precompiled"] = b"\x7fELF" in (place / "model.aot").read_bytes()
     mine = _calls(place / "model.pt2", place) if dist.get_rank() == 1 else ([], [])
@@ -197,19 +192,15 @@ def once(bench: Bench) -> Seen:
 
 
 def _send_one(folder: str) -> bool:
-    place, rank = Path(folder), dist.get_rank()
-    if rank == 0:
-        cold_program.write(place)
-    dist.barrier()
-    model = cold_program.made(place, "Products")
-    x, mine = cold_program.batch(), place / f"model-{rank}.aot"
+    place, rank = Path(folder) / str(dist.get_rank()), dist.get_rank()
+    place.mkdir()
+    model, x = program.made(program.Products), program.batch()
     with torch.no_grad():
         if rank == 0:
-            torch_compat.precompile(model, (x,), str(mine))
-        data = cold_ranks.ship(mine.read_bytes() if rank == 0 else b"")
-        if rank:
-            mine.write_bytes(data)
-        return bool(torch.allclose(torch_compat.load_precompiled(str(mine))(model, x), model(x), atol=1e-5))
+            program.save_aot(model, x, place)
+        data = program.ship((place / "model.aot").read_bytes() if rank == 0 else b"")
+        (place / "model.aot").write_bytes(data)
+        return bool(torch.allclose(program.from_aot(model, place)(x), model(x), atol=1e-5))
 
 
 @judging(once)
