@@ -38,6 +38,8 @@ OPENED = (
     "03_reading_graphs",
     "04_graph_break_cliff",
     "05_eager_trap",
+    "10_dtensor_or_explicit",
+    "16_beyond_this_machine",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")
