@@ -53,7 +53,10 @@ SMALLER = {
         'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
     },
     "15_break_it": {"claims.choose(only=chosen)": "claims.choose(only=chosen)[:1]"},
-    "16_beyond_this_machine": {"TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)", "rounds=20": "rounds=8"},
+    "16_beyond_this_machine": {
+        "TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)",
+        "rounds=20": "rounds=8",
+    },
     "19_ledger": {"seconds=8": "seconds=3"},
 }
 
