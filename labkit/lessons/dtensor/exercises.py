@@ -83,11 +83,12 @@ def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
                 f"{finding}; the result is {found['shape']}", "return this rank's tokens, as x came"
             )
         if not found["right"]:
-            raise Mistake(
-                f"{finding}; other numbers than the whole layer",
-                "each rank has some of the hidden features of *all* tokens: gather the tokens before the first "
-                "product, and add up the summands after the last one",
+            why = (
+                "each rank has a summand of every token's result: add up the summands after the last product"
+                if "all_gather" in names
+                else "each rank has some of the hidden features of *all* tokens: gather the tokens before the first product"
             )
+            raise Mistake(f"{finding}; other numbers than the whole layer", why)
         if any("reduce" in name and "scatter" not in name for name in names):
             raise Mistake(
                 finding, "an all-reduce gives everybody all tokens, and you keep a share: scatter the sum"
