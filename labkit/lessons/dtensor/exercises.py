@@ -86,7 +86,7 @@ def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
             why = (
                 "each rank has a summand of every token's result: add up the summands after the last product"
                 if "all_gather" in names
-                else "each rank has some of the hidden features of *all* tokens: gather the tokens before the first product"
+                else "each rank has some hidden features of *all* tokens: gather the tokens before the first product"
             )
             raise Mistake(f"{finding}; other numbers than the whole layer", why)
         if any("reduce" in name and "scatter" not in name for name in names):
