@@ -158,8 +158,8 @@ BASE: dict[str, Record] = {
     },
     "redistribute.compiled": {"calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True},
     "routes.predictable": {
-        "written": 4, "explicit": {"collectives": 4, "bytes": 2080}, "told": {"collectives": 4, "bytes": 2080},
-        "left_alone": {"collectives": 6, "bytes": 38944},
+        "written": 2, "explicit": {"collectives": 2, "bytes": 2048}, "told": {"collectives": 2, "bytes": 2048},
+        "left_alone": {"collectives": 4, "bytes": 38912},
     },
     "routes.rulebook": {
         "core": 193, "with_rule": 193, "by_decomposition": 0, "without": [],
@@ -809,7 +809,7 @@ CASES |= {
     "routes.explicit_is_more_predictable": [
         {},
         {"explicit": {"collectives": 5}},
-        {"left_alone": {"collectives": 4}},
+        {"left_alone": {"collectives": 2}},
     ],
     "routes.every_operator_has_rules": [
         {},

@@ -40,6 +40,8 @@ OPENED = (
     "05_eager_trap",
     "09_guards_and_shapes",
     "12_cold_and_warm",
+    "10_dtensor_or_explicit",
+    "16_beyond_this_machine",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

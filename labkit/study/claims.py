@@ -31,6 +31,7 @@ LESSONS = (
     "12_cold_and_warm",
     "13_training",
     "15_break_it",
+    "16_beyond_this_machine",
     "19_ledger",
 )
 # what a row may need: how many GPUs, and how to say so

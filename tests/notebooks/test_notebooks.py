@@ -31,9 +31,9 @@ SMALLER = {
         "(1, 2, 4, 8, 12), 8": "(1, 2, 4, 8), 2",
     },
     "10_dtensor_or_explicit": {
-        'mlp=("tiny", "large"), rounds=12': 'mlp=("tiny",), rounds=4',
-        "worlds=[2, 4, 16, 128, 1024], also=()": "worlds=[2, 4, 1024], also=(), rounds=8",
-        'claims.choose("10", rows)': 'claims.choose("10", rows)[:1]',
+        "dim, tokens, rounds=30": "dim, tokens, rounds=8",
+        "without_guards(rounds=30)": "without_guards(rounds=8)",
+        '"d eager"), 512, 256, 12': '"d eager"), 128, 64, 8',
     },
     "11_mesh_or_world": {
         "mesh_or_world.run(ranks)": "mesh_or_world.run(ranks, rounds=8, steps=2)",
@@ -52,6 +52,10 @@ SMALLER = {
         'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
     },
     "15_break_it": {"claims.choose(only=chosen)": "claims.choose(only=chosen)[:1]"},
+    "16_beyond_this_machine": {
+        "TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)",
+        "rounds=20": "rounds=8",
+    },
     "19_ledger": {"seconds=8": "seconds=3"},
 }
 

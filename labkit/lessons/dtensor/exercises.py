@@ -1,4 +1,4 @@
-"""Lesson 10: the placement of a product, a redistribution too many, and a target of bytes."""
+"""Lesson 10: the placement of a product, and a gated MLP on split tokens by both roads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 
-from labkit.lessons.dtensor.placements import PLACED, heard, place, short
+from labkit import lessons
 from labkit.lessons.shared.grid import ring_bytes
 from labkit.ranks import Ranks, here
 from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import on_collective
 
-__all__ = ["BYTES", "PLACEMENT", "REDUNDANT"]
+__all__ = ["BYTES", "EXPLICIT", "PLACEMENT"]
+
+program = lessons.program("dtensor")
+place, short, counted, PLACED = program.place, program.short, program.counted, tuple(program.PLACEMENTS)
 
 TOKENS, DIM, HIDDEN = 8, 32, 128
 
@@ -62,52 +65,56 @@ def _products(attempt: Attempt) -> list[dict[str, Any]]:
     rows = []
     for a in PLACED:
         for b in PLACED:
-            y, names, _ = heard(lambda a=a, b=b: place(x, mesh, a) @ place(w, mesh, b))
+            y, names, _ = counted(lambda a=a, b=b: place(x, mesh, a) @ place(w, mesh, b))
             rows.append(
                 {"x": a, "w": b, "said": attempt(a, b), "real": None if names else short(y.placements)}
             )
     return rows
 
 
-def judge_redundant(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The same numbers, whole on every rank, with one all-reduce and nothing else."""
-    hint = "it is called as my_lean(x, up, down) with DTensors, and returns one"
-    for rank, found in on_ranks(ranks, quietly, _lean, attempt, hint=hint).items():
-        if found["kind"] != "DTensor":
+def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """A gated MLP on split tokens with functional collectives: right numbers, one gather and one scatter."""
+    hint = "it is called as my_explicit(x, gate, up, down, group) with this rank's plain tensors"
+    for rank, found in on_ranks(ranks, quietly, _by_hand, attempt, hint=hint).items():
+        names = [_plain(name) for name in found["collectives"]]
+        finding = f"rank {rank}: collectives: {', '.join(names) or 'none'}"
+        if found["shape"] != (TOKENS // len(ranks), DIM):
             raise Mistake(
-                f"rank {rank}: it returns a {found['kind']}", "return a DTensor: leave to_local to its caller"
+                f"{finding}; the result is {found['shape']}", "return this rank's tokens, as x came"
             )
-        called = ", ".join(found["collectives"]) or "none"
-        finding = f"rank {rank}: collectives: {called}; the result is {found['placement']}"
-        if found["placement"] != "R":
-            raise Mistake(finding, "the caller needs it whole: the sum at the end has to stay")
         if not found["right"]:
-            raise Mistake(
-                f"{finding}, with other numbers",
-                "gelu of a sum is not the sum of gelus: keep what it computes",
+            why = (
+                "each rank has a summand of every token's result: add up the summands after the last product"
+                if "all_gather" in names
+                else "each rank has some hidden features of *all* tokens: gather the tokens before the first product"
             )
-        if any("gather" in name for name in found["collectives"]):
+            raise Mistake(f"{finding}; other numbers than the whole layer", why)
+        if any("reduce" in name and "scatter" not in name for name in names):
+            raise Mistake(
+                finding, "an all-reduce gives everybody all tokens, and you keep a share: scatter the sum"
+            )
+        if sorted(names) != ["all_gather", "reduce_scatter"]:
             raise Mistake(
                 finding,
-                "somebody still gathers: x @ up is split by columns, gelu works number by number, and down is split "
-                "by the rows that meet these columns",
+                "x is used twice: gather it once, before; nothing else has to travel but the summands",
             )
-        if len(found["collectives"]) != 1:
-            raise Mistake(finding, "one sum is enough: what is whole already needs no second one")
-    say("one all-reduce, right numbers, whole on every rank")
+        say(finding)
 
 
-def _lean(attempt: Attempt) -> dict[str, Any]:
+def _by_hand(attempt: Attempt) -> dict[str, Any]:
     mesh = _mesh()
     x, up, down = _matrices()
-    y, names, _ = heard(
-        lambda: attempt(place(x, mesh, "R"), place(up, mesh, "S(1)"), place(down, mesh, "S(0)"))
-    )
-    found: dict[str, Any] = {"kind": type(y).__name__, "collectives": names}
-    if found["kind"] != "DTensor":
-        return found
-    right = torch.allclose(y.full_tensor(), F.gelu(x @ up) @ down, atol=1e-4)
-    return found | {"placement": short(y.placements), "right": bool(right)}
+    gate = up.flip(0)
+    mine = [
+        place(w, mesh, how).to_local()
+        for w, how in ((x, "S(0)"), (gate, "S(1)"), (up, "S(1)"), (down, "S(0)"))
+    ]
+    with torch.no_grad():
+        y, names, _ = counted(lambda: attempt(*mine, mesh.get_group()))
+        expected = place((F.gelu(x @ gate) * (x @ up)) @ down, mesh, "S(0)").to_local()
+    shape = tuple(getattr(y, "shape", ()))
+    right = shape == tuple(expected.shape) and bool(torch.allclose(y + 0, expected, atol=1e-4))
+    return {"collectives": names, "shape": shape, "right": right}
 
 
 def judge_bytes(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -184,13 +191,13 @@ PLACEMENT = Exercise(
     ("the placement of x @ w for all sixteen pairs", "None where DTensor has to communicate"),
     judge_placement,
 )
-REDUNDANT = Exercise(
-    "dtensor.redundant",
-    "a redistribution too many",
-    "easy",
-    5,
-    ("the same numbers, whole on every rank", "one all-reduce and no other collective"),
-    judge_redundant,
+EXPLICIT = Exercise(
+    "dtensor.explicit",
+    "a layer by the first road",
+    "medium",
+    15,
+    ("the numbers of the whole layer", "one all-gather and one reduce-scatter, nothing else"),
+    judge_explicit,
 )
 BYTES = Exercise(
     "dtensor.bytes",

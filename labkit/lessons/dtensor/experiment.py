@@ -9,14 +9,14 @@ import pandas as pd
 
 from labkit.lessons.dtensor import on_ranks as routes_ranks
 from labkit.lessons.dtensor.declared import ROUTES as ABOUT
-from labkit.lessons.dtensor.routes import ROUTES
 from labkit.lessons.shared.options import chosen
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
 VIEW = "labkit.lessons.dtensor.figures:figure"
-# name: (dim, tokens) of two heads; the hidden size is four times dim
+ROUTES = {"a": "explicit, in place", "b": "explicit, functional", "c": "DTensor", "d": "parallelize_module"}
+# name: (dim, tokens) of four heads; the hidden size is four times dim
 SIZES = {"tiny": (64, 4), "small": (128, 16), "medium": (256, 64), "large": (512, 256)}
 # what is held against what: a route and a mode each
 PAIRS = (
@@ -40,15 +40,14 @@ def run(
     rounds: int = 15,
     talk: bool = False,
 ) -> Report:
-    """Run each route of `labkit.lessons.dtensor.routes`, eager and compiled, on the ranks and without communication.
+    """Run each route of lesson 10's program, eager and compiled, on the ranks and without communication.
 
     mlp, block: names of SIZES, at which each kind of layer is run; none leaves it out.
     Rank 0 runs on a fake group as well, where nothing is sent: what remains is the host's time.
 
     Tables: `summary`; `samples` (seconds of every rank); `counts` by rank and forward; `eager` (a forward's
     collectives, bytes, DTensor operations, and rules worked out by the first one); `graphs` (collectives and bytes in
-    the compiled graph of each kind's first size); `spent` (host ms of an eager forward by what it is spent on);
-    `parts` (seconds of single operations, plain and as DTensors); `verdicts`. `bytes` are those of the tensors that
+    the compiled graph of each kind's first size); `verdicts`. `bytes` are those of the tensors that
     go into collectives on one rank.
 
     Raises ValueError for an unknown size or kind, before anything runs, and RankError when a rank fails.
@@ -109,8 +108,6 @@ def _report(
         "graphs": graphs,
         "verdicts": pd.DataFrame([verdict.row() for verdict in verdicts]),
         "eager": pd.DataFrame(alone["eager"]),
-        "spent": _spent(pd.DataFrame(alone["spent"])),
-        "parts": pd.DataFrame(alone["parts"], columns=["part", "round", "seconds"]),
     }
     return Report("routes", ABOUT.title, label, tables, verdicts, settings, _notes(counts), VIEW)
 
@@ -148,25 +145,6 @@ def _summary(
             row[f"{evidence}: ms"] = None if value is None else round(float(value), 3)
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _spent(rows: pd.DataFrame) -> pd.DataFrame:
-    """Median host milliseconds of an eager forward, by what they are spent on; `rest` is split for the DTensor routes.
-
-    `program` is what the explicit route in place takes beside its sums; `results` what the functional one takes beyond
-    that, for tensors that are still to arrive; `dispatch` what a DTensor route takes beyond both. Where noise makes a
-    part negative, it stays so.
-    """
-    median = rows.groupby(["kind", "size", "route"], sort=False).median(numeric_only=True) * 1e3
-    found = []
-    for (kind, size, route), row in median.iterrows():
-        program, functional = (median.loc[(kind, size, other), "rest"] for other in "ab")
-        one = {"kind": kind, "size": size, "route": route, "program": program, "sums": row["sums"]}
-        one |= {"results": functional - program if route != "a" else 0.0}
-        one |= {"dispatch": row["rest"] - functional if route in "cd" else 0.0}
-        one |= {"wrap": row["wrap"], "redistribute": row["redistribute"]}
-        found.append(one)
-    return pd.DataFrame(found)
 
 
 def _notes(counts: pd.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""Lesson 10: how many ranks make a step shortest, when work shrinks and the ring grows?"""
+"""Lesson 16: how many ranks make a step shortest, when work shrinks and the ring grows?"""
 
 from __future__ import annotations
 

@@ -115,16 +115,32 @@ def _slowest(seen: Any, name: str, size: int | None = None) -> tuple[float, ...]
     return slowest(name, samples).samples
 
 
+def _grid(by_world: dict[int, Any]) -> list[int]:
+    """The worlds of the model's curve: those traced, every one up to 64 between them, and steps of 2 % beyond.
+
+    Only where the messages of all traced worlds are the same: then those of a world in between are known as well.
+    """
+    sizes = {
+        tuple(c["bytes"] for c in trace["collectives"]) for world, trace in by_world.items() if world > 1
+    }
+    found, last = set(by_world), max(by_world)
+    world = max(2, min(by_world))
+    while len(sizes) == 1 and world < last:
+        found.add(world)
+        world = max(world + 1, round(world * 1.02))
+    return sorted(found)
+
+
 def _model(
     by_world: dict[int, Any], used: dict[str, Link], compute: Compute | None, algorithm: str
 ) -> pd.DataFrame:
-    rows = []
+    rows, like = [], by_world[max(by_world)]
     for name, link in used.items():
         if compute is None:
             break
-        for world, trace in by_world.items():
-            messages = [c["bytes"] for c in trace["collectives"]]
-            one = step(compute, link, world, trace["flops"], messages, algorithm=algorithm)
+        for world in _grid(by_world):
+            messages = [c["bytes"] for c in by_world.get(world, like)["collectives"]]
+            one = step(compute, link, world, _flops(by_world, world), messages, algorithm=algorithm)
             ms = (s * 1e3 for s in (one.compute, one.communication, one.seconds))
             rows.append((name, world, *ms, one.share))
     columns = ["link", "world_size", "compute_ms", "communication_ms", "step_ms", "share"]

@@ -111,6 +111,7 @@ def notes_of(
         notes.append(
             f"{row['link']}, {row['world_size']} ranks: model {row['model_ms']:.3g} ms ({row['constants']}), measured "
             f"{row['measured_ms']:.3g} ({row['p10']:.3g}-{row['p90']:.3g}): off by {row['error']:+.0%}"
+            + (", and its ranks share cores" if row["ranks_a_core"] > 1 else "")
         )
     errors = [seen[0]["error"] for seen in links.values()]
     if errors:

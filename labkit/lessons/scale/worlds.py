@@ -15,17 +15,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.utils.flop_counter import FlopCounterMode
 
-from labkit import lessons, torch_compat
+from labkit import lessons
 from labkit.lessons.shared.costs import terms
 from labkit.lessons.shared.model_size import check_split
 
 __all__ = ["LARGEST", "WORLDS", "parse_worlds", "trace", "trace_all"]
 
-cliff = lessons.program("cliff")
+program = lessons.program("scale")
 
 WORLDS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LARGEST = 1 << 20
@@ -88,33 +86,20 @@ def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
             "a world is traced in a process without one"
         )
     began, worked = time.perf_counter(), time.process_time()
-    store = torch_compat.fake_store()
-    dist.init_process_group("fake", store=store, rank=rank, world_size=world_size)
-    try:
-        torch_compat.dynamo_reset()
-        graphs: list[Any] = []
-        with torch.no_grad(), torch_compat.fake_tensors():
-            block = cliff.Block(config, world_size, rank)
-            x = torch.empty(1, config.tokens, config.dim)
-            torch.compile(block, backend=torch_compat.aot_backend(graphs, []), fullgraph=True)(x)
-            with FlopCounterMode(display=False) as counter:
-                block(x)
-            weights = sum(p.numel() * p.element_size() for p in block.parameters())
-        (graph,) = graphs
-        found = {
-            "world_size": world_size,
-            "rank": rank,
-            "collectives": collectives(graph, world_size),
-            "graph": _FILE.sub("", graph.print_readable(print_output=False)),
-            "digest": _digest(graph),
-            "nodes": len(graph.graph.nodes),
-            "flops": _flops(graph, counter),
-            "weight_bytes": int(weights),
-        }
-    finally:
-        dist.destroy_process_group()
-        torch_compat.dynamo_reset()
-    del graphs, graph, block, x
+    graph = program.trace(config, world_size, rank)
+    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    x = config.tokens * config.dim  # what is no weight
+    found = {
+        "world_size": world_size,
+        "rank": rank,
+        "collectives": collectives(graph, world_size),
+        "graph": _FILE.sub("", graph.print_readable(print_output=False)),
+        "digest": _digest(graph),
+        "nodes": len(graph.graph.nodes),
+        "flops": program.flops(graph),
+        "weight_bytes": 4 * (sum(value.numel() for value in inputs) - x),
+    }
+    del graph, inputs
     gc.collect()
     seconds = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - worked}
     return found | seconds | {"peak_mib": peak_mib()}
@@ -138,18 +123,6 @@ def collectives(graph: Any, world_size: int) -> list[dict[str, Any]]:
             }
         )  # fmt: skip
     return found
-
-
-def _flops(graph: Any, counter: Any) -> int:
-    """Flops as torch counts them; attention's two products are added where torch leaves them out, as it does on CPU."""
-    total = int(counter.get_total_flops())
-    if any("scaled_dot_product" in str(name) for name in counter.get_flop_counts().get("Global", {})):
-        return total
-    for node in graph.graph.nodes:
-        if "scaled_dot_product" in str(node.target):
-            query, key = (node.args[i].meta["val"] for i in (0, 1))
-            total += 4 * query.numel() * key.shape[-2]
-    return total
 
 
 def _digest(graph: Any) -> str:

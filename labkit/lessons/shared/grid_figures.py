@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -25,8 +25,6 @@ LEFT, ABOVE = 1.0, 0.36
 BELOW = "The first number of each quarter of a rank's tensor, before and after the call."
 MINOR = 0.05  # arrows with less than this share of the largest are notices, not data
 
-Draw = Callable[[Axes, float, float, float, float, int], Any]
-
 
 @styled
 def mesh_grid(
@@ -36,7 +34,6 @@ def mesh_grid(
     holds: Mapping[int, Sequence[str]] | None = None,
     groups: Sequence[Sequence[int]] = (),
     sends: Mapping[tuple[int, int], float] | None = None,
-    inside: tuple[float, float, Draw] | None = None,
     title: str = "",
     subtitle: str = "",
     label: str = "",
@@ -44,9 +41,8 @@ def mesh_grid(
     """Draw a mesh of ranks, one box a rank, rows along the first axis and columns along the second.
 
     holds: lines of text in a rank's box. groups: ranks that share a colour, an outline and a letter. sends: bytes by
-    (source, target), drawn as arrows. inside: (width, height, draw) to fill a box in inches from its upper left:
-    `draw(axes, x, y, width, height, rank)`. Raises ValueError for a grid with rows of different lengths, ranks that
-    stand twice, and groups or arrows of ranks that are not in it.
+    (source, target), drawn as arrows. Raises ValueError for a grid with rows of different lengths, ranks that stand
+    twice, and groups or arrows of ranks that are not in it.
 
     >>> print(mesh_grid([[0, 1], [2, 3]], ("dp", "tp"), groups=[[0, 2], [1, 3]], title="Axis dp").summary)
     Axis dp. 2 by 2 ranks: 0 at (0, 0), 1 at (0, 1), 2 at (1, 0), 3 at (1, 1). Groups: A [0, 2], B [1, 3].
@@ -60,10 +56,9 @@ def mesh_grid(
     rows, columns = len(ranks), len(ranks[0])
     room = (sheet.width - LEFT - 0.3 - GAP_X * (columns - 1)) / columns
     lines = max((len(text) for text in holds.values()), default=0)
-    wide, high = (0.0, 0.0) if inside is None else inside[:2]
-    wanted = [wide, *(text_width(line) for text in holds.values() for line in text), 1.5]
+    wanted = [*(text_width(line) for text in holds.values() for line in text), 1.5]
     width = min(room, max(wanted) + 0.42)
-    height = HEAD + LINE * lines + high + 0.14
+    height = HEAD + LINE * lines + 0.14
     left = LEFT + max(0.0, (sheet.width - LEFT - 0.3 - columns * width - (columns - 1) * GAP_X) / 2)
     boxes = {
         rank: (left + column * (width + GAP_X), ABOVE + row * (height + GAP_Y))
@@ -82,9 +77,6 @@ def mesh_grid(
             middle = y + HEAD + LINE * (i + 0.5) + 0.03
             look = {"va": "center", "fontsize": style.NORMAL, "parse_math": False}
             ax.text(x + 0.15, middle, cut(line, width - 0.25), **look)
-        if inside is not None:
-            top = y + HEAD + LINE * lines + 0.04
-            inside[2](ax, x + (width - wide) / 2, top, wide, high, rank)
     _arrows(ax, boxes, width, height, sends, letters)
     at = ", ".join(f"{rank} at ({row}, {column})" for rank, (row, column) in places.items())
     sheet.say(f"{rows} by {columns} ranks: {at}")

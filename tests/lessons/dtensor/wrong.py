@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
 from torch.distributed.tensor import Replicate, Shard
 
@@ -58,33 +60,40 @@ def _whole(x):
     return x.redistribute(placements=[Replicate()])
 
 
-def gathers_the_hidden(x, up, down):
-    return _whole(_whole(F.gelu(x @ up)) @ down)
+def _gated(x, gate, up):
+    return F.gelu(x @ gate) * (x @ up)
 
 
-def leaves_the_sum(x, up, down):
-    return F.gelu(x @ up) @ down
+def gathers_twice(x, gate, up, down, group):
+    gated, other = (funcol.all_gather_tensor(x, 0, group) @ w for w in (gate, up))
+    return funcol.reduce_scatter_tensor((F.gelu(gated) * other) @ down, "sum", 0, group)
 
 
-def sums_twice(x, up, down):
-    y = F.gelu(x @ up) @ down
-    return (_whole(y) + _whole(y)) / 2
+def sums_for_everybody_by_hand(x, gate, up, down, group):
+    y = _gated(funcol.all_gather_tensor(x, 0, group), gate, up) @ down
+    return funcol.all_reduce(y, "sum", group).chunk(dist.get_world_size(group))[dist.get_rank(group)]
 
 
-def forgets_gelu(x, up, down):
-    return _whole(x @ up @ down)
+def keeps_all_tokens(x, gate, up, down, group):
+    y = _gated(funcol.all_gather_tensor(x, 0, group), gate, up) @ down
+    return funcol.all_reduce(y, "sum", group)
 
 
-def local(x, up, down):
-    return _whole(F.gelu(x @ up) @ down).to_local()
+def forgets_the_sum(x, gate, up, down, group):
+    y = _gated(funcol.all_gather_tensor(x, 0, group), gate, up) @ down
+    return y.chunk(dist.get_world_size(group))[dist.get_rank(group)]
 
 
-LEAN = {
-    gathers_the_hidden: "somebody still gathers",
-    leaves_the_sum: "the sum at the end has to stay",
-    sums_twice: "one sum is enough",
-    forgets_gelu: "gelu of a sum is not",
-    local: "leave to_local to its caller",
+def own_tokens_only(x, gate, up, down, group):
+    return funcol.all_reduce(_gated(x, gate, up) @ down, "sum", group)
+
+
+BY_HAND = {
+    gathers_twice: "x is used twice",
+    sums_for_everybody_by_hand: "scatter the sum",
+    keeps_all_tokens: "as x came",
+    forgets_the_sum: "add up the summands",
+    own_tokens_only: "gather the tokens before",
 }
 
 
@@ -136,4 +145,4 @@ THRIFTY = {
 }
 
 
-WRONG = {"dtensor.placement": PLACEMENTS, "dtensor.redundant": LEAN, "dtensor.bytes": THRIFTY}
+WRONG = {"dtensor.placement": PLACEMENTS, "dtensor.explicit": BY_HAND, "dtensor.bytes": THRIFTY}

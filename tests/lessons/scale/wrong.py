@@ -1,4 +1,4 @@
-"""Plausible wrong answers to the exercise on the cost model of lesson 10, each with words of the hint meant for it."""
+"""Plausible wrong answers to the exercise on the cost model of lesson 16, each with words of the hint meant for it."""
 
 from __future__ import annotations
 

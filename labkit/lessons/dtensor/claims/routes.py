@@ -12,13 +12,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from labkit import lessons, torch_compat
 from labkit.graphs import record
-from labkit.lessons.dtensor import routes
-from labkit.lessons.dtensor.on_ranks import heard
+from labkit.lessons.dtensor.on_ranks import whole_of
 from labkit.lessons.shared.variants import with_own_code
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dtensor_cache, dynamo_reset, forget_dtensor_rules
 
-cliff = lessons.program("cliff")
+program = lessons.program("dtensor")
+DIM = 64
+SUMS = 2  # of a block: after its attention and after its MLP
 LENGTHS = (4, 6, 8, 10)
 ROWS = (4, 6, 5)  # the last one leaves 3 rows on rank 0 and 2 on rank 1
 # operators by trying: what a program may call on a tensor of 4 by 8 that is split by rows
@@ -36,25 +37,22 @@ TRIED = (
 
 @probe
 def predictable(bench: Bench) -> Seen:
-    """One block with four sums written out, and the same as DTensors with the sums left to DTensor; in eager."""
+    """One block with its two sums written out, and the same as DTensors with the sums left to DTensor; in eager."""
     return bench.run(_predictable, ranks=2, backend="fake")[0]
 
 
 def _predictable() -> Seen:
-    mesh = init_device_mesh("cpu", (2,))
-    config = cliff.Config(dim=64, heads=2, blocks=1, tokens=4)
-    written, x = routes.KINDS["block"], config.sample()
-    found: Seen = {"written": written}
+    mesh, whole, x = init_device_mesh("cpu", (2,)), whole_of("block", DIM), program.sample(DIM, 4)
+    found: Seen = {"written": SUMS}
     with torch.no_grad():
         ways = {
-            "explicit": routes.build("b", config, "block", mesh),
-            "told": routes.build("c", config, "block", mesh),
-            "left_alone": routes.build("c", config, "block", mesh, settle=False),
+            "explicit": program.ROUTES["b"](whole, mesh),
+            "told": program.ROUTES["c"](whole, mesh),
+            "left_alone": program.ROUTES["c"](whole, mesh, settle=False),
         }
         for name, model in ways.items():
-            model(x)
-            row = heard(model, x)
-            found[name] = {"collectives": row["collectives"], "bytes": row["bytes"]}
+            _, names, nbytes = program.counted(lambda model=model: model(x))
+            found[name] = {"collectives": len(names), "bytes": nbytes}
     return found
 
 
@@ -169,16 +167,16 @@ def dynamic(bench: Bench) -> Seen:
 
 
 def _dynamic(lengths: tuple[int, ...]) -> Seen:
-    mesh, config = init_device_mesh("cpu", (2,)), cliff.Config(dim=64, heads=2, blocks=1, tokens=4)
+    mesh = init_device_mesh("cpu", (2,))
     found: Seen = {"lengths": {}, "uneven": {}}
     with torch.no_grad():
         for name, route in {"explicit": "b", "dtensor": "c"}.items():
             dynamo_reset()
-            model = with_own_code(routes.build(route, config, "mlp", mesh))
+            model = with_own_code(program.ROUTES[route](whole_of("mlp", DIM), mesh))
             run = torch.compile(model, backend="eager", fullgraph=True)
             with record(operators=False) as rec:
                 for length in lengths:
-                    run(torch.ones(1, length, 64))
+                    run(torch.ones(1, length, DIM))
             found["lengths"][name] = len(rec.compiles)
 
         def gathered(x: Any) -> Any:
