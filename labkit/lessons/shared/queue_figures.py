@@ -40,8 +40,8 @@ class _Box:
 def queues(found: Program | Mapping[str, Program], *, title: str | None = None) -> Figure:
     """Draw what stands in the queue of each stream, in the order in which the host put it there.
 
-    A record is a mark in its queue; an arrow goes from the mark to the wait that took it. A wait that took nothing has a
-    dashed frame. What the host does to memory stands in a row of its own where memory changes hands. The two ops of a
+    A record is a mark in its queue; an arrow goes from the mark to the wait that took it. A wait that took nothing has
+    a dashed frame. What the host does to memory stands in a row of its own where memory changes hands. The two ops of a
     race are joined by a dashed line, and the heading names the mistake.
 
     Args:
@@ -61,7 +61,9 @@ def queues(found: Program | Mapping[str, Program], *, title: str | None = None) 
     for name, program in programs.items():
         boxes, races = _read(program)
         causes = ", ".join(dict.fromkeys(race.cause for race in races))
-        said = f"{name}: {len(races)} race{'s' * (len(races) > 1)} ({causes})" if races else f"{name}: no race"
+        said = (
+            f"{name}: {len(races)} race{'s' * (len(races) > 1)} ({causes})" if races else f"{name}: no race"
+        )
         sheet.text(said, fontweight="bold", color=RACE if races else style.INK)
         sheet.say(said)
         _panel(sheet, program, boxes, races)
@@ -161,7 +163,9 @@ def _draw(ax: Axes, box: _Box, y: float, inch: float) -> None:
     )  # fmt: skip
     ink = style.INK if colour == "white" else ink_on(colour)
     text = "\n".join(style.cut(line, (box.width - 0.16) * inch, 7.5) for line in box.text.split("\n"))
-    ax.text(box.left + box.width / 2, y, text, ha="center", va="center", fontsize=7.5, color=ink, linespacing=1.0)
+    ax.text(
+        box.left + box.width / 2, y, text, ha="center", va="center", fontsize=7.5, color=ink, linespacing=1.0
+    )
 
 
 def _arrow(ax: Axes, one: _Box, other: _Box, middle: Mapping[str, float]) -> None:
@@ -173,7 +177,14 @@ def _arrow(ax: Axes, one: _Box, other: _Box, middle: Mapping[str, float]) -> Non
     end = (other.left + other.width / 2, middle[other.row] - half)
     ax.add_patch(
         FancyArrowPatch(
-            start, end, arrowstyle="-|>", mutation_scale=9, color=style.INK, linewidth=1.2, shrinkA=0, shrinkB=0
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=9,
+            color=style.INK,
+            linewidth=1.2,
+            shrinkA=0,
+            shrinkB=0,
         )
     )
 
@@ -189,7 +200,9 @@ def _race(ax: Axes, one: _Box, other: _Box, middle: Mapping[str, float]) -> None
 def _key(colour: str) -> Any:
     def draw(ax: Axes, x: float, y: float) -> None:
         line = "--" if colour == RACE else "-"
-        ax.plot([x, x + 0.18, x + 0.18, x, x], [y, y, y + 0.12, y + 0.12, y], line, color=colour, linewidth=1.5)
+        ax.plot(
+            [x, x + 0.18, x + 0.18, x, x], [y, y, y + 0.12, y + 0.12, y], line, color=colour, linewidth=1.5
+        )
 
     return draw
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.lessons.shared.streams import ops
-from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
+from labkit.lessons.shared.streams.ops import DEFAULT
 from labkit.lessons.shared.streams.program import Program
 
 __all__ = ["NCCL", "Captured", "capture"]
@@ -35,16 +35,17 @@ ASSIGNED = re.compile(r"\s*(\w+(?:\s*,\s*\w+)*)\s*=(?!=)")
 
 
 class Captured(Program):
-    """The program of a function; `value` is what the function returned."""
+    """The program of a function: `value` is what the function returned, `operators` names its kernels' operators."""
 
     value: Any = None
+    operators: tuple[str, ...] = ()
 
 
 def capture(fn: Callable[..., Any], *args: Any, units: float | Mapping[str, float] = 1.0) -> Captured:
     """Write down what a function puts into the queues of a GPU.
 
     Streams, events and tensors are called as the function's own lines call them, kernels by the operator. Views and
-    `empty` are no kernels; `.item()` is a kernel's end that the host waits for. A collective with `async_op=True` gets the
+    `empty` are no kernels; with `.item()` the host waits for its stream. `dist.all_reduce(async_op=True)` gets the
     stream, the events and the two waits that `ProcessGroupNCCL` gives it; other collectives are not captured.
 
     Args:
@@ -53,10 +54,10 @@ def capture(fn: Callable[..., Any], *args: Any, units: float | Mapping[str, floa
         units: how long a kernel takes, in units: one number, or a number by operator such as `{"mm": 4}`, 1 for others.
 
     Returns:
-        The program, with `value`.
+        The program, with `value` and `operators`.
 
     Raises:
-        StreamError: `units` names an operator that does not occur, or the program breaks a rule of streams.
+        StreamError: the program breaks a rule of streams.
         Exception: what `fn` raises.
 
     >>> def beside(x):
@@ -78,6 +79,7 @@ def capture(fn: Callable[..., Any], *args: Any, units: float | Mapping[str, floa
         value = fn(*args)
     made = tape.program(fn.__name__.replace("_", " "))
     made.value = value
+    made.operators = tuple(op.name for op in tape.ops if isinstance(op, ops.Kernel))
     return made
 
 
@@ -144,14 +146,16 @@ class _Tape(TorchDispatchMode):
 
     def __init__(self, units: float | Mapping[str, float]) -> None:
         super().__init__()
-        self.units, self.seen = units, set[str]()
+        self.units = units
         self.ops: list[ops.Op] = []
         self.given: list[ops.Op] = []  # memory that was there before
         self.current = DEFAULT
         self.names: dict[str, str] = {}  # token -> the variable
         self.kinds: dict[str, str] = {}  # token -> what it is called without a variable
         self.blocks: dict[int, str] = {}  # address of memory -> token
-        self.last: tuple[Any, int, int, str] | None = None  # frame, line, instruction and token of the last assignment
+        self.last: tuple[Any, int, int, str] | None = (
+            None  # frame, line, instruction and token of the last assignment
+        )
         self.made: dict[tuple[Any, int], int] = {}  # streams and events of one line
         self.open = True
 
@@ -161,21 +165,29 @@ class _Tape(TorchDispatchMode):
         """A new stream, event or tensor, called by the variable that the current line assigns it to."""
         token = f"#{len(self.kinds)}"
         self.kinds[token] = kind
-        frame = sys._getframe(1)
-        while frame.f_back and frame.f_code.co_filename.startswith((TORCH, __file__)):
-            frame = frame.f_back
-        line, at = frame.f_lineno, frame.f_lasti
-        found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, line))
-        targets = re.split(r"\s*,\s*", found[1]) if found else []
+        frame, targets = self.line()
         if kind in ("stream", "event"):
-            turn = self.made[id(frame), line] = self.made.get((id(frame), line), -1) + 1
-            targets = targets[turn:] if turn < len(targets) else targets
-        elif self.last and self.last[:2] == (id(frame), line) and self.last[2] < at:
+            targets = self.turn(frame, targets)
+        elif self.last and self.last[:2] == (id(frame), frame.f_lineno) and self.last[2] < frame.f_lasti:
             self.names.pop(self.last[3], None)  # only the last operator of a line makes what is assigned
         if targets:
             self.names[token] = targets[0]
-            self.last = (id(frame), line, at, token)
+            self.last = (id(frame), frame.f_lineno, frame.f_lasti, token)
         return token
+
+    def line(self) -> tuple[Any, list[str]]:
+        """The frame of the reader's code that is running, and the variables that its line assigns."""
+        frame = sys._getframe(1)
+        while frame.f_back and frame.f_code.co_filename.startswith((TORCH, __file__)):
+            frame = frame.f_back
+        found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+        return frame, re.split(r"\s*,\s*", found[1]) if found else []
+
+    def turn(self, frame: Any, targets: list[str]) -> list[str]:
+        """The variables of a line that are left for the streams and events which it makes, in their order."""
+        key = id(frame), frame.f_lineno
+        turn = self.made[key] = self.made.get(key, -1) + 1
+        return targets[turn:] if turn < len(targets) else targets
 
     def block(self, tensor: torch.Tensor, kind: str = "") -> str:
         """The token of a tensor's memory; memory that is new to us was allocated by `kind`, or before we began."""
@@ -211,7 +223,9 @@ class _Tape(TorchDispatchMode):
             for argument, given in zip(func._schema.arguments, args, strict=False)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        outputs = [t for t in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(t, torch.Tensor)]
+        outputs = [
+            t for t in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(t, torch.Tensor)
+        ]
         known = set(self.blocks)
         new = [t for t in outputs if t.untyped_storage().data_ptr() not in known]
         writes = [self.block(t, name) for t in new] + [
@@ -222,11 +236,12 @@ class _Tape(TorchDispatchMode):
         return out
 
     def kernel(self, name: str, reads: list[str], writes: list[str], on: str, kind: str = "compute") -> None:
-        self.seen.add(name)
         units = self.units.get(name, 1.0) if isinstance(self.units, Mapping) else self.units
         self.ops.append(ops.Kernel(name, units, on, tuple(reads), tuple(writes), kind))
 
-    def all_reduce(self, tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+    def all_reduce(
+        self, tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
+    ) -> Any:
         """What ProcessGroupNCCL puts into the queues: its own stream waits for the current one, and the other way."""
         block = self.block(tensor)
         if not async_op:  # since torch 2.8 on the current stream
@@ -253,6 +268,7 @@ class _Tape(TorchDispatchMode):
                 super().__init__(self)
 
         def current(device: Any = None) -> _Stream:
+            self.turn(*self.line())
             return _Stream(self, self.current)
 
         def synchronize(device: Any = None) -> None:
@@ -284,8 +300,6 @@ class _Tape(TorchDispatchMode):
 
     def program(self, name: str) -> Captured:
         """The program under the names that are known now."""
-        if isinstance(self.units, Mapping) and (unknown := [n for n in self.units if n not in self.seen]):
-            raise StreamError(f"no kernel is called {unknown[0]!r}; there is {', '.join(sorted(self.seen))}")
         said, used = {NCCL: NCCL}, {DEFAULT, NCCL}
         for token, kind in self.kinds.items():
             if token == NCCL:
@@ -301,7 +315,9 @@ class _Tape(TorchDispatchMode):
     def _named(self, op: ops.Op, said: Mapping[str, str]) -> ops.Op:
         given = {f.name: getattr(op, f.name) for f in fields(op)}
         named = {
-            key: tuple(said[t] for t in dict.fromkeys(value)) if isinstance(value, tuple) else said.get(value, value)
+            key: tuple(said[t] for t in dict.fromkeys(value))
+            if isinstance(value, tuple)
+            else said.get(value, value)
             for key, value in given.items()
         }
         if isinstance(op, ops.Kernel) and op.writes:

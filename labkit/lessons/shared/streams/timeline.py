@@ -106,6 +106,11 @@ class Timeline:
         """The most memory that was in use at once, in the program's unit of size; 0 where none was allocated."""
         return float(self.memory["used"].max()) if self.memory is not None and len(self.memory) else 0.0
 
+    @property
+    def reserved(self) -> float:
+        """The memory that the allocator took from the device, in use or kept for later, in the unit of size."""
+        return float(self.memory["reserved"].max()) if self.memory is not None and len(self.memory) else 0.0
+
     def report(self) -> Report:
         """The timeline as a Report, to be saved, and drawn elsewhere."""
         tables = {"spans": self.spans, "arrows": self.arrows}
