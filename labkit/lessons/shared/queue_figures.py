@@ -58,19 +58,26 @@ def queues(found: Program | Mapping[str, Program], *, title: str | None = None) 
     sheet = Sheet()
     if title:
         sheet.title(title)
-    for name, program in programs.items():
-        boxes, races = _read(program)
+    read = {name: _read(program) for name, program in programs.items()}
+    for name, (boxes, races) in read.items():
         causes = ", ".join(dict.fromkeys(race.cause for race in races))
         said = (
             f"{name}: {len(races)} race{'s' * (len(races) > 1)} ({causes})" if races else f"{name}: no race"
         )
         sheet.text(said, fontweight="bold", color=RACE if races else style.INK)
         sheet.say(said)
-        _panel(sheet, program, boxes, races)
+        _panel(sheet, programs[name], boxes, races)
     sheet.text("Left to right: the order in which the host issues. Boxes have no length in time.",
                fontsize=style.SMALL, color=style.QUIET)  # fmt: skip
-    sheet.legend([("record: a mark", _key(RECORD)), ("wait: takes the mark that the arrow comes from", _key(WAIT)),
-                  ("wait that takes nothing", _key(RACE)), ("race", _race_key)])  # fmt: skip
+    kinds = {box.kind for boxes, _ in read.values() for box in boxes}
+    keys = {
+        "record": ("record: a mark", _key(RECORD)),
+        "wait": ("wait: takes the mark that the arrow comes from", _key(WAIT)),
+        "nothing": ("wait that takes nothing", _key(RACE)),
+        "host": ("the host, and what it does to memory", _key(style.QUIET)),
+    }
+    race = [("race", _race_key)] if any(races for _, races in read.values()) else []
+    sheet.legend([key for kind, key in keys.items() if kind in kinds] + race)
     return sheet.finish("simulated")
 
 
