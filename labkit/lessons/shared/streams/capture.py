@@ -310,7 +310,10 @@ class _Tape(TorchDispatchMode):
             used.add(said_so)
             said[token] = said_so
         streams = [said[t] for t, kind in self.kinds.items() if kind in ("stream", NCCL)]
-        return Captured.of([self._named(op, said) for op in (*self.given, *self.ops)], name, streams)
+        made = Captured(name, streams)
+        for op in (*self.given, *self.ops):
+            made.add(self._named(op, said))
+        return made
 
     def _named(self, op: ops.Op, said: Mapping[str, str]) -> ops.Op:
         given = {f.name: getattr(op, f.name) for f in fields(op)}
