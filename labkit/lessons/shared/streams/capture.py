@@ -21,8 +21,9 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
+import labkit
+from labkit import torch_compat
 from labkit.lessons.shared.streams import ops
 from labkit.lessons.shared.streams.ops import DEFAULT
 from labkit.lessons.shared.streams.program import Program
@@ -30,7 +31,7 @@ from labkit.lessons.shared.streams.program import Program
 __all__ = ["NCCL", "Captured", "capture"]
 
 NCCL = "nccl"  # the stream on which `ProcessGroupNCCL` runs what was called with async_op=True
-TORCH = str(Path(torch.__file__).parent)
+NOT_THE_READERS = tuple(str(Path(module.__file__ or "").parent) for module in (torch, labkit))
 ASSIGNED = re.compile(r"\s*(\w+(?:\s*,\s*\w+)*)\s*=(?!=)")
 
 
@@ -75,7 +76,7 @@ def capture(fn: Callable[..., Any], *args: Any, units: float | Mapping[str, floa
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(one, torch.Tensor):
                 tape.names[tape.block(one)] = name
-    with tape.standing_in(), tape:
+    with tape.standing_in(), torch_compat.around_operators(tape.operator):
         value = fn(*args)
     made = tape.program(fn.__name__.replace("_", " "))
     made.value = value
@@ -141,11 +142,10 @@ class _Work:
         self.tensor = None
 
 
-class _Tape(TorchDispatchMode):
+class _Tape:
     """Writes down ops under tokens; the names come last, when it is known what the lines call them."""
 
     def __init__(self, units: float | Mapping[str, float]) -> None:
-        super().__init__()
         self.units = units
         self.ops: list[ops.Op] = []
         self.given: list[ops.Op] = []  # memory that was there before
@@ -178,7 +178,7 @@ class _Tape(TorchDispatchMode):
     def line(self) -> tuple[Any, list[str]]:
         """The frame of the reader's code that is running, and the variables that its line assigns."""
         frame = sys._getframe(1)
-        while frame.f_back and frame.f_code.co_filename.startswith((TORCH, __file__)):
+        while frame.f_back and frame.f_code.co_filename.startswith(NOT_THE_READERS):
             frame = frame.f_back
         found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
         return frame, re.split(r"\s*,\s*", found[1]) if found else []
@@ -209,11 +209,12 @@ class _Tape(TorchDispatchMode):
 
     # --- what is written down ---
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, (torch.Tensor, list, tuple))]
+    def operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator, and write down the kernel and the memory that it stands for."""
+        inputs = [a for a in (*args, *kwargs.values()) if isinstance(a, (torch.Tensor, list, tuple))]
         tensors = [t for a in inputs for t in (a if isinstance(a, (list, tuple)) else [a])]
         reads = [self.block(t) for t in tensors if isinstance(t, torch.Tensor)]
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         name = func.__name__.partition(".")[0]
         if name == "_local_scalar_dense":
             self.ops.append(ops.Synchronize("stream", self.current))

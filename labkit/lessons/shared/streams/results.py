@@ -18,7 +18,6 @@ BECAUSE = {
     "stream": "the op before it on its stream",
     "event": "an event",
     "engine": "its engine was busy",
-    "signal": "a flag",
     "peer": "a peer came late",
 }
 
