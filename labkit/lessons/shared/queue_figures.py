@@ -21,6 +21,7 @@ __all__ = ["queues"]
 LEFT, ROW, BOX = 1.15, 0.42, 0.3  # inches
 HOST = "host"
 RECORD, WAIT, RACE = "#E69F00", "#56B4E9", "#B00020"
+MARKS = ("record", "wait", "nothing")
 WIDE, NARROW = 1.35, 0.95  # of a kernel and of a mark, in slots
 SLOT = 0.95  # inches at most
 
@@ -88,11 +89,12 @@ def _read(program: Program) -> tuple[list[_Box], tuple[Any, ...]]:
     took, memory = done.hosts[0].captured, done.hosts[0].memory
     shared = _on_two_streams(program)
     handed = {alloc: free for alloc, free in memory.again.items() if program.ops[free].buffer in shared}  # type: ignore[attr-defined]
+    kept = {op.buffer for op in program if isinstance(op, ops.RecordStream)}
     tails: dict[str, int] = {}
     boxes: list[_Box] = []
 
     def box(row: str, text: str, kind: str, after: int | None = None) -> None:
-        boxes.append(_Box(index, row, text, kind, after, width=WIDE if kind in ops.KINDS else NARROW))
+        boxes.append(_Box(index, row, text, kind, after, width=NARROW if kind in MARKS else WIDE))
         tails[row] = index
 
     for index, op in enumerate(program):
@@ -109,7 +111,7 @@ def _read(program: Program) -> tuple[list[_Box], tuple[Any, ...]]:
             box(HOST, f"synchronize\n{op.name or op.what}", "host", tails.get(op.name))
         elif isinstance(op, ops.RecordStream):
             box(HOST, f"record_stream\n{op.buffer}, {op.stream}", "host")
-        elif isinstance(op, ops.Free) and index in handed.values():
+        elif isinstance(op, ops.Free) and (index in handed.values() or op.buffer in kept):
             box(HOST, f"free\n{op.buffer}", "host")
         elif isinstance(op, ops.Alloc) and index in handed:
             box(HOST, f"{op.buffer} gets\nit again", "host")
