@@ -114,8 +114,10 @@ class Report:
     def recorded(self) -> Report:
         """The same report, labelled with the machine and day of the recording instead of as a live run.
 
-        A run on the CPU of a machine with GPUs says so.
+        A run on the CPU of a machine with GPUs says so. A simulation stays one: nothing of it was measured there.
         """
+        if self.label == SIMULATED:
+            return self
         hardware = str(self.provenance.get("hardware", "unknown hardware"))
         on_cpu = self.provenance.get("device") == "cpu" or (
             "· cpu" in self.label and "cuda" not in self.label

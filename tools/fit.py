@@ -42,6 +42,7 @@ OPENED = (
     "12_cold_and_warm",
     "10_dtensor_or_explicit",
     "16_beyond_this_machine",
+    "06_streams_and_events",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

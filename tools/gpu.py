@@ -67,7 +67,8 @@ def steps(folder: Path) -> list[Step]:
         Step("ledger", ("labkit", "ledger", "--only", *needing, "--save", str(folder / "recorded"))),
         *lessons,
         Step("cliff", ("labkit", "record", "cliff", *recorded)),
-        Step("overlap", ("labkit", "record", "overlap", *recorded)),
+        Step("streams", ("labkit", "record", "streams", *recorded)),
+        Step("microbatch", ("labkit", "record", "microbatch", *recorded)),
         Step("eager trap", ("labkit", "record", "eager_trap", *recorded)),
     ]
 

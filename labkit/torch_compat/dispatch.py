@@ -26,16 +26,15 @@ FEATURES = (
 )
 
 
-def on_operator(seen: Callable[[str], None]) -> Any:
-    """A context in which `seen` is told the name of every operator that this thread dispatches, before it runs."""
+def around_operators(run: Callable[[Any, Any, Any], Any]) -> Any:
+    """A context in which `run(func, args, kwargs)` runs every operator that this thread dispatches."""
     base = require("torch.utils._python_dispatch").TorchDispatchMode
 
-    class Seen(base):  # type: ignore[misc, valid-type]
+    class Around(base):  # type: ignore[misc, valid-type]
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            seen(str(func))
-            return func(*args, **(kwargs or {}))
+            return run(func, args, kwargs or {})
 
-    return Seen()
+    return Around()
 
 
 def on_collective(seen: Callable[[str, int], None]) -> Any:

@@ -85,7 +85,7 @@ def timeline_text(run: Timeline) -> str:
     for rank in run.ranks:
         if run.communication(rank):
             who = f"rank {rank}: " if len(run.ranks) > 1 else ""
-            parts.append(f"{who}{run.hidden(rank):.0%} of the communication is hidden")
+            parts.append(f"{who}computation beside {run.hidden(rank):.0%} of the communication")
     return ", ".join(filter(None, [*parts, _racing(run)]))
 
 

@@ -1,23 +1,28 @@
-"""The experiment of this topic, as the command line knows it."""
+"""The experiments of this topic, as the command line knows them."""
 
 from __future__ import annotations
 
 from labkit.experiments.experiment import Experiment
-from labkit.experiments.options import ROUNDS, number, switch
+from labkit.experiments.options import ROUNDS, whole
 
-OVERLAP = Experiment(
-    name="overlap",
+SIZE = whole("size", "rows and columns of the matrices on a GPU (default 1024)", most=65_536)
+
+STREAMS = Experiment(
+    name="streams",
     module="streams.experiment",
-    title="Communication beside computation",
-    question="How much of an all-reduce is hidden, by whom, and by which definition?",
-    source="slides: What Are Streams?, microbatch overlapping; topic 11, on overlap",
+    title="The same kernels in one queue and in two",
+    question="What do a second stream, and a host that waits, cost and save in time and memory?",
+    source="slides: What Are Streams?",
     cpu_backend="gloo",
-    options=(
-        number("mib", "size of the all-reduce in MiB (default 16)", "MIB", 0.001, 1024),
-        number(
-            "late", "ms by which the last rank comes late in the first case (default 60)", "MS", 0.001, 10_000
-        ),
-        switch("brief", "only the large message, and nothing compiled"),
-        ROUNDS,
-    ),
+    options=(SIZE, ROUNDS),
+    ranks=1,
+)
+MICROBATCH = Experiment(
+    name="microbatch",
+    module="streams.microbatch",
+    title="Microbatches: sums in line, and beside the next product",
+    question="What does overlapping the sums of microbatches save, and what memory does it take?",
+    source="slides: use case microbatch overlapping",
+    cpu_backend="gloo",
+    options=(SIZE, ROUNDS),
 )

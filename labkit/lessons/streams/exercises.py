@@ -1,4 +1,4 @@
-"""Lesson 06: programs that the reader writes down, simulated, and an overlap on ranks that cannot be by chance."""
+"""Lesson 06: races in torch code, judged by capturing the attempt; and an overlap on ranks that cannot be by chance."""
 
 from __future__ import annotations
 
@@ -9,77 +9,79 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.lessons.shared.streams import Program, StreamError, Timeline, ops, simulate
+from labkit import lessons
+from labkit.lessons.shared.streams import StreamError, Timeline, ops, simulate
+from labkit.lessons.shared.streams.capture import Captured, capture
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import default_store, on_operator
+from labkit.torch_compat import around_operators, default_store
 
-__all__ = ["HIDE", "ORDER", "WAIT"]
+__all__ = ["ORDERS", "PLACE", "REPAIR", "WAIT"]
 
-LAYERS, COMPUTE, REDUCE, UPDATE = 4, 3, 2, 1
-LIMIT, HIDDEN = 9.0, 0.6
+UNITS = {"mm": 4.0}  # of the simulation; every other kernel takes 1
+REPAIRED, PLACED = 10.0, 13.0
 PATIENCE_S = 5.0
 
 
-def judge_order(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Three kernels, one of which needs another: no race, the host never stands, and no more waiting than needed."""
-    found, program = _simulated(attempt, ranks, "my_order(program)", "side")
-    kernels = {op.name: op for op in program if isinstance(op, ops.Kernel)}
-    wanted = {"produce": (4, "default"), "other": (5, "default"), "consume": (4, "side")}
-    for name, (duration, stream) in wanted.items():
-        op = kernels.get(name)
-        if op is None or (op.duration, op.stream) != (duration, stream):
-            raise Mistake(
-                f"kernel {name!r} is {'missing' if op is None else f'{op.duration} on {op.stream!r}'}",
-                f"keep the kernels as they are given: {name!r} takes {duration} on {stream!r}",
-            )
-    if kernels["produce"].writes != ("x",) or kernels["consume"].reads != ("x",):
-        raise Mistake("x is not handed over", "produce writes x and consume reads it: keep both")
-    _in_order(found)
-    if found.makespan > LIMIT:
+def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """The record comes too early, and the memory of h is given out again while the side stream reads it."""
+    x, w = torch.full((4, 4), 0.25), torch.full((4, 4), 0.5)
+    found, program = _captured(attempt, ranks, "my_repair(x, w)", x, w)
+    _kernels(program, {"mm": 3, "relu": 1, "add": 1})
+    sides = {op.stream for op in program if isinstance(op, ops.Kernel) and op.stream != "default"}
+    if not sides:
+        raise Mistake("everything is on one stream", "keep `norm` in the block of the side stream")
+    h = x @ w
+    _sound(found, program, torch.relu(x) @ w + h @ h)
+    if found.makespan > REPAIRED:
         raise Mistake(
             f"no race, {found.makespan:g} units",
-            "the event also stands for `other`, which nobody needs: record it directly behind what is needed",
+            "a stream waits that need not: record_stream keeps the memory of h without a wait, and so does a name",
         )
-    say(f"no race, the host never stands, {found.makespan:g} units")
+    say(f"no race, {found.makespan:g} units [simulated]")
 
 
-def judge_hide(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """A backward pass of four layers with an all-reduce each and a step that needs all of them."""
-    found, program = _simulated(attempt, ranks, "my_backward(program)", "comm")
-    kernels = [op for op in program if isinstance(op, ops.Kernel)]
-    wanted = {
-        **{f"backward {i}": (COMPUTE, "compute") for i in range(LAYERS)},
-        **{f"all_reduce {i}": (REDUCE, "collective") for i in range(LAYERS)},
-        "step": (UPDATE, "compute"),
-    }
-    there = {op.name: (op.duration, op.kind) for op in kernels}
-    if there != wanted or len(kernels) != len(wanted):
-        wrong = next((n for n in wanted if there.get(n) != wanted[n]), "something more")
+def judge_place(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """One wait, before the first kernel that needs b and not earlier."""
+    x = torch.full((4, 4), 0.25)
+    found, program = _captured(attempt, ranks, "my_place(x, log)", x, torch.zeros(4, 4))
+    _kernels(program, {"mm": 6, "add": 1, "copy_": 1})
+    b = x @ x
+    _sound(found, program, (b @ x + b) @ x)
+    waits = [op for op in program if isinstance(op, (ops.Wait, ops.WaitStream)) and op.stream == "default"]
+    if found.makespan > PLACED:
+        late = any(isinstance(op, ops.WaitStream) for op in waits)
         raise Mistake(
-            f"{wrong!r} is not as it was given",
-            "the work stays as it is: the same kernels, each once, with the same durations",
+            f"no race, {found.makespan:g} units",
+            "wait_stream also waits for `log`, which nobody needs: wait for the event"
+            if late
+            else "the wait holds up everything behind it: put it directly before the first line that reads b",
         )
-    for i in range(LAYERS):
-        op = next(op for op in kernels if op.name == f"all_reduce {i}")
-        if f"g{i}" not in op.reads or f"g{i}" not in op.writes:
-            raise Mistake(f"{op.name!r} does not touch g{i}", f"all_reduce {i} reads and writes g{i}")
-    step = next(op for op in kernels if op.name == "step")
-    if not {f"g{i}" for i in range(LAYERS)} <= set(step.reads):
-        raise Mistake("the step does not read all gradients", "the step reads g0 to g3")
-    _in_order(found)
-    if any(op.stream == "default" for op in kernels if op.kind == "collective"):
+    if len(waits) != 1:
         raise Mistake(
-            f"{found.hidden():.0%} is hidden",
-            "a stream is a queue: what stands on the compute stream is beside nothing; communicate on 'comm'",
+            f"{len(waits)} waits on the current stream", "one wait is enough: everything behind it is held"
         )
-    said = f"no race, {found.hidden():.0%} of the communication is hidden, {found.makespan:g} units"
-    if found.hidden() < HIDDEN:
+    say(f"no race, one wait, {found.makespan:g} units [simulated]")
+
+
+def judge_orders(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """The names of the racing ones among the lesson's three functions, which are captured and checked."""
+    answer = on_ranks(ranks, attempt, only=0, hint="it is called as my_orders()", timeout=30)[0]
+    three = {f.__name__: f for f in lessons.program("streams").THREE_ORDERS}
+    if not isinstance(answer, (list, tuple, set)) or not set(answer) <= set(three):
+        raise Mistake(f"it returns {answer!r:.80}", f"return a list with names out of {', '.join(three)}")
+    races = {name: simulate(capture(f, torch.ones(4, 4))).races for name, f in three.items()}
+    if spared := sorted(name for name in races if races[name] and name not in answer):
         raise Mistake(
-            said,
-            "a layer waits for a sum that only the step needs: let the compute stream wait once, before the step",
+            f"{spared[0]} races, and is not in the list",
+            "for each access on the side stream ask: which mark lets the current stream's next write wait for it?",
         )
-    say(said)
+    if blamed := sorted(name for name in answer if not races[name]):
+        raise Mistake(
+            f"{blamed[0]} is in the list, and does not race",
+            "follow the arrows: a record stands for all that is in its queue so far, and two reads are no race",
+        )
+    say(f"{', '.join(sorted(answer))}: {races[sorted(answer)[0]][0].text}")
 
 
 def judge_wait(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -137,8 +139,13 @@ def _look(attempt: Attempt) -> dict[str, Any]:
             time.sleep(0.05)
         return 42.0
 
+    def operator(func: Any, args: Any, kwargs: Any) -> Any:
+        if "c10d" in str(func):
+            started.append(str(func))
+        return func(*args, **kwargs)
+
     dist.barrier()
-    with on_operator(lambda name: started.append(name) if "c10d" in name else None):
+    with around_operators(operator):
         if me.rank:
             until = time.monotonic() + PATIENCE_S
             while not store.check([f"{key}/computing"]) and time.monotonic() < until:
@@ -155,67 +162,79 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     return result
 
 
-def _simulated(attempt: Attempt, ranks: Ranks, called: str, stream: str) -> tuple[Timeline, Program]:
-    """The attempt writes into an empty program, on a rank: there it may run for ever without harm."""
-    ops_found = on_ranks(
-        ranks, _write, attempt, stream, only=0, hint=f"it is called as {called}", timeout=30
-    )[0]
-    if isinstance(ops_found, str):
-        raise Mistake(ops_found, "the program says what is wrong with it: look at the op that it names")
-    if not ops_found:
-        raise Mistake("the program is empty", "call the methods of the program that you are given")
-    program = Program.of(ops_found, "your program", stream)
-    try:
-        return simulate(program), program
-    except StreamError as error:
-        raise Mistake(str(error), "the ops that it names wait for each other") from None
+def _captured(attempt: Attempt, ranks: Ranks, called: str, *given: Any) -> tuple[Timeline, Captured]:
+    """The attempt is captured on a rank: there it may run for ever without harm."""
+    hint = f"it is called as {called}"
+    found = on_ranks(ranks, _capture, attempt, given, only=0, hint=hint, timeout=30)[0]
+    if isinstance(found, str):
+        raise Mistake(found, "look at the op that it names")
+    return simulate(found), found
 
 
-def _write(attempt: Attempt, stream: str) -> list[ops.Op] | str:
-    program = Program("your program", stream)
+def _capture(attempt: Attempt, given: Any) -> Captured | str:
     try:
-        attempt(program)
+        return capture(attempt, *given, units=UNITS)
     except StreamError as error:
         return str(error)
-    return program.ops
 
 
-def _in_order(found: Timeline) -> None:
-    """Raise Mistake for a race, and for a host that stands still."""
+def _kernels(program: Captured, wanted: dict[str, int]) -> None:
+    """Raise Mistake where the work is not as it was given."""
+    found = {name: program.operators.count(name) for name in program.operators}
+    if found != wanted:
+        said = ", ".join(f"{count} {name}" for name, count in found.items()) or "no kernel"
+        given = ", ".join(f"{count} {name}" for name, count in wanted.items())
+        raise Mistake(f"it runs {said}", f"the work stays as it is given: {given}")
+
+
+def _sound(found: Timeline, program: Captured, right: torch.Tensor) -> None:
+    """Raise Mistake for a race, a host that stands still, and another value."""
     if found.races:
         raise Mistake(f"a race, {found.races[0].text}", found.races[0].remedy)
-    if len(found.spans[found.spans["kind"] == "synchronize"]):
+    if any(isinstance(op, ops.Synchronize) for op in program):
         raise Mistake(
             "no race, and the host stands still",
             "a synchronize stops the host, and with it everything that comes after: let a stream wait, not the host",
         )
+    if not isinstance(program.value, torch.Tensor) or not torch.allclose(program.value, right):
+        raise Mistake("no race, and another value is returned", "return what the given function returns")
 
 
-ORDER = Exercise(
-    "streams.order",
-    "an event in the right place",
+REPAIR = Exercise(
+    "streams.repair",
+    "two races in ten lines",
+    "medium",
+    10,
+    (
+        "the same work and the same value",
+        "`norm` on a side stream",
+        "no race",
+        "the host never stands still",
+        f"{REPAIRED:g} units in all",
+    ),
+    judge_repair,
+)
+PLACE = Exercise(
+    "streams.place",
+    "one wait in the right place",
     "easy",
     5,
     (
-        "the three kernels as they are given",
+        "the same work and the same value",
+        "one wait on the current stream",
         "no race",
         "the host never stands still",
-        f"{LIMIT:g} units in all",
+        f"{PLACED:g} units in all",
     ),
-    judge_order,
+    judge_place,
 )
-HIDE = Exercise(
-    "streams.hide",
-    "hide the gradients' sums",
-    "medium",
-    15,
-    (
-        "the work as it is given",
-        "no race",
-        "the host never stands still",
-        f"hide {HIDDEN:.0%} of the communication",
-    ),
-    judge_hide,
+ORDERS = Exercise(
+    "streams.orders",
+    "which order races?",
+    "easy",
+    5,
+    ("a list with the name of each function that races, and of no other",),
+    judge_orders,
 )
 WAIT = Exercise(
     "streams.wait",

@@ -1,156 +1,143 @@
-"""Communication beside computation on real ranks: who waits when, what it saves, and what three definitions say."""
+"""Functions of lesson 06 side by side: step time, peak allocation and overhead on a GPU, else their simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
+import torch
+import torch.distributed as dist
 
-from labkit.lessons.shared.streams import Timeline, overlap
-from labkit.lessons.shared.streams.timeline import SPANS
-from labkit.lessons.streams.declared import OVERLAP as ABOUT
-from labkit.lessons.streams.on_ranks import (
-    COMMUNICATE,
-    COMPILED,
-    COMPUTE,
-    FUNCOL_LATE,
-    FUNCOL_NOW,
-    LATE,
-    SEQUENCE,
-    WAYS,
-    measure,
-)
-from labkit.lessons.streams.shaped import shaped
-from labkit.ranks import Ranks
-from labkit.report import PerRank, Report, provenance
-from labkit.timing import Measurement, check_rounds, compare, quantile
+from labkit import lessons
+from labkit.experiments.experiment import Experiment
+from labkit.lessons.shared.streams import simulate
+from labkit.lessons.shared.streams.capture import capture
+from labkit.lessons.streams.declared import STREAMS
+from labkit.ranks import Ranks, here
+from labkit.report import Report, provenance
+from labkit.timing import by_slowest, check_rounds, compare_all, interleave, samples
 
-__all__ = ["WAYS", "run", "shaped", "timelines"]
+__all__ = ["run", "side_by_side"]
 
-BESIDE = (LATE, FUNCOL_LATE, FUNCOL_NOW, COMPILED)  # what is compared with the sequence
+Way = Callable[..., torch.Tensor]
+UNITS = {"mm": 4.0, "all_reduce": 3.0}  # of the simulation; every other kernel takes 1
+SMALL = 64  # of the matrices of the simulation, whose sizes change nothing
+MIB = 2**20
+WARMUP = 3
+COLUMNS = ("way", "step", "p10", "p90", "peak", "overhead_percent", "peak_percent")
 
 
-def run(
-    ranks: Ranks,
-    *,
-    mib: float = 16.0,
-    late: float = 60.0,
-    rounds: int = 15,
-    brief: bool = False,
-    talk: bool = False,
+def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False) -> Report:
+    """Run section 1 of lesson 06: two chains of products in one queue, in two, and with a host that waits.
+
+    Args:
+        ranks: one rank on a GPU; on a CPU the functions are simulated.
+        size: of the matrices on a GPU.
+        rounds: interleaved rounds.
+        talk: accepted like every experiment's; nothing is said on the way.
+
+    Returns:
+        The report of `side_by_side`.
+
+    Raises:
+        ValueError: rounds are fewer than two.
+        RankError: a rank failed.
+    """
+    program = lessons.program("streams")
+    return side_by_side(
+        ranks, STREAMS, (program.one_stream, program.two_streams, program.host_waits), 1, size, rounds
+    )
+
+
+def side_by_side(
+    ranks: Ranks, about: Experiment, ways: Sequence[Way], inputs: int, size: int, rounds: int
 ) -> Report:
-    """Time every way in two cases, in interleaved rounds: a small all-reduce with a late peer, and a large one.
+    """Compare ways to do the same, the first of which is the measure.
 
-    `brief` leaves out the late peer and what is compiled.
+    Args:
+        ranks: on GPUs; on a CPU the ways are captured and simulated.
+        about: the experiment.
+        ways: functions of `inputs` square matrices that return the same tensor.
+        inputs: how many matrices they take.
+        size: of the matrices on a GPU.
+        rounds: interleaved rounds on a GPU.
 
-    Tables: `summary` (case, way, median, p10 and p90 in ms), `overlap` (case, way, definition, value, p10, p90),
-    `verdicts` (each way against the one in sequence), `samples` in seconds, `spans` of one further round of two ways,
-    in ms. Summary, overlap and verdicts are rank 0's, which waits for its peer; `samples` has every rank: one that
-    comes late has nobody to wait for, and gains nothing. Raises ValueError for sizes that are not above 0, and
-    RankError when a rank fails.
+    Returns:
+        A report with the table `summary`: for each way the median step with p10 and p90 and the peak allocation, and
+        what both are above those of the first way, in per cent. On GPUs in ms and MiB, by the slowest rank, with the
+        table `samples` and verdicts; simulated in units and in matrices, with the table `spans`.
 
-    >>> from labkit.lessons.streams import experiment as overlap
-    >>> overlap.run(None, mib=0)
-    Traceback (most recent call last):
-        ...
-    ValueError: mib must be a number above 0, got 0
+    Raises:
+        ValueError: rounds are fewer than two.
+        RankError: a rank failed.
     """
     check_rounds(rounds)
-    for name, value in {"mib": mib, "late": late}.items():
-        if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be a number above 0, got {value!r}")
-    cases = {} if brief else {f"a peer comes {late:g} ms late": (1 / 16, late / 1e3)}
-    cases[f"{mib:g} MiB, nobody late"] = (mib, 0.0)
-    ways = [way for way in WAYS if not (brief and way == COMPILED)]
-    found = ranks.run(measure, cases, ways, rounds, talk, timeout=300)
-    settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "mib": mib}
-    return _report(found, ranks.label, provenance(**settings, late=late))
-
-
-# --- in the kernel ---
-
-
-def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
+    if ranks.device != "cuda":
+        return _simulated(about, ways, inputs)
+    found = ranks.run(_measure, ways, inputs, size, rounds, timeout=300)
+    times = found.map(lambda seen: seen["samples"]).frame()
+    taken = by_slowest(times, "variant")
     rows = [
-        (case, way, i, rank, seconds)
-        for rank, seen in found.items()
-        for case, ways in seen["samples"].items()
-        for way, samples in ways.items()
-        for i, seconds in enumerate(samples)
+        (name, *(1e3 * t for t in (one.median, one.p10, one.p90)), max(seen["peak"][name] for seen in found))
+        for name, one in taken.items()
     ]
-    samples = pd.DataFrame(rows, columns=["case", "way", "round", "rank", "seconds"])
-    first = samples[samples["rank"] == 0].groupby(["case", "way"], sort=False)["seconds"]
-    cases = list(dict.fromkeys(samples["case"]))
-    ways = list(dict.fromkeys(samples["way"]))
-    taken = {(c, w): Measurement(w, tuple(first.get_group((c, w)))) for c in cases for w in ways}
-    summary = pd.DataFrame(
-        [
-            {"case": c, "way": w, "ms": m.median * 1e3, "p10": m.p10 * 1e3, "p90": m.p90 * 1e3, "n": m.n}
-            for (c, w), m in taken.items()
-        ]
-    )
-    spans = _spans(found)
-    notes = [] if all(seen["right"] for seen in found) else ["a sum came out wrong"]
-    pairs = [(case, way) for case in cases for way in BESIDE if way in ways]
-    verdicts = [compare(taken[c, w], taken[c, SEQUENCE], case={"case": c}) for c, w in pairs]
-    tables = {
-        "summary": summary,
-        "overlap": _definitions(taken, spans, label, cases),
-        "verdicts": pd.DataFrame([verdict.row() for verdict in verdicts]),
-        "samples": samples,
-        "spans": spans,
+    first = ways[0].__name__
+    pairs = [(way.__name__, first) for way in ways[1:]]
+    notes = [] if all(seen["right"] for seen in found) else ["the ways do not return the same numbers"]
+    tables = {"summary": _summary(rows), "samples": times}
+    settings = provenance(backend=ranks.backend, device=ranks.device, size=size, unit="ms", of_peak="MiB")
+    return _report(about, ranks.label, tables, compare_all(times, pairs, ranks.label), settings, notes)
+
+
+def _measure(ways: Sequence[Way], inputs: int, size: int, rounds: int) -> dict[str, Any]:
+    """On a rank with a GPU: samples, the peak allocation of one step in MiB, and whether the results agree."""
+    device = here().device
+    given = [torch.full((size, size), 1 / size, device=device) for _ in range(inputs)]
+
+    def step(way: Way) -> torch.Tensor:
+        result = way(*given)
+        torch.cuda.synchronize()
+        return result
+
+    peak, right = {}, True
+    with torch.no_grad():
+        expected = step(ways[0])
+        for way in ways:
+            right &= torch.allclose(step(way), expected)  # and the libraries have their workspaces
+            torch.cuda.reset_peak_memory_stats()
+            step(way)
+            peak[way.__name__] = torch.cuda.max_memory_allocated() / MIB
+        timed = {way.__name__: lambda way=way: step(way) for way in ways}
+        taken = interleave(timed, rounds=rounds, warmup=WARMUP, barrier=dist.barrier)
+    return {"samples": samples(taken), "peak": peak, "right": right}
+
+
+def _simulated(about: Experiment, ways: Sequence[Way], inputs: int) -> Report:
+    x = torch.full((SMALL, SMALL), 1 / SMALL)
+    runs = {
+        way.__name__: simulate(capture(way, *[x.clone() for _ in range(inputs)], units=UNITS)) for way in ways
     }
-    view = "labkit.lessons.streams.figures:figure"
-    return Report("overlap", ABOUT.title, label, tables, verdicts, settings, notes, view)
-
-
-def _spans(found: PerRank[dict[str, Any]]) -> pd.DataFrame:
-    """One round of each way, in ms from the first start of all ranks."""
-    rows = [
-        (case, way, rank, lane, name, kind, start, start, end, -1, "")
-        for rank, seen in found.items()
-        for case, ways in seen["spans"].items()
-        for way, marks in ways.items()
-        for lane, name, kind, start, end in marks
+    matrix = x.untyped_storage().nbytes()
+    rows = [(name, *[one.makespan] * 3, one.peak / matrix) for name, one in runs.items()]
+    spans = pd.concat([one.spans.assign(way=name) for name, one in runs.items()], ignore_index=True)
+    gpus = "a CUDA GPU" if about.ranks == 1 else f"{about.ranks} ranks on CUDA GPUs"
+    notes = [
+        f"{about.name} needs {gpus}, and there is none here: this is its simulation, in units and in matrices"
     ]
-    table = pd.DataFrame(rows, columns=["case", "way", *SPANS])
-    for _, group in table.groupby(["case", "way"]):
-        zero = group["start"].min()
-        for column in ("start", "work", "end"):
-            table.loc[group.index, column] = (group[column] - zero) * 1e3
-    return table
+    notes += [f"{name}: {race}" for name, one in runs.items() for race in one.races]
+    tables = {"summary": _summary(rows), "spans": spans}
+    return _report(about, "simulated", tables, [], provenance(unit="units", of_peak="matrices"), notes)
 
 
-def timelines(report: Report, case: str) -> dict[str, Timeline]:
-    """The recorded rounds of a case, by way. Raises ValueError for a case that was not run."""
-    spans = report.tables["spans"]
-    cases = list(dict.fromkeys(spans["case"]))
-    if case not in cases:
-        raise ValueError(f"case {case!r} was not run: there is {', '.join(map(repr, cases))}")
-    found = {}
-    for way in dict.fromkeys(spans["way"]):
-        mine = spans[(spans["case"] == case) & (spans["way"] == way)][list(SPANS)].reset_index(drop=True)
-        found[way] = Timeline(f"{case}, {way}", report.label, "ms", mine)
-    return found
+def _summary(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
+    _, step, _, _, peak = rows[0]
+    above = [(*row, 100 * (row[1] / step - 1), 100 * (row[4] / peak - 1)) for row in rows]
+    return pd.DataFrame(above, columns=list(COLUMNS)).round(2)
 
 
-def _definitions(taken: Any, spans: Any, label: str, cases: Sequence[str]) -> pd.DataFrame:
-    """Covered and folded from the recorded round of rank 0, saved from the medians of all rounds."""
-    rows = []
-    for case in cases:
-        mine = spans[(spans["case"] == case) & (spans["way"] == LATE) & (spans["rank"] == 0)]
-        parts = [
-            [(row.start, row.end) for row in mine[mine["kind"] == kind].itertuples()]
-            for kind in ("collective", "compute")
-        ]
-        sequence, *alone = (taken[case, way].median for way in (SEQUENCE, COMMUNICATE, COMPUTE))
-        for name, share in (("covered", overlap.covered(*parts)), ("folded", overlap.folded(*parts))):
-            rows.append((case, LATE, name, share, share, share))
-        for way in (w for w in BESIDE if (case, w) in taken):
-            share = overlap.saved(sequence, taken[case, way].median, *alone)
-            # round by round, against the same parts: how far one round is from the next
-            pairs = zip(taken[case, SEQUENCE].samples, taken[case, way].samples, strict=True)
-            each = [overlap.saved(one, other, *alone) for one, other in pairs]
-            rows.append((case, way, "saved", share, quantile(each, 0.1), quantile(each, 0.9)))
-    return pd.DataFrame(rows, columns=["case", "way", "definition", "value", "p10", "p90"])
+def _report(
+    about: Experiment, label: str, tables: Any, verdicts: Any, settings: Any, notes: list[str]
+) -> Report:
+    view = "labkit.lessons.streams.figures:figure"
+    return Report(about.name, about.title, label, tables, verdicts, settings, notes, view)

@@ -12,7 +12,6 @@ from typing import Any
 
 from labkit import torch_compat
 from labkit.lessons.shared.streams import ops
-from labkit.lessons.shared.streams.ops import StreamError
 from labkit.lessons.shared.streams.program import Program
 from labkit.lessons.shared.streams.simulator import Simulation
 
@@ -33,7 +32,6 @@ def sanitizer_races(program: Program, *, frees: bool = True) -> list[tuple[int, 
         A tuple for each race: first op, second op, and what the second does ('READ' or 'WRITE'). Ops count from 0.
 
     Raises:
-        StreamError: the program has flags, which CSAN does not know.
         UnsupportedTorch: this torch has no such engine.
 
     >>> program = Program("missing wait", streams="side")
@@ -111,5 +109,3 @@ class _Fed:
                 event = self._number("guard", index, stream)
                 engine._handle_event_record(event, streams[stream])
                 self.guards.setdefault(index, []).append(event)
-        elif isinstance(op, (ops.Signal, ops.WaitSignal)):
-            raise StreamError(f"op {index + 1}, {op}: torch's sanitizer knows no flags")

@@ -1,66 +1,57 @@
-"""The overlap experiment on two ranks: every way is timed, spans lie on one clock, the figure has them all."""
+"""Streams and microbatches side by side: simulated without a GPU and labelled so; measured, with memory, on one."""
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
-from labkit.lessons.shared.streams_figures import timeline
-from labkit.lessons.streams import experiment as overlap
+import labkit
+from labkit import hardware
+from labkit.lessons.streams import experiment, microbatch
 from labkit.report import Report
 
-
-@pytest.fixture(scope="module")
-def report(ranks):
-    return overlap.run(ranks, mib=1, late=20, rounds=2, brief=True)
+ON_CPU = types.SimpleNamespace(device="cpu")
 
 
-def test_a_size_that_is_none_is_refused():
-    for name in ("mib", "late"):
-        with pytest.raises(ValueError, match=f"{name} must be a number above 0, got -1"):
-            overlap.run(None, **{name: -1})
+@pytest.mark.parametrize(
+    ("run", "needs", "steps"),
+    [
+        (experiment.run, "streams needs a CUDA GPU", [18, 10, 18]),
+        (microbatch.run, "microbatch needs 2 ranks on CUDA GPUs", [29, 20]),
+    ],
+)
+def test_without_a_gpu_the_simulation_says_what_it_is(run, needs, steps, tmp_path):
+    report = run(ON_CPU)
+    assert report.label == "simulated" and list(report.frame["step"]) == steps
+    (note,) = report.notes
+    assert note.startswith(needs) and note.endswith("this is its simulation, in units and in matrices")
+    assert report.frame["overhead_percent"].iloc[0] == 0 and not report.verdicts
+    back = Report.load(report.save(tmp_path))
+    assert back.label == "simulated" and back.figure().summary.endswith("[simulated]")
+
+
+def test_one_round_is_refused():
     with pytest.raises(ValueError, match="rounds must be a whole number of at least 2, got 1"):
-        overlap.run(None, rounds=1)
+        experiment.run(ON_CPU, rounds=1)
 
 
-def test_brief_leaves_out_what_takes_long(report):
-    assert list(report.frame["way"]) == [way for way in overlap.WAYS if way != overlap.COMPILED]
-    assert report.label == "gloo · cpu" and not report.notes
+def test_a_report_without_its_tables_is_refused():
+    report = Report("streams", "x", "simulated", {}, view="labkit.lessons.streams.figures:figure")
+    with pytest.raises(ValueError, match="neither a table 'samples' nor a table 'spans'"):
+        report.figure()
 
 
-def test_spans_of_both_ranks_are_on_one_clock(report):
-    (case,) = dict.fromkeys(report.frame["case"])
-    runs = overlap.timelines(report, case)
-    assert list(runs) == [overlap.SEQUENCE, overlap.LATE]
-    for run in runs.values():
-        assert run.ranks == [0, 1] and run.unit == "ms" and not run.simulated
-        assert run.spans["start"].min() == 0 and run.makespan < 15_000
-    sequence, beside = runs.values()
-    assert sequence.hidden() == 0  # it computes only when it has the sum
-    assert {"collective", "compute", "synchronize"} <= set(beside.spans["kind"])
-    assert "gloo · cpu" in timeline(runs).summary
-    with pytest.raises(ValueError, match="case 'x' was not run"):
-        overlap.timelines(report, "x")
-
-
-def test_the_report_is_drawn_here_and_elsewhere(report):
-    back = Report.from_json(report.to_json())
-    for which in ("ways", "definitions"):
-        assert back.figure(which).summary.endswith("[gloo · cpu]")
-    with pytest.raises(ValueError, match="no picture 'x'"):
-        report.figure("x")
-
-
-@pytest.mark.slow
-def test_a_late_peer_and_the_compiled_way(ranks):
-    found = overlap.run(ranks, mib=0.25, late=20, rounds=2)
-    assert len(found.frame) == 2 * len(overlap.WAYS) and not found.notes
-    late = found.tables["spans"].query("name == 'late'")
-    assert set(late["rank"]) == {1} and (late["end"] - late["start"]).min() >= 20
-    assert len(found.verdicts) == 8
-
-
-def test_a_shaped_link_says_why_it_cannot_be(monkeypatch):
-    monkeypatch.setattr(
-        "labkit.lessons.streams.shaped.shutil.which", lambda tool: None if tool == "tc" else tool
-    )
-    assert overlap.shaped() == "no shaped link here: tc is missing"
+@pytest.mark.gpu
+@pytest.mark.parametrize(("run", "count", "ways"), [(experiment.run, 1, 3), (microbatch.run, 2, 2)])
+def test_a_gpu_gives_times_and_memory(run, count, ways):
+    if not hardware.gpus():
+        pytest.skip("needs an NVIDIA GPU")
+    with labkit.Ranks(count, device="cuda", timeout=120, quiet=True) as ranks:
+        report = run(ranks, size=512, rounds=3)
+        assert report.label == ranks.label
+    assert not report.notes and len(report.verdicts) == ways - 1
+    assert len(report.frame) == ways and (report.frame[["step", "peak"]] > 0).all(axis=None)
+    assert report.provenance["unit"] == "ms" and report.provenance["of_peak"] == "MiB"
+    assert set(report.tables["samples"]["rank"]) == set(range(count))
+    assert report.figure().summary.endswith(f"[{report.label}]")

@@ -2,154 +2,169 @@
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 
-# --- streams.order ---
+# --- streams.repair ---
 
 
-def no_event(p):
-    p.kernel("produce", 4, writes="x")
-    p.kernel("other", 5)
-    p.kernel("consume", 4, on="side", reads="x")
+def as_given(x, w):
+    here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+    made.record()
+    h = x @ w
+    with side:
+        made.wait()
+        norm = h @ h
+    h = torch.relu(x)
+    y = h @ w
+    here.wait_stream(side)
+    return y + norm
 
 
-def too_early(p):
-    p.record("made")
-    p.kernel("produce", 4, writes="x")
-    p.kernel("other", 5)
-    p.wait("made", "side")
-    p.kernel("consume", 4, on="side", reads="x")
+def record_moved(x, w):
+    here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+    h = x @ w
+    made.record()
+    with side:
+        made.wait()
+        norm = h @ h
+    h = torch.relu(x)
+    y = h @ w
+    here.wait_stream(side)
+    return y + norm
 
 
-def before_the_record(p):
-    p.kernel("produce", 4, writes="x")
-    p.wait("made", "side")
-    p.record("made")
-    p.kernel("other", 5)
-    p.kernel("consume", 4, on="side", reads="x")
+def owner_waits(x, w):
+    here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+    h = x @ w
+    made.record()
+    with side:
+        made.wait()
+        norm = h @ h
+    here.wait_stream(side)
+    h = torch.relu(x)
+    y = h @ w
+    return y + norm
 
 
-def never(p):
-    p.kernel("produce", 4, writes="x")
-    p.kernel("other", 5)
-    p.wait("made", "side")
-    p.kernel("consume", 4, on="side", reads="x")
+def host_waits(x, w):
+    side = torch.Stream(x.device)
+    h = x @ w
+    torch.accelerator.synchronize()
+    with side:
+        norm = h @ h
+    side.synchronize()
+    h = torch.relu(x)
+    return h @ w + norm
 
 
-def behind_everything(p):
-    p.kernel("produce", 4, writes="x")
-    p.kernel("other", 5)
-    p.wait_stream("default", on="side")
-    p.kernel("consume", 4, on="side", reads="x")
+def one_stream(x, w):
+    h = x @ w
+    return torch.relu(x) @ w + h @ h
 
 
-def stops_the_host(p):
-    p.kernel("produce", 4, writes="x")
-    p.synchronize()
-    p.kernel("other", 5)
-    p.kernel("consume", 4, on="side", reads="x")
+def leaves_norm_out(x, w):
+    return torch.relu(x) @ w
 
 
-def leaves_something_out(p):
-    p.kernel("produce", 4, writes="x")
+def another_value(x, w):
+    here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+    h = x @ w
+    made.record()
+    with side:
+        made.wait()
+        norm = h @ h
+    r = torch.relu(h)
+    y = r @ w
+    here.wait_stream(side)
+    return y + norm
 
 
-def hands_nothing_over(p):
-    p.kernel("produce", 4)
-    p.kernel("other", 5)
-    p.kernel("consume", 4, on="side")
-
-
-def another_stream(p):
-    p.kernel("produce", 4, on="aside", writes="x")
-
-
-def empty(p):
-    return None
-
-
-ORDER = {
-    no_event: "record an event behind the first op",
-    too_early: "an event stands for what is queued when it is recorded",
-    before_the_record: "record first, then wait",
-    never: "a wait for an event that was never recorded",
-    behind_everything: "also stands for `other`",
-    stops_the_host: "a synchronize stops the host",
-    leaves_something_out: "keep the kernels as they are given",
-    hands_nothing_over: "produce writes x and consume reads it",
-    another_stream: "look at the op that it names",
-    empty: "call the methods of the program",
+REPAIR = {
+    as_given: "record it behind the first op",
+    record_moved: "the allocator knows one stream",
+    owner_waits: "a stream waits that need not",
+    host_waits: "a synchronize stops the host",
+    one_stream: "keep `norm` in the block",
+    leaves_norm_out: "the work stays as it is given",
+    another_value: "return what the given function returns",
 }
 
-# --- streams.hide ---
+# --- streams.place ---
 
 
-def layer(p, i, on="comm", duration=2):
-    p.kernel(f"backward {i}", 3, writes=f"g{i}")
-    if on != "default":
-        p.wait_stream("default", on=on)
-    p.collective(f"all_reduce {i}", duration, on=on, reads=f"g{i}", writes=f"g{i}")
+def placed(where):
+    def place(x, log):
+        here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+        side.wait_stream(here)
+        with side:
+            b = x @ x
+            made.record()
+            log.copy_(b @ b @ b)
+        if where == "first":
+            here.wait_event(made)
+        p = x @ x
+        q = p @ x
+        if where == "stream":
+            here.wait_stream(side)
+        if where == "twice":
+            here.wait_event(made)
+            here.wait_event(made)
+        r = q + b
+        if where == "late":
+            here.wait_event(made)
+        return r @ x
+
+    return place
 
 
-def step(p, reads="g0 g1 g2 g3"):
-    p.kernel("step", 1, reads=reads)
+def nowhere(x, log):
+    return placed("")(x, log)
 
 
-def in_line(p):
-    for i in range(4):
-        layer(p, i, on="default")
-    step(p)
+def first(x, log):
+    return placed("first")(x, log)
 
 
-def waits_for_each(p):
-    for i in range(4):
-        layer(p, i)
-        p.wait_stream("comm")
-    step(p)
+def whole_stream(x, log):
+    return placed("stream")(x, log)
 
 
-def no_wait_before_the_step(p):
-    for i in range(4):
-        layer(p, i)
-    step(p)
+def twice(x, log):
+    return placed("twice")(x, log)
 
 
-def shorter(p):
-    for i in range(4):
-        layer(p, i, duration=1)
-    p.wait_stream("comm")
-    step(p)
+def late(x, log):
+    return placed("late")(x, log)
 
 
-def host_waits(p):
-    for i in range(4):
-        layer(p, i)
-    p.synchronize()
-    step(p)
+PLACE = {
+    nowhere: "let the second one's stream wait for it",
+    first: "directly before the first line that reads b",
+    whole_stream: "also waits for `log`",
+    twice: "one wait is enough",
+    late: "put it before the second op",
+}
+
+# --- streams.orders ---
 
 
-def reads_the_last(p):
-    for i in range(4):
-        layer(p, i)
-    p.wait_stream("comm")
-    step(p, reads="g3")
+def none():
+    return []
 
 
-def touches_nothing(p):
-    for i in range(4):
-        p.kernel(f"backward {i}", 3, writes=f"g{i}")
-        p.collective(f"all_reduce {i}", 2, on="comm")
-    step(p)
+def all_three():
+    return ["change_last", "change_first", "change_on_the_side"]
 
 
-HIDE = {
-    in_line: "communicate on 'comm'",
-    waits_for_each: "wait once, before the step",
-    no_wait_before_the_step: "record an event behind the first op",
-    shorter: "the work stays as it is",
-    host_waits: "a synchronize stops the host",
-    reads_the_last: "the step reads g0 to g3",
-    touches_nothing: "reads and writes g0",
+def a_number():
+    return 1
+
+
+ORDERS = {
+    none: "which mark lets the current stream's next write wait",
+    all_three: "a record stands for all that is in its queue",
+    a_number: "return a list with names out of",
 }
 
 # --- streams.wait ---
@@ -192,4 +207,4 @@ WAIT = {
 }
 
 
-WRONG = {"streams.order": ORDER, "streams.hide": HIDE, "streams.wait": WAIT}
+WRONG = {"streams.repair": REPAIR, "streams.place": PLACE, "streams.orders": ORDERS, "streams.wait": WAIT}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from labkit.lessons.shared.streams.cuda import observe
 from labkit.lessons.shared.streams.graph import StreamGraph, StreamGraphs
 from labkit.lessons.shared.streams.hazards import CAUSES, Race
 from labkit.lessons.shared.streams.ops import StreamError
@@ -19,6 +18,5 @@ __all__ = [
     "StreamGraph",
     "StreamGraphs",
     "Timeline",
-    "observe",
     "simulate",
 ]

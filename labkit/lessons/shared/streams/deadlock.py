@@ -44,19 +44,13 @@ class Standing:
             absent = [rank for rank in self.hosts if rank not in here]
             unmet = (n for n in self.nodes if n.rank in absent and n.name == node.name and not n.done)
             return next(unmet, None)
-        if node.kind == "wait":  # for a flag: whoever would raise it, if it is stuck itself
-            raisers = [n for n in self.nodes if n.kind == "signal" and n.name == node.name and not n.done]
-            return raisers[0] if raisers else None
         return None
 
     def _missing(self, node: Node) -> str:
         hosts = [h for h in self.hosts.values() if h.waits_for]
-        if node.kind == "collective":
-            here = {n.rank for members in self.meetings.values() if node in members for n in members}
-            absent = [rank for rank in self.hosts if rank not in here]
-            said = f"{node.name!r} on rank {', '.join(map(str, absent))}"
-        else:
-            said = f"nobody raises the flag {node.name!r}"
+        here = {n.rank for members in self.meetings.values() if node in members for n in members}
+        absent = [rank for rank in self.hosts if rank not in here]
+        said = f"{node.name!r} on rank {', '.join(map(str, absent))}"
         for host in hosts:
             where = host.program.where(host.at - 1)
             said += f"; the host{f' of rank {host.rank}' if len(self.hosts) > 1 else ''} stands at {where}"

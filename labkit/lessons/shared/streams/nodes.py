@@ -82,14 +82,15 @@ class Memory:
     )  # block -> (buffer, op) that last freed it
     again: dict[int, int] = field(default_factory=dict)  # alloc -> the free whose block it was given
     given_out: dict[int, str] = field(default_factory=dict)  # alloc -> the block that it was given
-    given: list[tuple[float, float]] = field(default_factory=list)  # (host time, size in use after it)
+    given: list[tuple[float, float, float]] = field(
+        default_factory=list
+    )  # host time; in use, reserved after it
     reserved: float = 0.0
     used: float = 0.0
 
     def alloc(self, buffer: str, stream: str, size: float, now: float, index: int) -> list[Node]:
         """Give out a block; returns the nodes that the allocator found finished before it gave it out again."""
         self.used += size
-        self.given.append((now, self.used))
         self.users[buffer] = []
         free = self.pool.get((stream, size), [])
         for i, (block, guards) in enumerate(free):
@@ -97,11 +98,13 @@ class Memory:
                 del free[i]
                 self.block[buffer] = self.given_out[index] = block
                 self.again[index] = self.freed[block][1]
+                self.given.append((now, self.used, self.reserved))
                 return guards
         block = f"memory {len(self.size) + 1}"
         self.size[block], self.owner[block], self.block[buffer] = size, stream, block
         self.given_out[index] = block
         self.reserved += size
+        self.given.append((now, self.used, self.reserved))
         return []
 
     def free(self, buffer: str, index: int, now: float, tails: dict[str, Node]) -> None:
@@ -112,4 +115,4 @@ class Memory:
         self.pool.setdefault((owner, size), []).append((block, guards))
         self.freed[block] = (buffer, index)
         self.used -= size
-        self.given.append((now, self.used))
+        self.given.append((now, self.used, self.reserved))

@@ -18,11 +18,9 @@ __all__ = [
     "Op",
     "Record",
     "RecordStream",
-    "Signal",
     "StreamError",
     "Synchronize",
     "Wait",
-    "WaitSignal",
     "WaitStream",
     "names",
 ]
@@ -148,22 +146,6 @@ class RecordStream(Op):
     """The allocator is told that `stream` uses the buffer: once freed, it is not given out before that work is done."""
 
     buffer: str
-    stream: str = DEFAULT
-
-
-@dataclass(frozen=True)
-class Signal(Op):
-    """The stream raises a flag when it comes to this place (as `put_signal` of symmetric memory)."""
-
-    flag: str
-    stream: str = DEFAULT
-
-
-@dataclass(frozen=True)
-class WaitSignal(Op):
-    """The stream stands until the flag is raised, earlier or later: unlike an event's wait, this can wait for ever."""
-
-    flag: str
     stream: str = DEFAULT
 
 

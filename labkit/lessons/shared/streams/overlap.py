@@ -1,16 +1,11 @@
-"""Three things that people call overlap, computed from one timeline: they agree only where nothing is slowed down.
-
-covered   the share of the communication during which this rank computed as well
-folded    (communication + computation - the time that both took together) / the smaller of the two
-saved     (time in sequence - time side by side) / the smaller of the two, each measured on its own
-"""
+"""Spans of time: their union, what two lists share, and how much communication has computation beside it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-__all__ = ["Span", "covered", "exposed", "folded", "length", "meet", "saved", "union"]
+__all__ = ["Span", "covered", "exposed", "length", "meet", "union"]
 
 Span = tuple[float, float]
 
@@ -73,36 +68,3 @@ def covered(communication: Iterable[Span], compute: Iterable[Span]) -> float:
     communication = list(communication)
     whole = length(communication)
     return length(meet(communication, compute)) / whole if whole else math.nan
-
-
-def folded(communication: Iterable[Span], compute: Iterable[Span]) -> float:
-    """Sum minus total, as a share of the smaller part; nan where a part is missing.
-
-    The total is from the first start to the last end. Negative where there are gaps in which neither went on.
-
-    >>> folded([(0, 4)], [(3, 9)])
-    0.25
-    """
-    communication, compute = list(communication), list(compute)
-    parts = length(communication), length(compute)
-    if not min(parts):
-        return math.nan
-    both = union([*communication, *compute])
-    return (sum(parts) - (both[-1][1] - both[0][0])) / min(parts)
-
-
-def saved(sequence: float, together: float, communication: float, compute: float) -> float:
-    """What running side by side saves of what it could save: times of four separate runs.
-
-    Above 1 or below 0 where the runs slow each other, or the machine, down. Raises ValueError for a time that is not
-    above 0.
-
-    >>> saved(sequence=10, together=7, communication=4, compute=6)
-    0.75
-    """
-    for name, value in (("sequence", sequence), ("together", together), ("communication", communication)):
-        if not value > 0:
-            raise ValueError(f"{name} must be a time above 0, got {value!r}")
-    if not compute > 0:
-        raise ValueError(f"compute must be a time above 0, got {compute!r}")
-    return (sequence - together) / min(communication, compute)

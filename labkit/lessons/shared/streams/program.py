@@ -15,11 +15,9 @@ from labkit.lessons.shared.streams.ops import (
     Op,
     Record,
     RecordStream,
-    Signal,
     StreamError,
     Synchronize,
     Wait,
-    WaitSignal,
     WaitStream,
     names,
 )
@@ -147,14 +145,6 @@ class Program:
         """Let a stream wait for everything that is queued on another one."""
         self.add(WaitStream(self._on(on), other))
 
-    def signal(self, flag: str, on: str | None = None) -> None:
-        """Raise a flag from a stream."""
-        self.add(Signal(flag, self._on(on)))
-
-    def wait_signal(self, flag: str, on: str | None = None) -> None:
-        """Let a stream stand until a flag is raised, by another stream or another rank."""
-        self.add(WaitSignal(flag, self._on(on)))
-
     def synchronize(self, what: str | None = None, *, event: str | None = None) -> None:
         """Stop the host until a stream (named), an event (`event=`), or the device (neither) has finished."""
         if event is not None:
@@ -218,7 +208,7 @@ class Program:
                 return self._unknown(stream)
         if isinstance(op, WaitStream) and op.stream == op.other:
             return "a stream that waits for itself waits for nothing"
-        for name in ("name", "event", "buffer", "flag"):
+        for name in ("name", "event", "buffer"):
             text = getattr(op, name, "x")
             if not isinstance(text, str) or (not text and not isinstance(op, Synchronize)):
                 return f"its {name} must be a text, got {text!r}"

@@ -18,7 +18,6 @@ BECAUSE = {
     "stream": "the op before it on its stream",
     "event": "an event",
     "engine": "its engine was busy",
-    "signal": "a flag",
     "peer": "a peer came late",
 }
 
@@ -70,8 +69,8 @@ def timeline(done: Any) -> Timeline:
 
 
 def _memory(done: Any) -> pd.DataFrame | None:
-    rows = [(host.rank, time, used) for host in done.hosts.values() for time, used in host.memory.given]
-    return pd.DataFrame(rows, columns=["rank", "time", "used"]) if rows else None
+    rows = [(host.rank, *given) for host in done.hosts.values() for given in host.memory.given]
+    return pd.DataFrame(rows, columns=["rank", "time", "used", "reserved"]) if rows else None
 
 
 def _notes(done: Any) -> list[str]:

@@ -28,7 +28,7 @@ from labkit.lessons.shared.streams.timeline import Timeline
 
 __all__ = ["Deadlock", "Simulation", "simulate"]
 
-FIRST = {"host": 0, "engine": 1, "stream": 2, "event": 3, "signal": 3, "peer": 4}
+FIRST = {"host": 0, "engine": 1, "stream": 2, "event": 3, "peer": 4}
 
 
 class Deadlock(StreamError):
@@ -102,8 +102,6 @@ class Simulation:
         self.kernels = 0
         self.meetings: dict[tuple[str, int], list[Node]] = {}
         self.came: dict[tuple[int, str], int] = {}
-        self.flags: dict[str, list[Node]] = {}  # raised, in order
-        self.watchers: dict[str, list[Node]] = {}  # waiting for a flag, in order
         self.queue = [(0.0, rank) for rank in programs]
 
     def run(self) -> Simulation:
@@ -159,27 +157,6 @@ class Simulation:
     def _waitstream(self, host: _Host, op: ops.WaitStream) -> None:
         if op.other in host.tails:
             self._mark(host, op.stream, op.other, "wait", ("event", host.tails[op.other]))
-
-    def _signal(self, host: _Host, op: ops.Signal) -> None:
-        node = self._issue(host, self._node(host, op.stream, op.flag, "signal"))
-        if watchers := self.watchers.get(op.flag):
-            watcher = watchers.pop(0)
-            watcher.after.append(("signal", node))
-            if node.done:
-                self._release(watcher)
-            else:
-                node.waiting.append(watcher)
-        else:
-            self.flags.setdefault(op.flag, []).append(node)
-
-    def _waitsignal(self, host: _Host, op: ops.WaitSignal) -> None:
-        node = self._node(host, op.stream, op.flag, "wait")
-        if raised := self.flags.get(op.flag):
-            node.after.append(("signal", raised.pop(0)))
-        else:
-            self.watchers.setdefault(op.flag, []).append(node)
-            node.missing += 1
-        self._issue(host, node)
 
     def _synchronize(self, host: _Host, op: ops.Synchronize) -> None:
         if op.what == "event":

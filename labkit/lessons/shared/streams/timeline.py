@@ -72,12 +72,6 @@ class Timeline:
             rows = rows[rows["lane"] == lane]
         return list(zip(rows["start"].astype(float), rows["end"].astype(float), strict=True))
 
-    def idle(self, lane: str = "default", rank: int = 0) -> float:
-        """How much of the makespan a lane has nothing to do. Raises StreamError for a lane that is not there."""
-        if lane not in self.lanes(rank):
-            raise StreamError(f"rank {rank} has no lane {lane!r}; it has {', '.join(self.lanes(rank))}")
-        return self.makespan - overlap.length(self.of(rank=rank, lane=lane))
-
     def communication(self, rank: int = 0) -> float:
         """How much time there was communication: collectives and copies, the waiting for peers included."""
         return overlap.length(self.of(*COMMUNICATION, rank=rank))
@@ -90,21 +84,15 @@ class Timeline:
         """The share of the communication during which the rank computed as well, 0 to 1; nan without communication."""
         return overlap.covered(self.of(*COMMUNICATION, rank=rank), self.of("compute", rank=rank))
 
-    def definitions(self, sequence: Timeline | None = None, rank: int = 0) -> dict[str, float]:
-        """Overlap by each definition of `overlap.py`; 'saved' needs the timeline of the run in sequence."""
-        parts = self.of(*COMMUNICATION, rank=rank), self.of("compute", rank=rank)
-        found = {"covered": overlap.covered(*parts), "folded": overlap.folded(*parts)}
-        if sequence is not None:
-            alone = (
-                overlap.length(sequence.of(*kinds, rank=rank)) for kinds in (COMMUNICATION, ("compute",))
-            )
-            found["saved"] = overlap.saved(sequence.makespan, self.makespan, *alone)
-        return found
-
     @property
     def peak(self) -> float:
         """The most memory that was in use at once, in the program's unit of size; 0 where none was allocated."""
         return float(self.memory["used"].max()) if self.memory is not None and len(self.memory) else 0.0
+
+    @property
+    def reserved(self) -> float:
+        """The memory that the allocator took from the device, in use or kept for later, in the unit of size."""
+        return float(self.memory["reserved"].max()) if self.memory is not None and len(self.memory) else 0.0
 
     def report(self) -> Report:
         """The timeline as a Report, to be saved, and drawn elsewhere."""

@@ -1,81 +1,28 @@
-"""The same program on a GPU, in a recording, or simulated: one kind of timeline, and its label says which."""
+"""Torch code with streams on a GPU: what the profiler saw is a timeline; a simulation is never called a recording."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from labkit import hardware
+from labkit import lessons
 from labkit.lessons.shared.streams import Program, StreamError, Timeline, simulate
-from labkit.lessons.shared.streams.cuda import observe, run_on_cuda
+from labkit.lessons.shared.streams.cuda import cycles_per_ms, on_gpu
 from labkit.report import Report
+from labkit.torch_compat import cuda_sleep
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def overlapping() -> Program:
-    p = Program("overlap", streams="side")
+def racing() -> Program:
+    p = Program("racing", streams="side")
     p.kernel("a", 4, writes="x")
-    p.record("e")
-    p.kernel("b", 6)
-    with p.on("side"):
-        p.wait("e")
-        p.copy("c", 4, reads="x")
-    p.synchronize()
+    p.kernel("b", 1, on="side", writes="x")
     return p
 
 
-def test_a_recording_is_drawn_as_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(hardware, "gpus", lambda: [])
-    path = simulate(overlapping()).report().save(tmp_path)
-    found = observe(overlapping(), path)
-    assert found.label.startswith("recorded on ") and found.makespan == 10
-    assert "there is no GPU here: this is a recording" in found.notes
-
-
-def test_without_gpu_and_recording_it_is_simulated_and_says_so(monkeypatch):
-    monkeypatch.setattr(hardware, "gpus", lambda: [])
-    found = observe(overlapping())
-    assert (
-        found.label == "simulated"
-        and found.unit == "units"
-        and "no GPU here, and there is no recording" in found.notes[-1]
-    )
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_is_a_clear_error():
-    with pytest.raises(StreamError, match="no CUDA device here: simulate"):
-        run_on_cuda(overlapping())
-
-
-def test_what_no_gpu_could_run_is_refused_on_any_machine():
-    with pytest.raises(StreamError, match="ms_per_unit must be above 0, got 0"):
-        run_on_cuda(overlapping(), 0)
-    many = Program("many", streams=[f"s{i}" for i in range(33)])
-    with pytest.raises(
-        StreamError, match="torch has 32 streams beside the default one, and 33 would share them"
-    ):
-        run_on_cuda(many)
-    flags = Program(streams="side")
-    flags.signal("f")
-    with pytest.raises(StreamError, match="can only be simulated"):
-        run_on_cuda(flags)
-
-
-def test_flags_are_simulated_also_where_there_is_a_gpu(monkeypatch):
-    monkeypatch.setattr(hardware, "gpus", lambda: ["a GPU"])
-    p = Program("flags", streams="side")
-    p.signal("f")
-    found = observe(p)
-    assert found.label == "simulated" and "a program with flags cannot run on a GPU" in found.notes[-1]
-
-
 def test_a_timeline_survives_its_report():
-    p = overlapping()
-    p.kernel("races", 1, on="side", writes="x")
-    p.kernel("with it", 1, writes="x")
-    found = simulate(p)
+    found = simulate(racing())
     back = Timeline.of_report(Report.from_json(found.report().to_json()))
     assert back.races == found.races and back.unit == found.unit and back.makespan == found.makespan
     assert back.spans.equals(found.spans) and back.path.equals(found.path)
@@ -83,33 +30,51 @@ def test_a_timeline_survives_its_report():
         Timeline.of_report(Report("x", "x", "simulated", {}))
 
 
-@gpu
-@pytest.mark.gpu
-def test_a_gpu_runs_what_the_simulator_says():
-    found, said = run_on_cuda(overlapping(), 2.0), simulate(overlapping())
-    assert found.label == "cuda · 1 gpu" and found.unit == "ms"
-    times = found.spans.set_index("name")
-    # order and overlap, not durations: another program may share the GPU
-    assert times.loc["c", "start"] >= times.loc["a", "end"] - 0.1
-    assert times.loc["b", "start"] >= times.loc["a", "end"] - 0.1
-    assert times.loc["c", "start"] < times.loc["b", "end"] and said.hidden() == 1.0
+def test_a_saved_simulation_stays_one(tmp_path):
+    assert Report.load(simulate(racing()).report().save(tmp_path)).label == "simulated"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_a_clear_error():
+    with pytest.raises(StreamError, match="no CUDA device here: capture the function"):
+        on_gpu(torch.sin, torch.ones(2))
+
+
+def timed(wait: bool):
+    """A long kernel on the current stream and a short one on another, which waits for it or does not."""
+    busy = int(20 * cycles_per_ms())
+
+    def both(x):
+        here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(here)
+        cuda_sleep(busy)
+        if wait:
+            side.wait_stream(here)
+        with torch.cuda.stream(side):
+            y = x + 1
+        here.wait_stream(side)
+        return y
+
+    spans = on_gpu(both, torch.ones(4, device="cuda")).spans.set_index("kind")
+    return spans[spans["name"].str.contains("spin")].iloc[0], spans[~spans["name"].str.contains("spin")].iloc[
+        0
+    ]
 
 
 @gpu
 @pytest.mark.gpu
-def test_a_wait_for_nothing_does_nothing_on_a_gpu():
-    p = Program("never recorded", streams="side")
-    p.kernel("a", 10)
-    p.wait("e", "side")
-    p.kernel("b", 1, on="side")
-    times = run_on_cuda(p).spans.set_index("name")
-    assert times.loc["b", "start"] < times.loc["a", "end"]
+def test_a_wait_holds_up_the_other_stream_on_a_gpu_and_nothing_else_does():
+    long, short = timed(wait=True)
+    assert short["start"] >= long["end"] - 0.1 and short["lane"] != long["lane"]
+    long, short = timed(wait=False)
+    assert short["start"] < long["end"]
 
 
 @gpu
 @pytest.mark.gpu
-def test_flags_are_only_simulated():
-    p = Program(streams="side")
-    p.signal("f")
-    with pytest.raises(StreamError, match="can only be simulated"):
-        run_on_cuda(p)
+def test_two_streams_of_the_lesson_are_two_lanes_on_a_gpu():
+    program, x = lessons.program("streams"), torch.full((256, 256), 1 / 256, device="cuda")
+    one, two = on_gpu(program.one_stream, x), on_gpu(program.two_streams, x)
+    assert (one.label, one.unit) == ("cuda · 1 gpu", "ms")
+    assert len(one.lanes()) == 1 and len(two.lanes()) == 2
+    assert torch.allclose(program.one_stream(x), program.two_streams(x))

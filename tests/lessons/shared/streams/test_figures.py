@@ -1,4 +1,4 @@
-"""Stream timelines drawn: one view for simulated, recorded and live; redrawn by controls; the calculator."""
+"""Stream timelines drawn, simulated, recorded and live alike; programs drawn as queues."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import time
 from dataclasses import replace
 
 import pytest
+from matplotlib.patches import FancyArrowPatch
 
-from labkit.lessons.shared.redraw import redraw
+from labkit.lessons.shared.queue_figures import queues
 from labkit.lessons.shared.streams import Program, Timeline, simulate
 from labkit.lessons.shared.streams_figures import timeline, timeline_text
-from labkit.lessons.streams.condition import condition
-from labkit.lessons.streams.condition_figures import calculator
 from labkit.report import Report
 
 
@@ -93,35 +92,6 @@ def test_nothing_is_drawn_as_nothing():
     assert "nothing ran" in timeline(simulate(Program("empty"))).summary
 
 
-def test_controls_draw_again():
-    found = redraw(handed_over, wait=True, length=(1, 9, 4))
-    assert found.text == "hand over: 6 units, no race"
-    box = found.widget
-    controls = {c.description: c for c in box.children[0].children}
-    before = bytes(box.children[1].value)
-    controls["wait"].value = False
-    assert bytes(box.children[1].value) != before and "missing wait" in box.children[2].value
-    controls["length"].value = 9.0
-    assert "9 units" in box.children[2].value
-    found.close()
-
-
-def test_a_choice_that_cannot_be_says_so_and_keeps_the_picture():
-    found = redraw(handed_over, length=[4, -1])
-    box = found.widget
-    before = bytes(box.children[1].value)
-    box.children[0].children[0].value = -1
-    assert "a duration is a number of 0 or more" in box.children[2].value
-    assert bytes(box.children[1].value) == before
-    found.close()
-
-
-@pytest.mark.parametrize("wrong", [(1, 2), (5, 1, 3), [], "text", (1, 4, 9)])
-def test_a_control_is_one_of_three_things(wrong):
-    with pytest.raises(ValueError, match="control 'length' must be a list, True or False"):
-        redraw(handed_over, length=wrong)
-
-
 def test_two_hundred_ops_are_drawn_at_once():
     p = Program("200", streams="a b c")
     for i in range(50):
@@ -135,26 +105,36 @@ def test_two_hundred_ops_are_drawn_at_once():
     assert len(p) == 200 and time.perf_counter() - begun < 15  # benchmarks/streams.py has what it takes
 
 
-def test_the_calculator_says_what_can_be_hidden():
-    found = calculator(mib=256, gflop=2000, tflops=400, gbytes_per_s=25, ranks=8)
-    assert found.text == (
-        "all-reduce 19 ms, compute 5 ms: 26% of it can be hidden, and at best the step takes 19 ms instead of 24 ms"
-    )
-    assert found.figure.summary.endswith("[calculated]")
-    box = found.widget
-    before = bytes(box.children[-2].value)
-    box.children[0].value = 1.0
-    assert bytes(box.children[-2].value) != before and "all of it" in box.children[-1].value
-    found.close()
+def test_queues_show_the_mark_that_a_wait_took_and_the_mistake():
+    early = Program("early", streams="side")
+    early.wait("made", "side")
+    early.kernel("produce", 4, writes="x")
+    early.record("made")
+    early.kernel("consume", 2, on="side", reads="x")
+    figure = queues({"right": handed_over(), "early": early})
+    assert figure.summary == "right: no race. early: 1 race (wait before record). [simulated]"
+    right, wrong = (ax for ax in figure.axes if ax.get_label().startswith("queues"))
+    boxes, arrows = patches(right)
+    assert [word for word in texts(figure) if word == "record\nmade"] == ["record\nmade"] * 2
+    assert len(boxes) == 4 and len(arrows) == 1 and not any(box.get_linestyle() == "--" for box in boxes)
+    boxes, arrows = patches(wrong)
+    assert not arrows and [box.get_linestyle() for box in boxes].count("--") == 1
 
 
-def test_the_condition_is_arithmetic():
-    found = condition(size=8e9, bandwidth=1e9, work=2e12, rate=1e12, ranks=4, latency=0.5)
-    assert (found.communication, found.compute) == (15.0, 2.0)
-    assert found.hidden == 2 / 15 and found.exposed == 13.0 and found.speedup == 17 / 15
-    assert condition(0, 1, 1, 1).hidden == 1.0
-    for name in ("bandwidth", "rate"):
-        with pytest.raises(ValueError, match=f"{name} must be a number above 0"):
-            condition(**{"size": 1, "bandwidth": 1, "work": 1, "rate": 1, name: 0})
-    with pytest.raises(ValueError, match="ranks must be a whole number"):
-        condition(1, 1, 1, 1, ranks=0)
+def patches(ax) -> tuple[list, list]:
+    arrows = [one for one in ax.patches if isinstance(one, FancyArrowPatch)]
+    return [one for one in ax.patches if one not in arrows], arrows
+
+
+def test_memory_that_changes_hands_has_a_row_of_its_own():
+    p = Program("handed", streams="side")
+    p.alloc("x")
+    p.kernel("make", 1, writes="x")
+    p.wait_stream("default", on="side")
+    p.kernel("use", 5, on="side", reads="x")
+    p.free("x")
+    p.alloc("z")
+    p.kernel("overwrite", 1, writes="z")
+    said = texts(queues(p))
+    assert {"host", "free\nx", "z gets\nit again"} <= set(said)
+    assert "handed: 1 race (cross-stream free)" in said

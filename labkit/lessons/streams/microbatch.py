@@ -1,0 +1,31 @@
+"""Microbatches of lesson 06: each part's sum in line, and beside the next part's product."""
+
+from __future__ import annotations
+
+from labkit import lessons
+from labkit.lessons.streams.declared import MICROBATCH
+from labkit.lessons.streams.experiment import side_by_side
+from labkit.ranks import Ranks
+from labkit.report import Report
+
+__all__ = ["run"]
+
+
+def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False) -> Report:
+    """Run `part_by_part` and `overlapped` of lesson 06 with four parts.
+
+    Args:
+        ranks: two ranks or more on GPUs; on a CPU the functions are simulated.
+        size: of the matrices on a GPU.
+        rounds: interleaved rounds.
+        talk: accepted like every experiment's; nothing is said on the way.
+
+    Returns:
+        The report of `side_by_side`.
+
+    Raises:
+        ValueError: rounds are fewer than two.
+        RankError: a rank failed.
+    """
+    program = lessons.program("streams")
+    return side_by_side(ranks, MICROBATCH, (program.part_by_part, program.overlapped), 2, size, rounds)

@@ -1,0 +1,135 @@
+"""Eager torch code written down: operators, streams, events, memory and collectives, and torch as it was afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit import lessons
+from labkit.lessons.shared.streams import ops, simulate
+from labkit.lessons.shared.streams.capture import NCCL, capture
+
+
+def x():
+    return torch.full((4, 4), 0.25)
+
+
+def kernels(program):
+    return [(op.name, op.stream) for op in program if isinstance(op, ops.Kernel)]
+
+
+def test_names_are_those_of_the_lines():
+    def fn(x):
+        here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+        y = torch.relu(x @ x)
+        made.record()
+        with side:
+            made.wait()
+            y.add_(1)
+        here.wait_stream(side)
+        return y
+
+    program = capture(fn, x(), units={"mm": 4})
+    assert kernels(program) == [("mm", "default"), ("y = relu", "default"), ("y.add_", "side")]
+    assert [str(op) for op in program if isinstance(op, (ops.Record, ops.Wait, ops.WaitStream))] == [
+        "record('made', 'default')",
+        "wait('made', 'side')",
+        "wait_stream('default', 'side')",
+    ]
+    assert program.operators == ("mm", "relu", "add_") and simulate(program).makespan == 6
+    assert torch.equal(program.value, torch.relu(x() @ x()) + 1)
+
+
+def test_the_spelling_of_cuda_is_the_same():
+    def fn(x):
+        here, side, made = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Event()
+        made.record(here)
+        with torch.cuda.stream(side):
+            side.wait_event(made)
+            y = x + 1
+        side.record_event().wait(here)
+        y.record_stream(here)
+        torch.cuda.synchronize()
+        side.synchronize()
+        made.synchronize()
+        return y
+
+    program = capture(fn, x())
+    assert kernels(program) == [("y = add", "side")] and not simulate(program).races
+    assert [op.what for op in program if isinstance(op, ops.Synchronize)] == ["device", "stream", "event"]
+    assert [op.stream for op in program if isinstance(op, ops.RecordStream)] == ["default"]
+
+
+def test_views_and_empty_are_no_kernels_and_item_stops_the_host():
+    def fn(x):
+        y = torch.empty_like(x)
+        y.copy_(x.t())
+        return y[0].view(2, 2).sum().item()
+
+    program = capture(fn, x())
+    assert [name for name, _ in kernels(program)] == ["y.copy_", "sum"]
+    assert sum(isinstance(op, ops.Synchronize) for op in program) == 1
+
+
+def test_memory_goes_back_when_its_last_view_is_gone():
+    def fn(x):
+        y = x + 1
+        row = y[0]
+        del y
+        z = x + 2
+        del row
+        w = x + 3
+        return z, w
+
+    run = capture(fn, x())
+    order = [(type(op).__name__, op.buffer) for op in run if isinstance(op, (ops.Alloc, ops.Free))]
+    assert order == [("Alloc", "x"), ("Alloc", "y"), ("Alloc", "z"), ("Free", "y"), ("Alloc", "w")]
+
+
+def test_a_collective_has_the_queue_that_nccl_gives_it():
+    def fn(g, a, async_op):
+        work = dist.all_reduce(g, async_op=async_op)
+        y = a @ a
+        if work:
+            work.wait()
+        return y + g
+
+    late, line = (
+        capture(fn, x(), x(), async_op, units={"mm": 6, "all_reduce": 4}) for async_op in (True, False)
+    )
+    assert ("all_reduce g", NCCL) in kernels(late) and ("all_reduce g", "default") in kernels(line)
+    assert (simulate(late).makespan, simulate(line).makespan) == (7, 11)
+    assert not simulate(late).races
+
+    def never_waits(g, a):
+        dist.all_reduce(g, async_op=True)
+        return g + 1
+
+    (race,) = simulate(capture(never_waits, x(), x())).races
+    assert race.cause == "missing wait" and race.buffer == "g"
+
+
+def test_torch_is_as_it_was_afterwards_also_when_the_function_fails():
+    before = (torch.Stream, torch.Event, torch.cuda.stream, dist.all_reduce, torch.Tensor.record_stream)
+
+    def fails(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        capture(fails, x())
+    after = (torch.Stream, torch.Event, torch.cuda.stream, dist.all_reduce, torch.Tensor.record_stream)
+    assert before == after
+
+
+def test_the_lessons_functions_have_the_races_that_it_names():
+    program = lessons.program("streams")
+    causes = {fn.__name__: [race.cause for race in simulate(capture(fn, x())).races] for fn in program.SIX}
+    assert causes == {
+        "record_then_wait": [],
+        "no_wait": ["missing wait"],
+        "record_first": ["record too early"],
+        "wait_first": ["wait before record"],
+        "record_twice": ["re-recorded"],
+        "delete_early": ["cross-stream free"],
+    }
