@@ -38,6 +38,7 @@ OPENED = (
     "03_reading_graphs",
     "04_graph_break_cliff",
     "05_eager_trap",
+    "08_rank_symmetry",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -163,7 +164,7 @@ def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
 
 
 WINDOW_S, BEAT_S = 0.4, 0.05
-LATE_S = 8 * WINDOW_S  # by when silence has to be noticed
+LATE_S = 5 * WINDOW_S  # by when silence has to be noticed
 
 
 class _Leader:
@@ -221,8 +222,9 @@ _LEADERS = (
 def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The attempt hears a leader that falls silent, in each way in which it can, and no leader that beats."""
     hint = "it is called as my_watchdog(store, window, on_silence), starts a daemon thread and returns"
+    every = on_ranks(ranks, _watch_all, attempt, only=0, hint=hint)[0]
     for what, silent, mistake in _LEADERS:
-        seen = on_ranks(ranks, _watch, attempt, what, only=0, hint=hint)[0]
+        seen = every[what]
         finding = f"the leader {'is ' * (what == 'stopped')}{what}: "
         if seen["blocked"]:
             raise Mistake(f"{finding}my_watchdog does not return", hint)
@@ -236,24 +238,30 @@ def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
         say(finding)
 
 
+def _watch_all(attempt: Attempt) -> dict[str, Any]:
+    with ThreadPoolExecutor() as pool:
+        seen = {what: pool.submit(_watch, attempt, what) for what, _, _ in _LEADERS}
+    return {what: future.result() for what, future in seen.items()}
+
+
 def _watch(attempt: Attempt, what: str) -> dict[str, Any]:
     leader = _Leader()
     alarms: list[float] = []
-    started = threading.Event()
+    returned = threading.Event()
     failed: list[BaseException] = []
 
     def start() -> None:
         try:
             attempt(_Store(leader), WINDOW_S, lambda *seconds: alarms.append(time.monotonic()))
-        except BaseException as error:
+        except Exception as error:
             failed.append(error)
-        started.set()
+        returned.set()
 
     threading.Thread(target=start, daemon=True).start()
-    blocked = not started.wait(LATE_S)
+    blocked = not returned.wait(LATE_S)
     if failed:
         raise failed[0]
-    time.sleep(2.5 * WINDOW_S)
+    time.sleep(2 * WINDOW_S)
     leader.state, since = what, time.monotonic()
     while what != "beats" and not alarms and time.monotonic() - since < LATE_S:
         time.sleep(BEAT_S)
