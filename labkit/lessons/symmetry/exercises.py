@@ -44,7 +44,9 @@ def judge_parity(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                 "compare setting by setting, by name: the order in a dict means nothing",
             )
         if words and not any(refused):
-            raise Mistake(finding, "compare the names of both sides, too: a setting may be there on one rank only")
+            raise Mistake(
+                finding, "compare the names of both sides, too: a setting may be there on one rank only"
+            )
         if words and not all(refused):
             raise Mistake(
                 finding, "every rank has to raise, or the others go on and wait for it: compare all with all"
@@ -85,7 +87,7 @@ def judge_health(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                     raise Mistake(finding, "look at the counters after run(), which is what compiles")
                 raise Mistake(
                     finding,
-                    "counters go on from what was compiled before: take the difference; a reason can count several times",
+                    "counters go on from what was compiled before: take the difference; a reason can count twice",
                 )
         say(f"{what}: {meant}")
 
@@ -275,7 +277,10 @@ PARITY = Exercise(
     "settings compared on every rank",
     "easy",
     10,
-    ("equal settings pass in any order", "a difference raises on every rank, with the setting and each rank's value"),
+    (
+        "equal settings pass in any order",
+        "a difference raises on every rank, with the setting and each rank's value",
+    ),
     judge_parity,
 )
 HEALTH = Exercise(

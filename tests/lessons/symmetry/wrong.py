@@ -141,7 +141,7 @@ SETTINGS = {
 }
 HEALTHS = {
     all_that_was_counted: "take the difference",
-    reasons: "a reason can count several times",
+    reasons: "a reason can count twice",
     its_own_only: "all_gather_object gives every rank",
     before_it_runs: "after run()",
 }
