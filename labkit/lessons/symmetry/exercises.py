@@ -16,7 +16,7 @@ from labkit.graphs import record
 from labkit.lessons.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import dynamo_reset, funcol
+from labkit.torch_compat import compile_counts, dynamo_reset, funcol
 
 __all__ = ["HEALTH", "PARITY", "REPAIR", "WATCHDOG"]
 
@@ -92,14 +92,9 @@ def judge_health(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
         say(f"{what}: {meant}")
 
 
-def _counts() -> dict[str, int]:
-    counters = torch._dynamo.utils.counters
-    return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
-
-
 def _health(attempt: Attempt, odd: int | None) -> dict[str, Any]:
     def before(x: Any) -> Any:
-        torch._dynamo.graph_break()
+        print("", end="")
         return x + 1
 
     def program(x: Any, broken: bool) -> Any:
@@ -107,10 +102,10 @@ def _health(attempt: Attempt, odd: int | None) -> dict[str, Any]:
             x = funcol.all_reduce(x, "sum", dist.group.WORLD)
         x = x * 2
         if broken:
-            torch._dynamo.graph_break()
+            print("", end="")  # breaks the graph
         x = x + 1
         if broken:
-            torch._dynamo.graph_break()
+            print("", end="")  # breaks the graph
         return x - 1
 
     dynamo_reset()
@@ -118,11 +113,11 @@ def _health(attempt: Attempt, odd: int | None) -> dict[str, Any]:
     seen: dict[str, Any] = {"runs": 0, "before": {"graphs": 0, "breaks": 0}}
 
     def run() -> None:
-        start = _counts()
+        start = compile_counts()
         with torch.no_grad():
             torch.compile(program, backend="eager")(torch.ones(2), here().rank == odd)
         seen["runs"] += 1
-        seen["mine"] = {name: count - start[name] for name, count in _counts().items()}
+        seen["mine"] = {name: count - start[name] for name, count in compile_counts().items()}
 
     seen["found"] = attempt(run)
     return {"mine": {}, **seen}
