@@ -43,6 +43,7 @@ OPENED = (
     "10_dtensor_or_explicit",
     "16_beyond_this_machine",
     "06_streams_and_events",
+    "08_rank_symmetry",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

@@ -58,6 +58,13 @@ def cache_counters() -> dict[str, int]:
     return {name: count for name, count in parts.items() if "cache" in name}
 
 
+def compile_counts() -> dict[str, int]:
+    """Graphs and graph breaks that Dynamo has counted in this process while it compiled."""
+    counters = require("torch._dynamo.utils").counters
+    breaks = sum(counters["graph_break"].values())
+    return {"graphs": counters["stats"]["unique_graphs"], "breaks": breaks}
+
+
 def has_cpp_compiler() -> bool:
     """Whether Inductor finds a C++ compiler on this machine."""
     try:

@@ -8,8 +8,9 @@ gotchas; what gloo makes of each was found by running them.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -18,8 +19,16 @@ import torch
 import torch.distributed as dist
 
 from labkit import places
-from labkit.contract import Exchange, Plan
-from labkit.lessons.symmetry.switchable import Contract
+from labkit.contract import (
+    Exchange,
+    InputDigests,
+    Plan,
+    Run,
+    agree,
+    assert_parity,
+    assert_same_health,
+    compile_health,
+)
 from labkit.torch_compat import funcol
 
 __all__ = ["DRILLS", "Recompile", "Site", "what"]
@@ -27,41 +36,74 @@ __all__ = ["DRILLS", "Recompile", "Site", "what"]
 Drill = Callable[["Site"], Any]
 
 
-class Site(Contract):
-    """A contract whose rank may be the odd one out, and which keeps `met`: the parts that its program deals with."""
+class Site:
+    """The places at which a program deals with its contract; only the parts that are on do anything.
+
+    Args:
+        exchange: How the ranks tell each other values.
+        on: The parts that are on, out of `PARTS`; the same on every rank.
+        odd: Whether this rank goes its own way.
+
+    Attributes:
+        met: The parts that the program has dealt with.
+
+    >>> from labkit.contract import rehearse
+    >>> def program(site):
+    ...     site.settings(attention="flash" if site.odd else "triton")
+    ...     return "ran"
+    >>> rehearse(2, lambda exchange: program(Site(exchange, (), exchange.rank == 1)))
+    ['ran', 'ran']
+    >>> found = rehearse(2, lambda exchange: program(Site(exchange, ["parity"], exchange.rank == 1)))
+    >>> [type(one).__name__ for one in found]
+    ['ParityError', 'ParityError']
+    """
 
     def __init__(self, exchange: Exchange, on: Iterable[str], odd: bool) -> None:
-        super().__init__(exchange, on, lambda file, line: places.place(file, line))
-        self.odd = odd
+        self.exchange, self.on, self.odd = exchange, frozenset(on), odd
         self.met: set[str] = set()
+
+    def _meets(self, part: str) -> bool:
+        self.met.add(part)
+        return part in self.on
 
     def settings(self, **values: Any) -> None:
         """Compare settings between ranks. Raises ParityError."""
-        self.met.add("parity")
-        super().settings(**values)
+        if self._meets("parity"):
+            assert_parity(self.exchange, values)
 
-    def inputs(self, index: int = 0, /, **tensors: Any) -> None:
+    def inputs(self, **tensors: Any) -> None:
         """Compare this call's inputs bit by bit. Raises DigestError."""
-        self.met.add("digests")
-        super().inputs(index, **tensors)
+        if self._meets("digests"):
+            InputDigests(self.exchange).check(0, **tensors)
 
-    def call(self, plan: Plan) -> Any:
-        """Agree on a call, then count its steps. Raises PlanError."""
-        self.met.add("plan")
-        return super().call(plan)
+    @contextlib.contextmanager
+    def call(self, plan: Plan) -> Iterator[Callable[..., None]]:
+        """Agree on a call, then count its steps with the function that this yields. Raises PlanError."""
+        if not self._meets("plan"):
+            yield lambda name="call": None
+            return
+        agree(self.exchange, plan)
+        run = Run(plan, self.exchange)
+        yield run.step
+        run.end()
 
-    def compiling(self) -> Any:
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
         """Watch what a block compiles, and compare it between ranks when the block ends. Raises HealthError."""
-        self.met.add("health")
-        return super().compiling()
+        if not self._meets("health"):
+            yield
+            return
+        with compile_health(places.place) as health:
+            yield
+        assert_same_health(self.exchange, health)
 
 
 def _reduced(site: Site, x: Any, op: Any = dist.ReduceOp.SUM, calls: int = 1, **planned: Any) -> Any:
     """Plan a call, compare its input, and all-reduce it as often as planned."""
-    with site.call(Plan.of("infer", {"x": x}, calls=calls, **planned)) as run:
+    with site.call(Plan.of("infer", {"x": x}, calls=calls, **planned)) as step:
         site.inputs(x=x)
         for _ in range(calls):
-            run.step()
+            step()
             dist.all_reduce(x, op)
     return x.tolist()
 
@@ -109,8 +151,8 @@ def branch(site: Site) -> Any:
         return funcol.all_reduce(x + 1, "sum", dist.group.WORLD)
 
     shard = -torch.ones(4) if site.odd else torch.ones(4)  # of its own on every rank: no input to compare
-    with site.call(Plan.of("infer", {"shard": shard}, calls=1)) as run, site.compiling(), torch.no_grad():
-        run.step()
+    with site.call(Plan.of("infer", {"shard": shard}, calls=1)) as step, site.compiling(), torch.no_grad():
+        step()
         return (torch.compile(program, backend="eager")(shard) + 0).tolist()
 
 
@@ -125,10 +167,10 @@ def order(site: Site) -> Any:
     todo = [("q", q), ("k", k)]
     if site.odd:
         todo.reverse()
-    with site.call(Plan.of("infer", {"q": q, "k": k}, calls=[name for name, _ in todo])) as run:
+    with site.call(Plan.of("infer", {"q": q, "k": k}, calls=[name for name, _ in todo])) as step:
         site.inputs(q=q, k=k)
         for name, x in todo:
-            run.step(name)
+            step(name)
             dist.all_reduce(x)
     return [q.tolist(), k.tolist()]
 
@@ -148,9 +190,9 @@ def break_(site: Site) -> Any:
         return funcol.all_reduce(y * 2, "sum", dist.group.WORLD)
 
     x = torch.ones(4)
-    with site.call(Plan.of("infer", {"x": x}, calls=1)) as run, site.compiling(), torch.no_grad():
+    with site.call(Plan.of("infer", {"x": x}, calls=1)) as step, site.compiling(), torch.no_grad():
         site.inputs(x=x)
-        run.step()
+        step()
         return (torch.compile(program, backend="eager")(x, site.odd) + 0).tolist()
 
 
@@ -189,8 +231,8 @@ class Recompile:
             for index, rows in enumerate((2, 3 if site.odd else 2)):
                 x = torch.ones(rows, 4)  # a shard: as long as this rank's part of the sequence
                 dist.barrier()
-                with site.call(Plan.of("infer", {"shard": x}, calls=1, index=index)) as run:
-                    run.step()
+                with site.call(Plan.of("infer", {"shard": x}, calls=1, index=index)) as step:
+                    step()
                     y = (compiled(x) + 0).tolist()
         return y
 

@@ -1,129 +1,126 @@
-"""Lesson 08: what to compare at start-up, what to plan for a call, and a branch that no rank takes alone."""
+"""Exercises of lesson 08: parity of settings, a gather of compile counts, a branch no rank takes alone, a watchdog."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from labkit.contract import ParityError, Plan, PlanError, agree, assert_parity, rehearse
 from labkit.graphs import record
 from labkit.lessons.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import compile_counts, dynamo_reset, funcol
 
-__all__ = ["PARITY", "PLAN", "REPAIR", "Config", "generate"]
+__all__ = ["HEALTH", "PARITY", "REPAIR", "WATCHDOG"]
 
-
-class Config:
-    """What a rank knows of itself: `rank`, `host`, `compile`, `fullgraph`, `attention` as asked, and `resolve()`."""
-
-    def __init__(self, rank: int, attention: str = "auto", chosen: str = "flash", compile: bool = True,
-                 fullgraph: bool = True, host: str = "") -> None:  # fmt: skip
-        self.rank, self.host, self.attention = rank, host or f"node{rank}", attention
-        self.compile, self.fullgraph, self._chosen = compile, fullgraph, chosen
-
-    def resolve(self) -> str:
-        """The attention backend that runs on this rank."""
-        return self._chosen
-
-
-# rank 0 and rank 1 of each case; whether they have to be refused; the hint where that goes wrong
-_CASES: tuple[tuple[str, dict[str, Any], bool, str], ...] = (
-    ("ranks that are alike", {}, False,
-     "ranks may differ in what only says who they are (rank, host): compare what changes graphs and kernels"),
-    ("compile off on rank 1", {"compile": False}, True, "one rank that does not compile runs another program"),
-    ("fullgraph off on rank 1", {"fullgraph": False}, True, "fullgraph changes what a break does: compare it, too"),
-    ("'auto' is paged on rank 1", {"chosen": "paged"}, True,
-     "both ranks asked for 'auto': compare what it became, config.resolve()"),
-)  # fmt: skip
+USUAL = {"attention": "flash", "compile": True, "fullgraph": True}
+# settings of rank 1, and the words that every rank has to say; none where it has to be let through
+_SETTINGS: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
+    ("ranks that are alike", dict(USUAL), ()),
+    ("the same in another order", dict(reversed(USUAL.items())), ()),
+    ("attention is 'paged' on rank 1", {**USUAL, "attention": "paged"}, ("attention", "flash", "paged")),
+    ("rank 1 has no 'fullgraph'", {"attention": "flash", "compile": True}, ("fullgraph", "True")),
+    ("rank 1 has one more, 'debug'", {**USUAL, "debug": "on"}, ("debug", "on")),
+)
 
 
 def judge_parity(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The attempt's settings refuse every case that has to be refused, and no other."""
-    seen = on_ranks(
-        ranks, _compare, attempt, hint="it is called as my_settings(config) and returns a dict", only=0
-    )[0]
-    if isinstance(seen, str):
-        raise Mistake(f"it returns a {seen}", "return a dict: setting by name, as assert_parity takes it")
-    for (what, _, refuse, hint), (refused, said) in zip(_CASES, seen, strict=True):
-        finding = f"{what}: {'refused, ' + said if refused else 'let through'}"
-        if refused != refuse:
-            raise Mistake(finding, hint)
+    """The attempt raises on every rank where settings differ, names them, and lets equal ones through."""
+    hint = "it is called as my_parity(settings) with this rank's dict, on every rank"
+    for what, other, words in _SETTINGS:
+        said = list(on_ranks(ranks, _parity, attempt, other, hint=hint))
+        refused = [text is not None for text in said]
+        finding = f"{what}: refused on {sum(refused)} of {len(said)} ranks"
+        if not words and any(refused):
+            raise Mistake(
+                f"{finding}: {next(filter(None, said))}",
+                "compare setting by setting, by name: the order in a dict means nothing",
+            )
+        if words and not any(refused):
+            raise Mistake(
+                finding, "compare the names of both sides, too: a setting may be there on one rank only"
+            )
+        if words and not all(refused):
+            raise Mistake(
+                finding, "every rank has to raise, or the others go on and wait for it: compare all with all"
+            )
+        missing = [word for word in words for text in said if word not in str(text)]
+        if missing:
+            raise Mistake(
+                f"{finding}, and the error does not say {missing[0]!r}",
+                "name the setting, and the value that each rank has",
+            )
         say(finding)
 
 
-def _compare(attempt: Attempt) -> Any:
-    found = []
-    for _, other, _, _ in _CASES:
-        configs = [Config(0), Config(1, **other)]
-        mine = [attempt(config) for config in configs]
-        if not isinstance(mine[0], dict):
-            return type(mine[0]).__name__
-        ends = rehearse(2, lambda exchange: assert_parity(exchange, mine[exchange.rank]))  # noqa: B023
-        refused = isinstance(ends[0], ParityError)
-        found.append((refused, str(ends[0]).splitlines()[-1].strip() if refused else ""))
-    return found
+def _parity(attempt: Attempt, other: dict[str, Any]) -> str | None:
+    try:
+        attempt(dict(other) if here().rank == 1 else dict(USUAL))
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
-def generate(step: Callable[[str], None], x: Any, steps: int, recompute: bool) -> Any:
-    """What is to be planned: an optional recompute, then `steps` calls of the generator."""
-    if recompute:
-        step("recompute")
-        dist.all_reduce(x)
-    for _ in range(steps):
-        step("generate")
-        dist.all_reduce(x)
-        x = x / dist.get_world_size()
-    return x
+def judge_health(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """The attempt returns every rank's graphs and breaks of one run, whatever was compiled before it."""
+    hint = "it is called as my_health(run), calls run() once, and returns a list of dicts, one for each rank"
+    for what, odd in (("ranks that are alike", None), ("two breaks on rank 1", 1)):
+        seen = list(on_ranks(ranks, _health, attempt, odd, hint=hint))
+        meant = [one["mine"] for one in seen]
+        for rank, one in enumerate(seen):
+            if one["runs"] != 1:
+                raise Mistake(f"rank {rank} called run() {one['runs']} times", hint)
+            if one["found"] != meant:
+                finding = f"{what}: rank {rank} has {one['found']}, and Dynamo counted {meant}"
+                if one["found"] == [one["mine"]]:
+                    raise Mistake(finding, "gather: all_gather_object gives every rank the counts of all")
+                if one["found"] == [found["before"] for found in seen]:
+                    raise Mistake(finding, "look at the counters after run(), which is what compiles")
+                raise Mistake(
+                    finding,
+                    "counters go on from what was compiled before: take the difference; a reason can count twice",
+                )
+        say(f"{what}: {meant}")
 
 
-_SIZES = ((2, False), (3, True), (0, True))
+def _health(attempt: Attempt, odd: int | None) -> dict[str, Any]:
+    def before(x: Any) -> Any:
+        print("", end="")
+        return x + 1
 
+    def program(x: Any, broken: bool) -> Any:
+        for _ in (0, 1):
+            x = funcol.all_reduce(x, "sum", dist.group.WORLD)
+        x = x * 2
+        if broken:
+            print("", end="")  # breaks the graph
+        x = x + 1
+        if broken:
+            print("", end="")  # breaks the graph
+        return x - 1
 
-def judge_plan(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The plan is kept by a right run, names shape and phase, and refuses a rank that has either otherwise."""
-    hint = "it is called as my_plan(x, steps, recompute) and returns labkit.contract.Plan.of(...)"
-    for steps, recompute in _SIZES:
-        kept, same = on_ranks(ranks, _run_plan, attempt, steps, recompute, hint=hint)[0]
-        finding = f"steps={steps}, recompute={recompute}: {kept or 'kept'}"
-        if kept.startswith("no Plan"):
-            raise Mistake(kept, hint)
-        if kept:
-            raise Mistake(finding, "name every call in the order in which it is made, as `step` names it")
-        for what, refused in same.items():
-            if not refused:
-                hints = {
-                    "another shape": "tensors={'x': x} puts shape and dtype into the plan",
-                    "another phase": "phases={...}: what is optional is said, even where it changes no count",
-                }
-                raise Mistake(f"{finding}; a rank with {what} is let through", hints[what])
-        say(f"{finding}; {' and '.join(same)} refused")
+    dynamo_reset()
+    torch.compile(before, backend="eager")(torch.ones(2))
+    seen: dict[str, Any] = {"runs": 0, "before": {"graphs": 0, "breaks": 0}}
 
+    def run() -> None:
+        start = compile_counts()
+        with torch.no_grad():
+            torch.compile(program, backend="eager")(torch.ones(2), here().rank == odd)
+        seen["runs"] += 1
+        seen["mine"] = {name: count - start[name] for name, count in compile_counts().items()}
 
-def _run_plan(attempt: Attempt, steps: int, recompute: bool) -> tuple[str, dict[str, bool]]:
-    x = torch.ones(2, 4)
-    plan = attempt(x, steps, recompute)
-    if not isinstance(plan, Plan):
-        return f"no Plan, but a {type(plan).__name__}", {}
-    made: list[str] = []
-    generate(made.append, x, steps, recompute)
-    kept = "" if tuple(made) == plan.calls else f"made are {made}, planned were {list(plan.calls)}"
-    others = {
-        "another shape": attempt(torch.ones(4, 2), steps, recompute),
-        "another phase": attempt(x, steps + (1 if recompute else -1), not recompute),  # as many calls in all
-    }
-    refused = {}
-    for what, other in others.items():
-        plans = [plan, other]
-        ends = rehearse(2, lambda exchange: agree(exchange, plans[exchange.rank]))  # noqa: B023
-        refused[what] = isinstance(ends[0], PlanError) and (
-            what != "another phase" or "phase" in str(ends[0])
-        )
-    return kept, refused
+    seen["found"] = attempt(run)
+    return {"mine": {}, **seen}
 
 
 def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -163,21 +160,131 @@ def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
     return {"value": value, "right": float(right.sum()), **found}
 
 
+WINDOW_S, BEAT_S = 0.4, 0.05
+LATE_S = 5 * WINDOW_S  # by when silence has to be noticed
+
+
+class _Leader:
+    """A store as a worker sees it. Its leader beats, stops beating, or is stopped as a whole; then no call returns."""
+
+    def __init__(self) -> None:
+        self.kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.state, self.count, self.over = "beats", 0, threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self.over.is_set():
+            if self.state == "beats":
+                self.count += 1
+                self.kept.set("heartbeat", str(self.count))
+            time.sleep(BEAT_S)
+
+
+class _Store:
+    """A worker's connection to a leader's store, with the methods of TCPStore that a watchdog needs."""
+
+    def __init__(self, leader: _Leader, timeout: float = 300.0) -> None:
+        self._leader, self._seconds = leader, timeout
+
+    def clone(self) -> _Store:
+        return _Store(self._leader, self._seconds)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._seconds = timeout.total_seconds()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._leader.kept, name)
+
+        def call(*args: Any) -> Any:
+            if self._leader.state == "stopped":
+                if self._leader.over.wait(self._seconds):
+                    raise SystemExit  # the check is over: ends the attempt's thread without a word
+                raise dist.DistStoreError("the store does not answer")
+            return method(*args)
+
+        return call
+
+
+# what the leader does, whether that is silence, and the hint where the attempt sees it otherwise
+_LEADERS = (
+    ("beats", False, "a beat is a change of the key's value: note the time of the last change, not of the first look"),
+    ("is alive and beats no more", True,
+     "the key stays in the store when the leader falls silent: look whether its value changes"),
+    ("stopped", True,
+     "a stopped leader's store does not answer, so a call of it does not return: let one thread ask and another watch "
+     "the clock, or give the store a timeout"),
+)  # fmt: skip
+
+
+def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """The attempt hears a leader that falls silent, in each way in which it can, and no leader that beats."""
+    hint = "it is called as my_watchdog(store, window, on_silence), starts a daemon thread and returns"
+    every = on_ranks(ranks, _watch_all, attempt, only=0, hint=hint)[0]
+    for what, silent, mistake in _LEADERS:
+        seen = every[what]
+        finding = f"the leader {'is ' * (what == 'stopped')}{what}: "
+        if seen["blocked"]:
+            raise Mistake(f"{finding}my_watchdog does not return", hint)
+        finding += "no alarm" if seen["alarm"] is None else "alarm"
+        if (seen["alarm"] is not None) != silent:
+            raise Mistake(finding, mistake)
+        if silent and seen["alarm"] < 0.5 * WINDOW_S:
+            raise Mistake(f"{finding} too early", "wait until the key has been the same for a whole window")
+        if seen["alarms"] > 1:
+            raise Mistake(f"{finding}, {seen['alarms']} times", "call on_silence once")
+        say(finding)
+
+
+def _watch_all(attempt: Attempt) -> dict[str, Any]:
+    with ThreadPoolExecutor() as pool:
+        seen = {what: pool.submit(_watch, attempt, what) for what, _, _ in _LEADERS}
+    return {what: future.result() for what, future in seen.items()}
+
+
+def _watch(attempt: Attempt, what: str) -> dict[str, Any]:
+    leader = _Leader()
+    alarms: list[float] = []
+    returned = threading.Event()
+    failed: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            attempt(_Store(leader), WINDOW_S, lambda *seconds: alarms.append(time.monotonic()))
+        except Exception as error:
+            failed.append(error)
+        returned.set()
+
+    threading.Thread(target=start, daemon=True).start()
+    blocked = not returned.wait(LATE_S)
+    if failed:
+        raise failed[0]
+    time.sleep(2 * WINDOW_S)
+    leader.state, since = what, time.monotonic()
+    while what != "beats" and not alarms and time.monotonic() - since < LATE_S:
+        time.sleep(BEAT_S)
+    time.sleep(WINDOW_S)  # a second alarm would come now
+    leader.over.set()
+    return {"blocked": blocked, "alarm": alarms[0] - since if alarms else None, "alarms": len(alarms)}
+
+
 PARITY = Exercise(
     "symmetry.parity",
-    "what to compare at start-up",
+    "settings compared on every rank",
     "easy",
-    5,
-    ("ranks that are alike pass", "compile, fullgraph and the attention backend in effect are compared"),
+    10,
+    (
+        "equal settings pass in any order",
+        "a difference raises on every rank, with the setting and each rank's value",
+    ),
     judge_parity,
 )
-PLAN = Exercise(
-    "symmetry.plan",
-    "the plan of a call",
+HEALTH = Exercise(
+    "symmetry.health",
+    "what every rank compiled",
     "medium",
     10,
-    ("every call named in its order", "another shape and another phase are refused before the call"),
-    judge_plan,
+    ("every rank gets the graphs and breaks of all", "only those of this run are counted"),
+    judge_health,
 )
 REPAIR = Exercise(
     "symmetry.repair",
@@ -190,4 +297,16 @@ REPAIR = Exercise(
         "the right numbers for any shards",
     ),
     judge_repair,
+)
+WATCHDOG = Exercise(
+    "symmetry.watchdog",
+    "a worker whose leader falls silent",
+    "hard",
+    20,
+    (
+        "no alarm while the leader beats",
+        "one alarm when the beats end",
+        "and when the leader is stopped, so that its store does not answer",
+    ),
+    judge_watchdog,
 )

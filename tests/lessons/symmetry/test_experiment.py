@@ -114,34 +114,34 @@ def test_the_sleep_and_the_short_timeout_are_named_and_the_control_ends_right(ra
 
 
 @pytest.mark.slow
-def test_a_break_on_one_rank_aborts_where_a_pass_merges_all_gathers():
-    """Lesson 08: harmless without the pass, right without the break, SIGABRT with both; fullgraph refuses the break."""
-    import torch
-    import torch.distributed as dist
+def test_a_break_on_one_rank_ends_the_job_wherever_a_pass_changes_the_calls():
+    """Lesson 08: harmless without the pass, right without the break, SIGABRT with both; so does a default pass."""
+    import os
+    import re
 
-    names = {"torch": torch, "dist": dist, "pd": pd, "labkit": labkit, "divergence": divergence}
-    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as two:
+    import torch
+    import torch._inductor.config as inductor
+    import torch.distributed as dist
+    from torch._inductor.utils import run_and_get_code
+
+    from labkit.lessons.shared.outcomes import judge
+    from labkit.torch_compat import funcol, renamed
+
+    names = dict(os=os, re=re, torch=torch, inductor=inductor, dist=dist, pd=pd, labkit=labkit, funcol=funcol)
+    names |= dict(run_and_get_code=run_and_get_code, judge=judge, renamed=renamed, RankError=RankError)
+    with labkit.Ranks(2, device="cpu", backend="gloo", stall=1.5, quiet=True) as two:
         space = lesson_cells.run(
-            "08_rank_symmetry", "s022-buckets", "s022-who", ranks=two, RankError=RankError, **names
+            "08_rank_symmetry", "gathers", "planned", "four", "passes", ranks=two, **names
         )
-    runs = space["runs"].set_index(["pass", "break on rank 1"])
-    assert runs["outcome"].to_dict() == {
-        (False, False): "finished", (False, True): "finished", (True, False): "finished", (True, True): "crash",
-    }  # fmt: skip
-    assert runs.loc[(False, True), ["value", "graphs", "all-gathers"]].tolist() == [
-        [432, 432],
-        [1, 2],
-        [2, 2],
-    ]
-    assert runs.loc[(True, False), ["value", "graphs", "all-gathers"]].tolist() == [
-        [432, 432],
-        [1, 1],
-        [1, 1],
-    ]
-    assert "SIGABRT" in runs.loc[(True, True), "said"]
-    assert not set(space["late"]["outcome"]) & {"right", "caught", "repaired"}
-    (refused,) = space["early"]["said"]
-    assert refused.startswith("Unsupported") and "graph_break" in refused
+    space["fake"].close()
+    runs = space["runs"]
+    assert list(runs["ended"]) == ["finished", "finished", "finished", "crash"]
+    right, *other, said = runs["sums, or what was said"]
+    assert other == [right, right] and "SIGABRT" in said
+    for program, setting, gradients, calls_0, calls_1, ended in space["rows"]:
+        same = calls_0 == calls_1
+        assert (ended == "finished") == same, (program, setting, ended)
+        assert same == ("bucket" not in setting and "dedup" not in setting and not gradients), program
 
 
 def test_bytes_that_do_not_fit_end_a_process(ranks):
@@ -152,10 +152,10 @@ def test_bytes_that_do_not_fit_end_a_process(ranks):
 
 def test_a_drill_of_the_readers_own(ranks):
     def mine(site):
-        with site.call(Plan.of("infer", calls=1 + site.odd)) as run:
+        with site.call(Plan.of("infer", calls=1 + site.odd)) as step:
             for _ in range(1 + site.odd):
-                run.step()
-        return site.rank
+                step()
+        return site.exchange.rank
 
     def broken(site):
         raise KeyError("a mistake in the drill")

@@ -1,17 +1,12 @@
-"""The drill figures and the triage path: what they say for records in which something differs, or nothing does."""
+"""The drill figures and the timelines: what they say for records in which something differs, or nothing does."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from labkit.contract import Health
 from labkit.lessons.shared.drill_figures import figure, first_difference
-from labkit.lessons.symmetry.triage import Evidence, evidence_of, triage
-from labkit.lessons.symmetry.triage_figures import Triage, triage_static
-from labkit.ranks.errors import Outcome, RankError
+from labkit.lessons.symmetry.figures import Patience, timelines
 from labkit.report import Report
 
 
@@ -69,55 +64,38 @@ def test_bad_requests_are_refused():
         first_difference(pd.DataFrame({"rank": [0]}))
 
 
-PATHS = [
-    (Evidence(hung=True, breaks={0: 1, 1: 2}), ["yes"], "Order of collectives"),
-    (Evidence(breaks={0: 0, 1: 2}), ["no", "yes"], "correctness bug"),
-    (Evidence(recompiles={0: 0, 1: 1}), ["no", "yes"], "correctness bug"),
-    (Evidence(breaks={0: 2, 1: 2}, sites=["print at a.py:3"]), ["no", "no", "yes"], "graph_breaks"),
-    (Evidence(recompiles={0: 3, 1: 3}, guards=["x.size(0) == 2"]), ["no", "no", "no", "yes"], "guard churn"),
-    (Evidence(breaks={0: 0, 1: 0}, recompiles={0: 0, 1: 0}), ["no"] * 4, "Nothing of this flow"),
-]
-
-
-@pytest.mark.parametrize(("evidence", "answers", "advice"), PATHS)
-def test_the_path_follows_the_evidence(evidence, answers, advice):
-    path = triage(evidence)
-    assert [step.answer for step in path] == answers and advice in path[-1].advice
-    drawn, text = triage_static(evidence, "gloo · cpu")
-    assert advice in text and text in drawn.summary
-    for told in (*evidence.sites, *evidence.guards):
-        assert told in text
-
-
-def test_evidence_is_read_from_what_runs_leave():
-    ends = [Outcome(0, "unfinished"), Outcome(1, "ok")]
-    found = evidence_of(RankError("1 s", ends, ended="timed out", difference="at collective 3"))
-    assert found.hung and found.difference == "at collective 3"
-    assert not evidence_of(RankError("stalled: no", ends, ended="raised")).hung
-    healths = {0: Health(1), 1: Health(2, 1, sites=["print at a.py:3"])}
-    assert evidence_of(healths).differs == ["breaks", "graphs"]
-    counts = pd.DataFrame({"rank": [0, 1], "breaks": [1, 1], "recompiles": [0, 0], "graphs": [2, 2]})
-    record = SimpleNamespace(
-        counts=lambda: counts,
-        breaks=pd.DataFrame({"reason": ["print"], "place": ["a.py:3"]}),
-        recompiles=pd.DataFrame({"reason": []}),
+def drawn_notes(wait=2.0):
+    rows = [
+        ("late", 0, "compute", "layer", 0.0, 0.5),
+        ("late", 0, "collective", "all_reduce", 0.5, 0.5 + wait),
+        ("late", 1, "compile", "compile", 0.0, wait),
+        ("late", 1, "collective", "all_reduce", 0.4 + wait, 0.5 + wait),
+    ]
+    notes = pd.DataFrame(rows, columns=["drill", "rank", "kind", "what", "begin", "end"])
+    ends = pd.DataFrame(
+        [("late", rank, 0.5 + wait, "returned") for rank in (0, 1)], columns=["drill", "rank", "at", "said"]
     )
-    assert evidence_of(record).sites == ["print at a.py:3"] and evidence_of(record).breaks == {0: 1, 1: 1}
-    with pytest.raises(
-        ValueError, match="triage reads a RankError, a merged record, or Healths by rank, got str"
-    ):
-        evidence_of("hung")
+    return notes, ends
 
 
-def test_the_widget_redraws_for_other_evidence():
-    shown = Triage(Evidence(breaks={0: 0, 1: 0}, recompiles={0: 0, 1: 0}), "gloo · cpu")
-    none = dict.fromkeys(("breaks_0", "breaks_1", "recompiles_0", "recompiles_1"), 0)
-    assert "Nothing of this flow" in shown.text
-    assert "Order of collectives" in shown.draw(True, **none)[1]
-    assert "correctness bug" in shown.draw(False, **{**none, "breaks_1": 1})[1]
+def test_a_timeline_says_what_each_rank_did_and_what_did_not_end():
+    notes, ends = drawn_notes()
+    notes.loc[1, "end"] = None
+    said = timelines(notes, ends, "gloo · cpu", "a title").summary
+    assert "late, rank 0: layer, all_reduce (not finished); returned after 2.50 s" in said
+    assert "late, rank 1: compile, all_reduce; returned after 2.50 s" in said and "a title" in said
+    with pytest.raises(ValueError, match="kind"):
+        timelines(notes.drop(columns="kind"), ends)
+
+
+def test_the_slider_moves_the_timeout_over_the_wait():
+    notes, ends = drawn_notes(wait=2.0)
+    shown = Patience(notes, ends, 1.0)
+    assert shown.text == "the longest wait is 2.0 s: with a timeout of 1 s the job is dead"
+    assert "slow, and right" in shown.draw(3.0)[1]
     if shown.widget is not None:
-        hung, picture = shown.widget.children[0], shown.widget.children[2]
+        slider, picture, text = shown.widget.children
         before = picture.value
-        hung.value = True
-        assert picture.value != before and "Order of collectives" in shown.widget.children[3].value
+        slider.value = 3.0
+        assert picture.value != before and "slow, and right" in text.value
         shown.close()

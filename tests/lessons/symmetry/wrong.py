@@ -2,56 +2,76 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
-from labkit.contract import Plan
+
+def _gathered(mine):
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    return every
 
 
-def who_it_is(config):
-    return {
-        "rank": config.rank,
-        "compile": config.compile,
-        "fullgraph": config.fullgraph,
-        "a": config.resolve(),
-    }
+def only_the_others(settings):
+    every = _gathered(settings)
+    for name in {name for one in every for name in one}:
+        values = [one.get(name, "not set") for one in every]
+        if settings.get(name, "not set") != values[0]:
+            raise ValueError(f"{name}: {values}")
 
 
-def as_asked(config):
-    return {"compile": config.compile, "fullgraph": config.fullgraph, "attention": config.attention}
+def as_text(settings):
+    every = _gathered(str(settings))
+    if len(set(every)) > 1:
+        raise ValueError(" or ".join(every))
 
 
-def only_compile(config):
-    return {"compile": config.compile, "attention": config.resolve()}
+def own_names_only(settings):
+    every = _gathered(settings)
+    for name in every[1]:
+        if len({str(one.get(name)) for one in every}) > 1:
+            raise ValueError(f"{name}: {[one.get(name) for one in every]}")
 
 
-def nothing_of_compiling(config):
-    return {"attention": config.resolve()}
+def without_values(settings):
+    if len({str(sorted(one.items())) for one in _gathered(settings)}) > 1:
+        raise ValueError("the settings differ")
 
 
-def as_a_list(config):
-    return [config.compile]
+def _counts():
+    counters = torch._dynamo.utils.counters
+    return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
 
 
-def counts_only(x, steps, recompute):
-    return Plan.of("infer", {"x": x}, calls=steps + recompute, phases={"recompute": recompute})
+def all_that_was_counted(run):
+    run()
+    return _gathered(_counts())
 
 
-def _names(steps, recompute):
-    return ["recompute"] * recompute + ["generate"] * steps
+def reasons(run):
+    torch._dynamo.utils.counters.clear()
+    run()
+    counters = torch._dynamo.utils.counters
+    return _gathered(
+        {"graphs": counters["stats"]["unique_graphs"], "breaks": len(counters["graph_break"]) * 3}
+    )
 
 
-def no_shape(x, steps, recompute):
-    return Plan.of("infer", calls=_names(steps, recompute), phases={"recompute": recompute})
+def its_own_only(run):
+    torch._dynamo.utils.counters.clear()
+    run()
+    return [_counts()]
 
 
-def no_phase(x, steps, recompute):
-    return Plan.of("infer", {"x": x}, calls=_names(steps, recompute))
-
-
-def no_plan(x, steps, recompute):
-    return {"calls": steps}
+def before_it_runs(run):
+    torch._dynamo.utils.counters.clear()
+    found = _gathered(_counts())
+    run()
+    return found
 
 
 def breaks(x):
@@ -68,24 +88,79 @@ def forgets_the_result(x):
     funcol.all_reduce(x, "sum", dist.group.WORLD)
 
 
+def _in_the_background(watch):
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def is_there(store, window, on_silence):
+    def watch():
+        while store.check(["heartbeat"]):
+            time.sleep(window / 5)
+        on_silence()
+
+    _in_the_background(watch)
+
+
+def after_a_window(store, window, on_silence):
+    def watch():
+        before = store.get("heartbeat")
+        time.sleep(window)
+        if store.get("heartbeat") != before:
+            time.sleep(window)
+        on_silence()
+
+    _in_the_background(watch)
+
+
+def one_thread(store, window, on_silence):
+    def watch():
+        last, heard = None, time.monotonic()
+        while time.monotonic() - heard < window:
+            beat = store.get("heartbeat")
+            if beat != last:
+                last, heard = beat, time.monotonic()
+            time.sleep(window / 5)
+        on_silence()
+
+    _in_the_background(watch)
+
+
+def in_the_foreground(store, window, on_silence):
+    before = None
+    while (beat := store.get("heartbeat")) != before:
+        before = beat
+        time.sleep(window)
+    on_silence()
+
+
 SETTINGS = {
-    who_it_is: "compare what changes graphs and kernels",
-    as_asked: "compare what it became, config.resolve()",
-    only_compile: "fullgraph changes what a break does",
-    nothing_of_compiling: "one rank that does not compile",
-    as_a_list: "return a dict",
+    only_the_others: "every rank has to raise",
+    as_text: "the order in a dict means nothing",
+    own_names_only: "a setting may be there on one rank only",
+    without_values: "name the setting",
 }
-PLANS = {
-    counts_only: "name every call in the order",
-    no_shape: "tensors={'x': x}",
-    no_phase: "what is optional is said",
-    no_plan: "returns labkit.contract.Plan.of",
+HEALTHS = {
+    all_that_was_counted: "take the difference",
+    reasons: "a reason can count twice",
+    its_own_only: "all_gather_object gives every rank",
+    before_it_runs: "after run()",
 }
 BRANCHES = {
     breaks: "torch.where",
     by_its_own_shard: "decide by the sum over all ranks",
     forgets_the_result: "return the tensor",
 }
+WATCHDOGS = {
+    is_there: "look whether its value changes",
+    after_a_window: "note the time of the last change",
+    one_thread: "let one thread ask and another watch",
+    in_the_foreground: "starts a daemon thread and returns",
+}
 
 
-WRONG = {"symmetry.parity": SETTINGS, "symmetry.plan": PLANS, "symmetry.repair": BRANCHES}
+WRONG = {
+    "symmetry.parity": SETTINGS,
+    "symmetry.health": HEALTHS,
+    "symmetry.repair": BRANCHES,
+    "symmetry.watchdog": WATCHDOGS,
+}
