@@ -3,6 +3,7 @@
     python -m tools.recapture            # both; without triton only the graphs
     python -m tools.recapture graphs     # stream_graphs.json, from lessons 06 and 07
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
+    python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
 when a function of a lesson, or torch, has changed.
@@ -24,6 +25,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,22 @@ import torch
 
 import labkit
 from labkit import files, torch_compat
-from labkit.lessons.compiled_streams import inside, shipped
-from labkit.lessons.compiled_streams.claims.stream_code import FUNCTIONS
+from labkit.lessons.compiled_streams import captured, inside, shipped
+from labkit.lessons.compiled_streams.claims.stream_code import FUNCTIONS, kernels
 
-__all__ = ["cells", "graphs", "inductor", "main", "needed", "run"]
+__all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSONS = ("06_streams_and_events", "07_streams_in_compile")
-LOOKS = {"capture", "replay", "look", "saved", "unchecked", "cache_hits", "offloaded"}  # into a child process
+LOOKS = {
+    "capture",
+    "replay",
+    "look",
+    "unchecked",
+    "cache_hits",
+    "in_a_child",
+    "traced",
+}  # into a child process
 MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
 
 
@@ -146,19 +156,31 @@ def inductor(path: Path = inside.FILE) -> Path:
     return files.replace(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
+def later() -> Path:
+    """Keep the forward graph of lesson 07's `hand_over` and the kernels of `FUNCTIONS`, as this torch makes them."""
+    (source,) = [one for one in cells(LESSONS[1]) if "def hand_over(" in one]
+    graph = captured.capture(run(["import torch", source])["hand_over"], torch.ones(4)).forward[0]
+    code = inside.inductor_code(*FUNCTIONS, streams=2)
+    found = {name: kernels(text) for name, text in code.items()}
+    return shipped.save_later(replace(graph, text=""), found, torch.__version__.partition("+")[0], _today())
+
+
 def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
+MAKERS = {"graphs": graphs, "inductor": inductor, "later": later}
+
+
 def main(given: list[str]) -> int:
     """The command line; the exit status is 2 for a wrong word, 1 where nothing could be made."""
-    if [word for word in given if word not in ("graphs", "inductor")]:
+    if [word for word in given if word not in MAKERS]:
         print(__doc__, file=sys.stderr)
         return 2
     wanted = given or ["graphs", *(["inductor"] if importlib.util.find_spec("triton") else [])]
     try:
         for word in wanted:
-            print(f"{word}: {(graphs if word == 'graphs' else inductor)()}")
+            print(f"{word}: {MAKERS[word]()}")
     except torch_compat.UnsupportedTorch as error:
         print(error, file=sys.stderr)
         return 1

@@ -20,7 +20,7 @@ from labkit.lessons.compiled_streams.captured import _as_data, _compiled, _strea
 from labkit.lessons.shared.streams.graph import StreamGraphs
 from labkit.lessons.shared.streams.ops import StreamError
 
-__all__ = ["Inside", "cache_hits", "inductor_code", "inductor_text", "look", "saved", "unchecked"]
+__all__ = ["Inside", "cache_hits", "inductor_code", "inductor_text", "look", "unchecked"]
 
 FILE = files.ours("data/captured/inductor_streams.json")
 GRAPH = "__compiled_fn"
@@ -55,12 +55,6 @@ def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> Inside:
     """
     _streams(streams)
     return in_a_child(_look, fn, tensors, streams)
-
-
-def saved(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> list[str]:
-    """The names of the values that the forward graph of `fn` keeps for its backward graph, inputs included."""
-    _streams(streams)
-    return in_a_child(_saved, fn, tensors, streams, True)
 
 
 def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
@@ -142,19 +136,6 @@ def _object(given: Any) -> str:
     if isinstance(given, torch.Stream):
         return f"stream {given.stream_id}" if given.stream_id else "stream 0, the ambient one"
     return "gone" if given is None else type(given).__name__.lower()
-
-
-def _saved(fn: Callable[..., Any], tensors: tuple, streams: int, min_cut: bool) -> Any:
-    stream = torch_compat.pretend_streams()
-    forward: list[Any] = []
-    backend = torch_compat.aot_backend(forward, [], min_cut)
-    given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
-    found = torch.compile(fn, backend=backend, fullgraph=True)(
-        *given, *[stream(i + 1) for i in range(streams)]
-    )
-    count = len(found) if isinstance(found, (tuple, list)) else 1
-    output = next(n for n in forward[0].graph.nodes if n.op == "output")
-    return [str(getattr(n, "name", n)) for n in output.args[0][count:]]
 
 
 def _unchecked(fn: Callable[..., Any], tensors: tuple, streams: int) -> StreamGraphs:

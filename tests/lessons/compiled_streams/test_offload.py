@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from labkit.lessons.compiled_streams.offload_figures import offload as view
+from labkit.lessons.compiled_streams.offload_figures import offload_table
 
 from labkit.lessons.compiled_streams import offload
 from labkit.lessons.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, step
-from labkit.lessons.compiled_streams.offload_figures import offload as view
-from labkit.lessons.compiled_streams.offload_figures import offload_table
 from labkit.lessons.shared.streams import StreamError, simulate
 
 pytest.importorskip("torch")
