@@ -68,6 +68,7 @@ def steps(folder: Path) -> list[Step]:
         *lessons,
         Step("cliff", ("labkit", "record", "cliff", *recorded)),
         Step("overlap", ("labkit", "record", "overlap", *recorded)),
+        Step("offload", ("labkit", "record", "offload", *recorded)),
         Step("eager trap", ("labkit", "record", "eager_trap", *recorded)),
     ]
 

@@ -48,7 +48,11 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
     values, added = _values(graph, boxes), _added(graph, boxes)
     places = {node.name: i for i, node in enumerate(boxes)}
     sheet = Sheet()
-    sheet.title(title or f"{graph.name}: {len(values)} edges of values, {len(added)} that the compiler added")
+    said = f"edge{'s' * (len(values) != 1)} of values"
+    sheet.title(
+        title
+        or f"{graph.name.partition(' (')[0]}: {len(values)} {said}, {len(added)} that the compiler added"
+    )
     sheet.say(*(f"{_words(boxes[places[a]])} -> {_words(boxes[places[b]])}" for a, b in added))
     height = len(boxes) * PITCH
     ax = sheet.axes(0, sheet.width, height)

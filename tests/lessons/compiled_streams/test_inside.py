@@ -69,21 +69,6 @@ def test_the_prefix_fills_a_table_and_nodes_carry_its_index():
 
 
 @pytest.mark.slow
-def test_streams_keep_more_for_the_backward_pass():
-    def joined(x, side):
-        with side:
-            a = torch.sin(x) * x
-        torch.accelerator.current_stream().wait_stream(side)
-        return a + 1
-
-    def unjoined(x, side):
-        return torch.sin(x) * x + 1
-
-    x = torch.ones(4, requires_grad=True)
-    assert len(inside.saved(joined, x)) > len(inside.saved(unjoined, x)) == 1
-
-
-@pytest.mark.slow
 def test_the_cache_does_not_see_streams():
     rows = inside.cache_hits((plain, streamed), (streamed, plain))
     assert [(r["order"], r["function"]) for r in rows] == [
