@@ -116,6 +116,8 @@ def _compiled(
             sum(y.sum() for y in outputs if y.requires_grad).backward()  # type: ignore[union-attr]
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        if len(lines) > 1 and lines[0].endswith("raised:"):  # what a backend raised stands below its name
+            del lines[0]
         return (
             seen.dynamo,
             seen.forward,

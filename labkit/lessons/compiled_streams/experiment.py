@@ -12,7 +12,7 @@ from labkit.lessons.compiled_streams.declared import OFFLOAD as ABOUT
 from labkit.lessons.compiled_streams.offload import NEEDED, Rates, modelled, traced
 from labkit.lessons.shared import reference
 from labkit.lessons.shared.program import choose
-from labkit.ranks import Ranks
+from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, check_rounds, compare_all, samples
 
@@ -50,8 +50,8 @@ def run(
         saved_percent and slower_percent), `slides` (theirs, cited), and on a GPU `samples` (seconds).
 
     Raises:
-        ValueError: there is no such shape.
-        RankError: a rank fails, such as where a shape does not fit into the GPU's memory.
+        ValueError: there is no such shape, or none that was asked for fits into the GPU's memory.
+        RankError: a rank fails.
     """
     check_rounds(rounds)
     code = choose("compiled_streams", program, (*NEEDED, "SLIDES", "measured"))
@@ -65,13 +65,23 @@ def run(
         if talk:
             print(f"{name}: {one}", flush=True)
         if ranks.device == "cuda":
-            times, peaks = ranks.run(code.code.measured, one, list(code.code.WAYS), rounds, timeout=900)[0]
+            try:
+                times, peaks = ranks.run(code.code.measured, one, list(code.code.WAYS), rounds, timeout=900)[
+                    0
+                ]
+            except RankError as error:
+                if "OutOfMemoryError" not in str(error):
+                    raise
+                notes.append(f"{name}: does not fit into the GPU's memory")
+                continue
             rows = samples(times).assign(shape=name, rank=0)
             taken.append(rows)
             tables.append(_measured(rows, peaks).assign(shape=name))
             verdicts += _verdicts(rows, name, ranks.label)
         else:
             tables.append(modelled(traced(one, program=program)).reset_index().assign(shape=name))
+    if not tables:
+        raise ValueError(f"{'; '.join(notes)}: take a smaller shape, or fewer layers (--deep)")
     if not taken:
         rates = ", ".join(f"{value:g} {rate}" for rate, value in vars(Rates()).items())
         notes.append(f"modelled on the graphs of the passes, at {rates}: nothing was run")
