@@ -35,20 +35,13 @@ import labkit
 from labkit import files, torch_compat
 from labkit.lessons.compiled_streams import captured, inside, shipped
 from labkit.lessons.compiled_streams.claims.stream_code import FUNCTIONS, kernels
+from labkit.lessons.compiled_streams.offload import NEEDED
 
 __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSONS = ("06_streams_and_events", "07_streams_in_compile")
-LOOKS = {
-    "capture",
-    "replay",
-    "look",
-    "unchecked",
-    "cache_hits",
-    "in_a_child",
-    "traced",
-}  # into a child process
+LOOKS = {"capture", "replay", "look", "unchecked", "in_a_child", "traced"}  # into a child process
 MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
 
 
@@ -69,7 +62,9 @@ def needed(sources: Iterable[str]) -> list[str]:
     chosen = [bool(LOOKS & _used(tree)) for _, tree in trees]
     for i in reversed(range(len(trees))):  # what is used is defined in a cell before
         if chosen[i]:
-            wanted = _used(trees[i][1]) - set(dir(builtins))
+            wanted = _used(trees[i][1])
+            wanted |= set(NEEDED) if "globals" in wanted else set()  # the program that is handed over whole
+            wanted -= set(dir(builtins))
             for j in reversed(range(i)):
                 if wanted & _defined(trees[j][1]):
                     chosen[j] = True

@@ -13,14 +13,12 @@ from labkit.lessons.compiled_streams.offload import NEEDED, Rates, modelled, tra
 from labkit.lessons.shared import reference
 from labkit.lessons.shared.program import choose
 from labkit.ranks import RankError, Ranks
-from labkit.report import Report, provenance
+from labkit.report import MODELLED, Report, provenance
 from labkit.timing import Verdict, check_rounds, compare_all, samples
 
 __all__ = ["run"]
 
 COLUMNS = ["shape", "way", "step_ms", "peak_mib", "saved_percent", "slower_percent"]
-MODELLED = "modelled"
-VIEW = "labkit.lessons.compiled_streams.figures:figure"
 
 
 def run(
@@ -95,7 +93,7 @@ def run(
     settings = {"device": ranks.device, "program": code.digest, "rounds": rounds if taken else 0}
     made = provenance(**settings, layers={name: one.layers for name, one in chosen.items()})
     label = ranks.label if taken else MODELLED
-    return Report("offload", ABOUT.title, label, found, verdicts, made, notes, VIEW)
+    return Report("offload", ABOUT.title, label, found, verdicts, made, notes)
 
 
 def _measured(rows: pd.DataFrame, peaks: dict[str, float]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Figures of this topic: a graph coloured by stream with the edges that were added, and what offloading costs."""
+"""The figure of this topic: a graph coloured by stream, with the edges that the compiler added."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from matplotlib.patches import FancyBboxPatch
 from labkit.lessons.shared.streams import StreamGraph
 from labkit.lessons.shared.streams.graph import GraphNode
 from labkit.lessons.shared.streams.ops import DEFAULT
-from labkit.report import Report
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
-from labkit.views.tables import table
 
-__all__ = ["figure", "stream_graph"]
+__all__ = ["stream_graph"]
 
 HIGH, PITCH, WIDE, TRACK = (
     0.26,
@@ -26,7 +24,6 @@ HIGH, PITCH, WIDE, TRACK = (
 )  # of a box, from box to box, of a box, between edges; in inches
 COLOURS = (style.KINDS["compute"][0], "#E69F00", "#009E73", "#CC79A7")  # the default stream, s1, s2, s3
 VALUE, ADDED = "#888888", "#D55E00"
-BAR, NAMES = 0.32, 2.2
 Edge = tuple[str, str]
 
 
@@ -76,7 +73,8 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
 
 def _values(graph: StreamGraph, boxes: list[GraphNode]) -> list[Edge]:
     """Edges from what wrote a value last to the kernels that read it."""
-    shown, writer, found = {n.name for n in boxes}, {}, []
+    shown, found = {n.name for n in boxes}, []
+    writer: dict[str, str] = {}
     for node in graph.nodes:
         if node.word == "kernel":
             found += [(writer.get(name, name), node.name) for name in node.reads]
@@ -136,10 +134,8 @@ def _box(ax: Axes, node: GraphNode, x: float, y: float, streams: list[str]) -> N
     stream = node.stream
     filled = node.word == "kernel"
     if not filled:  # the stream that an operator acts on is one of its arguments
-        stream = {"wait_stream": node.arguments[:1], "synchronize_event": ()}.get(
-            node.word, node.arguments[-1:]
-        )
-        stream = stream[0] if stream else DEFAULT
+        of = {"wait_stream": node.arguments[:1], "synchronize_event": ()}.get(node.word, node.arguments[-1:])
+        stream = of[0] if of else DEFAULT
     colour = COLOURS[[DEFAULT, *streams].index(stream) % len(COLOURS)]
     ax.add_patch(
         FancyBboxPatch(
@@ -156,45 +152,3 @@ def _key(colour: str, width: float) -> Callable[[Axes, float, float], Any]:
         return ax.plot([x, x + 0.2], [0.1, 0.1], color=colour, linewidth=width, solid_capstyle="butt")
 
     return draw
-
-
-@styled
-def figure(report: Report, title: str | None = None) -> Figure:
-    """Draw the experiment's report: the time of a step and its peak memory, a row for each way of each shape.
-
-    Raises:
-        ValueError: the report has no table 'summary' with its columns.
-    """
-    found = table(
-        report, "summary", ["shape", "way", "step_ms", "peak_mib", "saved_percent", "slower_percent"]
-    )
-    sheet = Sheet()
-    sheet.title(title or "What offloading costs, and what it gives back")
-    height = BAR * len(found)
-    room = (sheet.width - NAMES - 1.0) / 2
-    panels = (
-        ("step_ms", "slower_percent", "slower", "compute"),
-        ("peak_mib", "saved_percent", "saved", "copy"),
-    )
-    top = sheet.top
-    for i, (column, share, word, kind) in enumerate(panels):
-        ax = sheet.axes(NAMES + i * (room + 0.5), room - 0.7, height, top=top)
-        ax.barh(range(len(found)), found[column], color=style.STREAM_KINDS[kind][0], height=0.62)
-        for y, row in enumerate(found.to_dict("records")):
-            said = "" if not row[share] else f", {row[share]:.1f} % {word}"
-            ax.annotate(f"{row[column]:,.0f}{said}", (row[column], y), xytext=(4, 0), textcoords="offset points",
-                        va="center", fontsize=style.SMALL, annotation_clip=False)  # fmt: skip
-        names = [f"{row['shape']}, {row['way']}" for row in found.to_dict("records")]
-        ax.set(
-            ylim=(len(found) - 0.4, -0.6),
-            xlabel={"step_ms": "step, ms", "peak_mib": "peak memory, MiB"}[column],
-        )
-        ax.set_yticks(range(len(found)), names if i == 0 else [""] * len(found))
-        ax.tick_params(axis="y", length=0, labelcolor=style.INK)
-    sheet.top = top + height + 0.5
-    for row in found.to_dict("records"):
-        sheet.say(
-            f"{row['shape']}, {row['way']}: {row['step_ms']:.0f} ms, {row['slower_percent']:.1f} % slower, "
-            f"{row['peak_mib']:,.0f} MiB, {row['saved_percent']:.1f} % saved"
-        )
-    return sheet.finish(report.label)

@@ -72,17 +72,7 @@ class OffloadGraphs:
     way: str
     forward: tuple[OffloadNode, ...]
     backward: tuple[OffloadNode, ...]
-    outputs: tuple[str, ...]
     kept: tuple[str, ...]
-
-    def words(self, of: str = "forward") -> list[str]:
-        """The order of what matters: products, copies and waits by their names."""
-        nodes = self.forward if of == "forward" else self.backward
-        return [n.name for n in nodes if n.word in ("copy", "offload", "reload", "wait") or n.flops]
-
-    def __repr__(self) -> str:
-        moves = sum(n.word in ("copy", "offload", "reload") for n in self.forward + self.backward)
-        return f"{self.way}: {len(self.forward)} + {len(self.backward)} nodes, {moves} copies over the link"
 
 
 def traced(
@@ -172,9 +162,8 @@ def _traced(code: Code, shape: Any, ways: list[str], schedule: Any, rates: Rates
             model = code.code.Model(shape)
             x = torch.empty(shape.batch, shape.sequence, shape.width)
             torch.compile(model, backend=backend, fullgraph=True)(x).backward()
-        outputs = [getattr(n, "name", "") for n in _output(forward[0])]
-        nodes = _nodes(forward[0]), _renamed(_nodes(backward[0]))
-        found[way] = OffloadGraphs(way, *nodes, tuple(outputs[:1]), tuple(outputs[1:]))
+        kept = [getattr(n, "name", "") for n in _output(forward[0])][1:]  # behind the loss
+        found[way] = OffloadGraphs(way, _nodes(forward[0]), _renamed(_nodes(backward[0])), tuple(kept))
     return found
 
 

@@ -125,7 +125,7 @@ def save(record: dict[str, Any], made: str, date: str, path: Path = FILE) -> Pat
         "date": date,
         "graphs": dict(sorted(record.items())),
     }
-    text = json.dumps(body, indent=1, ensure_ascii=False)
+    text = json.dumps(body, ensure_ascii=False)
     return files.replace(path, (text + "\n").encode())
 
 
@@ -166,9 +166,9 @@ def _plain(value: Any) -> Any:
 
 
 def _classes() -> dict[str, type]:
-    from labkit.lessons.compiled_streams import captured, inside, offload
+    from labkit.lessons.compiled_streams import captured, offload
 
-    found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs, captured.Replay, inside.Inside)
+    found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs, captured.Replay)
     return {one.__name__: one for one in (*found, offload.OffloadNode, offload.OffloadGraphs)}
 
 

@@ -54,9 +54,7 @@ def test_what_is_shipped_comes_back_as_it_was(tmp_path):
     )
     replay = captured.Replay([[1.0]], [[2.0]], [("s1", "a")], 1, False)
     found = {
-        "none": offload.OffloadGraphs(
-            "none", (offload.OffloadNode("mm", "kernel", "mm", flops=8),), (), (), ()
-        )
+        "none": offload.OffloadGraphs("none", (offload.OffloadNode("mm", "kernel", "mm", flops=8),), (), ())
     }
     for one in (graphs, replay, found, [{"order": 0, "error": ""}], ["x", 1, None]):
         assert shipped._decode(json.loads(json.dumps(shipped._encode(one)))) == one
