@@ -155,8 +155,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(one) for name, one in value.items()}
     if hasattr(value, "requires_grad"):
         return [list(value.shape), str(value.dtype), bool(value.requires_grad)]
-    if hasattr(value, "digest"):  # a lesson's program
-        return value.digest
+    if hasattr(value, "edited"):  # a lesson's program
+        return list(value.edited)
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return value

@@ -66,7 +66,7 @@ def leaves_everything(forward, backward):
 
 def to_both_ends(forward, backward):
     for wait in _all(forward, torch.ops.ao.wait_tensor.default):
-        _products(forward)[-1].append(wait)
+        next(n for n in forward.nodes if n.op == "output").prepend(wait)
     first = _products(backward)[0]
     for reload in _all(backward, torch.ops.ao.reload.default):
         if reload is not first.prev:
@@ -79,14 +79,6 @@ def forward_only(forward, backward):
         behind = [n for n in _products(forward) if order.index(n) > order.index(wait)]
         if behind:
             behind[:3][-1].append(wait)
-
-
-def backward_only(forward, backward):
-    order = list(backward.nodes)
-    for reload in _all(backward, torch.ops.ao.reload.default):
-        before = [n for n in _products(backward) if order.index(n) < order.index(reload)]
-        if before:
-            before[-6:][0].prepend(reload)
 
 
 def waits_behind_the_use(forward, backward):
@@ -104,7 +96,6 @@ MUTATED = {
 }
 SCHEDULE = {
     leaves_everything: "put products between a copy and its wait",
-    backward_only: "put products between a copy and its wait",
     forward_only: "start a reload some products before its wait",
     to_both_ends: "wait a few products behind the copy",
     waits_behind_the_use: "a wait stays before the users",
