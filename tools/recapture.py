@@ -93,7 +93,7 @@ def run(sources: Iterable[str], names: dict[str, Any] | None = None) -> dict[str
     """Run cells one after another in one namespace, with their sources where `inspect` finds them."""
     space: dict[str, Any] = {"__name__": "__main__", **(names or {})}
     for i, source in enumerate(sources):
-        name = f"<cell {i}>"
+        name = f"cell {i}"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         exec(compile(source, name, "exec"), space)
     return space
