@@ -25,7 +25,6 @@ def pytest_unconfigure(config):
 STREAM_GRAPHS = (
     "labkit.lessons.compiled_streams.captured.capture",
     "labkit.lessons.compiled_streams.inside.look",
-    "labkit.lessons.compiled_streams.offload.offloaded",
 )
 
 

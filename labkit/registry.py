@@ -14,7 +14,7 @@ TOPICS = (
 )
 # packages with experiments, which their `declared.py` lists, in the order of `labkit list`
 DECLARING = (
-    *("cliff", "functional", "trap", "streams", "shared", "symmetry", "guards"),
+    *("cliff", "functional", "trap", "streams", "compiled_streams", "shared", "symmetry", "guards"),
     *("scale", "mesh", "cold", "dtensor", "ddp", "break_it"),
 )
 LESSONS = Path(__file__).with_name("lessons")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PerRank", "Report", "run_label"]
 
 SIMULATED = "simulated"
+MODELLED = "modelled"
 PARTS = {"tables": dict, "provenance": dict, "verdicts": list, "notes": list}
 KINDS = {dict: "object", list: "array"}
 HOST_ONLY = "host only"
@@ -114,9 +115,9 @@ class Report:
     def recorded(self) -> Report:
         """The same report, labelled with the machine and day of the recording instead of as a live run.
 
-        A run on the CPU of a machine with GPUs says so. A simulation stays one: nothing of it was measured there.
+        A run on the CPU of a machine with GPUs says so. What is simulated or modelled keeps its label: no machine made it.
         """
-        if self.label == SIMULATED:
+        if self.label in (SIMULATED, MODELLED):
             return self
         hardware = str(self.provenance.get("hardware", "unknown hardware"))
         on_cpu = self.provenance.get("device") == "cpu" or (

@@ -44,6 +44,7 @@ OPENED = (
     "16_beyond_this_machine",
     "06_streams_and_events",
     "08_rank_symmetry",
+    "07_streams_in_compile",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

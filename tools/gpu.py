@@ -69,6 +69,7 @@ def steps(folder: Path) -> list[Step]:
         Step("cliff", ("labkit", "record", "cliff", *recorded)),
         Step("streams", ("labkit", "record", "streams", *recorded)),
         Step("microbatch", ("labkit", "record", "microbatch", *recorded)),
+        Step("offload", ("labkit", "record", "offload", *recorded)),
         Step("eager trap", ("labkit", "record", "eager_trap", *recorded)),
     ]
 

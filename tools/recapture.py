@@ -3,6 +3,7 @@
     python -m tools.recapture            # both; without triton only the graphs
     python -m tools.recapture graphs     # stream_graphs.json, from lessons 06 and 07
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
+    python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
 when a function of a lesson, or torch, has changed.
@@ -24,6 +25,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,15 @@ import torch
 
 import labkit
 from labkit import files, torch_compat
-from labkit.lessons.compiled_streams import inside, shipped
-from labkit.lessons.compiled_streams.claims.stream_code import FUNCTIONS
+from labkit.lessons.compiled_streams import captured, inside, shipped
+from labkit.lessons.compiled_streams.claims.stream_code import FUNCTIONS, kernels
+from labkit.lessons.compiled_streams.offload import NEEDED
 
-__all__ = ["cells", "graphs", "inductor", "main", "needed", "run"]
+__all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSONS = ("06_streams_and_events", "07_streams_in_compile")
-LOOKS = {"capture", "replay", "look", "saved", "unchecked", "cache_hits", "offloaded"}  # into a child process
+LOOKS = {"capture", "replay", "look", "unchecked", "in_a_child", "traced"}  # into a child process
 MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
 
 
@@ -59,7 +62,9 @@ def needed(sources: Iterable[str]) -> list[str]:
     chosen = [bool(LOOKS & _used(tree)) for _, tree in trees]
     for i in reversed(range(len(trees))):  # what is used is defined in a cell before
         if chosen[i]:
-            wanted = _used(trees[i][1]) - set(dir(builtins))
+            wanted = _used(trees[i][1])
+            wanted |= set(NEEDED) if "globals" in wanted else set()  # the program that is handed over whole
+            wanted -= set(dir(builtins))
             for j in reversed(range(i)):
                 if wanted & _defined(trees[j][1]):
                     chosen[j] = True
@@ -88,7 +93,7 @@ def run(sources: Iterable[str], names: dict[str, Any] | None = None) -> dict[str
     """Run cells one after another in one namespace, with their sources where `inspect` finds them."""
     space: dict[str, Any] = {"__name__": "__main__", **(names or {})}
     for i, source in enumerate(sources):
-        name = f"<cell {i}>"
+        name = f"cell {i}"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         exec(compile(source, name, "exec"), space)
     return space
@@ -146,19 +151,31 @@ def inductor(path: Path = inside.FILE) -> Path:
     return files.replace(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
+def later() -> Path:
+    """Keep the forward graph of lesson 07's `hand_over` and the kernels of `FUNCTIONS`, as this torch makes them."""
+    (source,) = [one for one in cells(LESSONS[1]) if "def hand_over(" in one]
+    graph = captured.capture(run(["import torch", source])["hand_over"], torch.ones(4)).forward[0]
+    code = inside.inductor_code(*FUNCTIONS, streams=2)
+    found = {name: kernels(text) for name, text in code.items()}
+    return shipped.save_later(replace(graph, text=""), found, torch.__version__.partition("+")[0], _today())
+
+
 def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
+MAKERS = {"graphs": graphs, "inductor": inductor, "later": later}
+
+
 def main(given: list[str]) -> int:
     """The command line; the exit status is 2 for a wrong word, 1 where nothing could be made."""
-    if [word for word in given if word not in ("graphs", "inductor")]:
+    if [word for word in given if word not in MAKERS]:
         print(__doc__, file=sys.stderr)
         return 2
     wanted = given or ["graphs", *(["inductor"] if importlib.util.find_spec("triton") else [])]
     try:
         for word in wanted:
-            print(f"{word}: {(graphs if word == 'graphs' else inductor)()}")
+            print(f"{word}: {MAKERS[word]()}")
     except torch_compat.UnsupportedTorch as error:
         print(error, file=sys.stderr)
         return 1

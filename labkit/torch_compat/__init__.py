@@ -98,10 +98,10 @@ from labkit.torch_compat.streams import (
     external_objects,
     has_stream_graphs,
     no_mutation_check,
-    offload_settings,
+    pinned_pool,
+    state_product,
     stream_names,
     stream_operators,
-    stream_table,
 )
 from labkit.torch_compat.versions import (
     READ,

@@ -58,12 +58,17 @@ def compiled_autograd(compiler: Callable[..., Any]) -> Any:
 
 
 def aot_backend(
-    forward: list[Any], backward: list[Any], min_cut: bool = False, inputs_in_graph: bool = True
+    forward: list[Any],
+    backward: list[Any],
+    min_cut: bool = False,
+    inputs_in_graph: bool = True,
+    schedule: Callable[[Any, Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """A compile backend that appends the graphs of AOTAutograd to two lists and runs them as they are.
 
     min_cut: choose what to save for the backward pass as Inductor does, instead of saving everything.
     inputs_in_graph: write changed inputs back inside the graph, as Inductor has it.
+    schedule: with `min_cut`, called with the forward and the backward `torch.fx.Graph`, which it may change.
     """
     boxed = require("functorch.compile").make_boxed_func
 
@@ -74,17 +79,22 @@ def aot_backend(
 
         return compiler
 
+    def partition(*given: Any, **named: Any) -> Any:
+        pair = require("functorch.compile").min_cut_rematerialization_partition(*given, **named)
+        if schedule is not None:
+            schedule(pair[0].graph, pair[1].graph)
+            for one in pair:
+                one.graph.lint()
+                one.recompile()
+        return pair
+
     aot_autograd = require("torch._dynamo.backends.common").aot_autograd
     return aot_autograd(
         fw_compiler=keep(forward),
         bw_compiler=keep(backward),
         inference_compiler=keep(forward),
         keep_inference_input_mutations=inputs_in_graph,
-        **(
-            {"partition_fn": require("functorch.compile").min_cut_rematerialization_partition}
-            if min_cut
-            else {}
-        ),
+        **({"partition_fn": partition} if min_cut else {}),
     )
 
 

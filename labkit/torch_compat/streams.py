@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from typing import Any
 
-from labkit.torch_compat.compiler import patched
 from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 
 FEATURES = (
@@ -36,7 +35,7 @@ FEATURES = (
             "torch._functorch._aot_autograd.streams.insert_backward_syncs",
             "torch._functorch._aot_autograd.streams.sync_deallocations",
         ),
-        "rows in lesson 07's table of names",
+        "the streams and events of backward passes, in lesson 07",
     ),
     Feature(
         "the error about an event behind a changed input",
@@ -75,63 +74,14 @@ FEATURES = (
     Feature("a kernel that waits", ("torch.cuda._sleep",), "stream programs on a GPU"),
 )
 
-# what the slides on streams call things, and where they live: (the slides' name, what it is, dotted names to try)
-SHORT = {
-    "V": "torch._dynamo.variables.streams",
-    "I": "torch._dynamo.graph_bytecode_inputs",
-    "O": "torch._dynamo.output_graph",
-    "B": "torch._functorch._aot_autograd.streams",
-    "A": "torch._functorch._activation_offloading.activation_offloading",
-    "N": "torch._inductor",
-}
-STREAM_NAMES = (
-    ("user_obj_table", "the table of stream objects", "I.index_to_external_object_weakref"),
-    ("get_user_obj_by_index", "the graph's look-up", "I.get_user_object_by_index I.get_external_object_by_index"),
-    ("stream stack", "which stream Dynamo is in", "V.SymbolicStreamState"),
-    ("torch.ops.streams.record_event", "operator", "V.record_event"),
-    ("torch.ops.streams.wait_event", "operator", "V.wait_event"),
-    ("torch.ops.streams.wait_stream", "operator", "V.wait_stream"),
-    ("set_current_stream", "node that switches streams", "V.set_current_stream"),
-    ("HOP with deps", "keeps passes from reordering", "N.fx_passes.control_dependencies.control_deps"),
-    ("backward rules 1 and 2", "which stream a gradient is summed on", "B.assign_backward_streams"),
-    ("backward rules 3 and 4", "events between streams", "B.insert_backward_syncs"),
-    ("handling user deallocations", "sync_dealloc", "B.sync_deallocations"),
-    ("detection of a late copy_", "raises an error", "O.OutputGraph.check_event_record_after_input_mutation"),
-    ("no fusion across streams", "streams of its nodes", "N.scheduler.Scheduler._populate_stream_assignments"),
-    ("with stream1: in the code", "wrapper line", "N.codegen.wrapper.EnterCudaStreamContextLine"),
-    ("activation offloading, forward", "pass", "A.offload_activation_fw_async"),
-    ("activation offloading, backward", "pass", "A.reload_activation_bw_async"),
-)  # fmt: skip
-
-
-def stream_table() -> list[tuple[str, str, str]]:
-    """(the slides' name, what it is, the dotted name in the installed torch or '' where it has none)."""
-    found = []
-    for slide, what, candidates in STREAM_NAMES:
-        there = ""
-        for dotted in candidates.split():
-            part, _, rest = dotted.partition(".")
-            dotted = f"{SHORT[part]}.{rest}"
-            owner, _, name = dotted.rpartition(".")
-            try:
-                if hasattr(require(owner), name):
-                    there = there or dotted
-            except UnsupportedTorch:
-                continue
-        found.append((slide, what, there))
-    return found
-
 
 def has_stream_graphs() -> bool:
     """Whether this torch compiles streams into its graphs (beta since torch 2.12).
 
     torch 2.11.0 has the operators' names, numbers the streams otherwise and checks no event behind a changed input.
     """
-    if not hasattr(
-        require("torch._dynamo.output_graph").OutputGraph, "check_event_record_after_input_mutation"
-    ):
-        return False
-    return all(there for slide, _, there in stream_table() if slide.startswith(("torch.ops", "user_obj")))
+    graph = require("torch._dynamo.output_graph").OutputGraph
+    return hasattr(graph, "check_event_record_after_input_mutation")
 
 
 def stream_operators() -> dict[str, str]:
@@ -174,22 +124,16 @@ def no_mutation_check() -> None:
     graph.check_event_record_after_input_mutation = lambda self, stream_index: None
 
 
-def offload_settings(chosen: Callable[[Any], bool], milliseconds: float, **values: Any) -> Any:
-    """A context in which AOTAutograd offloads the saved tensors for which `chosen(node)` is true.
-
-    milliseconds: what a product is taken to last where the prefetch pass would measure it on a GPU.
-    values: other settings of AOTAutograd's, such as `activation_offload_cpu_gpu_bw`.
-    """
+def state_product(milliseconds: float) -> None:
+    """State how long a product takes, where the pass that prefetches offloaded tensors would measure it on a GPU."""
     passes = require("torch._functorch._activation_offloading.activation_offloading")
     passes.benchmark_node = lambda node: milliseconds
 
-    def mark(joint: Any, *rest: Any, **more: Any) -> Any:
-        for node in joint.graph.nodes:
-            if chosen(node):
-                node.meta["should_offload"] = True
-        return joint
 
-    return patched("functorch.config", enable_activation_offloading=True, joint_custom_pass=mark, **values)
+def pinned_pool() -> Any:
+    """A context in which offloaded tensors use pinned host memory again, instead of getting new memory at each step."""
+    ops = require("torch._functorch._activation_offloading.offload_ops")
+    return getattr(ops, "pinned_memory_pool", contextlib.nullcontext)()
 
 
 def cuda_sanitizer() -> Any:

@@ -20,7 +20,7 @@ from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGr
 from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
 from labkit.ranks import Ranks
 
-__all__ = ["Replay", "capture", "in_a_child", "replay"]
+__all__ = ["Replay", "capture", "in_a_child", "is_view", "replay", "short"]
 
 TIMEOUT_S = 60.0  # most take one second; a child that has not answered by then is ended, by its id
 
@@ -116,6 +116,8 @@ def _compiled(
             sum(y.sum() for y in outputs if y.requires_grad).backward()  # type: ignore[union-attr]
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        if len(lines) > 1 and lines[0].endswith("raised:"):  # what a backend raised stands below its name
+            del lines[0]
         return (
             seen.dynamo,
             seen.forward,
@@ -166,7 +168,7 @@ def _read(node: Any, module: Any, memory: dict[Any, str], called: Callable[[Any]
     memory[node] = node.name
     if node.op != "call_function":
         return [GraphNode(node.name, "input", str(node.target), needs=needs)] if node.op != "output" else []
-    target = _short(node.target)
+    target = short(node.target)
     if node.target is torch_compat.control_deps():
         held = [n for n in getattr(module, node.args[1].target).graph.nodes if n.op == "call_function"]
         words = [_operator(inner) for inner in held]
@@ -196,7 +198,8 @@ def _read(node: Any, module: Any, memory: dict[Any, str], called: Callable[[Any]
     return [GraphNode(node.name, "kernel", target, stream, needs, reads, writes, size=_size(node))]
 
 
-def _short(target: Any) -> str:
+def short(target: Any) -> str:
+    """The name of what a node calls, without its default overload."""
     return str(getattr(target, "__name__", target)).removesuffix(".default")
 
 
@@ -229,6 +232,11 @@ def _writes(node: Any) -> tuple[list[Any], Any]:
     returns = [r.alias_info for r in schema.returns]
     is_view = any(alias is not None and not alias.is_write for alias in returns)
     return written, viewed[0] if viewed and is_view and not written else None
+
+
+def is_view(node: Any) -> bool:
+    """Whether a node's result is a view of one of its arguments."""
+    return _writes(node)[1] is not None
 
 
 def _size(node: Any) -> int:

@@ -1,8 +1,12 @@
-"""Lesson 07: functions whose real stream graphs are judged, and a choice of what to offload."""
+"""Lesson 07: a function whose real stream graph is judged, and a pass that schedules what is offloaded."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,41 +14,21 @@ import torch
 
 from labkit import torch_compat
 from labkit.lessons.compiled_streams.captured import Replay, _tried
-from labkit.lessons.compiled_streams.offload import Rates, _offloaded, step
+from labkit.lessons.compiled_streams.offload import NEEDED, OffloadGraphs, Rates, _traced, modelled, traced
 from labkit.lessons.compiled_streams.shipped import SINCE
-from labkit.lessons.shared.streams import StreamGraph, simulate
+from labkit.lessons.shared.program import choose
+from labkit.lessons.shared.streams import StreamGraph
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["BESIDE", "CHOOSE", "MUTATED"]
+__all__ = ["MUTATED", "SCHEDULE"]
 
-LAYERS, WIDTH, TOKENS = 6, 2048, 32768
-SLOWER, SAVED = 0.02, 0.10
-RATES = Rates(tflops=400.0, memory_gbytes=3000.0, link_gbytes=100.0)
-VARIANT = "own stream, late wait, prefetch"
+LAYERS = 4
+SLOWER, SAVED = 4, 8  # per cent
+KEPT, AT_ONCE = "kept", "waits at once"  # ways of the program
 GIVEN = [0.5, 1.0, 2.0, 3.0]  # different numbers, of which none is its own double
 LATE_S = 0.05  # by which one kernel after another is late
 TIMEOUT_S = 60.0  # of a child: its work takes two seconds
-
-
-def judge_beside(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """sin and cos of one value on two streams, one of them a side stream: no race in any way the graph is left."""
-    graph, runs = _tried_out(attempt, "it is called as my_streams(x, side)")
-    on = {n.target.partition(".")[0]: n.stream for n in graph.nodes if n.word == "kernel"}
-    if "sin" not in on or "cos" not in on:
-        raise Mistake(f"the graph computes {', '.join(on)}", "compute sin(x * 2) and cos(x * 2) and add them")
-    if on["sin"] == on["cos"]:
-        raise Mistake(
-            f"sin and cos are both on {on['sin']!r}",
-            "put one of them into `with side:`: only what stands in the block is on the other stream",
-        )
-    if races := graph.races():
-        raise Mistake(f"a race, {races[0].text}", races[0].remedy)
-    if any(n.word.startswith("synchronize") for n in graph.nodes):
-        raise Mistake("no race, and the host stands still", "let a stream wait for an event, not the host")
-    if not _all_close(_returned(runs), [math.sin(2 * x) + math.cos(2 * x) for x in GIVEN]):
-        raise Mistake("no race, and other numbers", "return sin(x * 2) + cos(x * 2)")
-    say(f"sin on {on['sin']!r}, cos on {on['cos']!r}, no race, right numbers")
 
 
 def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -87,29 +71,105 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     )
 
 
-def judge_choose(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Which layers' activations to offload: enough memory, little time, by the model on the real passes' graphs."""
-    hint = "it is called as my_choice(layers) and returns a list of layers, counted from 0"
-    chosen = on_ranks(ranks, attempt, LAYERS, only=0, hint=hint, timeout=30)[0]
-    if not isinstance(chosen, (list, tuple, set, range)) or not all(isinstance(i, int) for i in chosen):
-        raise Mistake(f"it returns {chosen!r}", hint)
-    layers = sorted(set(chosen))
-    if wrong := [i for i in layers if i not in range(LAYERS)]:
-        raise Mistake(f"there is no layer {wrong[0]}", f"there are layers 0 to {LAYERS - 1}")
-    graphs = _child(_offloaded, ["none", VARIANT], LAYERS, WIDTH, TOKENS, layers, RATES)
-    none, found = (simulate(step(one, RATES)) for one in graphs.values())
-    slower, saved = found.makespan / none.makespan - 1, 1 - found.peak / none.peak
-    said = f"{slower:.0%} slower, {saved:.0%} less memory at the peak (model)"
-    if saved < SAVED:
+def judge_schedule(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """A pass that moves the waits and the reloads of an offloaded step: within a budget of memory, nearly as fast.
+
+    Judged by the model on the graphs that the attempt leaves; on a GPU, the graphs are run as well.
+    """
+    hint = "it is called as my_schedule(forward, backward) with two torch.fx.Graphs, and moves their nodes"
+    _written(attempt)
+    kept = _kept()
+    try:
+        graphs = _child(_traced, _program(), _shape(), [AT_ONCE], attempt, Rates(), hint=hint)
+    except Mistake as mistake:
+        if "used before it has been defined" in str(mistake):
+            raise Mistake(
+                "a value is used before it is made",
+                "a wait stays before the users of what it waits for, a reload behind the graph's inputs",
+            ) from None
+        raise
+    words = [n.word for n in (*graphs[AT_ONCE].forward, *graphs[AT_ONCE].backward)]
+    if {word: words.count(word) for word in ("offload", "reload", "wait")} != _moves():
+        raise Mistake("a copy or a wait is gone", "move nodes, and leave all of them in their graphs")
+    found = modelled({KEPT: kept, AT_ONCE: graphs[AT_ONCE]}).loc[AT_ONCE]
+    said = f"modelled: {found['slower_percent']:.1f} % slower, {found['saved_percent']:.1f} % less memory"
+    if found["saved_percent"] < SAVED:
         raise Mistake(
             said,
-            "a late layer is needed again at once, so its memory is back at the peak: offload an early one"
-            if layers
-            else "nothing is offloaded: return at least one layer",
+            "memory comes back at a wait, and is taken at a reload: wait a few products behind the copy, not at the "
+            "end, and reload a few products ahead, not at the start",
         )
-    if slower > SLOWER:
-        raise Mistake(said, "the link is full: every layer less is a copy less in each direction")
+    if found["slower_percent"] > SLOWER:
+        raise Mistake(
+            said,
+            "the forward still stands while it copies: put products between a copy and its wait"
+            if _is_at_once(graphs[AT_ONCE])
+            else "the backward still stands while it copies: start a reload some products before its wait",
+        )
     say(said)
+    if ranks.device == "cuda":
+        _on_gpu(attempt, ranks, say)
+
+
+def _is_at_once(graphs: OffloadGraphs) -> bool:
+    """Whether no product stands between an asynchronous copy of the forward pass and its wait."""
+    order = [n.word for n in graphs.forward if n.word in ("offload", "wait") or n.flops]
+    return ("offload", "kernel") not in itertools.pairwise(order)
+
+
+@functools.cache
+def _kept() -> OffloadGraphs:
+    return traced(_shape(), [KEPT])[KEPT]
+
+
+def _program() -> Any:
+    return choose("compiled_streams", None, NEEDED)
+
+
+def _shape() -> Any:
+    return _program().code.Shape(layers=LAYERS)
+
+
+def _moves() -> dict[str, int]:
+    """How many copies and waits the pass of torch puts into the two graphs: all sums of the layers but the last."""
+    copies = 2 * LAYERS - 1
+    return {"offload": copies, "reload": copies, "wait": 2 * copies}
+
+
+def _on_gpu(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Run the step on a GPU, kept and with the attempt's order: less memory at the peak, the same gradients."""
+    given = _program(), _shape()
+    kept = on_ranks(ranks, _run_on_gpu, *given, KEPT, None, only=0, timeout=300)[0]
+    found = on_ranks(ranks, _run_on_gpu, *given, AT_ONCE, attempt, only=0, timeout=300)[0]
+    slower, saved = 100 * (found[0] / kept[0] - 1), 100 * (1 - found[1] / kept[1])
+    said = f"measured: {slower:.1f} % slower, {saved:.1f} % less memory"
+    if not math.isclose(found[2], kept[2], rel_tol=1e-2):
+        raise Mistake(f"{said}, and other gradients", "a value is read before its wait")
+    if found[1] >= kept[1]:
+        raise Mistake(said, "on the GPU the peak is no lower: wait earlier, or reload later")
+    say(said)
+
+
+def _run_on_gpu(code: Any, shape: Any, way: str, schedule: Any) -> tuple[float, float, float]:
+    """On a rank with a GPU: ms of a step (median of five), MiB at its peak, and the norm of the gradients."""
+    torch_compat.dynamo_reset()
+    torch.manual_seed(0)
+    model = code.code.Model(shape).to("cuda", torch.bfloat16)
+    x = torch.randn(shape.batch, shape.sequence, shape.width, device="cuda", dtype=torch.bfloat16)
+    backend = torch_compat.aot_backend([], [], min_cut=True, schedule=schedule)
+    seconds = []
+    with torch_compat.patched("functorch.config", **code.code.WAYS[way]), torch_compat.pinned_pool():
+        compiled = torch.compile(model, backend=backend, fullgraph=True)
+        for warm in (True, True, *[False] * 5):
+            model.zero_grad()
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            began = time.perf_counter()
+            compiled(x).backward()
+            torch.cuda.synchronize()
+            seconds += [] if warm else [time.perf_counter() - began]
+    norm = sum(float(p.grad.float().square().sum()) for p in model.parameters() if p.grad is not None) ** 0.5
+    return statistics.median(seconds) * 1e3, torch.cuda.max_memory_allocated() / 2**20, norm
 
 
 def _child(look: Callable[..., Any], *given: Any, hint: str = "") -> Any:
@@ -122,10 +182,14 @@ def _child(look: Callable[..., Any], *given: Any, hint: str = "") -> Any:
         return on_ranks(child, look, *given, hint=hint, timeout=TIMEOUT_S)[0]
 
 
-def _tried_out(attempt: Attempt, hint: str) -> tuple[StreamGraph, list[Replay]]:
-    """The forward graph of an attempt and its runs on threads. Raises Mistake where it does not compile."""
+def _written(attempt: Attempt) -> None:
     if "NotImplementedError" in getattr(getattr(attempt, "__code__", None), "co_names", ()):
         raise Mistake("there is nothing to check yet: write the body of the function first")
+
+
+def _tried_out(attempt: Attempt, hint: str) -> tuple[StreamGraph, list[Replay]]:
+    """The forward graph of an attempt and its runs on threads. Raises Mistake where it does not compile."""
+    _written(attempt)
     found, runs = _child(_tried, attempt, (torch.tensor(GIVEN),), 1, LATE_S, hint=hint)
     if "event was recorded" in found.error:
         raise Mistake(
@@ -160,19 +224,6 @@ def _all_close(values: list[Any], right: list[float]) -> bool:
     )
 
 
-BESIDE = Exercise(
-    "compiled_streams.beside",
-    "two streams, compiled",
-    "easy",
-    10,
-    (
-        "`sin(x * 2)` and `cos(x * 2)` on two streams",
-        "no race in the compiled graph",
-        "the host never stands still",
-        "their sum",
-    ),
-    judge_beside,
-)
 MUTATED = Exercise(
     "compiled_streams.mutated",
     "hand over a changed input",
@@ -186,11 +237,16 @@ MUTATED = Exercise(
     ),
     judge_mutated,
 )
-CHOOSE = Exercise(
-    "compiled_streams.choose",
-    "what to offload",
-    "medium",
-    10,
-    (f"at least {SAVED:.0%} less memory", f"at most {SLOWER:.0%} slower, by the model"),
-    judge_choose,
+SCHEDULE = Exercise(
+    "compiled_streams.schedule",
+    "offload within a budget",
+    "hard",
+    20,
+    (
+        f"by the model at least {SAVED} % less memory at the peak",
+        f"at most {SLOWER} % slower",
+        "every copy and every wait still there",
+        "on a GPU, less memory measured, and the same gradients",
+    ),
+    judge_schedule,
 )

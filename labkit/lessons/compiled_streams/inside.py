@@ -9,8 +9,7 @@ import dis
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,29 +19,14 @@ from labkit.lessons.compiled_streams.captured import _as_data, _compiled, _strea
 from labkit.lessons.shared.streams.graph import StreamGraphs
 from labkit.lessons.shared.streams.ops import StreamError
 
-__all__ = ["Inside", "cache_hits", "inductor_code", "inductor_text", "look", "saved", "unchecked"]
+__all__ = ["inductor_code", "inductor_text", "look", "unchecked"]
 
 FILE = files.ours("data/captured/inductor_streams.json")
 GRAPH = "__compiled_fn"
 
 
-@dataclass(frozen=True)
-class Inside:
-    """What is around a compiled graph with streams.
-
-    prefix: the instructions that run before the graph and name the table, as texts. table: (index, object) of what the
-    graph may fetch. metadata: (graph, node, what `node.meta["custom"]` holds). code: the Python that the backend
-    'eager' would run.
-    """
-
-    prefix: tuple[str, ...]
-    table: tuple[tuple[int, str], ...]
-    metadata: tuple[tuple[str, str, str], ...]
-    code: str
-
-
-def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> Inside:
-    """The prefix bytecode, the table of objects and the nodes' metadata of `fn(*tensors, *streams)`.
+def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> tuple[list[str], list[str]]:
+    """What runs before the graph of `fn(*tensors, *streams)`: instructions that name something, and the objects.
 
     Raises StreamError where it does not compile, and what `capture` raises.
 
@@ -50,34 +34,17 @@ def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> Inside:
     >>> def fn(x, side):
     ...     with side:
     ...         return x.sin()
-    >>> look(fn, torch.ones(4)).metadata[-1]
-    ('forward graph', 'sin', "{'stream': 1}")
+    >>> look(fn, torch.ones(4))[1]
+    ['stream 0, the ambient one', 'stream 1']
     """
     _streams(streams)
     return in_a_child(_look, fn, tensors, streams)
-
-
-def saved(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> list[str]:
-    """The names of the values that the forward graph of `fn` keeps for its backward graph, inputs included."""
-    _streams(streams)
-    return in_a_child(_saved, fn, tensors, streams, True)
 
 
 def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
     """The graphs of `fn` without Dynamo's check of events behind a changed input: what the check protects from."""
     _streams(streams)
     return in_a_child(_unchecked, fn, tensors, streams)
-
-
-def cache_hits(*orders: Sequence[Callable[..., Any]], streams: int = 1) -> list[dict[str, Any]]:
-    """Compile functions of (x, *streams) with Inductor on the CPU, in some orders, with an empty cache for each order.
-
-    x: a square matrix of 16 rows; where a function is only products, no C++ is compiled. For each function of each
-    order: how often it hit and missed Inductor's cache. The code is run as well; `error` says why where it cannot be:
-    a CPU has no streams, and code with streams in it names what is not there.
-    """
-    _streams(streams)
-    return in_a_child(_cache_hits, [tuple(order) for order in orders], streams, 16)
 
 
 def inductor_code(*functions: Callable[..., Any], streams: int = 1) -> dict[str, str]:
@@ -111,23 +78,16 @@ def _look(fn: Callable[..., Any], tensors: tuple, streams: int) -> Any:
     made: list[tuple[Any, Any]] = []
     end = torch_compat.bytecode_hook(lambda before, after: made.append((before, after)))
     try:
-        dynamo, forward, _, error = _compiled(fn, tensors, streams, False)
+        error = _compiled(fn, tensors, streams, False)[-1]
     finally:
         end()
     if error:
         return StreamError(f"it does not compile: {error}")
     after = next(after for before, after in made if before.co_name == fn.__name__)
-    table = tuple((i, _object(o)) for i, o in sorted(torch_compat.external_objects().items()))
-    metadata = tuple(
-        (name, node.name, str(node.meta.get("custom") or ""))
-        for name, graph in (("Dynamo's graph", dynamo[0]), ("forward graph", forward[0]))
-        for node in graph.graph.nodes
-        if node.op == "call_function"
-    )
-    return Inside(_prefix(after), table, metadata, dynamo[0].code.strip())
+    return _prefix(after), [_object(o) for _, o in sorted(torch_compat.external_objects().items())]
 
 
-def _prefix(code: Any) -> tuple[str, ...]:
+def _prefix(code: Any) -> list[str]:
     """Instructions with a name or a constant in them, up to the call of the graph."""
     found = []
     for one in dis.get_instructions(code):
@@ -135,7 +95,7 @@ def _prefix(code: Any) -> tuple[str, ...]:
             break
         if one.argrepr and not one.opname.startswith(("COPY", "DELETE", "STORE", "SWAP")):
             found.append(f"{one.opname} {one.argrepr}")
-    return tuple(found)
+    return found
 
 
 def _object(given: Any) -> str:
@@ -144,47 +104,9 @@ def _object(given: Any) -> str:
     return "gone" if given is None else type(given).__name__.lower()
 
 
-def _saved(fn: Callable[..., Any], tensors: tuple, streams: int, min_cut: bool) -> Any:
-    stream = torch_compat.pretend_streams()
-    forward: list[Any] = []
-    backend = torch_compat.aot_backend(forward, [], min_cut)
-    given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
-    found = torch.compile(fn, backend=backend, fullgraph=True)(
-        *given, *[stream(i + 1) for i in range(streams)]
-    )
-    count = len(found) if isinstance(found, (tuple, list)) else 1
-    output = next(n for n in forward[0].graph.nodes if n.op == "output")
-    return [str(getattr(n, "name", n)) for n in output.args[0][count:]]
-
-
 def _unchecked(fn: Callable[..., Any], tensors: tuple, streams: int) -> StreamGraphs:
     torch_compat.no_mutation_check()
     return _as_data(*_compiled(fn, tensors, streams, False))
-
-
-def _cache_hits(orders: list[tuple], streams: int, size: int) -> list[dict[str, Any]]:
-    rows = []
-    stream = torch_compat.pretend_streams()
-    for number, functions in enumerate(orders):
-        with tempfile.TemporaryDirectory(prefix="labkit-cache-") as folder:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-            for fn in functions:
-                torch_compat.dynamo_reset()
-                before = torch_compat.cache_counters()
-                error = ""
-                sides = [stream(i + 1) for i in range(streams)]
-                try:
-                    torch.compile(fn, fullgraph=True)(torch.ones(size, size), *sides)
-                except Exception as caught:  # a CPU has no streams: its code may name what is not there
-                    error = f"{type(caught).__name__}: {caught}".splitlines()[0]
-                now = torch_compat.cache_counters()
-                hits, misses = (
-                    now.get(name, 0) - before.get(name, 0)
-                    for name in ("fxgraph_cache_hit", "fxgraph_cache_miss")
-                )
-                row = {"order": number, "function": fn.__name__, "cache hits": hits, "cache misses": misses}
-                rows.append({**row, "error": error})
-    return rows
 
 
 def _inductor_code(functions: tuple, streams: int, size: int) -> dict[str, str]:

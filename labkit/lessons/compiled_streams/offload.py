@@ -1,42 +1,42 @@
-"""Activation offloading: the graphs of AOTAutograd's real passes, and a model of time and memory that is made of them.
+"""Activation offloading: the graphs of AOTAutograd's real passes, and a model of time and memory made of them.
 
-The graphs are real. The model is one: it takes each node as long as its bytes or flops say at rates that the reader
-states, and simulates the result with the rules of `labkit.lessons.shared.streams`. Nothing in it was measured.
+The graphs are real. The model takes each node as long as its bytes or flops say at rates that the reader states, and
+simulates the result with the rules of `labkit.lessons.shared.streams`. Nothing in it was measured.
 """
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import torch
 
 from labkit import torch_compat
-from labkit.lessons.compiled_streams.captured import _short, _writes, in_a_child
+from labkit.lessons.compiled_streams.captured import in_a_child, is_view, short
+from labkit.lessons.shared.program import Program as Code
+from labkit.lessons.shared.program import choose
+from labkit.lessons.shared.streams import simulate
 from labkit.lessons.shared.streams.ops import StreamError
 from labkit.lessons.shared.streams.program import Program
 
-__all__ = ["VARIANTS", "OffloadGraphs", "OffloadNode", "Rates", "offloaded", "step"]
+__all__ = ["NEEDED", "OffloadGraphs", "OffloadNode", "Rates", "modelled", "step", "traced"]
 
-VARIANTS: dict[str, dict[str, bool] | None] = {
-    "none": None,
-    "same stream": {},
-    "own stream": {"activation_offload_separate_stream": True},
-    "own stream, late wait, prefetch": {
-        "activation_offload_separate_stream": True,
-        "activation_offload_sink_wait": True,
-        "activation_reload_prefetch": True,
-    },
-}
+NEEDED = ("Shape", "Model", "WAYS")  # what is taken of the program
 TRANSFER = "transfer"
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What the model takes a machine to do: Tflop/s of products, GB/s of memory and of the link to the host."""
+    """What the model takes a machine to do: Tflop/s of products, GB/s of memory and of the link to the host.
+
+    Raises:
+        StreamError: a rate is not above 0.
+    """
 
     tflops: float = 400.0
     memory_gbytes: float = 3000.0
@@ -61,65 +61,53 @@ class OffloadNode:
     needs: tuple[str, ...] = ()
     size: int = 0
     flops: int = 0
-    of: str = ""
     moved: int = 0  # bytes that a kernel reads and writes, or that a copy carries
+    of: str = ""
 
 
 @dataclass(frozen=True)
 class OffloadGraphs:
     """Forward and backward nodes in the order of the passes; `kept`: what forward hands to backward, by name."""
 
-    variant: str
+    way: str
     forward: tuple[OffloadNode, ...]
     backward: tuple[OffloadNode, ...]
-    outputs: tuple[str, ...]
     kept: tuple[str, ...]
 
-    def words(self, of: str = "forward") -> list[str]:
-        """The order of what matters: products, copies and waits by their names."""
-        nodes = self.forward if of == "forward" else self.backward
-        return [n.name for n in nodes if n.word in ("copy", "offload", "reload", "wait") or n.flops]
 
-    def __repr__(self) -> str:
-        moves = sum(n.word in ("copy", "offload", "reload") for n in self.forward + self.backward)
-        return (
-            f"{self.variant}: {len(self.forward)} + {len(self.backward)} nodes, {moves} copies over the link"
-        )
-
-
-def offloaded(
-    variants: Iterable[str] = tuple(VARIANTS),
+def traced(
+    shape: Any,
+    ways: Sequence[str] = (),
     *,
-    layers: int = 6,
-    width: int = 2048,
-    tokens: int = 32768,
-    choose: Sequence[int] | None = None,
+    program: Any = None,
+    schedule: Callable[[Any, Any], Any] | None = None,
     rates: Rates | None = None,
 ) -> dict[str, OffloadGraphs]:
-    """The graphs of `layers` linear layers with a relu, bfloat16, as the passes of each variant leave them.
+    """Trace a training step in some ways, as AOTAutograd's passes leave its graphs; the tensors are fake.
 
-    choose: the layers (from 0) whose relu may be offloaded; by default all. rates: what the prefetch pass is told of
-    the machine. The tensors are fake: no memory is taken. Raises StreamError for an unknown variant or a layer that is
-    not there, UnsupportedTorch where this torch lacks the passes.
+    Args:
+        shape: a `Shape` of the program.
+        ways: names from the program's `WAYS`; empty for all.
+        program: what has the names of `NEEDED`; None for the lesson's own.
+        schedule: called with the forward and the backward `torch.fx.Graph` of each way, which it may change.
+        rates: what the prefetch pass is told of the machine.
 
-    >>> both = offloaded(["none", "own stream"], layers=2, width=8, tokens=16)
-    >>> both["own stream"].words()
-    ['mm', 'mm_1', 'async_cpu_offload_relu', 'cpu_offload_relu']
+    Returns:
+        The graphs by way.
+
+    Raises:
+        StreamError: there is no such way, or `schedule` left a graph in which a value is used before it is made.
+        UnsupportedTorch: this torch lacks the passes, and no graphs of this program are shipped.
     """
-    names = list(variants)
-    if unknown := [name for name in names if name not in VARIANTS]:
-        raise StreamError(f"no variant is called {unknown[0]!r}; there is {', '.join(VARIANTS)}")
-    for name, value in {"layers": layers, "width": width, "tokens": tokens}.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise StreamError(f"{name} must be a whole number of 1 or more, got {value!r}")
-    chosen = list(range(layers)) if choose is None else list(choose)
-    if wrong := [i for i in chosen if i not in range(layers)]:
-        raise StreamError(f"there is no layer {wrong[0]!r}; there are 0 to {layers - 1}")
-    return in_a_child(_offloaded, names, layers, width, tokens, chosen, rates or Rates())
+    code = choose("compiled_streams", program, NEEDED)
+    names = list(ways) or list(code.code.WAYS)
+    if unknown := [name for name in names if name not in code.code.WAYS]:
+        raise StreamError(f"no way is called {unknown[0]!r}; there is {', '.join(code.code.WAYS)}")
+    return in_a_child(_traced, code, shape, names, schedule, rates or Rates(), timeout=900)
 
 
 def step(graphs: OffloadGraphs, rates: Rates | None = None) -> Program:
-    """A training step as a stream program in ms and MiB: kernels, copies, waits, and every allocation and free.
+    """Write a training step as a stream program in ms and MiB: kernels, copies, waits, every allocation and free.
 
     Memory is given back behind the last node that uses it, as Inductor's code does. What an asynchronous copy reads or
     writes stays until its wait. Weights, inputs and gradients count; optimizer states do not.
@@ -127,49 +115,55 @@ def step(graphs: OffloadGraphs, rates: Rates | None = None) -> Program:
     return _Step(graphs, rates or Rates()).program
 
 
+def modelled(graphs: Mapping[str, OffloadGraphs], rates: Rates | None = None) -> pd.DataFrame:
+    """Model the step of each way.
+
+    Args:
+        graphs: by way; the first is what the others are compared with.
+        rates: of the machine.
+
+    Returns:
+        A row for each way: `step_ms`, `peak_mib`, `slower_percent` and `saved_percent` against the first, and
+        `hidden_percent`, the share of the copies' time that stands beside a kernel. All of it is modelled.
+
+    Raises:
+        ValueError: there are no graphs.
+    """
+    if not graphs:
+        raise ValueError("there is no way to compare")
+    runs = {name: simulate(step(one, rates)) for name, one in graphs.items()}
+    rows = [(n, r.makespan, r.peak, 100 * r.hidden() if r.communication() else None) for n, r in runs.items()]
+    table = pd.DataFrame(rows, columns=["way", "step_ms", "peak_mib", "hidden_percent"]).set_index("way")
+    first = table.iloc[0]
+    table.insert(2, "saved_percent", 100 * (1 - table["peak_mib"] / first["peak_mib"]))
+    table.insert(3, "slower_percent", 100 * (table["step_ms"] / first["step_ms"] - 1))
+    return table
+
+
 # --- in the child ---
 
 
-def _offloaded(
-    names: list[str], layers: int, width: int, tokens: int, chosen: list[int], rates: Rates
-) -> dict[str, OffloadGraphs]:
+def _traced(code: Code, shape: Any, ways: list[str], schedule: Any, rates: Rates) -> Any:
     torch_compat.pretend_streams()
-    milliseconds = 2 * tokens * width * width / (rates.tflops * 1e9)
-
-    def model(x: Any, weights: Any) -> Any:
-        for weight in weights:
-            x = torch.relu(x @ weight)
-        return x
-
+    torch.set_default_dtype(torch.bfloat16)  # this process is thrown away
+    # what the prefetch pass would measure on a GPU: a product of width x width over all tokens
+    tokens = shape.batch * shape.sequence
+    torch_compat.state_product(2 * tokens * shape.width**2 / (rates.tflops * 1e9))
     found = {}
-    for name in names:
+    for way in ways:
         torch_compat.dynamo_reset()
         forward: list[Any] = []
         backward: list[Any] = []
-        backend = torch_compat.aot_backend(forward, backward, min_cut=True)
-        settings = VARIANTS[name]
-        seen: list[Any] = []
-
-        def choose(node: Any, seen: list[Any] = seen) -> bool:
-            if node.target is not torch.ops.aten.relu.default:
-                return False
-            seen.append(node)
-            return seen.index(node) in chosen
-
-        context: Any = torch_compat.patched("functorch.config")
-        if settings is not None:
-            context = torch_compat.offload_settings(
-                choose, milliseconds, activation_offload_cpu_gpu_bw=rates.link_gbytes, **settings
-            )
-        with context, torch_compat.fake_tensors():
-            kind: dict[str, Any] = {"dtype": torch.bfloat16, "requires_grad": True}
-            x = torch.empty(tokens, width, **kind)
-            weights = [torch.empty(width, width, **kind) for _ in range(layers)]
-            torch.compile(model, backend=backend, fullgraph=True)(x, weights).sum().backward()
-        outputs = [getattr(n, "name", "") for n in _output(forward[0])]
-        found[name] = OffloadGraphs(
-            name, _nodes(forward[0]), _nodes(backward[0]), tuple(outputs[:1]), tuple(outputs[1:])
-        )
+        backend = torch_compat.aot_backend(forward, backward, min_cut=True, schedule=schedule)
+        settings = dict(code.code.WAYS[way])
+        if settings:
+            settings["activation_offload_cpu_gpu_bw"] = rates.link_gbytes
+        with torch_compat.patched("functorch.config", **settings), torch_compat.fake_tensors():
+            model = code.code.Model(shape)
+            x = torch.empty(shape.batch, shape.sequence, shape.width)
+            torch.compile(model, backend=backend, fullgraph=True)(x).backward()
+        kept = [getattr(n, "name", "") for n in _output(forward[0])][1:]  # behind the loss
+        found[way] = OffloadGraphs(way, _nodes(forward[0]), _renamed(_nodes(backward[0])), tuple(kept))
     return found
 
 
@@ -181,13 +175,25 @@ def _nodes(module: Any) -> tuple[OffloadNode, ...]:
     return tuple(_read(n) for n in module.graph.nodes if n.op in ("placeholder", "call_function"))
 
 
+def _renamed(nodes: tuple[OffloadNode, ...]) -> tuple[OffloadNode, ...]:
+    """A backward graph whose own values are told from those of the forward graph, which has the same names."""
+    names = {n.name: n.name if n.word == "input" else f"b.{n.name}" for n in nodes}
+    return tuple(
+        replace(n, name=names[n.name], needs=tuple(names[one] for one in n.needs), of=names.get(n.of, ""))
+        for n in nodes
+    )
+
+
+def _bytes(node: Any) -> int:
+    value = node.meta.get("val")
+    return int(value.numel() * value.element_size()) if isinstance(value, torch.Tensor) else 0
+
+
 def _read(node: Any) -> OffloadNode:
-    value, needs = node.meta.get("val"), tuple(n.name for n in node.all_input_nodes)
-    size = int(value.numel() * value.element_size()) if hasattr(value, "numel") else 0
-    target = _short(node.target)
+    size, needs = _bytes(node), tuple(n.name for n in node.all_input_nodes)
+    target, text = short(node.target), str(node.target)
     if node.op == "placeholder":
         return OffloadNode(node.name, "input", "", (), 0 if "offload" in node.name else size)
-    text = str(node.target)
     if "ao.offload" in text:
         return OffloadNode(node.name, "offload", target, needs, moved=size)
     if "ao.reload" in text:
@@ -197,14 +203,27 @@ def _read(node: Any) -> OffloadNode:
     if "device_put" in text:
         away = node.name.startswith("cpu_offload")
         return OffloadNode(node.name, "copy", target, needs, 0 if away else size, moved=size)
-    if _writes(node)[1] is not None:
+    if is_view(node) or "unsafe_view" in text:
         return OffloadNode(node.name, "view", target, needs, of=needs[0])
-    flops = 0
+    if node.target is operator.getitem:  # one of several results: its memory, and no work
+        return OffloadNode(node.name, "kernel", target, needs, size)
+    moved = size + sum(map(_bytes, node.all_input_nodes))
+    return OffloadNode(node.name, "kernel", target, needs, size, _flops(node, text), moved)
+
+
+def _flops(node: Any, text: str) -> int:
+    """The operations of a product or of causal attention; 0 for what only moves bytes."""
     if "aten.mm" in text:
         (rows, inner), columns = node.args[0].meta["val"].shape, node.args[1].meta["val"].shape[1]
-        flops = int(2 * rows * inner * columns)
-    reads = sum(int(n.meta["val"].numel() * n.meta["val"].element_size()) for n in node.all_input_nodes)
-    return OffloadNode(node.name, "kernel", target, needs, size, flops, moved=size + reads)
+        return int(2 * rows * inner * columns)
+    if "scaled_dot_product" in text:
+        backward = "backward" in text
+        batch, heads, tokens, head = node.args[1 if backward else 0].meta["val"].shape
+        one = (
+            batch * heads * tokens * tokens * head
+        )  # a product of (tokens, head) and (head, tokens), of which half
+        return int(5 * one if backward else 2 * one)
+    return 0
 
 
 class _Step:
@@ -212,7 +231,7 @@ class _Step:
 
     def __init__(self, graphs: OffloadGraphs, rates: Rates) -> None:
         self.graphs, self.rates = graphs, rates
-        self.program = Program(graphs.variant, TRANSFER, unit="ms")
+        self.program = Program(graphs.way, TRANSFER, unit="ms")
         self.base: dict[str, str] = {}
         self.live: set[str] = set()
         nodes = [*graphs.forward, *(n for n in graphs.backward if n.word != "input")]

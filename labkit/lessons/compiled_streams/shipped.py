@@ -24,9 +24,22 @@ from labkit import files, torch_compat
 from labkit.lessons.shared.streams import graph
 from labkit.lessons.shared.streams.graph import StreamGraph, StreamGraphs
 
-__all__ = ["FILE", "SINCE", "fetch", "key", "label", "recording", "save", "seen"]
+__all__ = [
+    "FILE",
+    "LATER",
+    "SINCE",
+    "fetch",
+    "key",
+    "label",
+    "later",
+    "recording",
+    "save",
+    "save_later",
+    "seen",
+]
 
 FILE = files.ours("data/captured/stream_graphs.json")
+LATER = files.ours("data/captured/later_torch.json")
 SINCE = "2.12"
 _recorded: list[dict[str, Any]] = []  # the records that are open; the last one is written
 
@@ -68,6 +81,24 @@ def label() -> str:
     return json.loads(FILE.read_text(encoding="utf-8"))["label"]
 
 
+def later() -> dict[str, Any]:
+    """What lesson 07 shows of a later torch.
+
+    Returns:
+        `label`, `torch`, `hand_over` (the forward graph of that function), and `kernels`: the (stream, kernel) pairs of
+        Inductor's code by function. `python -m tools.recapture later`, under the torch to be shown, makes it anew.
+    """
+    found = json.loads(LATER.read_text(encoding="utf-8"))
+    return found | {"hand_over": _marked(_decode(found["hand_over"]), found["label"])}
+
+
+def save_later(graph: StreamGraph, kernels: dict[str, Any], made: str, date: str) -> Path:
+    """Write what `later` reads; `made` is the version of the torch that made it."""
+    body = {"label": f"captured with torch {made}, {date}", "torch": made, "kernels": kernels}
+    text = json.dumps(body | {"hand_over": _encode(graph)}, indent=1, ensure_ascii=False)
+    return files.replace(LATER, (text + "\n").encode())
+
+
 @contextlib.contextmanager
 def recording() -> Iterator[dict[str, Any]]:
     """A context that fills the dict it gives with what every look into a child process found, ready to be shipped."""
@@ -94,7 +125,7 @@ def save(record: dict[str, Any], made: str, date: str, path: Path = FILE) -> Pat
         "date": date,
         "graphs": dict(sorted(record.items())),
     }
-    text = json.dumps(body, indent=1, ensure_ascii=False)
+    text = json.dumps(body, ensure_ascii=False)
     return files.replace(path, (text + "\n").encode())
 
 
@@ -124,6 +155,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(one) for name, one in value.items()}
     if hasattr(value, "requires_grad"):
         return [list(value.shape), str(value.dtype), bool(value.requires_grad)]
+    if hasattr(value, "edited"):  # a lesson's program
+        return list(value.edited)
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return value
@@ -133,9 +166,9 @@ def _plain(value: Any) -> Any:
 
 
 def _classes() -> dict[str, type]:
-    from labkit.lessons.compiled_streams import captured, inside, offload
+    from labkit.lessons.compiled_streams import captured, offload
 
-    found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs, captured.Replay, inside.Inside)
+    found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs, captured.Replay)
     return {one.__name__: one for one in (*found, offload.OffloadNode, offload.OffloadGraphs)}
 
 

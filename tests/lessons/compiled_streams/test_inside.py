@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from labkit.lessons.compiled_streams import inside
+from labkit.lessons.compiled_streams import captured, inside
 from labkit.lessons.shared.streams import StreamError, simulate
+from tools import recapture
 
 torch = pytest.importorskip("torch")
 
@@ -19,17 +20,6 @@ def two_streams(x, one, two):
     with two:
         c = torch.tanh(a)
     return b + c
-
-
-def plain(x, side):
-    a = x @ x
-    return a @ x
-
-
-def streamed(x, side):
-    a = x @ x
-    with side:
-        return a @ x
 
 
 def writes_and_records(x, side):
@@ -60,42 +50,25 @@ def test_numbers_are_checked_before_a_child_starts():
 
 @pytest.mark.slow
 def test_the_prefix_fills_a_table_and_nodes_carry_its_index():
-    seen = inside.look(two_streams, torch.ones(4), streams=2)
-    assert [name for _, name in seen.table] == ["stream 0, the ambient one", "stream 1", "stream 2"]
-    assert {"LOAD_FAST one", "LOAD_FAST two"} <= set(seen.prefix)
-    custom = {node: words for graph, node, words in seen.metadata if graph == "forward graph"}
-    assert custom == {"sin": "", "cos": "{'stream': 1}", "tanh": "{'stream': 2}", "add": ""}
-    assert "set_stream" not in seen.code and "torch.cos" in seen.code
-
-
-@pytest.mark.slow
-def test_streams_keep_more_for_the_backward_pass():
-    def joined(x, side):
-        with side:
-            a = torch.sin(x) * x
-        torch.accelerator.current_stream().wait_stream(side)
-        return a + 1
-
-    def unjoined(x, side):
-        return torch.sin(x) * x + 1
-
-    x = torch.ones(4, requires_grad=True)
-    assert len(inside.saved(joined, x)) > len(inside.saved(unjoined, x)) == 1
+    prefix, table = inside.look(two_streams, torch.ones(4), streams=2)
+    assert table == ["stream 0, the ambient one", "stream 1", "stream 2"]
+    assert {"LOAD_FAST one", "LOAD_FAST two"} <= set(prefix)
+    graphs = captured.capture(two_streams, torch.ones(4), streams=2)
+    on = {n.target: n.stream for n in graphs.forward[0].nodes if n.word == "kernel"}
+    assert on == {"sin": "default", "cos": "s1", "tanh": "s2", "add.Tensor": "default"}
+    assert "{'stream': 1}" in graphs.dynamo[0].text and "set_stream" not in graphs.dynamo[0].text
 
 
 @pytest.mark.slow
 def test_the_cache_does_not_see_streams():
-    rows = inside.cache_hits((plain, streamed), (streamed, plain))
-    assert [(r["order"], r["function"]) for r in rows] == [
-        (0, "plain"), (0, "streamed"), (1, "streamed"), (1, "plain")
-    ]  # fmt: skip
-    assert [(r["cache hits"], r["cache misses"]) for r in rows] == [(0, 1), (1, 0)] * 2
-    assert [bool(r["error"]) for r in rows] == [
-        False,
-        False,
-        True,
-        True,
-    ]  # each runs the code of the first of its order
+    (source,) = [cell for cell in recapture.cells("07_streams_in_compile") if "def compile_both(" in cell]
+    names = "import os, tempfile, torch\nfrom labkit import torch_compat"
+    space = recapture.run([names, source.partition("\n\nrows = ")[0]])
+    for functions in (("plain", "streamed"), ("streamed", "plain")):
+        rows = captured.in_a_child(space["compile_both"], *(space[name] for name in functions))
+        assert [row[:3] for row in rows] == [(functions[0], 0, 1), (functions[1], 1, 0)]
+        # each runs the code of the first of its order, and a CPU has no stream
+        assert [bool(row[3]) for row in rows] == [functions[0] == "streamed"] * 2
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from labkit import hardware, torch_compat
+from labkit import hardware, lessons, torch_compat
 from labkit.lessons.compiled_streams import captured, offload, shipped
 from labkit.lessons.shared.streams import StreamError
 from labkit.ranks import RankError, Ranks
@@ -54,9 +54,7 @@ def test_what_is_shipped_comes_back_as_it_was(tmp_path):
     )
     replay = captured.Replay([[1.0]], [[2.0]], [("s1", "a")], 1, False)
     found = {
-        "none": offload.OffloadGraphs(
-            "none", (offload.OffloadNode("mm", "kernel", "mm", flops=8),), (), (), ()
-        )
+        "none": offload.OffloadGraphs("none", (offload.OffloadNode("mm", "kernel", "mm", flops=8),), (), ())
     }
     for one in (graphs, replay, found, [{"order": 0, "error": ""}], ["x", 1, None]):
         assert shipped._decode(json.loads(json.dumps(shipped._encode(one)))) == one
@@ -93,8 +91,7 @@ def test_without_streams_a_lesson_shows_what_is_shipped_and_says_so(
     drawn = space["graphs"]["waits"] if lesson.startswith("06") else space["backward"]
     assert drawn.name.endswith(f"({shipped.label()})") and drawn.nodes and drawn.races() == ()
     if lesson.startswith("07"):
-        assert not space["there"] and space["shipped"].SINCE == "2.12"
-        assert set(space["hits"]["cache hits"]) == {0, 1} and len(space["graphs"]) == 4
+        assert {row[1] for row in space["rows"]} == {0, 1} and len(space["traced"]) == 3
 
 
 def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_streams):
@@ -107,18 +104,21 @@ def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_strea
             torch_compat.UnsupportedTorch, match=r"torch 2.12 is the first.*there is none of mine"
         ):
             look(mine, torch.ones(4))
-    with pytest.raises(
-        torch_compat.UnsupportedTorch, match="there is none of offloaded with these arguments"
-    ):
-        offload.offloaded(["none"], layers=5)
+    shape = lessons.program("compiled_streams").Shape(layers=3)
+    with pytest.raises(torch_compat.UnsupportedTorch, match="there is none of traced with these arguments"):
+        offload.traced(shape, ["kept"])
 
 
-def test_a_torch_without_the_operators_has_no_streams(monkeypatch):
-    found = torch_compat.stream_table()
-    named = all(there for _, _, there in found[3:6])  # torch 2.11 has the names, and no streams in its graphs
-    assert torch_compat.has_stream_graphs() == (named and not hardware.torch_version().startswith("2.11."))
-    monkeypatch.setattr(torch_compat.streams, "stream_table", lambda: [(a, b, "") for a, b, _ in found])
-    assert not torch_compat.has_stream_graphs()
+def test_torch_2_11_has_the_names_and_no_streams():
+    assert torch_compat.has_stream_graphs() != hardware.torch_version().startswith("2.11.")
+
+
+def test_what_is_shown_of_a_later_torch():
+    later = shipped.later()
+    graph = later["hand_over"]
+    assert graph.name.endswith(f"({later['label']})") and "2.15" in later["torch"]
+    assert not any(graph.shuffled(seed).races() for seed in range(100))
+    assert [name for stream, name in later["kernels"]["event_between"]][0] == "triton_poi_fused_add_sin_0"
 
 
 def test_cells_are_taken_with_what_they_use():

@@ -5,18 +5,6 @@ from __future__ import annotations
 import torch
 
 
-def one_stream(x, side):
-    return torch.sin(x * 2) + torch.cos(x * 2)
-
-
-def forgets_the_way_back(x, side):
-    y = x * 2
-    side.wait_stream(torch.accelerator.current_stream())
-    with side:
-        b = torch.cos(y)
-    return torch.sin(y) + b
-
-
 def records_behind_the_change(x, side):
     x.mul_(2)
     made = torch.Event()
@@ -64,22 +52,40 @@ def needs_no_event(x, side):
     return x + 1
 
 
-def everything(layers):
-    return list(range(layers))
+def _products(graph):
+    return [n for n in graph.nodes if n.target is torch.ops.aten.mm.default]
 
 
-def the_last_ones(layers):
-    return [layers - 2]
+def _all(graph, target):
+    return [n for n in graph.nodes if n.target is target]
 
 
-def nothing(layers):
-    return []
+def leaves_everything(forward, backward):
+    pass
 
 
-BESIDE = {
-    one_stream: "put one of them into `with side:`",
-    forgets_the_way_back: "record an event behind the first op",
-}
+def to_both_ends(forward, backward):
+    for wait in _all(forward, torch.ops.ao.wait_tensor.default):
+        next(n for n in forward.nodes if n.op == "output").prepend(wait)
+    first = _products(backward)[0]
+    for reload in _all(backward, torch.ops.ao.reload.default):
+        if reload is not first.prev:
+            first.prepend(reload)
+
+
+def forward_only(forward, backward):
+    order = list(forward.nodes)
+    for wait in _all(forward, torch.ops.ao.wait_tensor.default):
+        behind = [n for n in _products(forward) if order.index(n) > order.index(wait)]
+        if behind:
+            behind[:3][-1].append(wait)
+
+
+def waits_behind_the_use(forward, backward):
+    for wait in _all(backward, torch.ops.ao.wait_tensor.default):
+        _products(backward)[-1].append(wait)
+
+
 MUTATED = {
     records_behind_the_change: "behind everything else",
     waits_before_the_write: "leave the last wait to the caller",
@@ -88,15 +94,12 @@ MUTATED = {
     writes_too_much: "the caller's x is doubled, whatever is late",
     needs_no_event: "compute the result in `with side:`",
 }
-CHOOSE = {
-    everything: "the link is full",
-    the_last_ones: "needed again at once",
-    nothing: "return at least one layer",
+SCHEDULE = {
+    leaves_everything: "put products between a copy and its wait",
+    forward_only: "start a reload some products before its wait",
+    to_both_ends: "wait a few products behind the copy",
+    waits_behind_the_use: "a wait stays before the users",
 }
 
 
-WRONG = {
-    "compiled_streams.beside": BESIDE,
-    "compiled_streams.mutated": MUTATED,
-    "compiled_streams.choose": CHOOSE,
-}
+WRONG = {"compiled_streams.mutated": MUTATED, "compiled_streams.schedule": SCHEDULE}

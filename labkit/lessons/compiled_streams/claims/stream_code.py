@@ -85,10 +85,10 @@ def code(bench: Bench) -> Seen:
     if importlib.util.find_spec("triton"):
         text = quietly(lambda: inside.inductor_code(*FUNCTIONS, streams=2))
         found["written"] = True
-    return {**found, "kernels": {name: _kernels(text[name]) for name in names}}
+    return {**found, "kernels": {name: kernels(text[name]) for name in names}}
 
 
-def _kernels(text: str) -> list[list[str]]:
+def kernels(text: str) -> list[list[str]]:
     """(stream, name) of every launch, in order; the name of a kernel holds the operators that it fuses."""
     stream, found = "no stream", []
     for line in text[text.index("def call(") :].splitlines():
@@ -138,7 +138,7 @@ def an_event_stops_fusion(seen: Seen) -> Result:
 
 
 @judging(code)
-def more_kernels(seen: Seen) -> Result:
+def morekernels(seen: Seen) -> Result:
     """The same arithmetic over two streams takes more launches than without."""
     few, many = (len(seen["kernels"][name]) for name in ("plain", "streamed"))
     return _judged(seen, many > few > 0, "plain", "streamed")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
-from labkit.lessons.compiled_streams.captured import capture
+from labkit import torch_compat
+from labkit.lessons.compiled_streams.captured import capture, in_a_child
 from labkit.lessons.compiled_streams.claims.stream_graphs import mutates_and_records
-from labkit.lessons.compiled_streams.inside import cache_hits, look, unchecked
+from labkit.lessons.compiled_streams.inside import look, unchecked
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
 
@@ -41,18 +45,29 @@ def inside(bench: Bench) -> Seen:
 
     x = torch.ones(4)
     given = [x.clone().requires_grad_() for _ in range(2)]
-    found = quietly(lambda: look(side_by_side, x, streams=2))
+    prefix, table = quietly(lambda: look(side_by_side, x, streams=2))
     backward = quietly(lambda: capture(used_twice, *given, streams=2, gradients=True)).backward[0]
     late = quietly(unchecked, mutates_and_records, x).forward[0]
     return {
-        "prefix": list(found.prefix),
-        "table": [name for _, name in found.table],
+        "prefix": prefix,
+        "table": table,
         "backward": [
             [n.name, n.word, n.target, n.stream, list(n.needs), list(n.arguments)] for n in backward.nodes
         ],
         "late": [n.target if n.word == "kernel" else n.word for n in late.nodes],
-        "inductor": quietly(cache_hits, (streamed,))[0]["error"],
+        "inductor": quietly(in_a_child, _run_by_inductor, streamed),
     }
+
+
+def _run_by_inductor(fn: Callable[..., Any]) -> str:
+    """In a child: what goes wrong when a CPU runs what Inductor makes of a function with a stream."""
+    stream = torch_compat.pretend_streams()
+    with torch_compat.no_compile_caches():
+        try:
+            torch.compile(fn, fullgraph=True)(torch.ones(16, 16), stream(1))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
 
 
 @judging(inside)

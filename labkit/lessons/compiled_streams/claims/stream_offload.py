@@ -5,19 +5,20 @@ Read off the graphs: no copy is made and no memory is taken, so times and peaks 
 
 from __future__ import annotations
 
-from labkit.lessons.compiled_streams.offload import VARIANTS, offloaded
+from labkit import lessons
+from labkit.lessons.compiled_streams.offload import traced
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
-LAYERS = 4
+KEPT, AHEAD = "kept", "waits at the end"  # ways of the lesson's program
 
 
 @probe
 def passes(bench: Bench) -> Seen:
     """The order of products, copies and waits without offloading and with it, and the bytes that stay on the device."""
-    none, *_, ahead = VARIANTS
-    graphs = quietly(lambda: offloaded([none, ahead], layers=LAYERS, width=64, tokens=128))
+    shape = lessons.program("compiled_streams").Shape(width=64, layers=2, batch=2, sequence=16)
+    graphs = quietly(lambda: traced(shape, [KEPT, AHEAD]))
     found: Seen = {}
-    for name, key in ((none, "without"), (ahead, "with")):
+    for name, key in ((KEPT, "without"), (AHEAD, "with")):
         one = graphs[name]
         sizes = {node.name: node.size for node in one.forward}
         found[key] = {
