@@ -115,7 +115,7 @@ class Report:
     def recorded(self) -> Report:
         """The same report, labelled with the machine and day of the recording instead of as a live run.
 
-        A run on the CPU of a machine with GPUs says so. What is simulated or modelled keeps its label: no machine made it.
+        A run on the CPU of a machine with GPUs says so. What is simulated or modelled keeps its label.
         """
         if self.label in (SIMULATED, MODELLED):
             return self

@@ -23,8 +23,8 @@ def test_list_and_doctor(capsys):
         (
             ["run", "nothing"],
             "unknown experiment 'nothing': there is "
-            "cliff, collectives, eager_trap, streams, microbatch, offload, comm_passes, divergence, guards, depth, drift, "
-            "odd_shape, scale, mesh_or_world, wrong_group, cold, survival, placements, routes, "
+            "cliff, collectives, eager_trap, streams, microbatch, offload, comm_passes, divergence, guards, depth, "
+            "drift, odd_shape, scale, mesh_or_world, wrong_group, cold, survival, placements, routes, "
             "training, break-it",
         ),
         (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
