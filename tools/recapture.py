@@ -1,7 +1,7 @@
-"""Makes the data of data/captured anew: the lessons' stream graphs, and what Inductor writes for CUDA.
+"""Makes the data of data/captured anew: the stream graphs of lesson 07, and what Inductor writes for CUDA.
 
     python -m tools.recapture            # both; without triton only the graphs
-    python -m tools.recapture graphs     # stream_graphs.json, from lessons 06 and 07
+    python -m tools.recapture graphs     # stream_graphs.json, from lesson 07
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
     python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
 
@@ -40,7 +40,7 @@ from labkit.lessons.compiled_streams.offload import NEEDED
 __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
-LESSONS = ("06_streams_and_events", "07_streams_in_compile")
+LESSON = "07_streams_in_compile"
 LOOKS = {"capture", "replay", "look", "unchecked", "in_a_child", "traced"}  # into a child process
 MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
 
@@ -112,8 +112,8 @@ def _as_cells(sources: Iterable[str]) -> None:
         InteractiveShell.clear_instance()
 
 
-def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
-    """Run the cells of the lessons that need a child process, and write what the children found."""
+def graphs(path: Path = shipped.FILE, lesson: str = LESSON) -> Path:
+    """Run the cells of the lesson that need a child process, and write what the children found."""
     if not torch_compat.has_stream_graphs():
         raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
 
@@ -126,8 +126,7 @@ def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
     try:
         with tempfile.TemporaryDirectory() as folder, shipped.recording() as record:
             os.environ["LABKIT_HOME"] = folder  # what a lesson remembers of its reader is no business of ours
-            for lesson in lessons:
-                _as_cells(needed(cells(lesson)))
+            _as_cells(needed(cells(lesson)))
     finally:
         labkit.Ranks = started  # type: ignore[misc]
         os.environ.pop("LABKIT_HOME")
@@ -153,7 +152,7 @@ def inductor(path: Path = inside.FILE) -> Path:
 
 def later() -> Path:
     """Keep the forward graph of lesson 07's `hand_over` and the kernels of `FUNCTIONS`, as this torch makes them."""
-    (source,) = [one for one in cells(LESSONS[1]) if "def hand_over(" in one]
+    (source,) = [one for one in cells(LESSON) if "def hand_over(" in one]
     graph = captured.capture(run(["import torch", source])["hand_over"], torch.ones(4)).forward[0]
     code = inside.inductor_code(*FUNCTIONS, streams=2)
     found = {name: kernels(text) for name, text in code.items()}

@@ -66,13 +66,12 @@ def test_what_is_shipped_comes_back_as_it_was(tmp_path):
     assert list(record) == [shipped.key(len, (1,))]
 
 
-@pytest.mark.parametrize("lesson", recapture.LESSONS)
-def test_without_streams_a_lesson_shows_what_is_shipped_and_says_so(
-    lesson, without_streams, monkeypatch, tmp_path, capsys
+def test_without_streams_the_lesson_shows_what_is_shipped_and_says_so(
+    without_streams, monkeypatch, tmp_path, capsys
 ):
     import labkit
 
-    every = recapture.cells(lesson)
+    every = recapture.cells(recapture.LESSON)
     looks = recapture.needed(every)
     assert len(looks) > 3
     sources = [
@@ -88,10 +87,9 @@ def test_without_streams_a_lesson_shows_what_is_shipped_and_says_so(
         )
         > 2
     )
-    drawn = space["graphs"]["waits"] if lesson.startswith("06") else space["backward"]
+    drawn = space["backward"]
     assert drawn.name.endswith(f"({shipped.label()})") and drawn.nodes and drawn.races() == ()
-    if lesson.startswith("07"):
-        assert {row[1] for row in space["rows"]} == {0, 1} and len(space["traced"]) == 3
+    assert {row[1] for row in space["rows"]} == {0, 1} and len(space["traced"]) == 3
 
 
 def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_streams):
