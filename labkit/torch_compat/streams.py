@@ -1,4 +1,4 @@
-"""Streams in graphs: their operators and objects, what the slides call them, offloading, and the race check."""
+"""Streams in graphs: their operators and objects, offloading, and the race check."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ FEATURES = (
     Feature(
         "streams in compiled graphs",
         (
-            "torch._dynamo.variables.streams.record_event",
-            "torch._dynamo.variables.streams.wait_event",
-            "torch._dynamo.variables.streams.wait_stream",
+            "torch._dynamo.variables.streams",
             "torch._dynamo.graph_bytecode_inputs.index_to_external_object_weakref",
-            "torch._dynamo.graph_bytecode_inputs.get_external_object_by_index"
-            " torch._dynamo.graph_bytecode_inputs.get_user_object_by_index",
             "torch._C._jit_get_all_schemas",
         ),
         "capturing stream graphs of your own in lesson 07; those of the lesson are shipped",
@@ -29,38 +25,16 @@ FEATURES = (
         "reading and running graphs in which stream operators are held in place",
     ),
     Feature(
-        "streams of a backward pass",
-        (
-            "torch._functorch._aot_autograd.streams.assign_backward_streams",
-            "torch._functorch._aot_autograd.streams.insert_backward_syncs",
-            "torch._functorch._aot_autograd.streams.sync_deallocations",
-        ),
-        "the streams and events of backward passes, in lesson 07",
-    ),
-    Feature(
         "the error about an event behind a changed input",
         ("torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation",),
         "what lesson 07 shows with and without that error",
         since="2.12",
     ),
     Feature(
-        "streams in Inductor's code",
-        (
-            "torch._inductor.scheduler.Scheduler._populate_stream_assignments",
-            "torch._inductor.codegen.wrapper.EnterCudaStreamContextLine",
-        ),
-        "the code for CUDA with streams in it; that of the lesson is shipped",
-        since="2.12",
-    ),
-    Feature(
         "activation offloading",
         (
-            "torch._functorch.config.enable_activation_offloading",
-            "torch._functorch.config.joint_custom_pass",
-            "torch._functorch.config.activation_offload_cpu_gpu_bw",
             "torch._functorch._activation_offloading.activation_offloading.benchmark_node",
-            "torch._functorch._activation_offloading.activation_offloading.offload_activation_fw_async",
-            "torch._functorch._activation_offloading.activation_offloading.reload_activation_bw_async",
+            "torch._functorch._activation_offloading.offload_ops",
         ),
         "offloading of your own graphs in lesson 07; those of the lesson are shipped",
         since="2.12",

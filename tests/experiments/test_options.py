@@ -82,6 +82,7 @@ WORDS = {
     ("survival", "change"): survival.CHANGES,
     ("routes", "mlp"): routes.SIZES,
     ("routes", "block"): routes.SIZES,
+    ("offload", "shape"): ("Small", "Med", "XL"),  # of the program of lesson 07
     **{(name, "also"): hardware.BACKENDS for name in ("cliff", "eager_trap", "scale")},
 }
 

@@ -13,7 +13,7 @@ from labkit import lessons
 from labkit.experiments.experiment import Experiment
 from labkit.lessons.shared.streams import simulate
 from labkit.lessons.shared.streams.capture import capture
-from labkit.lessons.streams.declared import STREAMS
+from labkit.lessons.streams.declared import STREAMS as ABOUT
 from labkit.ranks import Ranks, here
 from labkit.report import Report, provenance
 from labkit.timing import by_slowest, check_rounds, compare_all, interleave, samples
@@ -46,7 +46,7 @@ def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False)
     """
     program = lessons.program("streams")
     return side_by_side(
-        ranks, STREAMS, (program.one_stream, program.two_streams, program.host_waits), 1, size, rounds
+        ranks, ABOUT, (program.one_stream, program.two_streams, program.host_waits), 1, size, rounds
     )
 
 

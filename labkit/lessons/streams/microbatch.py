@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labkit import lessons
-from labkit.lessons.streams.declared import MICROBATCH
+from labkit.lessons.streams.declared import MICROBATCH as ABOUT
 from labkit.lessons.streams.experiment import side_by_side
 from labkit.ranks import Ranks
 from labkit.report import Report
@@ -28,4 +28,4 @@ def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False)
         RankError: a rank failed.
     """
     program = lessons.program("streams")
-    return side_by_side(ranks, MICROBATCH, (program.part_by_part, program.overlapped), 2, size, rounds)
+    return side_by_side(ranks, ABOUT, (program.part_by_part, program.overlapped), 2, size, rounds)

@@ -138,7 +138,7 @@ def an_event_stops_fusion(seen: Seen) -> Result:
 
 
 @judging(code)
-def morekernels(seen: Seen) -> Result:
+def more_kernels(seen: Seen) -> Result:
     """The same arithmetic over two streams takes more launches than without."""
     few, many = (len(seen["kernels"][name]) for name in ("plain", "streamed"))
     return _judged(seen, many > few > 0, "plain", "streamed")
