@@ -56,7 +56,7 @@ def look(given: argparse.Namespace) -> int:
         return 0
     rose = gate.compare(baseline, counts)
     print(f"\n{gate.table(rose, given.against)}")
-    return GATE if rose else 0
+    return 0 if rose is None else GATE
 
 
 def _program(given: argparse.Namespace) -> Program:

@@ -21,7 +21,6 @@ __all__ = ["Looked", "nothing", "read", "together"]
 
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
 COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "collectives"]
-TITLES = {"graphs": "graphs", "guards": "guards"}
 
 
 @dataclass
@@ -140,7 +139,7 @@ class Looked:
         """Return where ranks did different things or ran different graphs, in one sentence; '' if nowhere."""
         first: Difference | None = self.record.first_difference() if len(self.record.ranks) > 1 else None
         if first is not None:
-            return str(first).replace("forward", self.unit, 1)
+            return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
         counts = self.counts().set_index("rank")
         for name in COUNTS:
             if counts[name].nunique() > 1:

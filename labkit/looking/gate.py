@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ __all__ = ["compare", "counts", "load", "save", "table"]
 
 GATED = [name for name in COUNTS if name != "regions"]  # regions rise and fall with breaks
 APART = "ranks differ"
+_PLACE = re.compile(r"^\S+:\d+ ")  # a file and a line
 
 
 def counts(looked: Looked) -> dict[str, Any]:
@@ -92,13 +94,23 @@ def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | Non
 
 
 def _new(mine: dict[str, Any], before: dict[str, Any], part: str) -> str:
-    """What has more of a count than the baseline; line numbers may have moved."""
-    rose = [key for key, value in mine.get(part, {}).items() if value > before.get(part, {}).get(key, 0) + 1e-9]
-    return "; ".join(rose)
+    """What has more of a count than the baseline."""
+    was = _moved(before.get(part, {}))
+    return "; ".join(key for key, n in mine.get(part, {}).items() if n > was.get(_PLACE.sub("", key), 0) + 1e-9)
+
+
+def _moved(counted: dict[str, float]) -> dict[str, float]:
+    """Counts without the files and lines of their places, which move as a script is edited."""
+    found: dict[str, float] = {}
+    for key, value in counted.items():
+        name = _PLACE.sub("", key)
+        found[name] = found.get(name, 0) + value
+    return found
 
 
 def table(rose: pd.DataFrame | None, path: Path) -> str:
-    """Return the verdict of the gate, with its table where something rose."""
+    """Return the verdict of the gate, with its table and what is new where something rose."""
     if rose is None:
         return f"gate passed: nothing rose above {path}"
-    return f"gate failed: above {path}\n{rose.to_string(index=False)}"
+    lines = [f"gate failed: counts above {path}", rose.drop(columns="where").to_string(index=False)]
+    return "\n".join([*lines, *(f"  {where}" for where in dict.fromkeys(rose["where"]) if where)])

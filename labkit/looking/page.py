@@ -130,8 +130,7 @@ def _breaks(looked: Looked) -> list[str]:
     else:
         parts.append("<p>None.</p>")
     every = looked.whole["breaks"]
-    ran = set(zip(table["reason"], table["place"], strict=True)) if len(table) else set()
-    others = every[[(row.reason, row.place) not in ran for row in every.itertuples()]]
+    others = every[~every["place"].add(every["reason"]).isin(table["place"].add(table["reason"]))]
     others = others.drop_duplicates(["kind", "reason", "place"])[["kind", "name", "reason", "place"]]
     if len(others):
         said = f"Compiled in the run and not executed in these {looked.unit}s; 'skip' is a frame given up."

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from labkit import report
 from labkit.graphs import Record, install
-from labkit.graphs.decompiled import clean
+from labkit.graphs import guards as guarding
 from labkit.graphs.record_builder import build_record
 from labkit.looking.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
@@ -180,7 +180,7 @@ def _report(steps: Steps, rank: int, name: str) -> Report:
     log, now = install(), time.monotonic_ns()
     whole = build_record([RawEvent(BODY, 0, now, 1)], log, 0.0, stages=False, operators=False)
     rec = steps.rec or Record(whole.tables | {"events": whole.events[:0]}, clock=whole.clock)
-    guards = {c.id: clean(c.stages["guards"]) for c in log.known() if c.stages.get("guards")}
+    guards = {c.id: _guards(c.stages.get("guards", "")) for c in log.known()}
     rows = [(rank, row.compile_id, row.name, guards.get(row.compile_id, "")) for row in whole.graphs.itertuples()]
     tables = {
         **rec.tables,
@@ -198,3 +198,7 @@ def _report(steps: Steps, rank: int, name: str) -> Report:
         provenance=report.provenance(**facts),
         notes=[*rec.notes, *([steps.note] if steps.note else [])],
     )
+
+
+def _guards(tree: str) -> str:
+    return "\n".join(f"{guard.protects}  {guard.kind}: {guard.test}" for guard in guarding.parse(tree))
