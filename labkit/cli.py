@@ -204,6 +204,9 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="on a CPU auto is what the experiment needs",
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument(
+        "--logs", type=_folder, metavar="DIR", help="what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank"
+    )
     options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
 
 

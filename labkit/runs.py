@@ -112,7 +112,8 @@ def measure(experiment: Experiment, given: argparse.Namespace, quiet: bool, **mo
 
     nodes = given.nodes
     count, device, backend = _where(experiment, given)
-    with Ranks(count, device, backend, timeout=None, quiet=quiet, start=nodes or "auto") as ranks:
+    more_of_ranks: dict[str, Any] = {"quiet": quiet, "start": nodes or "auto", "logs": given.logs}
+    with Ranks(count, device, backend, timeout=None, **more_of_ranks) as ranks:
         report = experiment.run(ranks, talk=not quiet, **{**more, **given.arguments[experiment.name]})
     if nodes:
         report.provenance["launched"] = {"by": "torchrun", "machines": nodes.machines()}

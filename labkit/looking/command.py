@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from labkit.ranks import RankError, Ranks
 __all__ = ["look"]
 
 GATE, SCRIPT = 1, 3  # exit statuses
+LOGS = "logs"  # the folder of the ranks' logs and traces
+TLPARSE_S = 120.0
 
 
 def look(given: argparse.Namespace) -> int:
@@ -43,7 +48,8 @@ def look(given: argparse.Namespace) -> int:
             print(failure, file=sys.stderr)
             return SCRIPT
         raise ValueError(found.nothing(looked, options))
-    index = files.replace(folder / "index.html", page.html(looked, failure, given.step).encode())
+    body = page.html(looked, failure, given.step, _tlparse(folder))
+    index = files.replace(folder / "index.html", body.encode())
     print(f"\n{looked.text()}\n\npage: {index}")
     if failure:
         print(failure, file=sys.stderr)
@@ -95,8 +101,9 @@ def _run(given: argparse.Namespace, program: Program, options: Options, folder: 
     """Run the script; why it failed, or ''."""
     nodes = given.nodes
     count = given.n or (nodes.launch.world_size if nodes else 2)
-    limits: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall}
-    with Ranks(count, "auto", given.backend, quiet=True, start=nodes or "auto", **limits) as ranks:
+    more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall}
+    more |= {"start": nodes or "auto", "logs": folder / LOGS if _tool() else None}
+    with Ranks(count, "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:
             ranks.run(run, program, options, str(folder))
@@ -106,3 +113,19 @@ def _run(given: argparse.Namespace, program: Program, options: Options, folder: 
             replaced = "All ranks were replaced"  # they end with this command
             return "\n".join(line for line in str(error).splitlines() if not line.startswith(replaced))
     return ""
+
+
+def _tool() -> str | None:
+    """The path of tlparse, beside this Python or on the PATH; None where it is not installed."""
+    return shutil.which("tlparse", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
+
+
+def _tlparse(folder: Path) -> str:
+    """Let tlparse make its report of all ranks; its address relative to the page, '' where there is none."""
+    tool, out = _tool(), folder / "tlparse"
+    if tool is None:
+        return ""
+    command = [tool, "--all-ranks-html", "--no-browser", "-o", str(out), str(folder / LOGS)]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(command, capture_output=True, timeout=TLPARSE_S, check=True)
+    return "tlparse/index.html" if (out / "index.html").exists() else ""

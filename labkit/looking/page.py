@@ -84,7 +84,7 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
         "<h2>tlparse</h2>",
         f"<p><a href='{_e(tlparse)}'>What every rank compiled, by tlparse</a></p>"
         if tlparse
-        else "<p class='quiet'>Not made: <code>--tlparse</code> asks for it, where tlparse is installed.</p>",
+        else "<p class='quiet'>Not made: tlparse is not installed, or it could not read the traces.</p>",
         "<h2>What torch's own tools count otherwise</h2>",
         ELSEWHERE,
         "<h2>Provenance</h2>",
