@@ -1,4 +1,4 @@
-"""`labkit doctor | list | lessons | run | look | record | review | ledger | score`: the command line of labkit."""
+"""`labkit doctor | list | lessons | run | look | report | record | review | ledger | score`: the command line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,12 @@ LOOK_NUMBERS = (
     (2, Option("skip", int, "steps before the first recorded one", least=0, most=1_000_000, metavar="K")),
     (3, Option("steps", int, "steps to record", least=1, most=1_000, metavar="K")),
     (None, Option("timeout", float, "seconds that the script may take", least=0.1, most=1e9, metavar="S")),
-    (60, Option("stall", float, "seconds that all ranks may wait for each other", least=0.1, most=1e9, metavar="S")),
+    (
+        60,
+        Option(
+            "stall", float, "seconds that all ranks may wait for each other", least=0.1, most=1e9, metavar="S"
+        ),
+    ),
 )
 HERE = True  # `--save` without a folder
 
@@ -146,12 +151,17 @@ def _parser() -> argparse.ArgumentParser:
     look = commands.add_parser(
         "look",
         help="run a script of yours on ranks, and see its breaks, regions, recompiles and collectives",
-        description="Run an unchanged script, which would run under torchrun, and write a page of what it compiled and ran.",
+        description="Run an unchanged script as torchrun would, and write a page of what it compiled and ran.",
         epilog=LOOK_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _look_options(look)
     look.set_defaults(act=_look)
+    report = commands.add_parser("report", help="make one page of the reports that are saved in a folder")
+    report.add_argument(
+        "folder", type=_folder, metavar="DIR", help="where they are; the page goes there, too"
+    )
+    report.set_defaults(act=_report)
     record = commands.add_parser("record", help="run experiments and keep their reports under data/recorded")
     record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
     _run_options(record)
@@ -205,7 +215,10 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument(
-        "--logs", type=_folder, metavar="DIR", help="what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank"
+        "--logs",
+        type=_folder,
+        metavar="DIR",
+        help="what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank",
     )
     options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
 
@@ -235,6 +248,13 @@ def _look(given: argparse.Namespace) -> int:
     from labkit.looking import command
 
     return runs.under_torchrun(command.look)(given)
+
+
+def _report(given: argparse.Namespace) -> int:
+    from labkit.looking import reports
+
+    print(f"page: {reports.write(given.folder)}")
+    return 0
 
 
 def _doctor(given: argparse.Namespace) -> int:

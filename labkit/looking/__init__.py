@@ -17,7 +17,13 @@ __all__ = ["look"]
 
 
 def look(
-    ranks: Ranks, fn: Callable[..., Any], *args: Any, skip: int = 2, steps: int = 3, step: str = "", **kwargs: Any
+    ranks: Ranks,
+    fn: Callable[..., Any],
+    *args: Any,
+    skip: int = 2,
+    steps: int = 3,
+    step: str = "",
+    **kwargs: Any,
 ) -> Report:
     """Call a function on ranks, record some of its steps, and report what `labkit look` shows of a script.
 

@@ -1,4 +1,4 @@
-"""`labkit look`: runs a script on ranks, writes a page of what was recorded, and compares its counts with a baseline."""
+"""`labkit look`: runs a script on ranks, writes a page of what they recorded, and compares counts with a baseline."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def _run(given: argparse.Namespace, program: Program, options: Options, folder: 
 
 def _tool() -> str | None:
     """The path of tlparse, beside this Python or on the PATH; None where it is not installed."""
-    return shutil.which("tlparse", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
+    return shutil.which(
+        "tlparse", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    )
 
 
 def _tlparse(folder: Path) -> str:

@@ -79,7 +79,9 @@ class Looked:
     def regions(self) -> pd.DataFrame:
         """Count how often each rank ran each compiled region per step, in the order of the first call."""
         events = self.record.events
-        return self._per_step(events[(events["kind"] == "region") & (events["forward"] >= 0)], ["name", "place"])
+        return self._per_step(
+            events[(events["kind"] == "region") & (events["forward"] >= 0)], ["name", "place"]
+        )
 
     def _per_step(self, rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         sized = rows.groupby([*by, "rank"], sort=False).size().div(max(self.steps, 1)).unstack("rank")
@@ -111,8 +113,10 @@ class Looked:
     def duration_ms(self) -> float:
         """Return the mean duration of the recorded steps on the slowest rank, in ms and under the profiler."""
         segments = self.record.segments
-        spans = segments[segments["forward"] >= 0].groupby(["rank", "forward"]).agg(
-            start=("start_us", "min"), end=("end_us", "max")
+        spans = (
+            segments[segments["forward"] >= 0]
+            .groupby(["rank", "forward"])
+            .agg(start=("start_us", "min"), end=("end_us", "max"))
         )
         return float(((spans["end"] - spans["start"]) / 1e3).groupby("rank").mean().max())
 
@@ -121,7 +125,9 @@ class Looked:
         step = take_forward(self.record, number)
         segments, events = self.record.segments, self.record.events
         origin = float(segments[segments["forward"] == number]["start_us"].min())
-        kind = "compiled" if (events["kind"] == "compiled").any() else "region"  # other backends have no such range
+        kind = (
+            "compiled" if (events["kind"] == "compiled").any() else "region"
+        )  # other backends have no such range
         mine = events[(events["forward"] == number) & (events["kind"] == kind) & (events["thread"] == "main")]
         begins = {rank: sorted((rows["start_us"] - origin) / 1e3) for rank, rows in mine.groupby("rank")}
         ends = step.segments.groupby("rank")["end"].max()
@@ -173,7 +179,12 @@ class Looked:
 
     def report(self, name: str = "look") -> Report:
         """Return everything as one Report, whose view is the fragment strip."""
-        tables = {"summary": self.counts(), "costly": self.breaks(), **self.record.tables, "counts": self.record.counts()}
+        tables = {
+            "summary": self.counts(),
+            "costly": self.breaks(),
+            **self.record.tables,
+            "counts": self.record.counts(),
+        }
         tables |= {f"all_{part}": table for part, table in self.whole.items()}
         apart = self.apart()
         verdicts = [f"ranks differ: {apart}" if apart else "all ranks did the same"]
@@ -187,7 +198,9 @@ class Looked:
         lines += [self.counts().to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
         for number, row in enumerate(self.breaks().head(3).itertuples(), 1):
             lines.append(f"{number}. {row.place}: {row.reason}")
-            lines.append(f"   at most {row.outside_ms:.2f} ms of a {self.unit} ({row.share:.0%}) outside compiled code")
+            lines.append(
+                f"   at most {row.outside_ms:.2f} ms of a {self.unit} ({row.share:.0%}) outside compiled code"
+            )
             lines += [f"   hint: {hint}" for hint in row.hints.splitlines()[:1]]
         apart = self.apart()
         return "\n".join([*lines, f"ranks differ: {apart}" if apart else "all ranks did the same"])
@@ -211,7 +224,9 @@ def together(reports: list[Report]) -> Looked:
         about = one.provenance
         records.append(Record(tables, about["origin_ns"], one.label, one.notes, clock=about["clock"]))
     whole = {
-        part: pd.concat([one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports], ignore_index=True)
+        part: pd.concat(
+            [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports], ignore_index=True
+        )
         for part in WHOLE
     }
     whole["guards"] = pd.concat([one.tables["guards"] for one in reports], ignore_index=True)
@@ -227,8 +242,9 @@ def nothing(looked: Looked | None, options: Options) -> str:
         return "the ranks wrote nothing: do all machines see the folder of --out?"
     steps, calls = looked.provenance["found"], looked.provenance["calls"]
     if steps:
-        need = options.skip + options.steps
-        return f"the script has {steps} steps, and the first {options.skip} are skipped of {need}: give --skip and --steps"
+        return (
+            f"the script has {steps} steps, and the first {options.skip} are skipped: give a smaller --skip"
+        )
     if options.step:
         return f"the script never called {options.step}"
     if calls:

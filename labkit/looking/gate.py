@@ -96,7 +96,9 @@ def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | Non
 def _new(mine: dict[str, Any], before: dict[str, Any], part: str) -> str:
     """What has more of a count than the baseline."""
     was = _moved(before.get(part, {}))
-    return "; ".join(key for key, n in mine.get(part, {}).items() if n > was.get(_PLACE.sub("", key), 0) + 1e-9)
+    return "; ".join(
+        key for key, n in mine.get(part, {}).items() if n > was.get(_PLACE.sub("", key), 0) + 1e-9
+    )
 
 
 def _moved(counted: dict[str, float]) -> dict[str, float]:

@@ -11,31 +11,33 @@ import pandas as pd
 from labkit.looking.found import Looked
 from labkit.views import strip, strip_text
 
-__all__ = ["html", "picture"]
+__all__ = ["document", "html", "picture", "table"]
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1120px;margin:24px auto;padding:0 16px}
 h1{font-size:24px;margin:0}h2{font-size:18px;margin:34px 0 6px;border-bottom:1px solid #ddd}
-table{border-collapse:collapse;font-size:13px;margin:6px 0}td,th{text-align:left;padding:3px 12px 3px 0;vertical-align:top}
+table{border-collapse:collapse;font-size:13px;margin:6px 0}
+td,th{text-align:left;padding:3px 12px 3px 0;vertical-align:top}
 th{border-bottom:1px solid #999}td.n{text-align:right;font-variant-numeric:tabular-nums}
 tr+tr td{border-top:1px solid #eee}.quiet{color:#666}.bad{border-left:4px solid #D55E00;padding-left:10px}
-.good{border-left:4px solid #009E73;padding-left:10px}img{max-width:100%}pre{white-space:pre-wrap;background:#f7f7f7;padding:8px}
+.good{border-left:4px solid #009E73;padding-left:10px}img{max-width:100%}
+pre{white-space:pre-wrap;background:#f7f7f7;padding:8px}
 ol.first li{margin-bottom:10px}code{font-size:13px}
 """
 MOST = 60  # rows of a table; the data have all
 PHASES = {"dynamo_s": "Dynamo: tracing and guards, s", "backend_s": "backend: AOTAutograd and Inductor, s"}
 ELSEWHERE = """
 <ul>
-<li><b>Executed breaks</b> count each run of a region that ends in a break, so a break in a block that runs 40 times counts
-40 times. <code>torch._dynamo.explain</code> and <code>TORCH_LOGS=graph_breaks</code> count a break once, when it is
-compiled, and so does tlparse: compare them with the rows of the table, not with its numbers.</li>
-<li><b>Graphs</b> are those with at least one operation. <code>counters["stats"]["unique_graphs"]</code> and tlparse also
-count one without.</li>
-<li>A branch on the data of a tensor is a break here, and none in <code>counters["graph_break"]</code>. A frame that Dynamo gives
-up runs as plain Python and leaves no trace to count: it stands under <i>frames given up</i>.</li>
-<li><b>Time outside</b> runs from the end of the compiled code before a break to the next compiled code on that thread, or
-to the end of the step. It holds whatever the program does there, work that any version of it has to do included, so it is an
-upper bound of what the break costs. It was taken under the profiler, which lengthens small operations most.</li>
+<li><b>Executed breaks</b> count each run of a region that ends in a break, so a break in a block that runs 40 times
+counts 40 times. <code>torch._dynamo.explain</code>, <code>TORCH_LOGS=graph_breaks</code>, Dynamo's
+<code>counters</code> and tlparse count a break once, when it is compiled: compare them with the number of rows.</li>
+<li><b>Graphs</b> are those with at least one operation. <code>counters["stats"]["unique_graphs"]</code> and tlparse
+also count one without.</li>
+<li>A branch on the data of a tensor is a break here, and none in <code>counters["graph_break"]</code>. A frame that
+Dynamo gives up runs as plain Python and leaves no trace to count: it stands under <i>frames given up</i>.</li>
+<li><b>Time outside</b> runs from the end of the compiled code before a break to the next compiled code on that thread,
+or to the end of the step. It holds all that the program does there, also what it would have to do without the break,
+so it is an upper bound of what the break costs. It was taken under the profiler, which lengthens small operations.</li>
 </ul>
 """
 
@@ -51,7 +53,7 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
     """
     unit, apart = looked.unit, looked.apart()
     how = f"calls of <code>{_e(step)}</code>" if step else {
-        "step": f"from a compiled call to the end of <code>optimizer.step</code>",
+        "step": "from a compiled call to the end of <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
     parts = [
@@ -63,24 +65,27 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
         else "",
         f"<p class='bad'><b>Ranks differ:</b> {_e(apart)}</p>"
         if apart
-        else f"<p class='good'>All ranks ran the same regions, breaks and collectives in the same order.</p>"
+        else "<p class='good'>All ranks ran the same regions, breaks and collectives in the same order.</p>"
         if len(looked.ranks) > 1
         else "",
-        _table(looked.counts(), f"Regions, breaks and collectives per {unit}; the others in the whole run."),
+        table(looked.counts(), f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",
         picture(strip(looked.record, "typical"), strip_text(looked.record, "typical")),
         *_breaks(looked),
         *_ranks(looked),
         "<h2>Recompiles, in the whole run</h2>",
-        _table(looked.whole["recompiles"][["rank", "name", "reason", "place"]], "The guard that failed, and where its value is used.")
+        table(
+            looked.whole["recompiles"][["rank", "name", "reason", "place"]],
+            "The guard that failed, and where its value is used.",
+        )
         if len(looked.whole["recompiles"])
         else "<p>None.</p>",
         *_first_call(looked),
         f"<h2>Collectives per {unit}</h2>",
-        _table(looked.collectives(), "In the order of the first call. Those in compiled code have no place."),
+        table(looked.collectives(), "In the order of the first call. Those in compiled code have no place."),
         f"<h2>Compiled regions per {unit}</h2>",
-        _table(looked.regions(), ""),
+        table(looked.regions(), ""),
         "<h2>tlparse</h2>",
         f"<p><a href='{_e(tlparse)}'>What every rank compiled, by tlparse</a></p>"
         if tlparse
@@ -88,12 +93,17 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
         "<h2>What torch's own tools count otherwise</h2>",
         ELSEWHERE,
         "<h2>Provenance</h2>",
-        _table(pd.DataFrame([(k, str(v)) for k, v in looked.provenance.items()], columns=["", " "]), ""),
+        table(pd.DataFrame([(k, str(v)) for k, v in looked.provenance.items()], columns=["", " "]), ""),
         "".join(f"<p class='quiet'>Note: {_e(note)}</p>" for note in looked.notes),
-        "<p class='quiet'>Everything on this page is in it: it loads nothing from a network and sends nothing. The tables are"
-        " in the <code>rank-N.json</code> beside it.</p>",
+        "<p class='quiet'>This page loads nothing from a network and sends nothing. All tables are in the"
+        " <code>rank-N.json</code> beside it.</p>",
     ]
-    head = f"<meta charset='utf-8'><title>{_e(looked.name)}: labkit look</title><style>{STYLE}</style>"
+    return document(f"{looked.name}: labkit look", parts)
+
+
+def document(title: str, parts: list[str]) -> str:
+    """Return a whole HTML document of parts."""
+    head = f"<meta charset='utf-8'><title>{_e(title)}</title><style>{STYLE}</style>"
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>"
 
 
@@ -108,10 +118,15 @@ def _to_do(looked: Looked) -> list[str]:
     if breaks.empty:
         given_up = looked.counts()["frames given up"].max()
         more = " Frames given up run as plain Python: see the table of breaks." if given_up else ""
-        return ["<h2>What to do first</h2>", f"<p>No graph break was executed in these {looked.unit}s.{more}</p>"]
+        return [
+            "<h2>What to do first</h2>",
+            f"<p>No graph break was executed in these {looked.unit}s.{more}</p>",
+        ]
     items = []
     for row in breaks.itertuples():
-        hints = "".join(f"<br><span class='quiet'>torch's hint: {_e(hint)}</span>" for hint in row.hints.splitlines())
+        hints = "".join(
+            f"<br><span class='quiet'>torch's hint: {_e(hint)}</span>" for hint in row.hints.splitlines()
+        )
         items.append(
             f"<li><b>{_e(row.place)}</b>: {_e(row.reason)}<br>at most {row.outside_ms:.2f} ms of a {looked.unit}"
             f" ({row.share:.0%}) pass outside compiled code around it{hints}</li>"
@@ -120,21 +135,23 @@ def _to_do(looked: Looked) -> list[str]:
 
 
 def _breaks(looked: Looked) -> list[str]:
-    table = looked.breaks()
+    costly = looked.breaks()
     parts = [f"<h2>Executed breaks per {looked.unit}</h2>"]
-    if len(table):
-        shown = table.drop(columns=["explanation", "hints"]).rename(
+    if len(costly):
+        shown = costly.drop(columns=["explanation", "hints"]).rename(
             columns={"outside_ms": "ms outside, at most", "share": f"of the {looked.unit}"}
         )
-        parts.append(_table(shown.assign(**{f"of the {looked.unit}": table["share"].map("{:.0%}".format)}), ""))
+        parts.append(
+            table(shown.assign(**{f"of the {looked.unit}": costly["share"].map("{:.0%}".format)}), "")
+        )
     else:
         parts.append("<p>None.</p>")
     every = looked.whole["breaks"]
-    others = every[~every["place"].add(every["reason"]).isin(table["place"].add(table["reason"]))]
+    others = every[~every["place"].add(every["reason"]).isin(costly["place"].add(costly["reason"]))]
     others = others.drop_duplicates(["kind", "reason", "place"])[["kind", "name", "reason", "place"]]
     if len(others):
         said = f"Compiled in the run and not executed in these {looked.unit}s; 'skip' is a frame given up."
-        parts.append(_table(others, said))
+        parts.append(table(others, said))
     return parts
 
 
@@ -159,16 +176,19 @@ def _first_call(looked: Looked) -> list[str]:
     slowest = slowest[["rank", "name", "place", "seconds", *PHASES]].rename(columns=PHASES)
     return [
         "<h2>Compiling, by phase</h2>",
-        _table(sums, "In the whole run. A cache that was warm makes the backend short."),
-        _table(slowest, "The longest compiles."),
+        table(sums, "In the whole run. A cache that was warm makes the backend short."),
+        table(slowest, "The longest compiles."),
     ]
 
 
-def _table(frame: pd.DataFrame, caption: str, most: int = MOST) -> str:
+def table(frame: pd.DataFrame, caption: str = "", most: int = MOST) -> str:
+    """Return a DataFrame as an HTML table of at most `most` rows."""
     head = "".join(f"<th>{_e(str(column))}</th>" for column in frame.columns)
     rows = ["".join(_cell(value) for value in row) for row in frame.head(most).itertuples(index=False)]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    left = f"<p class='quiet'>… and {len(frame) - most} rows more in the data.</p>" if len(frame) > most else ""
+    left = (
+        f"<p class='quiet'>… and {len(frame) - most} rows more in the data.</p>" if len(frame) > most else ""
+    )
     said = f"<p class='quiet'>{_e(caption)}</p>" if caption else ""
     return f"{said}<table><tr>{head}</tr>{body}</table>{left}"
 

@@ -178,10 +178,12 @@ def _decorate(tree: ast.Module, wanted: str) -> bool:
 def _report(steps: Steps, rank: int, name: str) -> Report:
     """What one rank says: the record of the steps, and of the whole run so far what was compiled."""
     log, now = install(), time.monotonic_ns()
-    whole = build_record([RawEvent(BODY, 0, now, 1)], log, 0.0, stages=False, operators=False)
+    whole = build_record([RawEvent(BODY, 0, now, 1)], log, steps.began, stages=False, operators=False)
     rec = steps.rec or Record(whole.tables | {"events": whole.events[:0]}, clock=whole.clock)
     guards = {c.id: _guards(c.stages.get("guards", "")) for c in log.known()}
-    rows = [(rank, row.compile_id, row.name, guards.get(row.compile_id, "")) for row in whole.graphs.itertuples()]
+    rows = [
+        (rank, row.compile_id, row.name, guards.get(row.compile_id, "")) for row in whole.graphs.itertuples()
+    ]
     tables = {
         **rec.tables,
         **{f"all_{part}": whole.tables[part] for part in ("graphs", "breaks", "recompiles", "compiles")},

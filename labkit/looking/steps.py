@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,13 +47,16 @@ class Steps:
         done: Called as soon as the last one was recorded.
 
     Attributes:
+        began: When it was made, in seconds of `time.monotonic()`.
         found: Number of steps so far.
+        calls: Number of compiled calls so far.
         rec: The record; None before the first recorded step.
         note: What kept it from recording, or from recording operators.
     """
 
     def __init__(self, options: Options, done: Callable[[], None] = lambda: None) -> None:
         self.options, self._done = options, done
+        self.began = time.monotonic()
         self.found = self.calls = 0
         self.rec: Record | None = None
         self.note = ""
@@ -197,7 +201,7 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
             return fn(*args, **kwargs)
         return around(fn, *args, **kwargs)
 
-    hide_from_dynamo(call.__code__)
+    hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]
     return call
 
 
