@@ -77,6 +77,7 @@ def test_what_it_looks_at_compiles_as_it_does_alone(ranks, found):
     alone = ranks.run(forwards, 6)[0]
     assert alone["unique_graphs"] == found.counts()["graphs"][0]
     breaks = found.breaks()
+    assert alone["breaks"] == len(breaks) == 1
     assert list(breaks["place"]) == ["test_look.py:31 (model)"] and "graph_break()" in breaks["hints"][0]
     assert 0 < breaks["outside_ms"][0] < found.duration_ms() and 0 < breaks["share"][0] < 1
 
