@@ -30,7 +30,9 @@ def write(folder: Path) -> Path:
         ValueError: If the folder has no report.
         Unsaved: If the page cannot be written.
     """
-    parts, listed, others = [], [], 0
+    parts: list[str] = []
+    listed: list[str] = []
+    others = 0
     for path in sorted(folder.rglob("*.json")):
         try:
             report = Report.load(path)
