@@ -224,11 +224,12 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _look_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", type=RANKS.read, metavar="N", help=RANKS.help)
+    ranks = "number of ranks (default: 2; under torchrun, as many as it started)"
+    parser.add_argument("-n", type=RANKS.read, metavar="N", help=ranks)
     parser.add_argument(
         "--backend",
         default="auto",
-        choices=("auto", *BACKENDS),
+        choices=("auto", "nccl", "gloo", "shm"),
         help="what its process groups get, whatever it asks for",
     )
     for name, metavar, what in LOOK_FILES:

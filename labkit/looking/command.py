@@ -20,7 +20,8 @@ from labkit.ranks import RankError, Ranks
 
 __all__ = ["look"]
 
-GATE, SCRIPT = 1, 3  # exit statuses
+GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
+STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
 TLPARSE_S = 120.0
 
@@ -43,17 +44,17 @@ def look(given: argparse.Namespace) -> int:
     options = Options(given.skip, given.steps, given.step)
     failure = _run(given, program, options, folder)
     looked = found.read(folder)
-    if looked is None or not looked.steps:
-        if failure:
-            print(failure, file=sys.stderr)
-            return SCRIPT
-        raise ValueError(found.nothing(looked, options))
-    body = page.html(looked, failure, given.step, _tlparse(folder))
-    index = files.replace(folder / "index.html", body.encode())
-    print(f"\n{looked.text()}\n\npage: {index}")
+    if looked is not None and looked.steps:
+        body = page.html(looked, failure, given.step, _tlparse(folder))
+        index = files.replace(folder / "index.html", body.encode())
+        print(f"\n{looked.text()}\n\npage: {index}", flush=True)
     if failure:
         print(failure, file=sys.stderr)
-        return SCRIPT
+        return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
+    if looked is None or not looked.steps:
+        raise ValueError(found.nothing(looked, options))
+    if not given.save and baseline is None:
+        return 0
     counts = gate.counts(looked)
     if given.save:
         gate.save(counts, given.save)
@@ -107,12 +108,16 @@ def _run(given: argparse.Namespace, program: Program, options: Options, folder: 
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:
             ranks.run(run, program, options, str(folder))
+        except KeyboardInterrupt as stop:
+            said = "\n".join([STOPPED, *getattr(stop, "__notes__", ())])
         except RankError as error:
             if error.ended == "raised" and error.outcomes[0].message.startswith("--step "):
                 raise ValueError(error.outcomes[0].message) from None
-            replaced = "All ranks were replaced"  # they end with this command
-            return "\n".join(line for line in str(error).splitlines() if not line.startswith(replaced))
-    return ""
+            said = str(error)
+        else:
+            return ""
+    needless = ("All ranks were replaced", "interrupted")  # the ranks end with this command
+    return "\n".join(line for line in said.splitlines() if not line.startswith(needless))
 
 
 def _tool() -> str | None:

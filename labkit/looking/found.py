@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,27 +89,37 @@ class Looked:
         sized = sized.reindex(columns=self.ranks).fillna(0)
         return sized.rename(columns=lambda rank: f"rank {rank}").reset_index().rename_axis(columns=None)
 
+    @functools.cached_property
     def breaks(self) -> pd.DataFrame:
-        """List the executed graph breaks, those that cost most first.
+        """The executed graph breaks, those that cost most first.
 
         Returns:
             Columns reason, place, one for each rank with the executions per step, `outside_ms` (the time outside of
             compiled regions around the break per step, on the rank where it is longest: an upper bound of its cost),
-            `share` of the step, explanation and hints.
+            `share` of the step, explanation and hints. Times are missing where operators were not recorded.
         """
         marks = [self._around(int(n)) for n in sorted(set(self.record.segments["forward"]) - {-1})]
-        rows = pd.concat(marks) if marks else pd.DataFrame(columns=["rank", "reason", "place", "ms"])
+        if not marks:
+            ended = self.record.breaks[self.record.breaks["executed"] > 0].assign(ms=float("nan"))
+            marks = [ended.loc[ended.index.repeat(ended["executed"])][["rank", "reason", "place", "ms"]]]
+        rows = pd.concat(marks)
         table = self._per_step(rows, ["reason", "place"])
         slowest = self.duration_ms()
         texts = self.record.breaks.drop_duplicates(["reason", "place"]).set_index(["reason", "place"])["text"]
         for i, row in table.iterrows():
             mine = rows[(rows["reason"] == row["reason"]) & (rows["place"] == row["place"])]
-            outside = mine.groupby("rank")["ms"].sum().max() / max(self.steps, 1)
+            outside = mine.groupby("rank")["ms"].sum(min_count=1).max() / max(self.steps, 1)
             text = texts[row["reason"], row["place"]]
             kind = read_break(text, Why(row["reason"], row["place"], text))
             table.loc[i, ["outside_ms", "share"]] = outside, outside / slowest
             table.loc[i, ["explanation", "hints"]] = kind.explanation, "\n".join(kind.hints)
         return table.sort_values("outside_ms", ascending=False, ignore_index=True) if len(table) else table
+
+    def cost(self, row: Any) -> str:
+        """Return in words what a row of `breaks` costs at most."""
+        if pd.isna(row.outside_ms):
+            return f"an unknown part of a {self.unit} (operators were not recorded)"
+        return f"at most {row.outside_ms:.2f} ms of a {self.unit} ({row.share:.0%})"
 
     def duration_ms(self) -> float:
         """Return the mean duration of the recorded steps on the slowest rank, in ms and under the profiler."""
@@ -181,7 +192,7 @@ class Looked:
         """Return everything as one Report, whose view is the fragment strip."""
         tables = {
             "summary": self.counts(),
-            "costly": self.breaks(),
+            "costly": self.breaks,
             **self.record.tables,
             "counts": self.record.counts(),
         }
@@ -196,13 +207,12 @@ class Looked:
         """Describe in plain text: the counts, the three breaks to begin with, and whether ranks differ."""
         lines = [f"{self.name}: {self.steps} {self.unit}s recorded  [{self.record.label}]", ""]
         lines += [self.counts().to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
-        for number, row in enumerate(self.breaks().head(3).itertuples(), 1):
+        for number, row in enumerate(self.breaks.head(3).itertuples(), 1):
             lines.append(f"{number}. {row.place}: {row.reason}")
-            lines.append(
-                f"   at most {row.outside_ms:.2f} ms of a {self.unit} ({row.share:.0%}) outside compiled code"
-            )
+            lines.append(f"   {self.cost(row)} outside compiled code")
             lines += [f"   hint: {hint}" for hint in row.hints.splitlines()[:1]]
         apart = self.apart()
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, f"ranks differ: {apart}" if apart else "all ranks did the same"])
 
 
@@ -241,6 +251,8 @@ def nothing(looked: Looked | None, options: Options) -> str:
     if looked is None:
         return "the ranks wrote nothing: do all machines see the folder of --out?"
     steps, calls = looked.provenance["found"], looked.provenance["calls"]
+    if steps > options.skip:
+        return f"nothing was recorded of {steps} steps: {'; '.join(looked.notes) or 'they did not end'}"
     if steps:
         return (
             f"the script has {steps} steps, and the first {options.skip} are skipped: give a smaller --skip"

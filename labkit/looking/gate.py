@@ -20,8 +20,16 @@ _PLACE = re.compile(r"^\S+:\d+ ")  # a file and a line
 
 
 def counts(looked: Looked) -> dict[str, Any]:
-    """Return what a baseline holds: counts by rank, executed breaks by place, and where ranks differ."""
-    table, breaks, calls = looked.counts().set_index("rank"), looked.breaks(), looked.collectives()
+    """Return what a baseline holds: counts by rank, executed breaks by place, and where ranks differ.
+
+    Raises:
+        ValueError: If collectives were not counted.
+    """
+    if looked.record.segments.empty:
+        raise ValueError(
+            "the gate needs operators, which cannot be recorded while the script runs a profiler"
+        )
+    table, breaks, calls = looked.counts().set_index("rank"), looked.breaks, looked.collectives()
     ranks = {}
     for rank in table.index:
         mine = {name: float(table.loc[rank, name]) for name in GATED}

@@ -114,7 +114,7 @@ def picture(figure: Any, text: str) -> str:
 
 
 def _to_do(looked: Looked) -> list[str]:
-    breaks = looked.breaks().head(3)
+    breaks = looked.breaks.head(3)
     if breaks.empty:
         given_up = looked.counts()["frames given up"].max()
         more = " Frames given up run as plain Python: see the table of breaks." if given_up else ""
@@ -128,14 +128,14 @@ def _to_do(looked: Looked) -> list[str]:
             f"<br><span class='quiet'>torch's hint: {_e(hint)}</span>" for hint in row.hints.splitlines()
         )
         items.append(
-            f"<li><b>{_e(row.place)}</b>: {_e(row.reason)}<br>at most {row.outside_ms:.2f} ms of a {looked.unit}"
-            f" ({row.share:.0%}) pass outside compiled code around it{hints}</li>"
+            f"<li><b>{_e(row.place)}</b>: {_e(row.reason)}<br>"
+            f"{looked.cost(row)} outside compiled code around it{hints}</li>"
         )
     return ["<h2>What to do first</h2>", f"<ol class='first'>{''.join(items)}</ol>"]
 
 
 def _breaks(looked: Looked) -> list[str]:
-    costly = looked.breaks()
+    costly = looked.breaks
     parts = [f"<h2>Executed breaks per {looked.unit}</h2>"]
     if len(costly):
         shown = costly.drop(columns=["explanation", "hints"]).rename(

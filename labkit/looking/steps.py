@@ -166,6 +166,8 @@ def watching(steps: Steps) -> Iterator[None]:
         if model is None:
             return functools.partial(compile, **options)
         made = compile_(model, **options)
+        if made is model:  # compiling is switched off
+            return made
         if isinstance(made, torch.nn.Module):
             made.forward = wrapped(made.forward, steps.compiled)
             return made

@@ -15,7 +15,6 @@ import pytest
 from labkit import cli
 
 SCRIPTS = Path(__file__).parent / "scripts"
-SHARED = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}
 
 
 def look(folder: Path, *words: str, launcher: tuple[str, ...] = (sys.executable, "-m", "labkit", "look")):
@@ -24,7 +23,6 @@ def look(folder: Path, *words: str, launcher: tuple[str, ...] = (sys.executable,
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, **SHARED},
         timeout=600,
     )
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import labkit
-from labkit.looking import page
+from labkit.looking import gate, page
 from labkit.looking.found import together
 from labkit.looking.program import watch
 from labkit.looking.steps import Options
@@ -59,6 +59,13 @@ def nothing() -> None:
     pass
 
 
+def profiled(count: int) -> None:
+    import torch
+
+    with torch.profiler.profile():
+        forwards(count)
+
+
 @pytest.fixture(scope="module")
 def found(ranks):
     reports = list(ranks.run(watch, forwards, (6,), {}, Options()))
@@ -76,7 +83,7 @@ def test_each_outermost_compiled_call_is_a_forward(found):
 def test_what_it_looks_at_compiles_as_it_does_alone(ranks, found):
     alone = ranks.run(forwards, 6)[0]
     assert alone["unique_graphs"] == found.counts()["graphs"][0]
-    breaks = found.breaks()
+    breaks = found.breaks
     assert alone["breaks"] == len(breaks) == 1
     assert list(breaks["place"]) == ["test_look.py:31 (model)"] and "graph_break()" in breaks["hints"][0]
     assert 0 < breaks["outside_ms"][0] < found.duration_ms() and 0 < breaks["share"][0] < 1
@@ -116,6 +123,14 @@ def test_ranks_that_differ_are_named(ranks):
     assert found.apart() and "all ranks did the same" not in found.text()
     assert list(found.counts()["recompiles"]) == [0, 2]
     assert "Ranks differ" in page.html(found)
+
+
+def test_a_program_with_a_profiler_of_its_own_has_its_breaks_counted(ranks):
+    found = together(list(ranks.run(watch, profiled, (6,), {}, Options())))
+    assert list(found.counts()["breaks"]) == [1, 1] and list(found.breaks["rank 0"]) == [1.0]
+    assert "operators were not recorded" in found.text() and "an unknown part" in page.html(found)
+    with pytest.raises(ValueError, match="while the script runs a profiler"):
+        gate.counts(found)
 
 
 def test_the_figure_is_the_strip(ranks):
