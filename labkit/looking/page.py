@@ -51,15 +51,15 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
         step: The function that was said to be a step, '' for none.
         tlparse: The address of tlparse's report, relative to the page.
     """
-    unit, apart = looked.unit, looked.apart()
+    unit, apart, took = looked.unit, looked.apart(), looked.duration_ms()
     how = f"calls of <code>{_e(step)}</code>" if step else {
         "step": "from a compiled call to the end of <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
     parts = [
         f"<h1>{_e(looked.name)}</h1>",
-        f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {_e(looked.record.label)} ·"
-        f" {looked.duration_ms():.1f} ms a {unit} under the profiler</p>",
+        f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {_e(looked.record.label)}"
+        f"{'' if pd.isna(took) else f' · {took:.1f} ms a {unit} under the profiler'}</p>",
         f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b><pre>{_e(failure)}</pre></div>"
         if failure
         else "",
@@ -83,7 +83,10 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
         else "<p>None.</p>",
         *_first_call(looked),
         f"<h2>Collectives per {unit}</h2>",
-        table(looked.collectives(), "In the order of the first call. Those in compiled code have no place."),
+        table(
+            looked.collectives(),
+            "In the order of the first call. Only those right behind a break have a place.",
+        ),
         f"<h2>Compiled regions per {unit}</h2>",
         table(looked.regions(), ""),
         "<h2>tlparse</h2>",

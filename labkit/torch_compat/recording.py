@@ -56,6 +56,7 @@ FEATURES = (
         "logs of each rank in a file of its own",
         ("torch._logging._internal._init_logs", "torch._logging._internal.LOG_TRACE_HANDLER"),
         "`Ranks(logs=...)`, and tlparse's report of `labkit look`",
+        source="names looked up in torch 2.13.0 only",
     ),
     Feature(
         "Dynamo's bytecode",
