@@ -14,6 +14,7 @@ _WHERE = {
     "PerRank": "labkit.per_rank",
     "Report": "labkit.report",
     "record": "labkit.graphs",
+    "look": "labkit.looking",
     "predict": "labkit.study",
     "check": "labkit.study",
     "attach": "labkit.experiments.progress",
@@ -25,6 +26,7 @@ _PARTS = (
     "graphs",
     "hardware",
     "lessons",
+    "looking",
     "ranks",
     "report",
     "study",
@@ -33,7 +35,7 @@ _PARTS = (
     "views",
 )
 
-__all__ = ["PerRank", "RankError", "Ranks", "Report", "attach", "check", "predict", "record"]
+__all__ = ["PerRank", "RankError", "Ranks", "Report", "attach", "check", "look", "predict", "record"]
 
 
 def __getattr__(name: str) -> Any:

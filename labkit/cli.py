@@ -1,4 +1,4 @@
-"""`labkit doctor | list | lessons | run | record | review | ledger | score`: the command line of labkit."""
+"""`labkit doctor | list | lessons | run | look | report | record | review | ledger | score`: the command line."""
 
 from __future__ import annotations
 
@@ -27,12 +27,35 @@ exit status:
   2  a request that cannot be met
   3  done, and what it found could not be saved or printed
 """
+LOOK_STATUS = """\
+exit status:
+  0  done, and the gate passed
+  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged
+  2  a request that cannot be met, or no step to record
+  3  the script failed
+"""
 RANKS = Option(
     "ranks",
     int,
     "number of ranks (default: 2, or what it needs; under torchrun, as many as it started)",
     least=1,
     most=65_536,
+)
+LOOK_FILES = (
+    ("out", "DIR", "a new folder for the page and the data"),
+    ("save", "FILE", "save the counts as a baseline"),
+    ("against", "FILE", "compare the counts with a baseline: exit status 1 where one rose"),
+)
+LOOK_NUMBERS = (
+    (2, Option("skip", int, "steps before the first recorded one", least=0, most=1_000_000, metavar="K")),
+    (3, Option("steps", int, "steps to record", least=1, most=1_000, metavar="K")),
+    (None, Option("timeout", float, "seconds that the script may take", least=0.1, most=1e9, metavar="S")),
+    (
+        60,
+        Option(
+            "stall", float, "seconds that all ranks may wait for each other", least=0.1, most=1e9, metavar="S"
+        ),
+    ),
 )
 HERE = True  # `--save` without a folder
 
@@ -125,6 +148,20 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--save", type=_folder, metavar="DIR", help="also save the report there as NAME.json")
     run.add_argument("--json", action="store_true", help="print JSON instead of text")
     run.set_defaults(act=runs.together(runs.run))
+    look = commands.add_parser(
+        "look",
+        help="run a script of yours on ranks, and see its breaks, regions, recompiles and collectives",
+        description="Run an unchanged script as torchrun would, and write a page of what it compiled and ran.",
+        epilog=LOOK_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _look_options(look)
+    look.set_defaults(act=_look)
+    report = commands.add_parser("report", help="make one page of the reports that are saved in a folder")
+    report.add_argument(
+        "folder", type=_folder, metavar="DIR", help="where they are; the page goes there, too"
+    )
+    report.set_defaults(act=_report)
     record = commands.add_parser("record", help="run experiments and keep their reports under data/recorded")
     record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
     _run_options(record)
@@ -177,7 +214,48 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="on a CPU auto is what the experiment needs",
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument(
+        "--logs",
+        type=_folder,
+        metavar="DIR",
+        help="what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank",
+    )
     options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
+
+
+def _look_options(parser: argparse.ArgumentParser) -> None:
+    ranks = "number of ranks (default: 2; under torchrun, as many as it started)"
+    parser.add_argument("-n", type=RANKS.read, metavar="N", help=ranks)
+    parser.add_argument(
+        "--backend",
+        default="auto",
+        choices=("auto", "nccl", "gloo", "shm"),
+        help="what its process groups get, whatever it asks for",
+    )
+    for name, metavar, what in LOOK_FILES:
+        parser.add_argument(f"--{name}", type=Path, metavar=metavar, help=what)
+    parser.add_argument("--step", default="", metavar="NAME", help="the function whose calls are the steps")
+    for default, option in LOOK_NUMBERS:
+        said = option.help if default is None else f"{option.help} (default: {default})"
+        parser.add_argument(
+            f"--{option.name}", type=option.read, default=default, metavar=option.metavar, help=said
+        )
+    rest = argparse.REMAINDER
+    parser.add_argument("-m", dest="module", nargs=rest, metavar="...", help="a module and its arguments")
+    parser.add_argument("script", nargs=rest, metavar="...", help="a script and its arguments")
+
+
+def _look(given: argparse.Namespace) -> int:
+    from labkit.looking import command
+
+    return runs.under_torchrun(command.look)(given)
+
+
+def _report(given: argparse.Namespace) -> int:
+    from labkit.looking import reports
+
+    print(f"page: {reports.write(given.folder)}")
+    return 0
 
 
 def _doctor(given: argparse.Namespace) -> int:

@@ -94,7 +94,7 @@ def place(filename: str, line: int | None, name: str = "") -> str:
 def is_library(filename: str) -> bool:
     """Whether a file belongs to an installed package or to Python, so that it is not the reader's own code.
 
-    labkit's own code counts as the reader's: its model is part of what is studied.
+    labkit's own code counts as the reader's: its model is part of what is studied. Its wrappers around a script do not.
 
     >>> import logging
     >>> is_library(logging.__file__), is_library("/home/ada/project/model.py"), is_library("<frozen runpy>")
@@ -106,11 +106,12 @@ def is_library(filename: str) -> bool:
         return True
     whole = os.path.normpath(filename)
     if whole.startswith(_LABKIT):
-        return False
+        return whole.startswith(_WRAPPERS)
     return whole.startswith((*_LIBRARIES, _STDLIB))
 
 
 _LABKIT = os.path.normpath(os.path.dirname(__file__)) + os.sep
+_WRAPPERS = os.path.join(_LABKIT, "looking", "")
 _PATH_AND_LINE = re.compile(
     r"""(?<![\w.-])(?P<path>(?:/|[A-Za-z]:\\)[^\s:"'<>]+\.py|<ipython-input-[^>]+>):(?P<line>\d+)"""
 )

@@ -16,15 +16,14 @@ from labkit.experiments.experiment import Experiment
 from labkit.experiments.progress import told
 from labkit.report import Report
 
-__all__ = ["measure", "record", "recordings", "run", "together", "writable"]
+__all__ = ["measure", "record", "recordings", "run", "together", "under_torchrun", "writable"]
 
 BRIEF = ("summary", "counts", "breakdown", "cold", "verdicts", "tests")  # what --json prints of a report
 PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
 
 
 def together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Make a command work under torchrun: rank 0 runs it with the ranks that torchrun started, every other process
-    serves.
+    """Make a command of experiments from one that runs and reports them, also under torchrun.
 
     Args:
         act: the command, which gets the parsed command line and returns the exit status.
@@ -39,7 +38,23 @@ def together(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
             experiments.get(name) for name in (experiments.declared() if every else [given.experiment])
         ]
         given.arguments = {one.name: _arguments(one, given) for one in given.chosen}
+        return under_torchrun(act)(given)
 
+    return begin
+
+
+def under_torchrun(act: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """Make a command work under torchrun: rank 0 runs it with the ranks that torchrun started, every other process
+    serves.
+
+    Args:
+        act: the command, which gets the parsed command line, with the machines as `nodes`, and returns the exit status.
+
+    Returns:
+        The command.
+    """
+
+    def begin(given: argparse.Namespace) -> int:
         from labkit.ranks.nodes import Nodes, launched, serve
 
         given.nodes = None
@@ -97,7 +112,8 @@ def measure(experiment: Experiment, given: argparse.Namespace, quiet: bool, **mo
 
     nodes = given.nodes
     count, device, backend = _where(experiment, given)
-    with Ranks(count, device, backend, timeout=None, quiet=quiet, start=nodes or "auto") as ranks:
+    more_of_ranks: dict[str, Any] = {"quiet": quiet, "start": nodes or "auto", "logs": given.logs}
+    with Ranks(count, device, backend, timeout=None, **more_of_ranks) as ranks:
         report = experiment.run(ranks, talk=not quiet, **{**more, **given.arguments[experiment.name]})
     if nodes:
         report.provenance["launched"] = {"by": "torchrun", "machines": nodes.machines()}

@@ -15,7 +15,7 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 # what takes minutes starts first, so that two processes end together
-FIRST = ("tests/notebooks", "tests/browser", "tests/faults", "tests/study", "tests/lessons")
+FIRST = ("tests/notebooks", "tests/browser", "tests/looking", "tests/faults", "tests/study", "tests/lessons")
 
 
 def pytest_collection_modifyitems(items):

@@ -64,6 +64,8 @@ class Ranks:
         env: Environment variables of the ranks, on top of `os.environ`; None as a value means not set. For a variable
             that torch reads as it is imported, such as TORCH_LOGS, torch is imported once more, which takes seconds;
             the next ranks with the same variables start fast.
+        logs: A folder for what torch logs in each rank: `rank-N.log` gets what TORCH_LOGS asks for, which is printed
+            as well, and a file that tlparse reads gets the structured trace (TORCH_TRACE).
         start: 'zygote' forks every rank from one process that has imported torch. 'fresh' starts an interpreter for
             each rank, the only way outside Linux. 'auto' forks where it can. `nodes.Nodes` starts the ranks that
             torchrun has placed.
@@ -94,6 +96,7 @@ class Ranks:
         threads: int = 1,
         port: int = 0,
         env: Mapping[str, str | None] | None = None,
+        logs: str | os.PathLike[str] | None = None,
         start: str | Nodes = "auto",
         live: bool = True,
         quiet: bool = False,
@@ -128,6 +131,7 @@ class Ranks:
         self.timeout, self.collective_timeout = timeout, collective_timeout
         self.threads, self.port = threads, port
         self.stall, self.check, self.start = stall, check, start
+        self._logs = logs and os.path.abspath(logs)
         self._progress = Progress(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         # none on the CPU, where compiling would use one; torchrun's ranks have theirs; a rank's successor has the same
         self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else {} if nodes else hardware.visible()
@@ -309,6 +313,7 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "check": self.check,
+            "logs": self._logs,
             "env": env,
             "path": list(sys.path),
             "cwd": os.getcwd(),

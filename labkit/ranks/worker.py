@@ -24,6 +24,7 @@ from typing import Any
 
 from labkit.ranks import cells, introspect, transfer, wire
 from labkit.ranks.errors import Outcome, message_of
+from labkit.torch_compat import fake_store, log_to
 
 LOST = "labkit: labkit ended it, because its connection to the process that made the ranks was lost"
 
@@ -175,14 +176,15 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         device = f"cuda:{index}"
     backend = config["backend"]
     _here = Here(rank, world_size, device, backend, config["label"])
+    if config["logs"]:
+        os.makedirs(config["logs"], exist_ok=True)
+        log_to(os.path.join(config["logs"], f"rank-{rank}.log"), config["logs"])
     for hook in config["hooks"]:
         module, _, name = hook.partition(":")
         getattr(importlib.import_module(module), name)()
     introspect.prepare()
     limit = datetime.timedelta(seconds=config["collective_timeout"])
     if backend == "fake":
-        from labkit.torch_compat import fake_store
-
         dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=world_size)
         return
     if backend == "shm":

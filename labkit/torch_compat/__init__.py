@@ -82,6 +82,7 @@ from labkit.torch_compat.recording import (
     dynamo_frames_seen,
     event_shapes,
     fast_range,
+    log_to,
     on_region_entry,
     profiler_events,
     profiler_mark,

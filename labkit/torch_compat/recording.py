@@ -53,6 +53,12 @@ FEATURES = (
         since="2.12",
     ),
     Feature(
+        "logs of each rank in a file of its own",
+        ("torch._logging._internal._init_logs", "torch._logging._internal.LOG_TRACE_HANDLER"),
+        "`Ranks(logs=...)`, and tlparse's report of `labkit look`",
+        source="names looked up in torch 2.13.0 only",
+    ),
+    Feature(
         "Dynamo's bytecode",
         ("torch._dynamo.convert_frame.register_bytecode_hook",),
         "`record(stages=True)` and the code around graphs with streams",
@@ -63,6 +69,26 @@ FEATURES = (
 def trace_logger() -> logging.Logger:
     """The logger of torch's structured trace (torch/_logging/_internal.py), which is silent until it has a handler."""
     return logging.getLogger("torch.__trace")
+
+
+def log_to(path: str, traces: str) -> None:
+    """Let torch's logs (TORCH_LOGS) go to a file as well, and its structured trace to a new file in a folder.
+
+    Torch reads both variables once, as it is imported; a process that was forked later reads them here again.
+    """
+    internal = require("torch._logging._internal")
+    asked = {internal.LOG_OUT_ENV_VAR: path, internal.TRACE_ENV_VAR: traces}
+    before = {name: os.environ.get(name) for name in asked}
+    os.environ |= asked
+    internal.LOG_TRACE_HANDLER = None
+    try:
+        internal._init_logs()
+    finally:  # a compiler's own processes have files of their own
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def profiler_running() -> bool:

@@ -1,0 +1,210 @@
+"""Finds the steps of a program that nobody changed for it, and records some of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from labkit.graphs import Record, install, record
+from labkit.torch_compat import hide_from_dynamo
+
+__all__ = ["Options", "Steps", "watching"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which steps to record.
+
+    Args:
+        skip: Steps that run before the first recorded one: they compile.
+        steps: Steps to record.
+        step: The name of the function whose calls are the steps; '' to find steps by compiled calls and
+            `optimizer.step`.
+    """
+
+    skip: int = 2
+    steps: int = 3
+    step: str = ""
+
+
+class Steps:
+    """Counts the steps of a program and records those that were asked for.
+
+    A step of a program that has an optimizer begins with the first compiled call in which gradients are on, and ends
+    when `optimizer.step` does. Without an optimizer each compiled call is one, and is called a forward. A compiled call
+    inside another one is part of it.
+
+    Args:
+        options: Which steps.
+        done: Called as soon as the last one was recorded.
+
+    Attributes:
+        began: When it was made, in seconds of `time.monotonic()`.
+        found: Number of steps so far.
+        calls: Number of compiled calls so far.
+        rec: The record; None before the first recorded step.
+        note: What kept it from recording, or from recording operators.
+    """
+
+    def __init__(self, options: Options, done: Callable[[], None] = lambda: None) -> None:
+        self.options, self._done = options, done
+        self.began = time.monotonic()
+        self.found = self.calls = 0
+        self.rec: Record | None = None
+        self.note = ""
+        self._trains = self._inside = self._stepping = self._open = self._over = False
+        self._thread = threading.get_ident()
+        self._mark = contextlib.ExitStack()
+        self._record = contextlib.ExitStack()
+
+    # --- what the hooks call ---
+
+    def compiled(self, made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a compiled callable, which may begin a step."""
+        if self._over or self._inside or threading.get_ident() != self._thread:
+            return made(*args, **kwargs)
+        self._inside = True
+        self.calls += 1
+        by_itself = not self._trains and not self.options.step
+        try:
+            if by_itself or (not self.options.step and torch.is_grad_enabled()):
+                self._begin()
+            return made(*args, **kwargs)
+        finally:
+            self._inside = False
+            if by_itself:
+                self._end()
+
+    def optimizer(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an optimizer's `step`, which ends a step."""
+        if self._over or self._stepping:  # one optimizer may call another
+            return step(*args, **kwargs)
+        self._stepping = True
+        try:
+            return step(*args, **kwargs)
+        finally:
+            self._stepping = False
+            if not self.options.step:
+                self._end()
+
+    def named(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the function that is the step."""
+        if self._over or self._open or threading.get_ident() != self._thread:
+            return fn(*args, **kwargs)
+        self._begin()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            self._end()
+
+    def trains(self) -> None:
+        """Note that there is an optimizer."""
+        self._trains = True
+
+    # --- recording ---
+
+    def _begin(self) -> None:
+        if self._open:
+            return
+        self._open = True
+        self.found += 1
+        if self.found <= self.options.skip:
+            return
+        if self.rec is None:
+            self._start()
+        if self.rec is not None:
+            mark = self.rec.step if self._trains or self.options.step else self.rec.forward
+            self._mark.enter_context(mark())
+
+    def _start(self) -> None:
+        for operators in (True, False):
+            try:
+                self.rec = self._record.enter_context(record(operators=operators))
+                break
+            except ValueError as error:  # the program has a profiler open, or a record
+                self.note = str(error)
+        install().keep_stages = True  # guards, for the comparison of ranks
+
+    def _end(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._mark.close()
+        if self.found == self.options.skip + self.options.steps:
+            self.close()
+            self._done()
+
+    def close(self) -> None:
+        """End the record; a step that is open ends here."""
+        self._over = True
+        self._mark.close()
+        self._record.close()
+
+
+@contextlib.contextmanager
+def watching(steps: Steps) -> Iterator[None]:
+    """Tell `steps` of compiled calls and of `optimizer.step` in a block.
+
+    Torch is as it was when the block ends; what was compiled inside keeps a wrapper that does nothing.
+
+    Args:
+        steps: Hears of them.
+    """
+    install().keep_stages = True
+    compile_, init = torch.compile, torch.optim.Optimizer.__init__
+
+    @functools.wraps(compile_)
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(compile, **options)
+        made = compile_(model, **options)
+        if made is model:  # compiling is switched off
+            return made
+        if isinstance(made, torch.nn.Module):
+            made.forward = wrapped(made.forward, steps.compiled)
+            return made
+        return wrapped(made, steps.compiled)
+
+    @functools.wraps(init)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        steps.trains()
+        # bound, because schedulers ask for its function; on the object, because Dynamo unwraps those of classes
+        self.step = types.MethodType(wrapped(type(self).step, steps.optimizer), self)
+
+    torch.compile, torch.optim.Optimizer.__init__ = compile, made  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
+        install().keep_stages = False
+        steps.close()
+
+
+def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    """Make `around(fn, ...)` of every call of `fn` that Dynamo does not trace; what it traces is `fn` itself.
+
+    Args:
+        fn: The function, whose attributes the wrapper shares: Dynamo knows compiled functions by them.
+        around: Called in its place.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return fn(*args, **kwargs)
+        return around(fn, *args, **kwargs)
+
+    hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]
+    return call
+
+
+hide_from_dynamo(Steps.compiled.__code__, Steps.optimizer.__code__, Steps.named.__code__)

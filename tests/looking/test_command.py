@@ -1,0 +1,157 @@
+"""`labkit look` from its command line: a page, a gate, and an end in order, with scripts that know nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit import cli
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def look(folder: Path, *words: str, launcher: tuple[str, ...] = (sys.executable, "-m", "labkit", "look")):
+    return subprocess.run(
+        [*launcher, *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=600,
+    )
+
+
+def left(text: str) -> list[int]:
+    """Processes whose command line or environment holds a text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (path / "environ").read_bytes() and int(path.name) != os.getpid():
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "labkit look needs a script, or -m MODULE"),
+        (["nowhere.py"], "there is no script nowhere.py"),
+        (["--against", "none.json", "SCRIPT"], "cannot read none.json"),
+        (["--against", "SCRIPT", "SCRIPT"], "is no baseline"),
+        (["--out", ".", "SCRIPT"], "is there already and not empty"),
+        (["--steps", "0", "SCRIPT"], "argument --steps: must be a whole number from 1"),
+        (["-n", "0", "SCRIPT"], "argument -n: must be a whole number from 1"),
+        (["--backend", "mpi", "SCRIPT"], "argument --backend: invalid choice"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "something").touch()
+    script = str(SCRIPTS / "trouble.py")
+    assert cli.main(["look", *(script if word == "SCRIPT" else word for word in words)]) == 2
+    found = capsys.readouterr()
+    assert found.err.startswith("labkit: ") and sentence in found.err and "Traceback" not in found.err
+
+
+@pytest.mark.slow
+def test_from_a_break_in_a_decoder_to_the_gate(tmp_path):
+    """The page names the print, and the gate notices it, and the branch of one rank."""
+    script = str(SCRIPTS / "decoder.py")
+    plain = look(tmp_path, "--save", "base.json", script, "tp")
+    assert plain.returncode == 0, plain.stderr
+    base = json.loads((tmp_path / "base.json").read_text())
+    assert base["unit"] == "step" and base["ranks"]["0"]["collectives"] > 0
+    assert (tmp_path / "look-decoder" / "index.html").exists()
+
+    again = look(tmp_path, "--against", "base.json", script, "tp")
+    assert again.returncode == 0 and "gate passed" in again.stdout, again.stdout
+    assert (tmp_path / "look-decoder-2").is_dir(), "nothing is overwritten"
+
+    printed = look(tmp_path, "--out", "printed", "--against", "base.json", script, "tp", "--print")
+    assert printed.returncode == 1, printed.stderr
+    assert (
+        "Chatty.forward): Failed to trace builtin operator print"
+        in printed.stdout.partition("gate failed")[2]
+    )
+    body = (tmp_path / "printed" / "index.html").read_text()
+    first = body.partition("What to do first")[2].partition("The strip of one step")[0]
+    assert "decoder.py:26 (Chatty.forward)" in first and "hint" in first
+    assert not re.search(r"src=['\"](?!data:)", body)
+
+    branch = look(tmp_path, "--out", "branch", "--against", "base.json", script, "tp", "--branch")
+    assert branch.returncode == 1, branch.stderr
+    assert "ranks differ" in branch.stdout.partition("gate failed")[2]
+    assert "The graph of" in (tmp_path / "branch" / "index.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_other_decoders_are_seen_as_well(parallel, tmp_path):
+    done = look(tmp_path, "--out", "page", str(SCRIPTS / "decoder.py"), parallel, "--print")
+    assert done.returncode == 0, done.stderr
+    body = (tmp_path / "page" / "index.html").read_text()
+    assert "decoder.py:26 (Chatty.forward)" in body.partition("What to do first")[2].partition("<h2>")[0]
+    assert "All ranks ran the same regions" in body
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("raise", "rank 1 raised ValueError: the loss is nan"),
+        ("exit", "rank 1 raised SystemExit: 7"),
+        ("die", "rank 1 died: exit code 5"),
+        ("hang", "no end within"),
+        ("leave", "stalled: the ranks have waited for each other"),
+        ("calm", ""),
+    ],
+)
+def test_trouble_is_reported_and_leaves_no_process(kind, said, tmp_path, monkeypatch):
+    mark = f"LABKIT_TEST_LOOK={kind}-{os.getpid()}-{time.time()}"
+    monkeypatch.setitem(os.environ, *mark.split("=", 1))
+    limits = ["--timeout", "25" if kind == "hang" else "120", "--stall", "90" if kind == "hang" else "5"]
+    done = look(tmp_path, "--out", "page", *limits, str(SCRIPTS / "trouble.py"), kind)
+    assert done.returncode == (3 if said else 0), done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr
+    if kind in ("raise", "exit", "hang"):
+        assert re.search(r"trouble.py:\d+ \(trouble\)", done.stderr), "the culprit's line"
+    assert "3 forwards recorded" in done.stdout, "what was recorded before is worth a page"
+    assert ("The script failed after" in (tmp_path / "page" / "index.html").read_text()) == bool(said)
+    assert left(mark) == []
+
+
+@pytest.mark.slow
+def test_it_joins_the_ranks_of_torchrun_and_runs_modules(tmp_path):
+    (tmp_path / "mine.py").write_text((SCRIPTS / "trouble.py").read_text())
+    torchrun = (
+        str(Path(sys.executable).parent / "torchrun"),
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "labkit",
+        "look",
+    )
+    done = look(
+        tmp_path, "--out", "page", "--step", "step", "--steps", "2", "-m", "mine", "calm", launcher=torchrun
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mine: 2 steps recorded" in done.stdout
+    assert json.loads((tmp_path / "page" / "rank-1.json").read_text())["provenance"]["rank"] == 1
+
+
+@pytest.mark.slow
+def test_a_script_without_steps_is_a_request_that_cannot_be_met(tmp_path):
+    (tmp_path / "plain.py").write_text("import sys\nprint('ran', sys.argv[1:], __name__, __file__)\n")
+    done = look(tmp_path, "-n", "1", "plain.py", "--lr", "3")
+    assert done.returncode == 2 and "called nothing that torch.compile made" in done.stderr
+    assert "ran ['--lr', '3'] __main__" in done.stdout
+    named = look(tmp_path, "-n", "1", "--step", "nowhere", "plain.py")
+    assert named.returncode == 2 and "plain.py defines no such function" in named.stderr
