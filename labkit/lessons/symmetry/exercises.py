@@ -85,11 +85,20 @@ def judge_health(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                     raise Mistake(finding, "gather: all_gather_object gives every rank the counts of all")
                 if one["found"] == [found["before"] for found in seen]:
                     raise Mistake(finding, "look at the counters after run(), which is what compiles")
+                if _graphs(one["found"]) == _graphs(meant):
+                    raise Mistake(
+                        finding, "a reason can count twice: add up the values of counters['graph_break']"
+                    )
                 raise Mistake(
                     finding,
-                    "counters go on from what was compiled before: take the difference; a reason can count twice",
+                    "counters go on from what was compiled before: take the difference, or clear them",
                 )
         say(f"{what}: {meant}")
+
+
+def _graphs(found: Any) -> list[Any] | None:
+    """The graphs of each rank, if the attempt returned what it should."""
+    return [of.get("graphs") for of in found if isinstance(of, dict)] if isinstance(found, list) else None
 
 
 def _health(attempt: Attempt, odd: int | None) -> dict[str, Any]:
