@@ -93,7 +93,7 @@ def lanes(runs: Mapping[float | None, Any], sleep_s: float, label: str) -> Figur
     """
     sheet = Sheet()
     sheet.title(
-        f"By timeout: {_outcomes(runs)}",
+        _title(runs),
         f"Three calls in step; rank 1's second input is longer. Arranged: its compile sleeps {sleep_s:g} s, and "
         "collectives of this group have the timeout named at the left.",
     )
@@ -142,6 +142,17 @@ class Attempts(InteractiveFigure):
             return lanes(chosen, self.sleep_s, self.label), _outcomes(chosen)
 
         return self.picture_with_controls(widgets, {"timeout": slider}, draw)
+
+
+def _title(runs: Mapping[float | None, Any]) -> str:
+    ended = {one["ended"] == "right" for by_rank in runs.values() for one in by_rank}
+    if ended == {True}:
+        return "Every timeout outlasts the compile: slow, and right"
+    return (
+        "A timeout shorter than the compile ends a correct program"
+        if True in ended
+        else "Every timeout is too short"
+    )
 
 
 def _limit(timeout: float | None) -> str:
