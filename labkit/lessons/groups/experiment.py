@@ -225,5 +225,4 @@ def _report(found: PerRank[dict[str, Any]], arrivals: Sequence[Arrival], setting
     notes = [f"the store was gone after {row[0]:.2f} s ({row[2].decode()})" for row in gone]
     if watched["served"] is None:
         notes.append("nobody served a store at MASTER_ADDR and MASTER_PORT")
-    view = "labkit.lessons.groups.figures:figure"
-    return Report("rendezvous", "Rendezvous", "gloo · cpu", tables, [], settings, notes, view)
+    return Report("rendezvous", "Rendezvous", "gloo · cpu", tables, [], settings, notes)
