@@ -35,7 +35,7 @@ FORM = "a lesson's first cell has a title, **The question.**, **Needs.** N minut
 
 @dataclass(frozen=True)
 class Lesson:
-    """One row of the map: what a lesson asks, what it needs, and which sections of the sources it covers."""
+    """What a lesson asks, what it needs, and which sections of the sources it covers."""
 
     name: str
     title: str
@@ -93,17 +93,12 @@ def parse(name: str, text: str) -> Lesson:
 
 def table(rows: Sequence[Lesson]) -> str:
     """The map as a Markdown table, each lesson a link to its notebook beside the one that holds the map."""
-    lines = ["| lesson | the question | minutes | to run | hardware | sources |", "|---|---|---|---|---|---|"]
+    lines = ["| lesson | the question | minutes | to run |", "|---|---|---|---|"]
     for row in rows:
-        cells = (
-            f"[{row.title}]({row.name}.ipynb)",
-            row.question,
-            str(row.minutes),
-            str(row.running or ""),
-            row.hardware,
-            row.sources,
+        question = row.question.replace("|", r"\|")
+        lines.append(
+            f"| [{row.title}]({row.name}.ipynb) | {question} | {row.minutes} | {row.running or ''} |"
         )
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 

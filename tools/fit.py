@@ -34,6 +34,8 @@ ROOT = files.ours("notebooks").parent
 MOST_BYTES = 1_500_000
 # lessons whose subject stands in their cells: for these, prose stands in Markdown and every number in it has a source
 OPENED = (
+    "00_start_here",
+    "01_process_groups",
     "02_inplace_vs_functional",
     "03_reading_graphs",
     "04_graph_break_cliff",

@@ -130,7 +130,7 @@ def test_damaged_lines_are_mentioned(checkout, home):
 
 def test_no_lesson_answers_for_the_reader():
     asked = {name: lesson for name, (lesson, _) in scores.questions().items()}
-    assert {"start.call_ms", "cliff.regions_per_forward", "cliff.breaks_per_forward"} <= set(asked)
+    assert {"start.graphs_on_rank_0", "cliff.regions_per_forward", "cliff.breaks_per_forward"} <= set(asked)
     for path in (scores.ROOT / "notebooks").glob("*.ipynb"):
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "code" and "predict(" in cell.source:
@@ -148,4 +148,4 @@ def test_the_command_line_prints_the_scoreboard(home, capsys):
     assert cli.main(["score", "--json"]) == 0
     rows = {row["question"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["cliff.breaks_per_forward"]["factor"] == 2.0
-    assert rows["start.call_ms"]["measured"] is None
+    assert rows["start.graphs_on_rank_0"]["measured"] is None

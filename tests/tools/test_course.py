@@ -84,12 +84,10 @@ def test_the_map_is_written_once_and_stale_after_a_change(checkout):
         "",
         "Words.",
         "",
-        "| lesson | the question | minutes | to run | hardware | sources |",
-        "|---|---|---|---|---|---|",
-        "| [00 · Start here](00_start_here.ipynb) | Who waits for whom? | 5 |  | Any machine"
-        " | Topic 11 \\| 12 (experiment 1) |",
-        "| [05 · The trap](05_trap.ipynb) | Who waits for whom? | 20 | 3 | Two ranks, e.g. on a laptop"
-        " | Topic 11 \\| 12 (experiment 1) |",
+        "| lesson | the question | minutes | to run |",
+        "|---|---|---|---|",
+        "| [00 · Start here](00_start_here.ipynb) | Who waits for whom? | 5 |  |",
+        "| [05 · The trap](05_trap.ipynb) | Who waits for whom? | 20 | 3 |",
     ]
     assert readme.read_text() == (
         "# R\n\n| lesson | the question |\n|---|---|\n"

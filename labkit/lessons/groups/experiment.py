@@ -46,17 +46,25 @@ def meet(
     env: Mapping[str, str] | None = None,
     talk: bool = False,
 ) -> Report:
-    """Let new processes call `join()`, each with the RANK and WORLD_SIZE of its arrival, and watch their store.
+    """Let new processes call `join`, each as the rank that its arrival says, and watch their store.
 
-    MASTER_ADDR and MASTER_PORT are set, as are the variables in `env`; rank 0 is to serve its store there, so `join`
-    calls init_process_group with 'env://' (the default). All are ended, whatever they wait for, `patience` seconds
-    after the first may come. A further process looks into the store every few milliseconds, as one more client, and
-    with `talk` says every key as it appears.
+    MASTER_ADDR and MASTER_PORT are set; rank 0 serves the store there. A further process looks into the store every few
+    milliseconds. All processes are ended after `patience`, whatever they wait for.
 
-    Tables: `processes` (process, rank, world_size, came, ended, outcome, said, value), times in seconds, outcome one of
-    'joined', 'error' and 'still waiting'; `keys` (seconds, key, value), a row whenever a key appears or changes, with
-    the bytes of its value. A key that the store counts and does not list is '(not listed)'. Raises ValueError for
-    arrivals that cannot be.
+    Args:
+        join: Called in each process, without a group; it calls `init_process_group`. Its value is kept.
+        arrivals: A process for each: its RANK, its WORLD_SIZE, and when it comes.
+        patience: Seconds after the start until all processes are ended.
+        env: More environment variables for all processes.
+        talk: Print every key when it appears.
+
+    Returns:
+        A report with two tables. `processes` (process, rank, world_size, came, ended, outcome, said, value): times in
+        seconds, outcome 'joined', 'error' or 'still waiting'. `keys` (seconds, key, value): a row whenever a key
+        appears or changes; a key that the store counts and does not list is '(not listed)'.
+
+    Raises:
+        ValueError: An arrival is impossible, or there is none.
 
     >>> meet(print, [])
     Traceback (most recent call last):
@@ -225,5 +233,4 @@ def _report(found: PerRank[dict[str, Any]], arrivals: Sequence[Arrival], setting
     notes = [f"the store was gone after {row[0]:.2f} s ({row[2].decode()})" for row in gone]
     if watched["served"] is None:
         notes.append("nobody served a store at MASTER_ADDR and MASTER_PORT")
-    view = "labkit.lessons.groups.figures:figure"
-    return Report("rendezvous", "Rendezvous", "gloo · cpu", tables, [], settings, notes, view)
+    return Report("rendezvous", "Rendezvous", "gloo · cpu", tables, [], settings, notes)

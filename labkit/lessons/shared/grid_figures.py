@@ -8,12 +8,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from labkit.report import Report
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, cut, styled, text_width
-from labkit.views.widget import InteractiveFigure
 
-__all__ = ["MeshExplorer", "figure", "mesh_explorer", "mesh_grid", "talk"]
+__all__ = ["mesh_grid"]
 
 # Okabe-Ito; groups are told apart by their letter and their outline as well
 GROUP_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#5F6B6D")
@@ -22,7 +20,6 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 HEAD, LINE = 0.3, 0.2  # inches: a box's head, a line of its text
 GAP_X, GAP_Y = 1.3, 0.85
 LEFT, ABOVE = 1.0, 0.36
-BELOW = "The first number of each quarter of a rank's tensor, before and after the call."
 MINOR = 0.05  # arrows with less than this share of the largest are notices, not data
 
 
@@ -206,110 +203,3 @@ def _bytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:g} B"
-
-
-def talk(report: Report, operation: str = "all_reduce", axis: str | None = None) -> Figure:
-    """One collective along one axis, from a report of `labkit.lessons.shared.grid`: groups, bytes, before and after.
-
-    Without `axis` the first one. Raises ValueError for an operation or axis that was not run.
-    """
-    results, grid = report.tables["results"], report.tables["grid"]
-    axes, operations = list(dict.fromkeys(grid["axis"])), list(dict.fromkeys(results["operation"]))
-    axis = axes[0] if axis is None else axis
-    for what, given, known in (("operation", operation, operations), ("axis", axis, axes)):
-        if given not in known:
-            raise ValueError(f"no {what} {given!r} was run: there is {', '.join(known)}")
-    mine, groups, sends = _one(report, operation, axis)
-    holds = {
-        rank: [f"before  {' '.join(map(str, row['before']))}", f"after  {_short(row['after'])}"]
-        for rank, row in mine.iterrows()
-    }
-    return mesh_grid(
-        _ranks(grid), [a for a in axes if a != axes[-1]] or axes, holds=holds, groups=groups, sends=sends,
-        title=_title(report, operation, axis), subtitle=BELOW,
-        label=report.label,
-    )  # fmt: skip
-
-
-figure = talk
-
-
-def _one(report: Report, operation: str, axis: str) -> tuple[Any, list[Any], dict[tuple[int, int], float]]:
-    """Of one collective along one axis: the rows by rank, the groups, and the bytes by (source, target)."""
-    mine, links = (
-        found[(found["operation"] == operation) & (found["axis"] == axis)]
-        for found in (report.tables["results"], report.tables["bytes"])
-    )
-    sends = {(int(r.source), int(r.target)): float(r.bytes) for r in links.itertuples()}
-    return mine.set_index("rank"), sorted({tuple(group) for group in mine["group"]}), sends
-
-
-def _title(report: Report, operation: str, axis: str) -> str:
-    """What one collective along one axis comes to, in a sentence."""
-    mine, groups, sends = _one(report, operation, axis)
-    where = f"along {axis}" if axis != report.tables["grid"]["axis"].iloc[-1] else "over the world"
-    parts = f"{len(groups) if len(groups) > 1 else 'one'} group{'s' * (len(groups) > 1)} of {len(groups[0])}"
-    if not sends:
-        return f"{operation} {where}: {parts}, bytes not known: they pass no socket"
-    each = [sum(n for (a, _), n in sends.items() if a == rank) for rank in mine.index]
-    pairs = [pair for pair, n in sends.items() if not _minor(n, sends)]
-    crossing = sum(not any({a, b} <= set(group) for group in groups) for a, b in pairs)
-    across = "no byte between groups" if not crossing else f"{crossing} pairs talk across groups"
-    said = f"{operation} {where}: {parts}, a rank sends {_range(each)}"
-    return said + (f", {across}" if len(groups) > 1 else "")
-
-
-def _range(each: Sequence[float]) -> str:
-    low, high = _bytes(min(each)), _bytes(max(each))
-    return low if low == high else f"{low} to {high}"
-
-
-def _short(values: Sequence[int]) -> str:
-    shown = " ".join(map(str, values if len(values) <= 8 else values[:6]))
-    return shown if len(values) <= 8 else f"{shown} … {values[-1]}"
-
-
-def _ranks(grid: Any) -> list[list[int]]:
-    """The mesh of the report's grid: two axes, or one, which is a single row."""
-    axes = list(dict.fromkeys(grid["axis"]))[:-1]  # the last one is the world
-    at = {axis: grid[grid["axis"] == axis].set_index("rank")["place"].to_dict() for axis in axes}
-    if len(axes) == 1:
-        return [sorted(at[axes[0]], key=at[axes[0]].get)]
-    if len(axes) != 2:
-        raise ValueError(f"a mesh is drawn with one or two axes, this one has {len(axes)}: {', '.join(axes)}")
-    where = {(at[axes[0]][rank], at[axes[1]][rank]): rank for rank in at[axes[0]]}
-    rows, columns = (max(place[i] for place in where) + 1 for i in (0, 1))
-    return [[where[i, j] for j in range(columns)] for i in range(rows)]
-
-
-def mesh_explorer(report: Report, operation: str = "all_reduce", axis: str | None = None) -> MeshExplorer:
-    """Pick an operation and an axis, and see which ranks talk, how much, and what each has; all of it measured."""
-    return MeshExplorer(report, operation, axis)
-
-
-class MeshExplorer(InteractiveFigure):
-    """What `mesh_explorer` returns: `figure` and `text` for the first choice, `widget` to change it."""
-
-    def __init__(self, report: Report, operation: str, axis: str | None) -> None:
-        self.report = report
-        self.operations = list(dict.fromkeys(report.tables["results"]["operation"]))
-        self.axes = list(dict.fromkeys(report.tables["grid"]["axis"]))
-        self.first = (operation, self.axes[0] if axis is None else axis)
-        super().__init__(*self.draw(*self.first))
-
-    def draw(self, operation: str, axis: str) -> tuple[Figure, str]:
-        """The figure for a choice and the lines that say the same. Raises ValueError for what was not run."""
-        found = talk(self.report, operation, axis)
-        mine, *_ = _one(self.report, operation, axis)
-        lines = [f"rank {r.Index}: {_short(r.before)} becomes {_short(r.after)}" for r in mine.itertuples()]
-        return found, " | ".join([f"{_title(self.report, operation, axis)} [{self.report.label}]", *lines])
-
-    def _build(self, widgets: Any) -> Any:
-        made = {
-            name: widgets.Dropdown(options=options, value=first, description=name)
-            for name, options, first in zip(
-                ("operation", "axis"), (self.operations, self.axes), self.first, strict=True
-            )
-        }
-        row = widgets.HBox(list(made.values()), layout=widgets.Layout(flex_flow="row wrap"))
-        return self.picture_with_controls(widgets, made, self.draw, rows=[row])
