@@ -38,6 +38,7 @@ OPENED = (
     "03_reading_graphs",
     "04_graph_break_cliff",
     "05_eager_trap",
+    "11_mesh_or_world",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

@@ -51,7 +51,7 @@ def calls_by_group(calls: pd.DataFrame, label: str = "") -> Figure:
     calls = calls.assign(nth=calls.groupby(["rank", "group"]).cumcount())
     ranks = sorted(set(calls["rank"]))
     # the rank with most calls is in every group, so its order is the order of the columns
-    longest = calls[calls["rank"] == calls["rank"].mode()[calls["rank"].mode().size - 1]]
+    longest = calls[calls["rank"] == calls["rank"].mode().iloc[-1]]
     columns = {key: i for i, key in enumerate(zip(longest["group"], longest["nth"], strict=True))}
     totals = calls.groupby(["rank", "group"]).size().unstack(fill_value=0)
     mesh = totals.get("mesh", pd.Series(0, index=totals.index))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import torch
 
 from labkit import lessons
 from labkit.lessons.mesh.declared import WRONG_GROUP as ABOUT
@@ -16,6 +17,7 @@ from labkit.lessons.shared.outcomes import judge
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
+from labkit.torch_compat import dynamo_reset
 
 __all__ = ["DEFENCES", "MISTAKES", "run"]
 
@@ -108,5 +110,6 @@ def _attempt(ranks: Ranks, name: str, drill: Mistake, defence: str, right: list[
 
 def _play(drill: Mistake, pick: Any, fenced: bool) -> Any:
     """On a rank: the program, without torch's warnings, which nobody reads in a log of a thousand ranks."""
-    with quiet_stderr():
-        return program.play(drill, pick, program.Fenced if fenced else program.Plain)
+    dynamo_reset()
+    with quiet_stderr(), torch.no_grad():
+        return drill(program.Fenced() if fenced else program.Plain(), pick)
