@@ -50,9 +50,13 @@ def calls_by_group(calls: pd.DataFrame, label: str = "") -> Figure:
     calls = need(calls, ["rank", "number", "group"], "calls").sort_values(["rank", "number"])
     calls = calls.assign(nth=calls.groupby(["rank", "group"]).cumcount())
     ranks = sorted(set(calls["rank"]))
-    # the rank with most calls is in every group, so its order is the order of the columns
-    longest = calls[calls["rank"] == calls["rank"].mode().iloc[-1]]
-    columns = {key: i for i, key in enumerate(zip(longest["group"], longest["nth"], strict=True))}
+    columns: dict[tuple[str, int], int] = {}
+    for rank in (
+        calls["rank"].value_counts().index
+    ):  # the order of those that call most is the order of the columns
+        mine = calls[calls["rank"] == rank]
+        for key in zip(mine["group"], mine["nth"], strict=True):
+            columns.setdefault(key, len(columns))
     totals = calls.groupby(["rank", "group"]).size().unstack(fill_value=0)
     mesh = totals.get("mesh", pd.Series(0, index=totals.index))
     sheet = Sheet()
@@ -69,7 +73,7 @@ def calls_by_group(calls: pd.DataFrame, label: str = "") -> Figure:
     ax.tick_params(length=0, labelsize=style.SMALL, labelcolor=style.INK)
     for row in calls.itertuples():
         place = columns[row.group, row.nth] + 0.08, ranks.index(row.rank) + 0.12
-        ax.add_patch(Rectangle(place, 0.84, 0.76, facecolor=LOOKS[row.group], linewidth=0))
+        ax.add_patch(Rectangle(place, 0.84, 0.76, facecolor=LOOKS.get(row.group, "#BBBBBB"), linewidth=0))
     sheet.top += 0.1 + LANE * len(ranks) + 0.15
     for rank in ranks:
         said = ", ".join(f"{totals.loc[rank].get(name, 0)} on the {name}" for name in LOOKS)
