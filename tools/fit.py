@@ -47,6 +47,7 @@ OPENED = (
     "06_streams_and_events",
     "08_rank_symmetry",
     "07_streams_in_compile",
+    "11_mesh_or_world",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

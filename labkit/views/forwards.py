@@ -159,7 +159,6 @@ def take_forward(
     record: Any,
     number: int | str = 0,
     ranks: Sequence[int] | None = None,
-    alike: Sequence[Sequence[int]] | None = None,
 ) -> Forward:
     """Take one forward out of a record, or out of tables shaped like one.
 
@@ -167,7 +166,6 @@ def take_forward(
         record: a record, or one for each rank.
         number: of the forward, or 'typical' for the one whose time on its slowest rank is the median of all.
         ranks: the ranks to take; by default all.
-        alike: the groups within which ranks are compared; by default one group of all ranks.
 
     Returns:
         The forward.
@@ -226,9 +224,7 @@ def take_forward(
         breaks = breaks[breaks["rank"].isin(ranks)]
     marks, reasons = executed_breaks(segments, events, breaks, ranks)
     counts = counted(segments, events, marks, ranks, _known_counts(record, len(recorded)))
-    groups = [ranks] if alike is None else [[rank for rank in ranks if rank in group] for group in alike]
-    apart = (_difference(record, int(number), segments, group, origin) for group in groups if len(group) > 1)
-    difference = next((found for found in apart if found is not None), None)
+    difference = _difference(record, int(number), segments, ranks, origin) if len(ranks) > 1 else None
     return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference, on_gpu, unit)
 
 

@@ -34,7 +34,6 @@ def strip(
     ranks: Sequence[int] | None = None,
     title: str | None = None,
     label: str = "",
-    alike: Sequence[Sequence[int]] | None = None,
 ) -> Figure:
     """Draw one forward, a lane for each rank on one time axis: compute, collectives, lookups, entries, gaps, breaks.
 
@@ -51,8 +50,6 @@ def strip(
         ranks: the ranks to draw; by default all.
         title: by default the finding.
         label: the run label; by default that of the record.
-        alike: the groups within which ranks have to do the same, such as [[1, 2]] where rank 0 stays outside; by
-            default one group of all ranks.
 
     Returns:
         The figure.
@@ -68,7 +65,7 @@ def strip(
     Eager: no collective and no compiled region in one forward
     """
     record = merged_record(record)
-    run = _take(record, forward, ranks, alike)
+    run = _take(record, forward, ranks)
     label = label or str(getattr(record, "label", "") or "")
     sheet = Sheet()
     sheet.title(finding(run) if title is None else title)
@@ -168,9 +165,8 @@ def _take(
     record: Any,
     number: int | str,
     ranks: Sequence[int] | None = None,
-    alike: Sequence[Sequence[int]] | None = None,
 ) -> Forward:
-    return record if isinstance(record, Forward) else take_forward(record, number, ranks, alike)
+    return record if isinstance(record, Forward) else take_forward(record, number, ranks)
 
 
 def _line(run: Forward, rank: int) -> str:

@@ -33,8 +33,8 @@ SMALLER = {
         '"d eager"), 512, 256, 12': '"d eager"), 128, 64, 8',
     },
     "11_mesh_or_world": {
-        "mesh_or_world.run(ranks)": "mesh_or_world.run(ranks, rounds=8, steps=2)",
-        'claims.choose("11")': 'claims.choose("11")[:1]',
+        "def cost(own_ms, rounds=16)": "def cost(own_ms, rounds=8)",
+        "wrong_group.run(ranks, mistakes=": "wrong_group.run(ranks, ['divisor', 'stays_away'], mistakes=",
     },
     "12_cold_and_warm": {
         "ROUNDS = 8": "ROUNDS = 2",

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.lessons.mesh.program import Used
+from labkit import lessons
 from labkit.ranks import Ranks
 from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["MEAN"]
+
+program = lessons.program("mesh")
 
 # of four ranks: rank 0 outside, as in the lesson; then two outside, so that rank 1 has nothing to tell
 MESHES = ((1, 2, 3), (2, 3))
@@ -61,11 +63,11 @@ def _call(attempt: Attempt, ranks: tuple[int, ...]) -> dict[str, Any]:
     """On a rank: the attempt's value, and how many collectives of the mesh it called."""
     me = dist.get_rank()
     mesh = dist.new_group(list(ranks), group_desc="mesh")
-    used = Used()
+    _, mark = program.calls_since()
     y = attempt(torch.full((4,), 10.0 * me) if me in ranks else None, mesh, list(ranks))
-    used.note(0)
+    called = [group for group, _ in program.calls_since(mark)[0]]
     value = None if y is None else float(y.flatten()[0])
-    return {"value": value, "mesh": sum(row["calls"] for row in used.rows if row["group"] == "mesh")}
+    return {"value": value, "mesh": called.count("mesh")}
 
 
 MEAN = Exercise(

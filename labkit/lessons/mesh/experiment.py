@@ -3,86 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from labkit import lessons
-from labkit.contract import Plan
 from labkit.experiments.options import on_cpu
-from labkit.graphs import merge
-from labkit.lessons.mesh import program as mesh_program
 from labkit.lessons.mesh.declared import MESH_OR_WORLD as ABOUT
-from labkit.lessons.mesh.program import AGAIN, EVERY, ONCE, OUTSIDE
-from labkit.lessons.shared.model_size import check_split
 from labkit.ranks import Ranks
-from labkit.report import PerRank, Report, provenance
+from labkit.report import Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
 
-cliff = lessons.program("cliff")
+__all__ = ["RANKS", "REQUESTS", "check", "run"]
+
+mesh = lessons.program("mesh")
 RANKS = 3
-PLANS = (
-    Plan.of("infer", calls=1, phases={"tokens": 4}, index=-1),
-    *(Plan.of("infer", calls=1, phases={"tokens": 4}, index=i) for i in range(2)),
-    Plan.of("infer", calls=2, phases={"tokens": 8}, index=2),
-    Plan.of("noop", index=3),
-    Plan.of("infer", calls=1, phases={"tokens": 4}, index=4),
-    Plan.of("shutdown", index=5),
-)
-TOLERANCE = 1e-4
+REQUESTS = (2, 4, 2)  # rows of each
+FORMS = ("driver", "stage 0")  # what rank 0 is: it compiles nothing, or graphs of its own
 
 
 def run(
-    ranks: Ranks,
-    *,
-    blocks: int = 1,
-    driver_ms: Sequence[float] = (0.0, 5.0),
-    steps: int = 3,
-    rounds: int = 16,
-    talk: bool = False,
+    ranks: Ranks, *, own_ms: Sequence[float] = (0.0, 5.0), rounds: int = 16, talk: bool = False
 ) -> Report:
-    """Serve seven plans of rank 0's on a mesh of all other ranks, then time rank 0 outside the step and inside it.
+    """Serve requests on a mesh of all ranks but rank 0, then time rank 0 outside the mesh's collectives and in them.
 
-    blocks: of the tensor-parallel model, four all-reduces each.
-    driver_ms: what rank 0 has to do of its own in each step, a sleep. steps: in a sample. rounds: of the timing; 0
-    leaves it out.
+    Tables: `counts` (form, rank, graphs, collectives by group), `calls` (of the driver's form: rank, number, group,
+    operation), `health` (form, what is compared, within which ranks, what was found) and `samples` (evidence, own_ms,
+    variant, rank, round, seconds a step).
 
-    Tables: `counts` (a row a rank: role, graphs, regions, breaks, recompiles, collectives by group), `groups` (rank,
-    call, group, op, calls), `heard` (rank, call, action, x, compiled), `health` (within which ranks, what was said),
-    `segments`, `events` and `breaks` of the served calls, and `samples` (evidence, variant, rank, round, seconds a
-    step). Times are those of the slowest mesh rank. Raises ValueError for fewer than three ranks, before any is asked.
+    Args:
+        ranks: three or more, on the CPU.
+        own_ms: milliseconds of work that rank 0 has of its own in each step, a sleep.
+        rounds: of the timing; 0 leaves it out.
+
+    Raises:
+        ValueError: fewer than three ranks, bad times or rounds; before any rank is asked.
 
     >>> with Ranks(3, device="cpu", backend="gloo", quiet=True) as ranks:
     ...     report = run(ranks, rounds=0)
-    >>> report.frame[["rank", "role", "graphs", "mesh"]].to_dict("split")["data"]
-    [[0, 'driver', 0, 0], [1, 'mesh', 2, 24], [2, 'mesh', 2, 24]]
+    >>> report.frame[["form", "rank", "graphs", "mesh"]].to_dict("split")["data"][:3]
+    [['driver', 0, 0, 0], ['driver', 1, 2, 12], ['driver', 2, 2, 12]]
     """
     check(ranks)
     if rounds:
         check_rounds(rounds)
-    if steps < 1 or not driver_ms or min(driver_ms) < 0:
-        raise ValueError(
-            f"steps is at least 1 and driver_ms are times of 0 or more, got {steps} and {driver_ms}"
-        )
-    members = ranks.world_size - 1
-    config = cliff.Config(dim=32 * members, heads=members, blocks=blocks, tokens=4)
-    check_split(config, members)
-    plans = [
-        replace(plan, tensors={"x": f"(1, {plan.phases['tokens']}, {config.dim}) float32"})
-        if "tokens" in plan.phases
-        else plan
-        for plan in PLANS
-    ]
-    served, timed = ranks.run(mesh_program.serve, config, plans, timeout=300), None
-    if rounds:
-        timed = ranks.run(mesh_program.cost, config, tuple(driver_ms), steps, rounds, timeout=300)
-    settings = {
-        "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size,
-        "threads": ranks.threads, "blocks": blocks, "compiler": "eager", "driver_ms": list(driver_ms),
-        "steps": steps, "rounds": rounds,
-    }  # fmt: skip
-    return _report(served, timed, config, ranks.label, provenance(**settings))
+    if not own_ms or min(own_ms) < 0:
+        raise ValueError(f"own_ms are times of 0 or more, got {own_ms}")
+    counts, health, notes = [], [], []
+    served: dict[str, list[Any]] = {}
+    for form in FORMS:
+        served[form] = found = list(ranks.run(mesh.serve, list(REQUESTS), form != "driver"))
+        for rank, one in enumerate(found):
+            on = [group for group, _ in one["calls"]]
+            row = {"form": form, "rank": rank, "graphs": len(one["graphs"])}
+            counts.append(row | {group: on.count(group) for group in ("world", "mesh")})
+        said = list(ranks.run(mesh.both_verdicts, found))[-1]  # a rank of both groups
+        for asked, verdict in said.items():
+            what, within = asked.split(", ")
+            health.append({"form": form, "what": what, "within": within, "said": verdict})
+        same = all(one["answers"] == found[0]["answers"] for one in found)
+        notes.append(f"{form}: rank 0 {'has' if same else 'DOES NOT HAVE'} what the mesh computed")
+    rows = [(r, i, *call) for r, one in enumerate(served["driver"]) for i, call in enumerate(one["calls"])]
+    tables = {
+        "counts": pd.DataFrame(counts),
+        "calls": pd.DataFrame(rows, columns=["rank", "number", "group", "operation"]),
+        "health": pd.DataFrame(health),
+    }
+    verdicts: list[Verdict] = []
+    for ms in own_ms if rounds else ():
+        evidence = f"rank 0 has {ms:g} ms of its own to do in each step"
+        taken = ranks.run(mesh.cost, ms, rounds, timeout=300).frame()
+        taken = taken.assign(evidence=evidence, own_ms=ms, seconds=taken["seconds"] / mesh.STEPS)
+        tables["samples"] = pd.concat([tables.get("samples"), taken], ignore_index=True)
+        by = by_slowest(taken[taken["rank"] > 0], "variant")
+        floor = noise_floor(by["outside again"], by["outside"])
+        verdicts.append(compare(by["in every collective"], by["outside"], floor=floor, case={"own_ms": ms}))
+    facts = provenance(
+        backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, threads=ranks.threads,
+        compiler="eager", own_ms=list(own_ms), rounds=rounds,
+    )  # fmt: skip
+    view = "labkit.lessons.mesh.figures:figure"
+    return Report("mesh_or_world", ABOUT.title, ranks.label, tables, verdicts, facts, notes, view)
 
 
 def check(ranks: Ranks) -> None:
@@ -92,99 +93,3 @@ def check(ranks: Ranks) -> None:
             f"rank 0 stays outside and a mesh needs two ranks: give {RANKS} ranks or more, got {ranks.world_size}"
         )
     on_cpu(ranks)
-
-
-def _report(
-    served: PerRank[dict[str, Any]],
-    timed: PerRank[dict[str, Any]] | None,
-    config: Any,
-    label: str,
-    settings: dict[str, Any],
-) -> Report:
-    record = merge(found["record"] for found in served)
-    groups = pd.DataFrame(
-        [{"rank": rank, **row} for rank, found in served.items() for row in found["groups"]],
-        columns=["rank", "call", "group", "op", "calls"],
-    )
-    heard = pd.DataFrame([{"rank": rank, **row} for rank, found in served.items() for row in found["heard"]])
-    tables: dict[str, pd.DataFrame] = {
-        "counts": _counts(served, record, groups),
-        "groups": groups,
-        "heard": heard,
-        "health": _health(served),
-        "segments": record.segments,
-        "events": record.events,
-        "breaks": record.breaks.drop(columns="text", errors="ignore"),
-    }
-    verdicts: list[Verdict] = []
-    notes = _notes(served)
-    if timed is not None:
-        tables["samples"] = _samples(timed)
-        verdicts = _verdicts(tables["samples"])
-        worst = max(error for found in timed for error in found["errors"].values())
-        agree = "agree" if worst <= TOLERANCE else "DO NOT AGREE"
-        notes.append(f"results of all forms {agree} with the unsharded model: largest difference {worst:.1e}")
-    view = "labkit.lessons.mesh.figures:figure"
-    return Report("mesh_or_world", ABOUT.title, label, tables, verdicts, settings, notes, view)
-
-
-def _counts(served: PerRank[dict[str, Any]], record: Any, groups: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    regions = record.events[record.events["kind"] == "region"].groupby("rank").size()
-    for rank, found in served.items():
-        mine = groups[groups["rank"] == rank].groupby("group")["calls"].sum()
-        rows.append(
-            {
-                "rank": rank, "role": "mesh" if rank else "driver", **found["health"],
-                "regions": int(regions.get(rank, 0)),
-                "world": int(mine.get("world", 0)), "mesh": int(mine.get("mesh", 0)),
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def _health(served: PerRank[dict[str, Any]]) -> pd.DataFrame:
-    """What a comparison of compile health says within the mesh and within the world, once for each that differs."""
-    size = len(list(served))
-    rows = []
-    for within, members in (("mesh", range(1, size)), ("world", range(size))):
-        said = list(dict.fromkeys(served[rank][f"in the {within}"] for rank in members))
-        rows += [{"within": within, "ranks": ", ".join(map(str, members)), "said": one} for one in said]
-    return pd.DataFrame(rows)
-
-
-def _samples(timed: PerRank[dict[str, Any]]) -> pd.DataFrame:
-    rows = []
-    for rank, found in timed.items():
-        for name, seconds in found["samples"].items():
-            form, _, ms = name.partition("|")
-            evidence = f"rank 0 has {ms} ms of its own to do in each step"
-            rows += [(evidence, float(ms), form, rank, i, s) for i, s in enumerate(seconds)]
-    return pd.DataFrame(rows, columns=["evidence", "busy_ms", "variant", "rank", "round", "seconds"])
-
-
-def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
-    """Each form with rank 0 in the step against rank 0 outside, held against how far 'outside' strays from itself."""
-    found = []
-    for ms, rows in samples[samples["rank"] > 0].groupby("busy_ms", sort=False):
-        taken = by_slowest(rows, "variant")
-        floor = noise_floor(taken[AGAIN], taken[OUTSIDE])
-        found += [
-            compare(taken[form], taken[OUTSIDE], floor=floor, case={"busy_ms": float(ms)})
-            for form in (ONCE, EVERY)
-        ]
-    return found
-
-
-def _notes(served: PerRank[dict[str, Any]]) -> list[str]:
-    mesh = [found for rank, found in served.items() if rank]
-    alike = len({str((f["health"], f["groups"], f["heard"])) for f in mesh}) == 1
-    notes = [
-        f"the mesh ranks are {'alike' if alike else 'NOT ALIKE'}: plans, graphs and collectives by group"
-    ]
-    answers = [[a for a in found["answers"] if a is not None] for found in served]
-    near = all(
-        abs(a - b) <= TOLERANCE for other in answers[1:] for a, b in zip(answers[0], other, strict=True)
-    )
-    notes.append(f"rank 0 {'has' if near else 'DOES NOT HAVE'} what the mesh computed, in every call")
-    return notes

@@ -1,41 +1,93 @@
-"""Rank 0 beside the mesh: one served call, what each rank did in every call, times of a step, and mistakes."""
+"""Figures of lesson 11: the collectives of each rank by group, times of a step, and what came of mistakes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared import drill_figures as divergence
 from labkit.lessons.shared.keys import patch
 from labkit.views import style
 from labkit.views.compare import timings
-from labkit.views.forwards import Forward, take_forward, variant_record
-from labkit.views.strip import strip
 from labkit.views.style import Figure, Sheet, styled
-from labkit.views.tables import table
+from labkit.views.tables import need, table
 
-__all__ = ["figure", "mistakes"]
+__all__ = ["calls_by_group", "figure", "mistakes"]
 
 LOOKS = {"world": "#E69F00", "mesh": "#0072B2"}  # by group
-LEFT, LANE = 1.25, 0.62  # inches
+LEFT, LANE = 0.75, 0.42  # inches
 
 
-def figure(report: Any, which: str = "strip", **options: Any) -> Figure:
+def figure(report: Any, which: str = "calls") -> Figure:
     """Draw the report of `labkit.lessons.mesh.experiment`.
 
-    'strip': one served call, a lane a rank (`call` chooses which, the third by default). 'plans': what every rank
-    called on which group, call by call. 'cost': the times of a step. Raises ValueError for another figure, a call that
-    was not served, or a missing table.
+    Args:
+        report: its report.
+        which: 'calls', the collectives of each rank by group, or 'cost', the times of a step.
+
+    Raises:
+        ValueError: another figure, or a missing table.
     """
-    draws: dict[str, Callable[..., Figure]] = {"strip": _strip, "plans": _plans, "cost": _cost}
-    draw = draws.get(which)
-    if draw is None:
-        raise ValueError(f"no figure {which!r} of this report: there are strip, plans, cost")
-    return draw(report, **options)
+    if which == "calls":
+        return calls_by_group(table(report, "calls", ["rank", "number", "group"]), report.label)
+    if which == "cost":
+        return _cost(report)
+    raise ValueError(f"no figure {which!r} of this report: there are calls, cost")
+
+
+@styled
+def calls_by_group(calls: pd.DataFrame, label: str = "") -> Figure:
+    """Draw each rank's collectives as a lane of boxes in the colour of their group.
+
+    Collectives that ranks call together share a column: the n-th one on a group is the same for all its ranks.
+
+    Args:
+        calls: a row for each collective of each rank: rank, number (its place among those of the rank) and group.
+        label: the run label.
+    """
+    calls = need(calls, ["rank", "number", "group"], "calls").sort_values(["rank", "number"])
+    calls = calls.assign(nth=calls.groupby(["rank", "group"]).cumcount())
+    ranks = sorted(set(calls["rank"]))
+    columns: dict[tuple[str, int], int] = {}
+    for rank in (
+        calls["rank"].value_counts().index
+    ):  # the order of those that call most is the order of the columns
+        mine = calls[calls["rank"] == rank]
+        for key in zip(mine["group"], mine["nth"], strict=True):
+            columns.setdefault(key, len(columns))
+    totals = calls.groupby(["rank", "group"]).size().unstack(fill_value=0)
+    mesh = totals.get("mesh", pd.Series(0, index=totals.index))
+    sheet = Sheet()
+    sheet.title(
+        _called(mesh, ranks),
+        "One box is one collective; a column is one collective of all ranks that call it.",
+    )
+    sheet.legend([(f"on the {name}", patch(colour)) for name, colour in LOOKS.items()])
+    wide = sheet.width - LEFT - 0.2
+    ax = sheet.axes(LEFT, wide, LANE * len(ranks), top=sheet.top + 0.1)
+    ax.set(xlim=(0, max(len(columns), 1)), ylim=(len(ranks), 0), xticks=[])
+    ax.spines[:].set_visible(False)
+    ax.set_yticks([i + 0.5 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
+    ax.tick_params(length=0, labelsize=style.SMALL, labelcolor=style.INK)
+    for row in calls.itertuples():
+        place = columns[row.group, row.nth] + 0.08, ranks.index(row.rank) + 0.12
+        ax.add_patch(Rectangle(place, 0.84, 0.76, facecolor=LOOKS.get(row.group, "#BBBBBB"), linewidth=0))
+    sheet.top += 0.1 + LANE * len(ranks) + 0.15
+    for rank in ranks:
+        said = ", ".join(f"{totals.loc[rank].get(name, 0)} on the {name}" for name in LOOKS)
+        sheet.say(f"rank {rank}: {said}")
+    return sheet.finish(label)
+
+
+def _called(mesh: pd.Series, ranks: list[Any]) -> str:
+    out = [rank for rank in ranks if not mesh[rank]]
+    inside = {int(mesh[rank]) for rank in ranks if rank not in out}
+    if len(inside) != 1 or not out:
+        return "The mesh ranks called different numbers of collectives"
+    who = f"rank{'s' * (len(out) > 1)} {', '.join(map(str, out))}"
+    return f"Every mesh rank called {inside.pop()} collectives of the mesh, {who} none"
 
 
 def mistakes(report: Any) -> Figure:
@@ -51,101 +103,13 @@ def mistakes(report: Any) -> Figure:
     return divergence.figure(report, title=title, what="the mistake")
 
 
-def _strip(report: Any, call: int = 2, **options: Any) -> Figure:
-    counts = table(report, "counts", ["rank", "role"])
-    groups = [[int(r) for r in mine["rank"]] for _, mine in counts.groupby("role", sort=False)]
-    record = variant_record(report)
-    record.counts = None  # they are of all calls together
-    run = take_forward(record, call, alike=groups)
-    title = _served(run, groups, call)
-    return strip(run, **{"label": report.label, "title": title, "window": "whole", **options})
-
-
-def _served(run: Forward, groups: list[list[int]], call: int) -> str:
-    if run.difference is not None:
-        return f"Call {call}: ranks that have to be alike part ways at step {run.difference.index}"
-    parts = []
-    for ranks in groups:
-        regions = int(run.counts.loc[ranks[0], "regions"])
-        does = f"{regions or 'no'} compiled region{'s' if regions > 1 else ''}"
-        if len(ranks) == 1:
-            parts.append(f"rank {ranks[0]} runs {does}")
-        else:
-            parts.append(f"ranks {' and '.join(map(str, ranks))} run {does} each, and are alike")
-    return f"Call {call}: {'; '.join(parts)}"
-
-
-@styled
-def _plans(report: Any) -> Figure:
-    heard = table(report, "heard", ["rank", "call", "action", "index", "x", "compiled"])
-    used = table(report, "groups", ["rank", "call", "group", "op", "calls"])
-    ranks, calls = sorted(set(heard["rank"])), sorted(set(heard["call"]))
-    sheet = Sheet()
-    mesh = used[used["group"] == "mesh"].groupby("rank")["calls"].sum()
-    sheet.title(
-        _called(mesh, ranks),
-        "Collectives of each rank in each call, by group; ◆ a graph was compiled. Over each column, rank 0's plan.",
-    )
-    sheet.legend([(f"on the {name}", patch(colour)) for name, colour in LOOKS.items()])
-    wide = (sheet.width - LEFT - 0.2) / len(calls)
-    ax = sheet.axes(LEFT, wide * len(calls), LANE * len(ranks), top=sheet.top + 0.5)
-    ax.set(xlim=(0, len(calls)), ylim=(len(ranks), 0))
-    ax.spines[:].set_visible(False)
-    ax.set_yticks([i + 0.5 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
-    first = heard[heard["rank"] == ranks[0]].set_index("call")
-    ax.set_xticks([i + 0.5 for i in range(len(calls))], [_head(first.loc[call]) for call in calls])
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0, labelsize=style.SMALL, labelcolor=style.INK)
-    most = max(used.groupby(["rank", "call", "group"])["calls"].sum(), default=1)
-    for lane, rank in enumerate(ranks):
-        for column, call in enumerate(calls):
-            mine = used[(used["rank"] == rank) & (used["call"] == call)].groupby("group")["calls"].sum()
-            built = heard[(heard["rank"] == rank) & (heard["call"] == call)]["compiled"].sum()
-            _cell(ax, column, lane, mine, int(most), int(built))
-    sheet.top += 0.5 + LANE * len(ranks) + 0.15
-    for rank in ranks:
-        mine = used[used["rank"] == rank].groupby("group")["calls"].sum()
-        graphs = heard[heard["rank"] == rank]["compiled"].sum()
-        said = ", ".join(f"{int(mine.get(name, 0))} on the {name}" for name in LOOKS)
-        sheet.say(f"rank {rank}: {said}, {int(graphs)} graphs")
-    return sheet.finish(report.label)
-
-
-def _called(mesh: pd.Series, ranks: list[Any]) -> str:
-    out = [rank for rank in ranks if not mesh.get(rank, 0)]
-    inside = {int(mesh.get(rank, 0)) for rank in ranks if rank not in out}
-    if len(inside) != 1 or not out:
-        return "The mesh ranks called different numbers of collectives"
-    who = f"rank{'s' * (len(out) > 1)} {', '.join(map(str, out))}"
-    return f"Every mesh rank called {inside.pop()} collectives of the mesh, {who} none"
-
-
-def _head(plan: Any) -> str:
-    what = "warmup" if plan["index"] == -1 else str(plan["action"])
-    shape = str(plan["x"]).rpartition(" ")[0] if plan["x"] != "-" else ""
-    return f"{what}\n{shape}"
-
-
-def _cell(ax: Axes, column: int, lane: int, mine: pd.Series, most: int, built: int) -> None:
-    """Two bars, their length the number of collectives."""
-    for i, (name, colour) in enumerate(LOOKS.items()):
-        n, y = int(mine.get(name, 0)), lane + 0.16 + 0.36 * i
-        if n:
-            width = 0.62 * n / most
-            ax.add_patch(Rectangle((column + 0.06, y), width, 0.3, facecolor=colour, linewidth=0))
-            ax.text(column + 0.06 + width + 0.03, y + 0.15, str(n), va="center", fontsize=style.SMALL)
-    if built:
-        ax.text(column + 0.94, lane + 0.31, "◆", ha="right", va="center", fontsize=style.NORMAL)
-
-
 def _cost(report: Any) -> Figure:
     samples = table(report, "samples", ["evidence", "variant", "rank", "round", "seconds"])
-    mesh = samples[samples["rank"] > 0]
     said = []
     for verdict in report.verdicts:
-        if verdict.a == "every collective":
+        if verdict.a == "in every collective":
             told = "" if verdict.outcome != "cannot tell" else ", not told from noise"
-            has = f"it has {verdict.case['busy_ms']:g} ms to do{told}"
+            has = f"it has {verdict.case['own_ms']:g} ms to do{told}"
             said.append(f"{verdict.ratio:.1f} times as long ({has})")
     title = f"With rank 0 in every collective a step takes {' and '.join(said)}"
-    return timings(mesh, title=title, label=report.label, per="step")
+    return timings(samples[samples["rank"] > 0], title=title, label=report.label, per="step")

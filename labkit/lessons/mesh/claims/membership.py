@@ -7,11 +7,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import contract
-from labkit.lessons.mesh.program import Used
+from labkit import contract, lessons
 from labkit.lessons.shared.outcomes import drill
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
+
+program = lessons.program("mesh")
 
 
 @probe
@@ -34,17 +35,18 @@ def _rank_zero_outside() -> Seen:
     run = torch.compile(
         lambda x: funcol.all_reduce(x * 2, "sum", mesh.group), backend=mesh.backend("eager"), fullgraph=True
     )
-    values, used = [], Used()
+    values = []
+    _, mark = program.calls_since()
     with torch.no_grad(), contract.compile_health() as health:
         for i in range(2):
             x = torch.full((2,), float(i + 1)) if world.rank == 0 else torch.empty(2)
             dist.broadcast(x, 0)
             values.append((run(x) + 0)[0].item() if world.rank else x[0].item())
-    used.note(0)
+    calls, _ = program.calls_since(mark)
     return {
         "graphs": health.graphs,
         "values": values,
-        "called": sum(row["calls"] for row in used.rows if row["group"] == "mesh"),
+        "called": sum(group == "mesh" for group, _ in calls),
         "in_the_mesh": _alike(mesh.exchange, health) if mesh.member else "outside",
         "in_the_world": _alike(world, health),
     }
