@@ -40,14 +40,14 @@ OPENED = (
     "03_reading_graphs",
     "04_graph_break_cliff",
     "05_eager_trap",
-    "09_guards_and_shapes",
-    "12_cold_and_warm",
-    "10_dtensor_or_explicit",
-    "16_beyond_this_machine",
     "06_streams_and_events",
-    "08_rank_symmetry",
     "07_streams_in_compile",
+    "08_rank_symmetry",
+    "09_guards_and_shapes",
+    "10_dtensor_or_explicit",
     "11_mesh_or_world",
+    "12_cold_and_warm",
+    "16_beyond_this_machine",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")
