@@ -222,7 +222,7 @@ def numbers(notebook: Any) -> list[str]:
         if cell.cell_type == "code":
             shown = [text for output in cell.outputs for text in _texts(output)]
             above.append(" ".join([cell.source, *shown]))
-        elif cell.cell_type == "markdown" and i > 1:
+        elif cell.cell_type == "markdown" and i > 1 and "lesson-map" not in cell.metadata.get("tags", ()):
             for sentence in _sentences(cell.source):
                 for value, space, unit in _NUMBER.findall(sentence):
                     kind = (
