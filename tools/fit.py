@@ -39,6 +39,7 @@ OPENED = (
     "04_graph_break_cliff",
     "05_eager_trap",
     "09_guards_and_shapes",
+    "15_break_it",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

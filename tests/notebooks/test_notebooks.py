@@ -50,7 +50,6 @@ SMALLER = {
         "curves.run(ranks, steps=100, seen=grow)": "curves.run(ranks, steps=40, every=10, seen=grow)",
         'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
     },
-    "15_break_it": {"claims.choose(only=chosen)": "claims.choose(only=chosen)[:1]"},
     "19_ledger": {"seconds=8": "seconds=3"},
 }
 
