@@ -111,7 +111,7 @@ def judge_send(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     except Mistake as mistake:
         if not (isinstance(mistake.__cause__, RankError) and mistake.__cause__.ended == "stalled"):
             raise
-        strands = "a worker is left waiting: pickle before you broadcast, and broadcast a size of 0 for what cannot be sent"
+        strands = "a worker is left waiting: pickle before you broadcast, and send a size of 0 for what cannot be sent"
         raise Mistake(mistake.seen, strands) from mistake
     for (what, sendable), got in zip(_ASKED, heard, strict=True):
         finding = f"{what}: the worker gets {got}"
@@ -141,7 +141,7 @@ def _talk(attempt: Attempt) -> list[str]:
         try:
             got = pickle.loads(body.numpy().tobytes())
             whole = got.keys() == _GOOD.keys() and got["steps"] == 4 and torch.equal(got["x"], _GOOD["x"])
-            heard.append("all of it" if whole else f"{listed(got)} only")
+            heard.append(("all of it" if sendable else "the rest of it") if whole else f"{listed(got)} only")
         except Exception as error:
             heard.append(f"bytes that are no message ({type(error).__name__})")
     return heard

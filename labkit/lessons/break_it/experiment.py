@@ -64,8 +64,8 @@ def run(
 
     Returns:
         The report. Its table `tests` has a row for each test: test, result ('green' or 'red'), seconds, expected,
-        observed, and logs where they are kept. Its table `details` adds what is broken, the part that has to meet it, how
-        the test ended ('expected', 'silent', 'waits', 'error' or 'measured'), and all that was said.
+        observed, and logs where they are kept. Its table `details` adds what is broken, the part that has to meet it,
+        how the test ended ('expected', 'silent', 'waits', 'error' or 'measured'), and all that was said.
 
     Raises:
         ValueError: a test does not exist, or there are fewer than two ranks.

@@ -88,14 +88,15 @@ def lanes(runs: dict[str, pd.DataFrame], label: str = "", title: str = "") -> Fi
     """Draw what each rank did over time: a panel for each run, a lane for each rank.
 
     Args:
-        runs: bars by the name of the run, with the columns rank, kind (of `style.KINDS`), begin and end in seconds.
+        runs: bars by the name of the run, with the columns rank, kind (of `style.KINDS`), what (a word to stand in the
+            bar), begin and end in seconds.
         label: the run label.
         title: the finding.
 
     Returns:
         The figure.
     """
-    bars = {name: need(frame, ["rank", "kind", "begin", "end"], name) for name, frame in runs.items()}
+    bars = {name: need(frame, ["rank", "kind", "what", "begin", "end"], name) for name, frame in runs.items()}
     limit = max(frame["end"].max() - frame["begin"].min() for frame in bars.values())
     sheet = Sheet()
     sheet.title(title, "Seconds since the ranks began.")
@@ -109,11 +110,17 @@ def lanes(runs: dict[str, pd.DataFrame], label: str = "", title: str = "") -> Fi
         ax.set_yticks([i + 0.5 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
         for bar in frame.to_dict("records"):
             begin, width = bar["begin"] - frame["begin"].min(), bar["end"] - bar["begin"]
-            where = (begin, ranks.index(bar["rank"]) + 0.1)
-            ax.add_patch(Rectangle(where, width, 0.8, facecolor=KINDS[bar["kind"]][0], linewidth=0))
+            lane, colour = ranks.index(bar["rank"]), KINDS[bar["kind"]][0]
+            look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.6}
+            ax.add_patch(Rectangle((begin, lane + 0.1), max(width, limit / 100), 0.8, **look))
+            if width > limit / 25:
+                middle = {"ha": "center", "va": "center", "color": ink_on(colour), "fontsize": style.SMALL}
+                ax.text(begin + width / 2, lane + 0.5, bar["what"], **middle)
         for rank, mine in frame.groupby("rank"):
             last = mine.iloc[-1]
             ended = last["end"] - frame["begin"].min()
-            sheet.say(f"{name}, rank {rank}: {', '.join(mine['kind'])}; over after {ended:.2f} s")
+            sheet.say(
+                f"{name}, rank {rank}: {', '.join(mine['kind'] + ' ' + mine['what'])}; over after {ended:.2f} s"
+            )
         sheet.top += 0.3
     return sheet.finish(label)
