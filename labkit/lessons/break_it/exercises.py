@@ -100,7 +100,7 @@ def _compile(attempt: Attempt, what: str) -> tuple[str, str, bool]:
 
 # what the sender is asked to send, and whether that can be pickled
 _ASKED: tuple[tuple[str, bool], ...] = (("good", True), ("a lock inside", False), ("good again", True))
-_GOOD = {"steps": 4, "x": torch.arange(4.0)}
+_GOOD: dict[str, Any] = {"steps": 4, "x": torch.arange(4.0)}
 
 
 def judge_send(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
