@@ -48,6 +48,7 @@ OPENED = (
     "11_mesh_or_world",
     "12_cold_and_warm",
     "16_beyond_this_machine",
+    "15_break_it",
 )
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")

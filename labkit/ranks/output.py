@@ -73,13 +73,17 @@ class Printer:
 
 
 @contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Drop in a block what this process writes to stderr, C++ and Dynamo included: for failures made on purpose."""
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
+def quiet_stderr(path: str = os.devnull) -> Iterator[None]:
+    """Redirect in a block what this process writes to stderr, C++ and Dynamo included: for failures made on purpose.
+
+    Args:
+        path: The file that it is appended to; without one it is dropped.
+    """
+    kept, other = os.dup(2), os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(other, 2)
     try:
         yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-        os.close(null)
+        os.close(other)

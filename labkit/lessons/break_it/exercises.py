@@ -1,123 +1,171 @@
-"""Lesson 15: a tripwire that stops every rank, and a leader that leaves no worker waiting."""
+"""Lesson 15: a compile backend that refuses the wrong group, and a sender that leaves no worker waiting."""
 
 from __future__ import annotations
 
+import functools
+import pickle
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
-from labkit.contract import Exchange, announce, receive
+from labkit import torch_compat
 from labkit.contract.exchange import listed
 from labkit.ranks import RankError, Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import funcol, renamed
 
-__all__ = ["LEAD", "TRIPWIRE"]
+__all__ = ["BACKEND", "SEND"]
 
-# what rank 1 holds where rank 0 has (1, 2, nan, 4); whether all ranks have to raise; the hint where that goes wrong
-_INPUTS: tuple[tuple[str, tuple[float, ...], bool, str], ...] = (
-    ("the same on both", (1, 2, float("nan"), 4), False,
-     "a NaN equals no NaN, but its bits do: compare digests (contract.digest), not values"),
-    ("one element off by 1e-6", (1, 2.000001, float("nan"), 4), True,
-     "a tolerance lets drift through: bit by bit means that every bit counts"),
-    ("the same elements in another order", (2, 1, float("nan"), 4), True,
-     "a sum does not see an order: compare a digest of all the bits"),
-    ("one element more", (1, 2, float("nan"), 4, 5), True,
-     "another shape has to be noticed, too, before a collective meets it: compare over the exchange"),
-)  # fmt: skip
+Program = Callable[[Any, Any], Any]
+_all_gather = renamed(funcol, "all_gather_single", "all_gather_tensor")
 
 
-def judge_tripwire(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Every rank raises where one input differs, and none where they are the same."""
-    hint = "it is called as my_tripwire(exchange, x) on every rank"
-    for what, other, wanted, wrong in _INPUTS:
-        ends = list(on_ranks(ranks, _trip, attempt, other, hint=hint))
-        raised = [rank for rank, end in enumerate(ends) if end]
-        if "NotImplementedError" in ends:
+def _in_place(x: Any, group: Any) -> Any:
+    y = x.clone()
+    dist.all_reduce(y, group=group)
+    return y
+
+
+def _nested(x: Any, group: Any) -> Any:
+    return checkpoint(lambda y: funcol.all_reduce(y.sin(), "sum", group), x, use_reentrant=False)
+
+
+# a program of x and a group; whether that group is the allowed one, None without a collective; the hint for it
+_GRAPHS: dict[str, tuple[Program, bool | None, str]] = {
+    "no collective": (lambda x, _: x.sin() + 1, None, "a graph without a collective compiles as always"),
+    "all-reduce of an allowed group": (
+        lambda x, g: funcol.all_reduce(x, "sum", g) + 1, True,
+        "the group is what counts: a collective of an allowed group has to pass",
+    ),
+    "all-reduce of the world": (
+        lambda x, g: funcol.all_reduce(x, "sum", g) + 1, False,
+        "raise where a node's group is not in allowed; what only warns goes on into the collective",
+    ),
+    "all-gather of the world": (
+        lambda x, g: _all_gather(x, 0, g) + 1, False,
+        "every operator of _c10d_functional that names a group counts, not only all_reduce",
+    ),
+    "in-place all-reduce of the world": (
+        _in_place, False, "Dynamo rewrites dist.all_reduce into the functional operator: look at the graph's nodes",
+    ),
+    "all-reduce of the world in a checkpoint": (
+        _nested, False, "a graph can hold graphs: look into graph.modules(), not only at the top",
+    ),
+}  # fmt: skip
+
+
+def judge_backend(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Graphs with a collective of another group are refused on every rank, and the others compute as in eager."""
+    hint = "it is called as my_backend(graph, inputs, allowed) and returns what runs the graph, such as graph"
+    for what, (_, allowed, wrong) in _GRAPHS.items():
+        seen = list(on_ranks(ranks, _compile, attempt, what, hint=hint))
+        if seen[0][0] == "NotImplementedError":
             raise Mistake("there is nothing to check yet: write the body of the function first")
-        finding = f"{what}: {'raised on rank ' + listed(raised) if raised else 'let through'}"
-        if raised and len(raised) < len(ends):
+        refused = [rank for rank, (kind, *_) in enumerate(seen) if kind]
+        kind, said, same = seen[0]
+        finding = f"{what}: " + (
+            f"{kind} on rank {listed(refused)}: {said}"[:120] if refused else "compiled and run"
+        )
+        if bool(refused) != (allowed is False) or not same:
             raise Mistake(
-                finding, "the ranks that did not raise go on into the next collective: all raise, or none"
+                finding if same else f"{what}: other numbers than in eager", wrong if same else hint
             )
-        if bool(raised) != wanted:
-            raise Mistake(f"{finding}{', ' + ends[0] if raised else ''}", wrong)
+        if refused and not any(name in said for name in ("all_reduce", "all_gather")):
+            raise Mistake(finding, "say in the error which operator it is, and of which group")
         say(finding)
 
 
-def _trip(attempt: Attempt, other: tuple[float, ...]) -> str:
-    exchange = Exchange.connect("exercise-tripwire", timeout=15.0)
-    values = other if exchange.rank else (1, 2, float("nan"), 4)
+def _compile(attempt: Attempt, what: str) -> tuple[str, str, bool]:
+    """The error's type and text, '' for none; and whether the numbers are those of eager."""
+    program, allowed, _ = _GRAPHS[what]
+    mine = dist.new_group(list(range(dist.get_world_size())))
+    group = dist.group.WORLD if allowed is False else mine
+    backend = functools.partial(attempt, allowed={mine.group_name})
+    x = torch.ones(2)
+    torch_compat.dynamo_reset()
     try:
-        attempt(exchange, torch.tensor(values))
+        with torch.no_grad():
+            found = torch.compile(lambda x: program(x, group), backend=backend)(x) + 0
     except Exception as error:
-        return type(error).__name__
-    return ""
+        inner = getattr(error, "inner_exception", error)
+        return type(inner).__name__, str(inner), True
+    finally:
+        torch_compat.dynamo_reset()
+    return "", "", bool(torch.equal(found, program(x, group) + 0))
 
 
-# what the leader is asked to send, and whether that can be done
-_ASKED = (("good", True), ("a lock in the metadata", False), ("good again", True))
+# what the sender is asked to send, and whether that can be pickled
+_ASKED: tuple[tuple[str, bool], ...] = (("good", True), ("a lock inside", False), ("good again", True))
+_GOOD: dict[str, Any] = {"steps": 4, "x": torch.arange(4.0)}
 
 
-def judge_lead(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+def judge_send(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Workers get every message that can be sent, whole, and do not wait for one that cannot."""
-    hint = "it is called as my_lead(exchange, meta, tensors) on rank 0, once for each message"
+    hint = "it is called as my_send(message) on rank 0, once for each message"
     try:
-        seen = list(on_ranks(ranks, _lead, attempt, hint=hint))
+        heard = on_ranks(ranks, _talk, attempt, hint=hint)[1]
     except Mistake as mistake:
         if not (isinstance(mistake.__cause__, RankError) and mistake.__cause__.ended == "stalled"):
             raise
-        strands = "a worker is left waiting: preflight before you announce, and announce 'noop' for what cannot be sent"
+        strands = "a worker is left waiting: pickle before you broadcast, and send a size of 0 for what cannot be sent"
         raise Mistake(mistake.seen, strands) from mistake
-    for index, (what, sendable) in enumerate(_ASKED):
-        action, got = seen[1][index]
-        finding = f"{what}: the worker hears {action!r}{', and gets ' + got if got else ''}"
-        if action == "infer" and not sendable:
-            raise Mistake(
-                finding, "what cannot be sent is not sent in part: the worker would compute something else"
+    for (what, sendable), got in zip(_ASKED, heard, strict=True):
+        finding = f"{what}: the worker gets {got}"
+        if got != ("all of it" if sendable else "nothing"):
+            wrong = (
+                "a message that can be pickled is sent as it is: its size, then its bytes"
+                if sendable
+                else "what cannot be sent is not sent in part: the worker would compute something else"
             )
-        if action != "infer" and sendable:
-            raise Mistake(finding, "a message that can be sent is announced as Plan('infer') and then sent")
-        if sendable and got != "steps 4, x (4,)":
-            raise Mistake(
-                f"{finding}, meant are steps 4, x (4,)", "send what preflight made: meta and tensors as given"
-            )
+            raise Mistake(finding, wrong)
         say(finding)
 
 
-def _lead(attempt: Attempt) -> list[tuple[str, str]]:
-    exchange = Exchange.connect("exercise-lead", timeout=15.0)
+def _talk(attempt: Attempt) -> list[str]:
     heard = []
-    for what, sendable in _ASKED:
-        if exchange.rank == 0:
-            meta = {"steps": 4} if sendable else {"steps": 4, "lock": threading.Lock()}
-            attempt(exchange, meta, {"x": torch.ones(4)})
-            heard.append((what, ""))
+    for _, sendable in _ASKED:
+        if dist.get_rank() == 0:
+            attempt(dict(_GOOD) if sendable else {**_GOOD, "lock": threading.Lock()})
             continue
-        plan, got = announce(exchange), ""
-        if plan.action == "infer":
-            meta, tensors = receive(0)
-            got = f"steps {meta.get('steps')}, x {tuple(tensors['x'].shape) if 'x' in tensors else 'missing'}"
-        heard.append((plan.action, got))
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.broadcast(size, 0)
+        if not size:
+            heard.append("nothing")
+            continue
+        body = torch.zeros(int(size), dtype=torch.uint8)
+        dist.broadcast(body, 0)
+        try:
+            got = pickle.loads(body.numpy().tobytes())
+            whole = got.keys() == _GOOD.keys() and got["steps"] == 4 and torch.equal(got["x"], _GOOD["x"])
+            heard.append(("all of it" if sendable else "the rest of it") if whole else f"{listed(got)} only")
+        except Exception as error:
+            heard.append(f"bytes that are no message ({type(error).__name__})")
     return heard
 
 
-TRIPWIRE = Exercise(
-    "break_it.tripwire",
-    "a tripwire that stops every rank",
-    "easy",
-    5,
-    ("inputs that are the same pass", "any other bit, order or shape raises on every rank"),
-    judge_tripwire,
+BACKEND = Exercise(
+    "break_it.backend",
+    "a backend that refuses the wrong group",
+    "medium",
+    15,
+    (
+        "graphs whose collectives name only allowed groups compute as in eager",
+        "any other collective, wherever it stands in the graph, is an error on every rank that names it",
+    ),
+    judge_backend,
 )
-LEAD = Exercise(
-    "break_it.lead",
-    "a leader that strands nobody",
+SEND = Exercise(
+    "break_it.send",
+    "a sender that strands nobody",
     "medium",
     10,
     (
-        "every message that can be sent arrives whole",
-        "for one that cannot, the worker hears 'noop' and waits for nothing",
+        "every message that can be pickled arrives whole",
+        "for one that cannot, the worker hears a size of 0 and waits for nothing",
     ),
-    judge_lead,
+    judge_send,
 )

@@ -2,15 +2,17 @@
 
 A test is green where what was expected came about, and for that reason: an exchange that ran into its deadline, a
 stall and a call without an end are red whatever was expected. `undefended=True` leaves out the part that is tested;
-then each has to be red.
+then each has to be red. What the ranks write to stderr, TORCH_LOGS included, goes to a file for each test and rank.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,11 @@ import pandas as pd
 from labkit.contract import Exchange
 from labkit.lessons.break_it.declared import BREAK_IT as ABOUT
 from labkit.lessons.break_it.judges import TESTS, judge
-from labkit.lessons.break_it.tests import BODIES, WINDOW_S, Stand, orphan
+from labkit.lessons.break_it.program import WINDOW_S, WORKER
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.per_rank import PerRank
-from labkit.ranks import RankError, Ranks, here
+from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import dynamo_reset
@@ -36,15 +39,36 @@ STALL_S, PATIENT_S = 1.0, 20.0  # undefended ranks are known to wait; defended o
 ORPHAN_GUARD_S = 45.0  # how long an orphan may take to leave on a busy machine; the window itself is WINDOW_S
 
 
-def run(ranks: Ranks, only: Sequence[str] = (), *, undefended: bool = False, talk: bool = False) -> Report:
-    """Run the break-it tests on `ranks` (or those named in `only`), one after the other.
+def run(
+    ranks: Ranks,
+    only: Sequence[str] = (),
+    *,
+    undefended: bool = False,
+    program: Any = None,
+    logs: str | None = None,
+    talk: bool = False,
+) -> Report:
+    """Run the break-it tests on ranks, one after the other.
 
-    The report's table `tests` has a row for each: test, result ('green' or 'red'), seconds, expected, observed. Its
-    table `details` adds what is broken, the part that has to meet it, how the test ended ('expected', 'silent',
-    'waits', 'error' or 'measured'), and all that was said. The compile gate's backend is 'eager': breaks and
-    graphs are Dynamo's, so it counts them as 'inductor' does. A test that ends the ranks leaves new
-    ones behind; `orphan` has three ranks of its own. Raises ValueError for a test that does not exist, or fewer than
-    two ranks, before anything runs.
+    The compile gate's backend is 'eager': breaks and graphs are Dynamo's, so it counts them as 'inductor' does. A test
+    that ends the ranks leaves new ones behind; `orphan` has three ranks of its own.
+
+    Args:
+        ranks: two ranks or more.
+        only: names of tests; none means all ten.
+        undefended: leave out the part that is tested.
+        program: the tests, as a module or a mapping such as a notebook's `globals()`; None is the lesson's own.
+        logs: a folder for what the ranks write to stderr, `TEST-rank0.log` and so on. Without one the files are kept
+            only where TORCH_LOGS is set, in a temporary folder that a note names.
+        talk: print a line for each test.
+
+    Returns:
+        The report. Its table `tests` has a row for each test: test, result ('green' or 'red'), seconds, expected,
+        observed, and logs where they are kept. Its table `details` adds what is broken, the part that has to meet it,
+        how the test ended ('expected', 'silent', 'waits', 'error' or 'measured'), and all that was said.
+
+    Raises:
+        ValueError: a test does not exist, or there are fewer than two ranks.
 
     >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
     ...     list(run(ranks, ["digest"]).frame["result"]), list(run(ranks, ["digest"], undefended=True).frame["result"])
@@ -53,19 +77,25 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, undefended: bool = False, tal
     names = chosen(only, TESTS, "break-it test")
     if ranks.world_size < 2:
         raise ValueError(f"a break-it test needs at least 2 ranks, and these are {ranks.world_size}")
+    bodies = {name: name.replace("-", "_") for name in names}
+    ours = choose_program("break_it", program, bodies.values())
     rows = []
-    for name in names:
-        test, began = TESTS[name], time.perf_counter()
-        found = _orphaned(not undefended) if name == "orphan" else _attempt(ranks, name, undefended)
-        passed, observed = judge(test, found)
-        row = {"test": name, "result": GREEN if passed else RED, "seconds": time.perf_counter() - began,
-               "expected": test.expected, "observed": textwrap.shorten(observed, MOST, placeholder=" ..."),
-               "broken": test.broken, "defence": test.defence, "how": ending(found, passed),
-               "said": observed}  # fmt: skip
-        rows.append(row)
-        if talk:
-            print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
-    return _report(rows, ranks, undefended)
+    with _folder(logs) as folder:
+        for name in names:
+            test, began = TESTS[name], time.perf_counter()
+            body, log = getattr(ours.code, bodies[name]), f"{folder}/{name}-rank"
+            attempt = _orphaned if name == "orphan" else _attempt
+            found = attempt(ranks, body, not undefended, log)
+            passed, observed = judge(test, found)
+            row = {"test": name, "result": GREEN if passed else RED, "seconds": time.perf_counter() - began,
+                   "expected": test.expected, "observed": textwrap.shorten(observed, MOST, placeholder=" ..."),
+                   "broken": test.broken, "defence": test.defence, "how": ending(found, passed),
+                   "said": observed, "logs": _written(log)}  # fmt: skip
+            rows.append(row)
+            if talk:
+                print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
+        kept = folder if os.path.isdir(folder) and (logs or os.environ.get("TORCH_LOGS")) else ""
+    return _report(rows, ranks, undefended, ours.notes, kept)
 
 
 def together(reports: Sequence[Report]) -> Report:
@@ -98,44 +128,71 @@ def ending(found: PerRank | RankError, passed: bool) -> str:
 # --- one test ---
 
 
-def _attempt(ranks: Ranks, name: str, undefended: bool) -> PerRank | RankError:
-    stall = STALL_S if undefended else PATIENT_S
+@contextlib.contextmanager
+def _folder(given: str | None) -> Iterator[str]:
+    """The folder for logs: the given one; else a temporary one, which stays where TORCH_LOGS asks for logs."""
+    if given:
+        os.makedirs(given, exist_ok=True)
+        yield os.path.abspath(given)
+    elif os.environ.get("TORCH_LOGS"):
+        yield tempfile.mkdtemp(prefix="labkit-break-it-")
+    else:
+        with tempfile.TemporaryDirectory(prefix="labkit-break-it-") as folder:
+            yield folder
+
+
+def _written(log: str) -> str:
+    """The names of a test's logs in which something stands; the others are removed."""
+    found = sorted(Path(log).parent.glob(f"{Path(log).name}*.log"))
+    for path in found:
+        if not path.stat().st_size:
+            path.unlink()
+    return ", ".join(path.name for path in found if path.exists())
+
+
+def _attempt(ranks: Ranks, body: Any, defended: bool, log: str) -> PerRank | RankError:
+    stall = PATIENT_S if defended else STALL_S
     try:
-        return ranks.run(_play, BODIES[name], not undefended, timeout=TIMEOUT_S, stall=stall)
+        return ranks.run(_play, body, defended, log, timeout=TIMEOUT_S, stall=stall)
     except RankError as error:
         return error
 
 
-def _play(body: Callable[[Stand], Any], defended: bool) -> Any:
+def _play(body: Callable[[Exchange, bool], Any], defended: bool, log: str) -> Any:
+    """On a rank: a test, with an exchange of its own, and nothing compiled before."""
     dynamo_reset()
     exchange = Exchange.connect("break-it", timeout=EXCHANGE_S)
-    with quiet_stderr():
-        return body(Stand(exchange, defended, here().device))
+    with quiet_stderr(f"{log}{exchange.rank}.log"):
+        return body(exchange, defended)
 
 
-def _orphaned(defended: bool) -> PerRank | RankError:
+def _orphaned(_: Ranks, body: Any, defended: bool, log: str) -> PerRank | RankError:
     """The test that ends its ranks: on three of its own, as under a launcher that keeps the store."""
-    with tempfile.TemporaryDirectory() as folder, Ranks(3, "cpu", "gloo", quiet=True, live=False) as three:
+    with Ranks(3, "cpu", "gloo", quiet=True, live=False) as three:
         try:
             grace = ORPHAN_GUARD_S if defended else 4 * WINDOW_S
-            return three.run(orphan, folder, defended, timeout=TIMEOUT_S, stall=None, grace=grace)
+            return three.run(_play, body, defended, log, timeout=TIMEOUT_S, stall=None, grace=grace)
         except RankError as error:
-            said = Path(folder) / "stderr"
+            said = Path(f"{log}{WORKER}.log")
             error.add_note(said.read_text(errors="replace") if said.exists() else "")
             return error
 
 
-def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool) -> Report:
+def _report(
+    rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, notes: list[str], folder: str
+) -> Report:
     tests = pd.DataFrame(rows)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
     made = provenance(**settings, compiler="eager", undefended=undefended)
     name = "break-it" if len(rows) > 1 else f"break-it-{rows[0]['test']}"
+    columns = ["test", "result", "seconds", "expected", "observed", *(["logs"] if folder else [])]
     tables = {
-        "tests": tests[["test", "result", "seconds", "expected", "observed"]].round({"seconds": 1}),
+        "tests": tests[columns].round({"seconds": 1}),
         "details": tests[["test", "broken", "defence", "how", "said"]],
     }
     view = "labkit.lessons.break_it.figures:figure"
-    return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests), view)
+    more = [*notes, *([f"logs of the ranks: {folder}"] if folder else [])]
+    return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests) + more, view)
 
 
 def _notes(tests: pd.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""Who is green: for each of the ten break-it tests what is expected, and the judge of what came of it."""
+"""What each of the ten break-it tests expects, and the judge of how it ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.contract.exchange import listed
-from labkit.lessons.break_it.tests import ENV, KNOWN_SITE, LEADER, WINDOW_S, WORKER
+from labkit.lessons.break_it.program import ENV, KNOWN_SITE, LEADER, WINDOW_S, WORKER
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError
 

@@ -2,91 +2,87 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
+
 import torch
-
-from labkit import contract
-
-
-def with_a_tolerance(exchange, x):
-    every = exchange.gather("input", [round(value, 3) for value in x.nan_to_num().tolist()])
-    if any(value != every[0] for value in every.values()):
-        raise RuntimeError("inputs differ")
+import torch.distributed as dist
 
 
-def by_values(exchange, x):
-    every = [torch.tensor(value) for value in exchange.gather("input", x.tolist()).values()]
-    if any(not torch.equal(value, every[0]) for value in every):
-        raise RuntimeError("inputs differ")
+def collectives(graph, nested=True):
+    for module in graph.modules() if nested else [graph]:
+        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
+            name = str(node.target)
+            if name.startswith("_c10d_functional.") and "wait_tensor" not in name:
+                yield name, node.args[-1]
 
 
-def by_their_sum(exchange, x):
-    every = exchange.gather("input", x.nan_to_num().double().sum().item())
-    if any(value != every[0] for value in every.values()):
-        raise RuntimeError("inputs differ")
+def refuses_all(graph, inputs, allowed):
+    for name, group in collectives(graph):
+        raise RuntimeError(f"{name} of group {group}")
+    return graph
 
 
-def only_the_others(exchange, x):
-    every = exchange.gather("input", contract.digest(x))
-    if every[exchange.rank] != every[0]:
-        raise RuntimeError("my input differs from rank 0's")
+def only_warns(graph, inputs, allowed):
+    for name, group in collectives(graph):
+        if group not in allowed:
+            warnings.warn(f"{name} of group {group}", stacklevel=2)
+    return graph
 
 
-def the_first_elements(exchange, x):
-    every = exchange.gather("input", contract.digest(x[:4]))
-    if any(value != every[0] for value in every.values()):
-        raise RuntimeError("inputs differ")
+def only_all_reduce(graph, inputs, allowed):
+    for name, group in collectives(graph):
+        if "all_reduce" in name and group not in allowed:
+            raise RuntimeError(f"{name} of group {group}")
+    return graph
 
 
-def announces_first(exchange, meta, tensors):
-    contract.announce(exchange, contract.Plan("infer"))
+def at_the_top(graph, inputs, allowed):
+    for name, group in collectives(graph, nested=False):
+        if group not in allowed:
+            raise RuntimeError(f"{name} of group {group}")
+    return graph
+
+
+def says_nothing_of_it(graph, inputs, allowed):
+    if any(group not in allowed for _, group in collectives(graph)):
+        raise RuntimeError("wrong group")
+    return graph
+
+
+def put(body):
+    dist.broadcast(torch.tensor([len(body)]), 0)
+    dist.broadcast(torch.frombuffer(bytearray(body), dtype=torch.uint8), 0)
+
+
+def says_nothing(message):
     try:
-        contract.send(contract.preflight(meta, tensors))
-    except contract.PreflightError:
-        pass
-
-
-def says_nothing(exchange, meta, tensors):
-    try:
-        packed = contract.preflight(meta, tensors)
-    except contract.PreflightError:
+        body = pickle.dumps(message)
+    except TypeError:
         return
-    contract.announce(exchange, contract.Plan("infer"))
-    contract.send(packed)
+    put(body)
 
 
-def sends_what_it_can(exchange, meta, tensors):
-    kept = {name: value for name, value in meta.items() if isinstance(value, int)}
-    contract.announce(exchange, contract.Plan("infer"))
-    contract.send(contract.preflight(kept, tensors))
+def sends_what_it_can(message):
+    put(pickle.dumps({name: value for name, value in message.items() if name != "lock"}))
 
 
-def forgets_the_tensors(exchange, meta, tensors):
-    try:
-        packed = contract.preflight(meta, {"y": torch.zeros(1)})
-    except contract.PreflightError:
-        contract.announce(exchange, contract.Plan("noop"))
-        return
-    contract.announce(exchange, contract.Plan("infer"))
-    contract.send(packed)
+def never_sends(message):
+    dist.broadcast(torch.tensor([0]), 0)
 
 
-def never_sends(exchange, meta, tensors):
-    contract.announce(exchange, contract.Plan("noop"))
-
-
-TRIPWIRES = {
-    with_a_tolerance: "a tolerance lets drift through",
-    by_values: "a NaN equals no NaN",
-    by_their_sum: "a sum does not see an order",
-    only_the_others: "all raise, or none",
-    the_first_elements: "another shape has to be noticed",
+BACKENDS = {
+    refuses_all: "of an allowed group has to pass",
+    only_warns: "what only warns goes on",
+    only_all_reduce: "not only all_reduce",
+    at_the_top: "a graph can hold graphs",
+    says_nothing_of_it: "which operator it is",
 }
-LEADERS = {
-    announces_first: "preflight before you announce",
+SENDERS = {
+    says_nothing: "pickle before you broadcast",
     sends_what_it_can: "not sent in part",
-    forgets_the_tensors: "send what preflight made",
-    never_sends: "is announced as Plan('infer')",
+    never_sends: "is sent as it is",
 }
 
 
-WRONG = {"break_it.tripwire": TRIPWIRES, "break_it.lead": LEADERS}
+WRONG = {"break_it.backend": BACKENDS, "break_it.send": SENDERS}
