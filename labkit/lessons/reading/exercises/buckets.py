@@ -172,7 +172,8 @@ EXERCISE = Exercise(
     25,
     (
         "the same numbers, and a graph that lints",
-        "one all-reduce and one wait, as nodes, for independent ones of one operation, group and dtype",
+        "one all-reduce and one wait, as nodes of the graph, for independent ones of one operation, group and dtype "
+        "(those whose merges would wait for each other may stay apart)",
         "all others apart",
     ),
     judge,
