@@ -180,11 +180,14 @@ def _called(name: str) -> str:
 
 
 def _collectives(graph: Any) -> Iterator[tuple[str, str, str, int]]:
-    """The collectives of a graph of Dynamo's: operation, name of the group, and file and line of the user's code."""
+    """The collectives of a graph of Dynamo's: operation, name of the group, and file and line of the user's code.
+
+    Graphs inside the graph, such as those of a checkpoint, count as well.
+    """
     import torch
 
     library = os.path.dirname(torch.__file__) + os.sep
-    for node in graph.graph.nodes:
+    for node in (node for part in graph.modules() if hasattr(part, "graph") for node in part.graph.nodes):
         schema = getattr(getattr(node.target, "default", node.target), "_schema", None)
         if node.op != "call_function" or schema is None or "c10d" not in schema.name:
             continue

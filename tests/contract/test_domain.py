@@ -7,6 +7,7 @@ import linecache
 import re
 
 import pytest
+import torch
 import wrong_group_programs
 from wrong_group_programs import PROGRAMS
 
@@ -22,6 +23,7 @@ from labkit.contract import (
     assert_same_health,
     rehearse,
 )
+from labkit.contract.domain import _collectives
 from labkit.ranks import RankError
 
 
@@ -140,3 +142,11 @@ def test_other_errors_pass_through():
         raise Boom
     with pytest.raises(ZeroDivisionError), alone().inside():
         1 / 0  # noqa: B018
+
+
+def test_a_collective_inside_a_nested_graph_is_found():
+    inner = torch.fx.symbolic_trace(lambda x: torch.ops._c10d_functional.all_reduce(x, "sum", "7"))
+    graph = torch.fx.Graph()
+    graph.output(graph.call_module("inner", (graph.placeholder("x"),)))
+    found = list(_collectives(torch.fx.GraphModule({"inner": inner}, graph)))
+    assert [(op, group) for op, group, *_ in found] == [("all_reduce", "7")]
