@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.style import KINDS, Figure, Sheet, empty_figure, ink_on, panel_heading, styled
-from labkit.views.tables import need, table
+from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
+from labkit.views.tables import table
 
-__all__ = ["figure", "lanes"]
+__all__ = ["figure"]
 
 LEFT, ROW, CHIP = 1.25, 0.36, 0.62  # inches
 LOOKS = {"green": "#009E73", "red": "#D55E00"}
@@ -81,46 +81,3 @@ def _finding(runs: list[pd.DataFrame]) -> str:
     counts = [(int((found["result"] == "green").sum()), len(found)) for found in runs]
     here = "{} of {} tests are green with the defence".format(*counts[0])
     return here if len(runs) == 1 else here + ", and {} of {} without it".format(*counts[1])
-
-
-@styled
-def lanes(runs: dict[str, pd.DataFrame], label: str = "", title: str = "") -> Figure:
-    """Draw what each rank did over time: a panel for each run, a lane for each rank.
-
-    Args:
-        runs: bars by the name of the run, with the columns rank, kind (of `style.KINDS`), what (a word to stand in the
-            bar), begin and end in seconds.
-        label: the run label.
-        title: the finding.
-
-    Returns:
-        The figure.
-    """
-    bars = {name: need(frame, ["rank", "kind", "what", "begin", "end"], name) for name, frame in runs.items()}
-    limit = max(frame["end"].max() - frame["begin"].min() for frame in bars.values())
-    sheet = Sheet()
-    sheet.title(title, "Seconds since the ranks began.")
-    used = [kind for kind in KINDS if any((frame["kind"] == kind).any() for frame in bars.values())]
-    sheet.legend([(KINDS[kind][1], style.swatch(kind, shaped=False)) for kind in used])
-    for name, frame in bars.items():
-        panel_heading(sheet, name)
-        ranks = sorted(frame["rank"].unique())
-        ax = sheet.axes(0.7, sheet.width - 0.9, 0.4 * len(ranks))
-        ax.set(xlim=(0, limit), ylim=(len(ranks), 0))
-        ax.set_yticks([i + 0.5 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
-        for bar in frame.to_dict("records"):
-            begin, width = bar["begin"] - frame["begin"].min(), bar["end"] - bar["begin"]
-            lane, colour = ranks.index(bar["rank"]), KINDS[bar["kind"]][0]
-            look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.6}
-            ax.add_patch(Rectangle((begin, lane + 0.1), max(width, limit / 100), 0.8, **look))
-            if width > limit / 25:
-                middle = {"ha": "center", "va": "center", "color": ink_on(colour), "fontsize": style.SMALL}
-                ax.text(begin + width / 2, lane + 0.5, bar["what"], **middle)
-        for rank, mine in frame.groupby("rank"):
-            last = mine.iloc[-1]
-            ended = last["end"] - frame["begin"].min()
-            sheet.say(
-                f"{name}, rank {rank}: {', '.join(mine['kind'] + ' ' + mine['what'])}; over after {ended:.2f} s"
-            )
-        sheet.top += 0.3
-    return sheet.finish(label)

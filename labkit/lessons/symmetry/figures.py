@@ -1,89 +1,16 @@
-"""Timelines of ranks that end differently, and a timeline with a slider for the timeout."""
+"""A timeline of ranks with a slider for the timeout."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
-from labkit.views import style
-from labkit.views.style import KINDS, Figure, Sheet, panel_heading, styled
-from labkit.views.tables import need
+from labkit.lessons.shared.timelines import timelines
+from labkit.views.style import Figure
 from labkit.views.widget import InteractiveFigure
 
-__all__ = ["Patience", "timelines"]
-
-LANE, LEFT = 0.34, 0.75
-NOTES = ["drill", "rank", "kind", "what", "begin", "end"]
-
-
-@styled
-def timelines(
-    notes: pd.DataFrame,
-    ends: pd.DataFrame,
-    label: str = "",
-    title: str = "",
-    timeout: tuple[float, float] | None = None,
-) -> Figure:
-    """Draw what each rank did over time, a panel for each drill and a lane for each rank.
-
-    Args:
-        notes: Bars, with the columns drill, rank, kind (of `style.KINDS`), what, begin and end in seconds since the
-            drill began. A bar without an end is hatched and reaches to where the drill's call ended.
-        ends: drill, rank, at (seconds), said (how this rank's part ended).
-        label: The run label.
-        title: The finding.
-        timeout: When a collective begins to wait, and when it gives up, in seconds; marked by a line.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: If a column is missing.
-    """
-    notes, ends = need(notes, NOTES, "notes"), need(ends, ["drill", "rank", "at", "said"], "ends")
-    sheet = Sheet()
-    sheet.title(title, "Seconds since the call began. Hatched: not finished when the call ended.")
-    used = [kind for kind in KINDS if kind in set(notes["kind"])]
-    sheet.legend([(KINDS[kind][1], style.swatch(kind, shaped=False)) for kind in used])
-    limit = max(ends["at"].max(), *(timeout or ()), 0.1) * 1.02
-    for drill, rows in ends.groupby("drill", sort=False):
-        panel_heading(sheet, str(drill))
-        wide = sheet.width - LEFT - 2.6
-        ax = sheet.axes(LEFT, wide, (LANE + 0.06) * len(rows))
-        ax.set(xlim=(0, limit), ylim=(len(rows), 0))
-        ax.spines["left"].set_visible(False)
-        ax.set_yticks([i + 0.5 for i in range(len(rows))], [f"rank {rank}" for rank in rows["rank"]])
-        ax.tick_params(axis="y", length=0, labelcolor=style.INK)
-        for lane, end in enumerate(rows.to_dict("records")):
-            mine = notes[(notes["drill"] == drill) & (notes["rank"] == end["rank"])]
-            for bar in mine.to_dict("records"):
-                _bar(ax, lane, bar, end["at"], limit / wide)
-            ax.text(end["at"] + limit * 0.01, lane + 0.5, end["said"], va="center", fontsize=style.SMALL)
-            done = ", ".join(f"{b['what']}{'' if pd.notna(b['end']) else ' (not finished)'}"
-                             for b in mine.to_dict("records"))  # fmt: skip
-            sheet.say(f"{drill}, rank {end['rank']}: {done}; {end['said']} after {end['at']:.2f} s")
-        if timeout:
-            ax.axvline(timeout[1], color=style.INK, linestyle="--", linewidth=1.2)
-            ax.axvspan(*timeout, ymin=0.97, color=style.INK)
-        sheet.top += 0.3
-    return sheet.finish(label)
-
-
-def _bar(ax: Axes, lane: int, bar: dict[str, Any], until: float, per_inch: float) -> None:
-    ended = pd.notna(bar["end"])
-    width = max((bar["end"] if ended else until) - bar["begin"], per_inch * 0.03)
-    colour = KINDS[bar["kind"]][0]
-    look = {"facecolor": colour, "edgecolor": "white", "hatch": None if ended else "////", "linewidth": 0.6}
-    ax.add_patch(Rectangle((bar["begin"], lane + 0.1), width, 0.8, **look))
-    if style.text_width(bar["what"], style.SMALL) < width / per_inch - 0.08:
-        back = {"facecolor": colour, "edgecolor": "none", "pad": 1}
-        ax.text(
-            bar["begin"] + width / 2, lane + 0.5, bar["what"], ha="center", va="center", fontsize=style.SMALL,
-            color=style.ink_on(colour), bbox=back,
-        )  # fmt: skip
+__all__ = ["Patience"]
 
 
 class Patience(InteractiveFigure):
@@ -95,8 +22,9 @@ class Patience(InteractiveFigure):
         timeout_s: Where the slider stands first, and what the static twin shows.
         label: The run label.
 
+    >>> from labkit.lessons.shared.timelines import ENDS, NOTES
     >>> notes = pd.DataFrame([("d", 0, "collective", "all_reduce", 0.5, 2.5)], columns=NOTES)
-    >>> ends = pd.DataFrame([("d", 0, 2.5, "returned")], columns=["drill", "rank", "at", "said"])
+    >>> ends = pd.DataFrame([("d", 0, 2.5, "returned")], columns=ENDS)
     >>> print(Patience(notes, ends, 1.0).text)
     the longest wait is 2.0 s: with a timeout of 1 s the job is dead
     """

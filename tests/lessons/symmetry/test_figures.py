@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from labkit.lessons.shared.drill_figures import figure, first_difference
-from labkit.lessons.symmetry.figures import Patience, timelines
+from labkit.lessons.shared.timelines import timelines
+from labkit.lessons.symmetry.figures import Patience
 from labkit.report import Report
 
 
