@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 
 from labkit import lessons
-from labkit.lessons.shared.grid import ring_bytes
+from labkit.lessons.shared.costs import ring_bytes
 from labkit.ranks import Ranks, here
 from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks

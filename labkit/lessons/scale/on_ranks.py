@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from labkit import lessons
 from labkit.lessons.shared import sockets
-from labkit.lessons.shared.grid import SETTLE_S
+from labkit.lessons.shared.sockets import SETTLE_S
 from labkit.ranks import here
 from labkit.timing import interleave
 

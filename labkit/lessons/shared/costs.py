@@ -31,6 +31,7 @@ __all__ = [
     "Step",
     "fit_compute",
     "fit_link",
+    "ring_bytes",
     "step",
     "terms",
 ]
@@ -73,6 +74,18 @@ def terms(operation: str, world_size: int, nbytes: float, algorithm: str = "ring
         return others, float(others * nbytes)
     share = others / world_size * nbytes
     return (2 * others, 2 * share) if operation == "all_reduce" else (others, share)
+
+
+def ring_bytes(operation: str, size: int, message: int) -> float:
+    """The least bytes that a rank sends in a ring of `size` ranks, with `message` bytes on each before the call.
+
+    >>> ring_bytes("all_reduce", 4, 1024)
+    1536.0
+    """
+    if operation == "all_to_all":
+        return (size - 1) / size * message
+    # in a broadcast ranks send differently much
+    return terms(operation, size, message)[1] if operation in OPERATIONS else float("nan")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import socket
 import struct
 from collections.abc import Mapping
 
-__all__ = ["Connections", "connections", "sent_between"]
+__all__ = ["SETTLE_S", "Connections", "connections", "sent_between"]
 
+SETTLE_S = 0.02  # a peer's last acknowledgement may follow the end of a collective
 # where Linux keeps a connection's sent bytes in tcp_info (include/uapi/linux/tcp.h, tcpi_bytes_sent, since 4.19)
 SENT_AT = 200
 Address = tuple[str, int]

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from labkit import lessons
 from labkit.lessons.trap import calls
 from labkit.lessons.trap import experiment as eager_trap
 from labkit.lessons.trap import on_ranks as trap_ranks
@@ -105,12 +106,10 @@ def test_the_ladder_adds_up_to_the_functional_form(report):
 
 def doubled(x, group=None):
     """+ one more"""
-    return eager_trap.choose_program("trap", None, ()).code.copied(x)
+    return lessons.program("trap").copied(x)
 
 
 def test_a_readers_own_ladder_takes_its_place(shm_ranks):
-    from labkit import lessons
-
     own = {
         **vars(lessons.program("cliff")),
         **vars(lessons.program("trap")),
