@@ -24,12 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.fit import ROOT
+from tools.fit import MAP, ROOT
 
 __all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
 
 FRONT = "00_start_here"
-TAG = "lesson-map"
 FORM = "a lesson's first cell has a title, **The question.**, **Needs.** N minutes ... . hardware, and **Covers.**"
 
 
@@ -133,9 +132,9 @@ def _renewed(root: Path) -> dict[Path, str]:
 
 def _with_map(path: Path, text: str) -> str:
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    places = [cell for cell in notebook["cells"] if TAG in cell["metadata"].get("tags", ())]
+    places = [cell for cell in notebook["cells"] if MAP in cell["metadata"].get("tags", ())]
     if len(places) != 1:
-        raise ValueError(f"{path.name} needs one markdown cell with the tag {TAG!r}, found {len(places)}")
+        raise ValueError(f"{path.name} needs one markdown cell with the tag {MAP!r}, found {len(places)}")
     # the table ends the cell; what stands above it is the author's
     above = "".join(places[0]["source"]).partition("| lesson |")[0]
     places[0]["source"] = (above + text).splitlines(keepends=True)

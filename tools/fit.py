@@ -32,24 +32,10 @@ __all__ = [
 
 ROOT = files.ours("notebooks").parent
 MOST_BYTES = 1_500_000
-# lessons whose subject stands in their cells: for these, prose stands in Markdown and every number in it has a source
-OPENED = (
-    "00_start_here",
-    "01_process_groups",
-    "02_inplace_vs_functional",
-    "03_reading_graphs",
-    "04_graph_break_cliff",
-    "05_eager_trap",
-    "06_streams_and_events",
-    "07_streams_in_compile",
-    "08_rank_symmetry",
-    "09_guards_and_shapes",
-    "10_dtensor_or_explicit",
-    "11_mesh_or_world",
-    "12_cold_and_warm",
-    "16_beyond_this_machine",
-    "15_break_it",
-)
+# in all other lessons the subject stands in the cells: prose stands in Markdown, and every number in it has a source
+NOT_OPENED = ("13_training", "19_ledger")
+OPENED = tuple(path.stem for path in files.lessons() if path.stem not in NOT_OPENED)
+MAP = "lesson-map"  # the tag of the cell that `tools.course` writes
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")
 _TIMES = ("ms", "us", "µs", "ns", "s", "second", "millisecond", "microsecond")
@@ -207,8 +193,8 @@ def numbers(notebook: Any) -> list[str]:
     """Numbers with a unit in Markdown that no output or code above them shows; and measured times in Markdown.
 
     A number with a unit, such as '320 breaks', has to stand in an output above together with that unit, or in the code
-    that made the output. A time has no place in Markdown, unless its sentence says where it comes from. The first cell
-    and the lines that declare an exercise are left out, and so is what stands in `code`.
+    that made the output. A time has no place in Markdown, unless its sentence says where it comes from. The first cell,
+    the map of the lessons and the lines that declare an exercise are left out, and so is what stands in `code`.
 
     >>> import nbformat.v4 as v4
     >>> made = v4.new_code_cell("print(rec)", outputs=[v4.new_output("stream", text="rank 0: 440 regions")])
@@ -223,7 +209,7 @@ def numbers(notebook: Any) -> list[str]:
         if cell.cell_type == "code":
             shown = [text for output in cell.outputs for text in _texts(output)]
             above.append(" ".join([cell.source, *shown]))
-        elif cell.cell_type == "markdown" and i > 1 and "lesson-map" not in cell.metadata.get("tags", ()):
+        elif cell.cell_type == "markdown" and i > 1 and MAP not in cell.metadata.get("tags", ()):
             for sentence in _sentences(cell.source):
                 for value, space, unit in _NUMBER.findall(sentence):
                     kind = (

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from tools import course
+from tools import course, fit
 
 HEAD = """# {title}
 
@@ -32,7 +32,7 @@ def checkout(tmp_path):
     """Two lessons, the first with a place for the map, and a README with a list."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    place = v4.new_markdown_cell("## The lessons\n\nWords.\n\n", id="map", metadata={"tags": [course.TAG]})
+    place = v4.new_markdown_cell("## The lessons\n\nWords.\n\n", id="map", metadata={"tags": [fit.MAP]})
     cells = {
         course.FRONT: [
             v4.new_markdown_cell(head("00 · Start here", "5 minutes. Any machine."), id="a"),
