@@ -46,8 +46,6 @@ STREAM_KINDS: dict[str, tuple[str, str]] = {
     "compute": KINDS["compute"],
     "collective": KINDS["collective"],
     "copy": ("#E69F00", "copy"),
-    "peer": ("#F4C7AE", "collective, waiting for a peer"),
-    "work": ("#BBBBBB", "host at work"),
     "launch": ("#CC79A7", "launch"),
     "synchronize": ("#56B4E9", "host stands still"),
 }
@@ -65,12 +63,10 @@ SHAPES: dict[str, tuple[float, float]] = {
     "transfer": (0.0, 1.0),  # stands in a thin lane of its own
     "wait": (0.4, 0.6),
     "copy": (0.25, 1.0),
-    "peer": (0.0, 1.0),
-    "work": (0.3, 1.0),
     "launch": (0.6, 1.0),
     "synchronize": (0.4, 0.75),
 }
-HATCHES = {"compile": "xxxx", "peer": "////"}
+HATCHES = {"compile": "xxxx"}
 
 # The variants of the study, by letter.
 VARIANTS: dict[str, tuple[str, str]] = {

@@ -1,4 +1,4 @@
-"""The real stream graphs of Dynamo and AOTAutograd, made on any machine, and run with one thread for each stream.
+"""The real stream graphs of Dynamo and AOTAutograd, made on any machine.
 
 Everything here happens in a child process that is thrown away: it has to pretend that there is an accelerator with
 streams (`torch_compat.pretend_streams`), and autograd on such tensors can take a process down.
@@ -7,8 +7,7 @@ streams (`torch_compat.pretend_streams`), and autograd on such tensors can take 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,25 +19,9 @@ from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGr
 from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
 from labkit.ranks import Ranks
 
-__all__ = ["Replay", "capture", "in_a_child", "is_view", "replay", "short"]
+__all__ = ["as_data", "called", "capture", "check_streams", "compiled", "in_a_child", "is_view", "short"]
 
 TIMEOUT_S = 60.0  # most take one second; a child that has not answered by then is ended, by its id
-
-
-@dataclass(frozen=True)
-class Replay:
-    """What came out of a graph that ran with one thread a stream: `values` beside what eager gives, all as lists.
-
-    `ran` is the order in which kernels finished, as (stream, node). `nan` counts elements that nothing had written yet
-    when they were read, or that came of such. `inputs`: what the caller's tensors hold afterwards.
-    """
-
-    values: list[Any]
-    expected: list[Any]
-    ran: list[tuple[str, str]]
-    nan: int
-    right: bool
-    inputs: list[Any] = field(default_factory=list)
 
 
 def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: bool = False) -> StreamGraphs:
@@ -57,23 +40,12 @@ def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: 
     >>> capture(fn, torch.ones(4)).forward[0].nodes[-1].stream
     's1'
     """
-    _streams(streams)
+    check_streams(streams)
     return in_a_child(_capture, fn, tensors, streams, gradients)
 
 
-def replay(
-    fn: Callable[..., Any], *tensors: Any, streams: int = 1, slow: Mapping[str, float] | None = None
-) -> Replay:
-    """Run the forward graph of `fn` with one thread for each stream, every output filled with NaN until it is written.
-
-    slow: seconds by which a node, by its name in the graph, is late. A wait that is missing then shows as NaN in the
-    values; without it they would often be right by luck. Raises StreamError for a node that is not there.
-    """
-    _streams(streams)
-    return in_a_child(_replay, fn, tensors, streams, dict(slow or {}))
-
-
-def _streams(count: int) -> None:
+def check_streams(count: int) -> None:
+    """Raise StreamError for a number of side streams that no function takes."""
     if not isinstance(count, int) or not 1 <= count <= 16:
         raise StreamError(f"streams must be a number from 1 to 16, got {count!r}")
 
@@ -101,9 +73,10 @@ def in_a_child(
 # --- in the child ---
 
 
-def _compiled(
+def compiled(
     fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool
 ) -> tuple[list[Any], list[Any], list[Any], str]:
+    """Dynamo's, forward and backward GraphModules of `fn`, and why it did not compile, or ''."""
     stream = torch_compat.pretend_streams()
     torch_compat.dynamo_reset()
     seen = Capture(aot=True)
@@ -118,30 +91,27 @@ def _compiled(
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         if len(lines) > 1 and lines[0].endswith("raised:"):  # what a backend raised stands below its name
             del lines[0]
-        return (
-            seen.dynamo,
-            seen.forward,
-            seen.backward,
-            f"{type(error).__name__}: {lines[0] if lines else ''}",
-        )
+        said = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        return seen.dynamo, seen.forward, seen.backward, said
     return seen.dynamo, seen.forward, seen.backward, ""
 
 
 def _capture(fn: Callable[..., Any], tensors: tuple, streams: int, gradients: bool) -> StreamGraphs:
-    return _as_data(*_compiled(fn, tensors, streams, gradients))
+    return as_data(*compiled(fn, tensors, streams, gradients))
 
 
-def _as_data(dynamo: list[Any], forward: list[Any], backward: list[Any], error: str) -> StreamGraphs:
-    called = _called()
+def as_data(dynamo: list[Any], forward: list[Any], backward: list[Any], error: str) -> StreamGraphs:
+    """What `compiled` returned, as data."""
+    name = called()
     return StreamGraphs(
-        tuple(_plain("Dynamo's graph", g, called) for g in dynamo),
-        tuple(_plain("forward graph", g, called) for g in forward),
-        tuple(_plain("backward graph", g, called) for g in backward),
+        tuple(_plain("Dynamo's graph", g, name) for g in dynamo),
+        tuple(_plain("forward graph", g, name) for g in forward),
+        tuple(_plain("backward graph", g, name) for g in backward),
         error,
     )
 
 
-def _called() -> Callable[[Any], str]:
+def called() -> Callable[[Any], str]:
     """From the index of a stream in a graph to its name."""
     ids = torch_compat.stream_names()
 
@@ -242,42 +212,3 @@ def is_view(node: Any) -> bool:
 def _size(node: Any) -> int:
     value = node.meta.get("val")
     return int(value.numel() * value.element_size()) if hasattr(value, "numel") else 0
-
-
-def _replay(fn: Callable[..., Any], tensors: tuple, streams: int, slow: dict[str, float]) -> Any:
-    _, forward, _, error = _compiled(fn, tensors, streams, False)
-    if error:
-        return StreamError(f"it does not compile: {error}")
-    module = forward[0]
-    kernels = [n.name for n in module.graph.nodes if n.op == "call_function"]
-    if unknown := [name for name in slow if name not in kernels]:
-        return StreamError(f"no node is named {unknown[0]!r}; there is {', '.join(kernels)}")
-    return _on_threads(module, tensors, slow)
-
-
-def _tried(
-    fn: Callable[..., Any], tensors: tuple, streams: int, late: float
-) -> tuple[StreamGraphs, list[Replay]]:
-    """The graphs of `fn`, and runs of its forward graph on threads: as it is, and with each kernel in turn late."""
-    found = _compiled(fn, tensors, streams, False)
-    graphs = _as_data(*found)
-    if graphs.error or not graphs.forward:
-        return graphs, []
-    kernels = [n.name for n in graphs.forward[0].nodes if n.word == "kernel"]
-    slow: list[dict[str, float]] = [{}, *({name: late} for name in kernels)]
-    return graphs, [_on_threads(found[1][0], tensors, one) for one in slow]
-
-
-def _on_threads(module: Any, tensors: tuple, slow: dict[str, float]) -> Replay:
-    from labkit.lessons.compiled_streams.threads import Device
-
-    given = [t.detach().clone() for t in tensors]
-    with torch.no_grad():
-        device = Device(_called())
-        found = device.run(module, given, slow)
-        # in order, one after another: what the program means where nothing runs beside it
-        expected = module(*[t.detach().clone() for t in tensors])
-    nan = sum(int(torch.isnan(y).sum()) for y in found if isinstance(y, torch.Tensor))
-    right = all(torch.allclose(y, e) for y, e in zip(found, expected, strict=True))
-    values = [[y.tolist() for y in some] for some in (found, expected, given)]
-    return Replay(values[0], values[1], device.ran, nan, right, values[2])

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from labkit import torch_compat
-from labkit.lessons.compiled_streams.captured import Replay, _tried
 from labkit.lessons.compiled_streams.offload import NEEDED, OffloadGraphs, Rates, _traced, modelled, traced
 from labkit.lessons.compiled_streams.shipped import SINCE
+from labkit.lessons.compiled_streams.threads import Replay, tried
 from labkit.lessons.shared.program import choose
 from labkit.lessons.shared.streams import StreamGraph
 from labkit.ranks import Ranks
@@ -190,7 +190,7 @@ def _written(attempt: Attempt) -> None:
 def _tried_out(attempt: Attempt, hint: str) -> tuple[StreamGraph, list[Replay]]:
     """The forward graph of an attempt and its runs on threads. Raises Mistake where it does not compile."""
     _written(attempt)
-    found, runs = _child(_tried, attempt, (torch.tensor(GIVEN),), 1, LATE_S, hint=hint)
+    found, runs = _child(tried, attempt, (torch.tensor(GIVEN),), 1, LATE_S, hint=hint)
     if "event was recorded" in found.error:
         raise Mistake(
             found.error,

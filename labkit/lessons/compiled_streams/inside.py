@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from labkit import files, torch_compat
-from labkit.lessons.compiled_streams.captured import _as_data, _compiled, _streams, in_a_child
+from labkit.lessons.compiled_streams.captured import as_data, check_streams, compiled, in_a_child
 from labkit.lessons.shared.streams.graph import StreamGraphs
 from labkit.lessons.shared.streams.ops import StreamError
 
@@ -37,13 +37,13 @@ def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> tuple[list[
     >>> look(fn, torch.ones(4))[1]
     ['stream 0, the ambient one', 'stream 1']
     """
-    _streams(streams)
+    check_streams(streams)
     return in_a_child(_look, fn, tensors, streams)
 
 
 def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
     """The graphs of `fn` without Dynamo's check of events behind a changed input: what the check protects from."""
-    _streams(streams)
+    check_streams(streams)
     return in_a_child(_unchecked, fn, tensors, streams)
 
 
@@ -53,7 +53,7 @@ def inductor_code(*functions: Callable[..., Any], streams: int = 1) -> dict[str,
     Takes the triton package and no GPU: the compiler is told of an H100, and the tensors are fake. Raises
     UnsupportedTorch without triton.
     """
-    _streams(streams)
+    check_streams(streams)
     return in_a_child(_inductor_code, functions, streams, 1024, ship=False)
 
 
@@ -78,7 +78,7 @@ def _look(fn: Callable[..., Any], tensors: tuple, streams: int) -> Any:
     made: list[tuple[Any, Any]] = []
     end = torch_compat.bytecode_hook(lambda before, after: made.append((before, after)))
     try:
-        error = _compiled(fn, tensors, streams, False)[-1]
+        error = compiled(fn, tensors, streams, False)[-1]
     finally:
         end()
     if error:
@@ -106,7 +106,7 @@ def _object(given: Any) -> str:
 
 def _unchecked(fn: Callable[..., Any], tensors: tuple, streams: int) -> StreamGraphs:
     torch_compat.no_mutation_check()
-    return _as_data(*_compiled(fn, tensors, streams, False))
+    return as_data(*compiled(fn, tensors, streams, False))
 
 
 def _inductor_code(functions: tuple, streams: int, size: int) -> dict[str, str]:

@@ -271,10 +271,10 @@ class _Step:
             )
             self.program.kernel(node.name, longest, **uses)
         elif node.word == "copy":
-            self.program.copy(_short_name(node), self._carried(node), **uses)
+            self.program.kernel(_short_name(node), self._carried(node), **uses, kind="copy")
         elif node.word in ("offload", "reload"):
             self.program.wait_stream("default", on=TRANSFER)
-            self.program.copy(_short_name(node), self._carried(node), on=TRANSFER, **uses)
+            self.program.kernel(_short_name(node), self._carried(node), TRANSFER, **uses, kind="copy")
             self.program.record(node.name, TRANSFER)
         elif node.word == "wait":
             self.program.wait(node.needs[0])

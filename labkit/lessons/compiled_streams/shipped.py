@@ -30,7 +30,6 @@ __all__ = [
     "SINCE",
     "fetch",
     "key",
-    "label",
     "later",
     "recording",
     "save",
@@ -74,11 +73,6 @@ def fetch(look: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         )
     print(f"{shipped['label']}: {lacking}", flush=True)
     return _marked(_decode(found["found"]), shipped["label"])
-
-
-def label() -> str:
-    """What a figure of shipped graphs has to say: the torch that made them, and when. Raises OSError without them."""
-    return json.loads(FILE.read_text(encoding="utf-8"))["label"]
 
 
 def later() -> dict[str, Any]:
@@ -166,9 +160,9 @@ def _plain(value: Any) -> Any:
 
 
 def _classes() -> dict[str, type]:
-    from labkit.lessons.compiled_streams import captured, offload
+    from labkit.lessons.compiled_streams import offload
 
-    found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs, captured.Replay)
+    found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs)
     return {one.__name__: one for one in (*found, offload.OffloadNode, offload.OffloadGraphs)}
 
 

@@ -7,16 +7,56 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from labkit import torch_compat
+from labkit.lessons.compiled_streams.captured import as_data, called, compiled
+from labkit.lessons.shared.streams.graph import StreamGraphs
 from labkit.lessons.shared.streams.ops import StreamError
 
-__all__ = ["Device"]
+__all__ = ["Device", "Replay", "tried"]
 
 PATIENCE_S = 20.0  # well inside what its process is given, so that it can still say which stream stands
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came out of a graph that ran with one thread for each stream: `values`, beside what `expected` has in order.
+
+    All are lists of numbers. `inputs`: what the caller's tensors hold afterwards.
+    """
+
+    values: list[Any]
+    expected: list[Any]
+    inputs: list[Any]
+
+
+def tried(
+    fn: Callable[..., Any], tensors: tuple[Any, ...], streams: int, late: float
+) -> tuple[StreamGraphs, list[Replay]]:
+    """Run the forward graph of `fn` on threads: as it is, and with each kernel in turn `late` seconds late.
+
+    For a child process, as `capture` starts one. Returns the graphs as well; no runs where `fn` does not compile.
+    """
+    found = compiled(fn, tensors, streams, False)
+    graphs = as_data(*found)
+    if graphs.error or not graphs.forward:
+        return graphs, []
+    kernels = [n.name for n in graphs.forward[0].nodes if n.word == "kernel"]
+    slow: list[dict[str, float]] = [{}, *({name: late} for name in kernels)]
+    return graphs, [_replay(found[1][0], tensors, one) for one in slow]
+
+
+def _replay(module: Any, tensors: tuple[Any, ...], slow: Mapping[str, float]) -> Replay:
+    given = [t.detach().clone() for t in tensors]
+    with torch.no_grad():
+        found = Device(called()).run(module, given, slow)
+        # in order, one after another: what the program means where nothing runs beside it
+        expected = module(*[t.detach().clone() for t in tensors])
+    return Replay(*([t.tolist() for t in some] for some in (found, expected, given)))
 
 
 class _Stream:
@@ -65,7 +105,6 @@ class Device:
 
     def __init__(self, called: Callable[[Any], str]) -> None:
         self.called = called
-        self.ran: list[tuple[str, str]] = []
         self._streams: dict[str, _Stream] = {}
         self._events: dict[int, threading.Event] = {}
 
@@ -120,7 +159,6 @@ class Device:
             found = node.target(*arguments, **keywords)
             if out is not None:
                 out.copy_(found)
-            self.ran.append((stream.name, node.name))
 
         if alias and schema is not None and not schema.is_mutable:
             return node.target(*arguments, **keywords)  # a view: the host makes it, nothing is launched

@@ -222,8 +222,7 @@ def _report(found: PerRank[dict[str, Any]], label: str, made: dict[str, Any]) ->
         for rank, one in found.items():
             samples += [(count, rank, i, s) for i, s in enumerate(one["samples"][count])]
             for lane, name, kind, start, end in one["marks"][count][middle]:
-                a, b = (start - zero) * 1e3, (end - zero) * 1e3
-                spans.append((count, rank, lane, name, kind, a, a, b, -1, ""))
+                spans.append((count, rank, lane, name, kind, (start - zero) * 1e3, (end - zero) * 1e3))
     table = pd.DataFrame(rows)
     tables = {
         "summary": table,

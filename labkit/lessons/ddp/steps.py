@@ -241,8 +241,7 @@ def _placed(events: pd.DataFrame, step: int) -> tuple[list[dict[str, Any]], list
 
         def bar(lane: str, name: str, kind: str, start: float, end: float, rank: Any = rank) -> None:
             a, b = (start - zero) / 1e3, (end - zero) / 1e3
-            bars.append({"rank": int(rank), "lane": lane, "name": name, "kind": kind, "start": a, "work": a, "end": b,
-                         "op": -1, "because": ""})  # fmt: skip
+            bars.append({"rank": int(rank), "lane": lane, "name": name, "kind": kind, "start": a, "end": b})
 
         calls = inside[inside["kind"] == "collective"].sort_values("start_us")
         blocked = inside[inside["kind"].isin(["collective", "wait"]) & (inside["thread"] == "main")]

@@ -11,7 +11,6 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from labkit.lessons.shared.streams import ops
 from labkit.lessons.shared.streams.program import Program
-from labkit.lessons.shared.streams.results import timeline
 from labkit.lessons.shared.streams.simulator import Simulation
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, ink_on, styled
@@ -84,11 +83,9 @@ def queues(found: Program | Mapping[str, Program], *, title: str | None = None) 
 
 def _read(program: Program) -> tuple[list[_Box], tuple[Any, ...]]:
     """The boxes of a program, left to right, and its races."""
-    done = Simulation({0: program}).run()
-    races = timeline(done).races
-    took, memory = done.hosts[0].captured, done.hosts[0].memory
-    shared = _on_two_streams(program)
-    handed = {alloc: free for alloc, free in memory.again.items() if program.ops[free].buffer in shared}  # type: ignore[attr-defined]
+    done, shared = Simulation(program), _on_two_streams(program)
+    again = done.memory.again.items()
+    handed = {alloc: free for alloc, free in again if program.ops[free].buffer in shared}  # type: ignore[attr-defined]
     kept = {op.buffer for op in program if isinstance(op, ops.RecordStream)}
     tails: dict[str, int] = {}
     boxes: list[_Box] = []
@@ -103,7 +100,7 @@ def _read(program: Program) -> tuple[list[_Box], tuple[Any, ...]]:
         elif isinstance(op, ops.Record):
             box(op.stream, f"record\n{op.event}", "record")
         elif isinstance(op, ops.Wait):
-            after = took.get(index)
+            after = done.captured[index]
             box(op.stream, f"wait\n{op.event}", "nothing" if after is None else "wait", after)
         elif isinstance(op, ops.WaitStream):
             box(op.stream, f"wait for\n{op.other}", "wait", tails.get(op.other))
@@ -115,7 +112,7 @@ def _read(program: Program) -> tuple[list[_Box], tuple[Any, ...]]:
             box(HOST, f"free\n{op.buffer}", "host")
         elif isinstance(op, ops.Alloc) and index in handed:
             box(HOST, f"{op.buffer} gets\nit again", "host")
-    return boxes, races
+    return boxes, done.races()
 
 
 def _on_two_streams(program: Program) -> set[str]:

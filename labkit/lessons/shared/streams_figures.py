@@ -1,43 +1,39 @@
-"""A stream timeline as a picture, the same for a simulated, a recorded and a live one: lanes, events, path, races."""
+"""A timeline as a picture, the same for a simulated, a recorded and a live one: lanes, and events between them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 
 from labkit.lessons.shared.streams import Timeline
-from labkit.lessons.shared.streams_words import add_words
-from labkit.report import Report
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
 
 __all__ = ["timeline", "timeline_text"]
 
 LEFT, LANE, GAP = 1.6, 0.27, 0.08  # inches
-KINDS = ("compute", "collective", "peer", "copy", "work", "launch", "synchronize")
+KINDS = ("compute", "collective", "copy", "launch", "synchronize")
 WORDS = 120  # bars that get their name written in them, at most
 ARROWS = 400
-MOST_LISTED = 6  # races in words
-EXAMPLES = 3  # of more races than that
-RACE = "#000000"
 
 
 @styled
 def timeline(
-    found: Timeline | Report | Mapping[str, Timeline] | Sequence[Timeline],
-    *,
-    title: str | None = None,
-    path: bool = True,
-    arrows: bool = True,
+    found: Timeline | Mapping[str, Timeline], *, title: str | None = None, arrows: bool = True
 ) -> Figure:
     """Draw one timeline, or several one under the other on one axis, with the label that says where they come from.
 
-    path: mark the critical path, where there is one. arrows: from a record to the wait that took it. Raises ValueError
-    for timelines that are not counted in the same unit or have different labels, which must not share an axis.
+    Args:
+        found: one timeline, or several by name.
+        title: the finding; of one timeline by default its name, its length, and its races.
+        arrows: from a record to the wait that took it.
+
+    Raises:
+        ValueError: the timelines are not counted in the same unit, or have different labels.
 
     >>> from labkit.lessons.shared.streams import Program, simulate
     >>> program = Program("one kernel")
@@ -45,29 +41,24 @@ def timeline(
     >>> timeline(simulate(program)).summary
     'one kernel: 2 units, no race. [simulated]'
     """
-    runs = _runs(found)
+    runs = {found.name: found} if isinstance(found, Timeline) else dict(found)
     label, unit = _one(runs, "label"), _one(runs, "unit")
     sheet = Sheet()
     if all(run.spans.empty for run in runs.values()):
         return empty_figure(sheet, "nothing ran", label, title)
-    said = [timeline_text(run.renamed(name)) for name, run in runs.items()]
     if title is None and len(runs) == 1:
-        (run,) = runs.values()
-        title = _headline(run.name, run)
+        title = _headline(*next(iter(runs.items())))
     if title:
         sheet.title(title)
     if title is None or len(runs) > 1:
-        sheet.say(*said)
+        sheet.say(*(timeline_text(replace(run, name=name)) for name, run in runs.items()))
     longest = max(run.makespan for run in runs.values()) or 1.0
     for i, (name, run) in enumerate(runs.items()):
         if len(runs) > 1:
             sheet.text(_headline(name, run), fontweight="bold")
-        _panel(sheet, run, longest, unit if i == len(runs) - 1 else "", path, arrows)
-        _list(sheet, run)
-    seen = {kind for run in runs.values() for kind in _kinds(run)}
+        _panel(sheet, run, longest, unit if i == len(runs) - 1 else "", arrows)
+    seen = {kind for run in runs.values() for kind in run.spans["kind"]}
     keys = [(style.STREAM_KINDS[kind][1], style.swatch(kind)) for kind in KINDS if kind in seen]
-    if path and any(run.path is not None and len(run.path) for run in runs.values()):
-        keys.append(("critical path", _path_key))
     if arrows and any(len(run.arrows) for run in runs.values()):
         keys.append(("event", _arrow_key))
     sheet.legend(keys)
@@ -81,20 +72,12 @@ def timeline_text(run: Timeline) -> str:
     >>> timeline_text(simulate(Program("nothing")))
     'nothing: 0 units, no race'
     """
-    parts = [f"{run.name}: {_size(run)}"]
+    parts = [f"{run.name}: {run.makespan:.4g} {run.unit}"]
     for rank in run.ranks:
         if run.communication(rank):
             who = f"rank {rank}: " if len(run.ranks) > 1 else ""
             parts.append(f"{who}computation beside {run.hidden(rank):.0%} of the communication")
     return ", ".join(filter(None, [*parts, _racing(run)]))
-
-
-def _runs(found: Any) -> dict[str, Timeline]:
-    if isinstance(found, Report):
-        found = Timeline.of_report(found)
-    if isinstance(found, Timeline):
-        return {found.name: found}
-    return dict(found) if isinstance(found, Mapping) else {run.name: run for run in found}
 
 
 def _one(runs: Mapping[str, Timeline], what: str) -> str:
@@ -106,28 +89,19 @@ def _one(runs: Mapping[str, Timeline], what: str) -> str:
     return values[0]
 
 
-def _size(run: Timeline) -> str:
-    return f"{run.makespan:.4g} {run.unit}"
-
-
 def _headline(name: str, run: Timeline) -> str:
-    return ", ".join(filter(None, [f"{name}: {_size(run)}", _racing(run)]))
+    return ", ".join(filter(None, [f"{name}: {run.makespan:.4g} {run.unit}", _racing(run)]))
 
 
 def _racing(run: Timeline) -> str:
     """How many races; nothing of what was run without looking for any."""
     if not run.races:
-        return "no race" if run.simulated or run.path is not None else ""
+        return "no race" if run.simulated else ""
     causes = ", ".join(dict.fromkeys(race.cause for race in run.races))
     return f"{len(run.races)} race{'s' * (len(run.races) > 1)} ({causes})"
 
 
-def _kinds(run: Timeline) -> set[str]:
-    late = run.spans["work"] > run.spans["start"]
-    return set(run.spans["kind"]) | ({"peer"} if late.any() else set())
-
-
-def _panel(sheet: Sheet, run: Timeline, longest: float, unit: str, path: bool, arrows: bool) -> None:
+def _panel(sheet: Sheet, run: Timeline, longest: float, unit: str, arrows: bool) -> None:
     lanes = [(rank, lane) for rank in run.ranks for lane in run.lanes(rank)]
     pitch = LANE + GAP
     height = len(lanes) * pitch + GAP
@@ -151,61 +125,44 @@ def _panel(sheet: Sheet, run: Timeline, longest: float, unit: str, path: bool, a
         where = {"xycoords": ax.get_yaxis_transform(), "xytext": (-7, 0), "textcoords": "offset points"}
         text = style.cut(text, LEFT - 0.15)
         ax.annotate(text, (0, top + LANE / 2), ha="right", va="center", fontsize=style.NORMAL, **where)
-    spans = run.spans.assign(start=run.spans["start"] - zero, work=run.spans["work"] - zero)
-    spans["end"] = run.spans["end"] - zero
+    spans = run.spans.assign(start=run.spans["start"] - zero, end=run.spans["end"] - zero)
     spans["top"] = [tops[row.rank, row.lane] for row in spans.itertuples()]
-    per_inch = room / (sheet.width - LEFT - 0.3)
     _bars(ax, spans)
-    _words(ax, spans, per_inch)
-    if path and run.path is not None:
-        _path(ax, run.path, tops)
+    _words(ax, spans, room / (sheet.width - LEFT - 0.3))
     if arrows and len(run.arrows) <= ARROWS:
         _arrows(ax, run.arrows, tops, zero)
-    _races(ax, run, spans, per_inch)
 
 
 def _bars(ax: Axes, spans: pd.DataFrame) -> None:
     """One collection for each kind and lane, however many bars."""
-    parts = [
-        *((kind, spans[spans["kind"] == kind], "work", "end") for kind in KINDS if kind != "peer"),
-        ("peer", spans[spans["work"] > spans["start"]], "start", "work"),
-    ]
-    for kind, rows, start, end in parts:
+    for (kind, top), rows in spans.groupby(["kind", "top"]):
         high, low = style.SHAPES[kind]
-        look = {
-            "facecolor": style.STREAM_KINDS[kind][0],
-            "edgecolor": "white",
-            "hatch": style.HATCHES.get(kind),
-        }
-        for top, mine in rows.groupby("top"):
-            bars = list(zip(mine[start], mine[end] - mine[start], strict=True))
-            ax.broken_barh(bars, (top + high * LANE, (low - high) * LANE), linewidth=0.6, **look)
+        bars = list(zip(rows["start"], rows["end"] - rows["start"], strict=True))
+        ax.broken_barh(
+            bars, (top + high * LANE, (low - high) * LANE), linewidth=0.6, edgecolor="white",
+            facecolor=style.STREAM_KINDS[kind][0],
+        )  # fmt: skip
 
 
 def _words(ax: Axes, spans: pd.DataFrame, per_inch: float) -> None:
-    named = spans[spans["kind"].isin(["compute", "collective", "copy", "work"])]
+    named = spans[spans["kind"].isin(["compute", "collective", "copy"])]
     if len(named) > WORDS:
         return
-    found = []
     for bar in named.itertuples():
-        text = style.cut(str(bar.name), (bar.end - bar.work) / per_inch - 0.06, 7.5)
+        text = style.cut(str(bar.name), (bar.end - bar.start) / per_inch - 0.06, 7.5)
         if len(text) < 4 and text != bar.name:
             continue  # one letter of a name says nothing
-        place = ((bar.work + bar.end) / 2, bar.top + LANE * sum(style.SHAPES[bar.kind]) / 2)
-        found.append((text, place, ink_on(style.STREAM_KINDS[bar.kind][0])))
-    if found:
-        words, places, inks = zip(*found, strict=True)
-        add_words(ax, words, places, inks)
-
-
-def _path(ax: Axes, path: pd.DataFrame, tops: Mapping[tuple[int, str], float]) -> None:
-    lines = [
-        [(row.start, y), (row.end, y)]
-        for row in path.itertuples()
-        if (row.rank, row.lane) in tops
-        for y in [tops[row.rank, row.lane] + LANE + 0.03]
-    ]
-    ax.add_collection(LineCollection(lines, colors=style.INK, linewidths=2.6), autolim=False)
+        middle = bar.top + LANE * sum(style.SHAPES[bar.kind]) / 2
+        ink = ink_on(style.STREAM_KINDS[bar.kind][0])
+        ax.text(
+            (bar.start + bar.end) / 2,
+            middle,
+            text,
+            ha="center",
+            va="center_baseline",
+            fontsize=7.5,
+            color=ink,
+        )
 
 
 def _arrows(ax: Axes, arrows: pd.DataFrame, tops: Mapping[tuple[int, str], float], zero: float) -> None:
@@ -225,48 +182,6 @@ def _arrows(ax: Axes, arrows: pd.DataFrame, tops: Mapping[tuple[int, str], float
         if places:  # two artists, however many arrows
             x, y = zip(*places, strict=True)
             ax.scatter(x, y, marker=marker, s=16, color=style.INK, linewidth=0, zorder=4, clip_on=False)
-
-
-def _races(ax: Axes, run: Timeline, spans: pd.DataFrame, per_inch: float) -> None:
-    """A box around both ops of a race, with its number, as in the list below."""
-    places = {(row.rank, row.op): row for row in spans.itertuples() if row.lane != "host"}
-    boxes, numbers, corners = [], [], []
-    taken: dict[tuple[float, float], int] = {}  # numbers of one place stand beside each other
-    for number, race in enumerate(run.races[:9], 1):
-        for index in (race.first, race.second):
-            row = places.get((race.rank, index))
-            if row is not None:
-                top, bottom = row.top - 0.02, row.top + LANE + 0.02
-                boxes.append([(row.start, top), (row.end, top), (row.end, bottom), (row.start, bottom)])
-                numbers.append(str(number))
-                beside = taken[row.start, row.top] = taken.get((row.start, row.top), -1) + 1
-                corners.append((row.start + 0.15 * beside * per_inch, row.top))
-    if not boxes:
-        return
-    look = {"facecolors": "none", "edgecolors": RACE, "linewidths": 1.8, "linestyles": [(0, (3, 1.5))]}
-    ax.add_collection(PolyCollection(boxes, clip_on=False, zorder=5, label="races", **look), autolim=False)
-    x, y = zip(*corners, strict=True)
-    ax.scatter(x, y, s=95, facecolor="white", edgecolor=RACE, linewidth=0.8, clip_on=False, zorder=5.5)
-    words = add_words(ax, numbers, corners, [RACE] * len(numbers), size=7)
-    if words is not None:
-        words.set_clip_on(False)
-
-
-def _list(sheet: Sheet, run: Timeline) -> None:
-    """The races and what else there is to say, in words."""
-    listed = len(run.races) if len(run.races) <= MOST_LISTED else EXAMPLES
-    shown = [f"{number}  {race.text}" for number, race in enumerate(run.races[:listed], 1)]
-    if len(run.races) > listed:
-        shown.append(f"and {len(run.races) - listed} more")
-    for text in [*shown, *run.notes[: 2 if shown else 4]]:
-        for i, line in enumerate(style.wrap(text, sheet.width - 0.5, style.SMALL)):
-            sheet.text(line, left=0.15 + 0.16 * (i > 0), fontsize=style.SMALL, color=style.INK)
-    if shown or run.notes:
-        sheet.top += 0.08
-
-
-def _path_key(ax: Axes, x: float, y: float) -> None:
-    ax.plot([x, x + 0.2], [y + 0.07, y + 0.07], color=style.INK, linewidth=2.6)
 
 
 def _arrow_key(ax: Axes, x: float, y: float) -> None:

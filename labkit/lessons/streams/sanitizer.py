@@ -40,17 +40,15 @@ def sanitizer_races(program: Program, *, frees: bool = True) -> list[tuple[int, 
     >>> sanitizer_races(program)
     [(0, 1, 'READ')]
     """
-    done = Simulation({0: program}).run()
-    memory = done.hosts[0].memory
-    kernels = {node.index: node for node in done.nodes if node.number}
-    return _Fed(program, memory, kernels, frees).races
+    return _Fed(Simulation(program), frees).races
 
 
 class _Fed:
-    def __init__(self, program: Program, memory: Any, kernels: dict[int, Any], frees: bool) -> None:
-        self.frees = frees
+    def __init__(self, done: Simulation, frees: bool) -> None:
+        self.memory, self.frees = done.memory, frees
+        self.kernels = {node.index: node for node in done.kernels}
         self.engine = torch_compat.cuda_sanitizer()
-        self.streams = {name: i for i, name in enumerate(program.streams)}
+        self.streams = {name: i for i, name in enumerate(done.program.streams)}
         self.numbers: dict[Any, int] = {}
         self.users: dict[str, list[str]] = {}
         self.block: dict[str, int] = {}  # buffer -> its memory, by the number that CSAN knows
@@ -58,16 +56,16 @@ class _Fed:
         self.races: list[tuple[int, int, str]] = []
         for stream in self.streams.values():
             self.engine._handle_stream_creation(stream)
-        for index, op in enumerate(program.ops):
-            self._feed(index, op, memory, kernels)
+        for index, op in enumerate(done.program):
+            self._feed(index, op)
 
     def _number(self, *key: Any) -> int:
         return self.numbers.setdefault(key, 1 + len(self.numbers))
 
-    def _feed(self, index: int, op: ops.Op, memory: Any, kernels: dict[int, Any]) -> None:
+    def _feed(self, index: int, op: ops.Op) -> None:
         engine, streams = self.engine, self.streams
         if isinstance(op, ops.Kernel):
-            node = kernels[index]
+            node = self.kernels[index]
             reads, writes = (
                 {self._number("block", b) for b, _ in given} for given in (node.reads, node.writes)
             )
@@ -94,10 +92,10 @@ class _Fed:
         elif isinstance(op, ops.Alloc):
             self.users[op.buffer] = []
             if self.frees:
-                self.block[op.buffer] = self._number("block", memory.given_out[index])
+                self.block[op.buffer] = self._number("block", self.memory.given_out[index])
                 engine._handle_memory_allocation(self.block[op.buffer])
                 return
-            for event in self.guards.get(memory.again.get(index, -1), ()):
+            for event in self.guards.get(self.memory.again.get(index, -1), ()):
                 engine._handle_event_synchronization(event)  # the allocator found it finished
         elif isinstance(op, ops.RecordStream):
             self.users[op.buffer].append(op.stream)

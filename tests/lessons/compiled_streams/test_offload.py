@@ -9,7 +9,7 @@ import pytest
 from labkit import Ranks, Report, hardware, lessons
 from labkit.lessons.compiled_streams import experiment
 from labkit.lessons.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, modelled, step, traced
-from labkit.lessons.shared.streams import StreamError, simulate
+from labkit.lessons.shared.streams import StreamError, ops, simulate
 
 torch = pytest.importorskip("torch")
 KEPT, IN_LINE, AT_ONCE, AT_THE_END = "kept", "in line", "waits at once", "waits at the end"
@@ -45,9 +45,11 @@ def test_a_step_by_hand():
         OffloadNode("away", "offload", "offload", ("mm",), moved=2 * 10**9),
         OffloadNode("wait", "wait", "wait", ("away", "mm"), of="away"),
     )
-    run = simulate(step(OffloadGraphs("by hand", forward, (), ()), Rates(1.0, 1.0, 1.0)))
+    program = step(OffloadGraphs("by hand", forward, (), ()), Rates(1.0, 1.0, 1.0))
+    run = simulate(program)
     assert run.makespan == pytest.approx(3000) and run.peak == pytest.approx(3) and not run.races
-    assert run.memory["used"].iloc[-1] == pytest.approx(1)  # the product is freed behind its wait
+    freed = [op.buffer for op in program if isinstance(op, ops.Free)]
+    assert freed == ["mm"] and str(list(program)[-2]).startswith("wait('away'")  # behind its wait
 
 
 @pytest.mark.slow

@@ -45,18 +45,17 @@ def test_a_kept_graph_is_found_by_source_and_shape():
         (lambda x, side: x + 1, (x,), 1, False),
     ]
     assert kept not in [shipped.key(look, one) for one in others]
-    assert kept != shipped.key(captured._replay, (fn, (x,), 1, False))
+    assert kept != shipped.key(captured.compiled, (fn, (x,), 1, False))
 
 
 def test_what_is_shipped_comes_back_as_it_was(tmp_path):
     graphs = captured.StreamGraphs(
         (), (captured.StreamGraph("g", (captured.GraphNode("a", "kernel", "sin", reads=("x",)),), "text"),)
     )
-    replay = captured.Replay([[1.0]], [[2.0]], [("s1", "a")], 1, False)
     found = {
         "none": offload.OffloadGraphs("none", (offload.OffloadNode("mm", "kernel", "mm", flops=8),), (), ())
     }
-    for one in (graphs, replay, found, [{"order": 0, "error": ""}], ["x", 1, None]):
+    for one in (graphs, found, [{"order": 0, "error": ""}], ["x", 1, None]):
         assert shipped._decode(json.loads(json.dumps(shipped._encode(one)))) == one
     with shipped.recording() as record:
         shipped.seen(len, (1,), graphs)
@@ -80,15 +79,10 @@ def test_without_streams_the_lesson_shows_what_is_shipped_and_says_so(
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.setattr(labkit, "Ranks", lambda *given, **named: None)
     space = recapture.run(sources)
-    said = capsys.readouterr().out
-    assert (
-        said.count(
-            f"{shipped.label()}: torch {torch.__version__} compiles no streams: torch 2.12 is the first"
-        )
-        > 2
-    )
+    said, label = capsys.readouterr().out, json.loads(shipped.FILE.read_text())["label"]
+    assert said.count(f"{label}: torch {torch.__version__} compiles no streams: torch 2.12 is the first") > 2
     drawn = space["backward"]
-    assert drawn.name.endswith(f"({shipped.label()})") and drawn.nodes and drawn.races() == ()
+    assert drawn.name.endswith(f"({label})") and drawn.nodes and drawn.races() == ()
     assert {row[1] for row in space["rows"]} == {0, 1} and len(space["traced"]) == 3
 
 
@@ -97,11 +91,10 @@ def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_strea
         with side:
             return x.sin()
 
-    for look in (captured.capture, captured.replay):
-        with pytest.raises(
-            torch_compat.UnsupportedTorch, match=r"torch 2.12 is the first.*there is none of mine"
-        ):
-            look(mine, torch.ones(4))
+    with pytest.raises(
+        torch_compat.UnsupportedTorch, match=r"torch 2.12 is the first.*there is none of mine"
+    ):
+        captured.capture(mine, torch.ones(4))
     shape = lessons.program("compiled_streams").Shape(layers=3)
     with pytest.raises(torch_compat.UnsupportedTorch, match="there is none of traced with these arguments"):
         offload.traced(shape, ["kept"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.lessons.shared.streams import CAUSES, Program, simulate
+from labkit.lessons.shared.streams import CAUSES, Program, ops, simulate
 from labkit.lessons.streams.sanitizer import sanitizer_races
 
 
@@ -193,9 +194,14 @@ def compared(p: Program) -> tuple[int, int]:
     found = simulate(p).races
     ours = [((r.first, r.second, "READ" if r.kind.startswith("read") else "WRITE"), r.cause) for r in found]
     assert sorted(race for race, _ in ours) == sorted(sanitizer_races(p, frees=False)), p
-    kept = [race for race, cause in ours if cause != "cross-stream free"]
-    assert sorted(kept) == sorted(sanitizer_races(p)), p
-    return len(ours), len(ours) - len(kept)
+    kept = Counter(race for race, cause in ours if cause != "cross-stream free")
+    fed = Counter(sanitizer_races(p))
+    if any(isinstance(op, ops.RecordStream) for op in p):
+        # an event that the allocator has found done orders more than torch tells its sanitizer
+        assert kept <= fed, p
+    else:
+        assert kept == fed, p
+    return len(ours), len(ours) - kept.total()
 
 
 @pytest.mark.slow

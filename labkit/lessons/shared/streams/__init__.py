@@ -6,12 +6,11 @@ from labkit.lessons.shared.streams.graph import StreamGraph, StreamGraphs
 from labkit.lessons.shared.streams.hazards import CAUSES, Race
 from labkit.lessons.shared.streams.ops import StreamError
 from labkit.lessons.shared.streams.program import Program
-from labkit.lessons.shared.streams.simulator import Deadlock, simulate
+from labkit.lessons.shared.streams.simulator import simulate
 from labkit.lessons.shared.streams.timeline import Timeline
 
 __all__ = [
     "CAUSES",
-    "Deadlock",
     "Program",
     "Race",
     "StreamError",

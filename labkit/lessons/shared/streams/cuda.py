@@ -11,7 +11,6 @@ import torch
 from labkit import torch_compat
 from labkit.lessons.shared.streams.ops import StreamError
 from labkit.lessons.shared.streams.timeline import SPANS, Timeline
-from labkit.report import provenance
 from labkit.trace.profiler import Profile
 
 __all__ = ["cycles_per_ms", "on_gpu"]
@@ -43,9 +42,9 @@ def on_gpu(fn: Callable[..., Any], *args: Any) -> Timeline:
     for event in events:
         start, end, low = (event.start - zero) / 1e6, (event.end - zero) / 1e6, event.name.lower()
         kind = "collective" if "nccl" in low else "copy" if low.startswith("memcpy") else "compute"
-        rows.append((0, f"stream {event.stream}", event.name, kind, start, start, end, -1, ""))
+        rows.append((0, f"stream {event.stream}", event.name, kind, start, end))
     spans = pd.DataFrame(rows, columns=list(SPANS))
-    return Timeline(fn.__name__.replace("_", " "), "cuda · 1 gpu", "ms", spans, provenance=provenance())
+    return Timeline(fn.__name__.replace("_", " "), "cuda · 1 gpu", "ms", spans)
 
 
 def cycles_per_ms() -> float:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from labkit.lessons.shared.streams.hazards import Race
-from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
+from labkit.lessons.shared.streams.ops import DEFAULT
 from labkit.lessons.shared.streams.program import Program
 from labkit.lessons.shared.streams.simulator import simulate
 
 __all__ = ["GraphNode", "StreamGraph", "StreamGraphs"]
-
-Durations = float | Mapping[str, float] | Callable[["GraphNode"], float]
 
 
 @dataclass(frozen=True)
@@ -50,25 +48,16 @@ class StreamGraph:
         used += [a for n in self.nodes for a in n.arguments if not a.startswith("e")]
         return [stream for stream in dict.fromkeys(used) if stream != DEFAULT]
 
-    def program(self, durations: Durations = 1.0, unit: str = "units") -> Program:
-        """The graph as a stream program; `durations`: a number, by node name (1 for others), or a function of the node.
+    def program(self, duration: Callable[[GraphNode], float] = lambda node: 1.0) -> Program:
+        """The graph as a stream program; `duration` gives each kernel's, in units.
 
-        Views use their tensor's memory and take no time. Raises StreamError for a name that no kernel has.
+        Views use their tensor's memory and take no time.
         """
-        if isinstance(durations, Mapping):
-            kernels = [n.name for n in self.nodes if n.word == "kernel"]
-            if unknown := [name for name in durations if name not in kernels]:
-                raise StreamError(f"no kernel is named {unknown[0]!r}; there is {', '.join(kernels)}")
-        made = Program(self.name, self.streams, unit)
+        made = Program(self.name, self.streams)
         for node in self.nodes:
             if node.word == "kernel":
-                made.kernel(
-                    node.name,
-                    _duration(durations, node),
-                    on=node.stream,
-                    reads=node.reads,
-                    writes=node.writes,
-                )
+                uses = {"reads": node.reads, "writes": node.writes}
+                made.kernel(node.name, duration(node), node.stream, **uses)
             else:
                 _translate(made, node)
         return made
@@ -112,12 +101,6 @@ class StreamGraphs:
         if self.error:
             return f"not compiled: {self.error}"
         return "\n".join(map(repr, (*self.dynamo, *self.forward, *self.backward)))
-
-
-def _duration(durations: Durations, node: GraphNode) -> float:
-    if callable(durations):
-        return durations(node)
-    return durations.get(node.name, 1.0) if isinstance(durations, Mapping) else durations
 
 
 def _translate(made: Program, node: GraphNode) -> None:

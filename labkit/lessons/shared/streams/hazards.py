@@ -52,7 +52,6 @@ class Race:
     kind: str
     buffer: str
     before: str
-    rank: int
     first: int
     second: int
     cause: str
@@ -71,25 +70,25 @@ class Accesses:
     """The last accesses to every block of memory; `found` has (kind, block, buffer, buffer before, first, second)."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, str], tuple[tuple[str, Node] | None, list[tuple[str, Node]]]] = {}
+        self._last: dict[str, tuple[tuple[str, Node] | None, list[tuple[str, Node]]]] = {}
         self.found: list[tuple[str, str, str, str, Node, Node]] = []
 
     def look_at(self, node: Node) -> None:
         """Compare a kernel's accesses with those before it, and keep them."""
         for block, buffer in node.reads:
-            write, reads = self._last.setdefault((node.rank, block), (None, []))
+            write, reads = self._last.setdefault(block, (None, []))
             self._check(READ_AFTER_WRITE, block, buffer, write, node)
             reads.append((buffer, node))
         for block, buffer in node.writes:
-            write, reads = self._last.get((node.rank, block), (None, []))
+            write, reads = self._last.get(block, (None, []))
             for read in reads:
                 self._check(WRITE_AFTER_READ, block, buffer, read, node)
             if not reads:
                 self._check(WRITE_AFTER_WRITE, block, buffer, write, node)
-            self._last[node.rank, block] = ((buffer, node), [])
+            self._last[block] = ((buffer, node), [])
 
     def _check(self, kind: str, block: str, buffer: str, before: tuple[str, Node] | None, node: Node) -> None:
-        if before and before[1].number > node.clock.get((before[1].rank, before[1].stream), 0):
+        if before and before[1].number > node.clock.get(before[1].stream, 0):
             self.found.append((kind, block, buffer, before[0], before[1], node))
 
 
@@ -132,7 +131,7 @@ class Explainer:
         else:
             cause, why = self._cause(one, other)
         text = f"{cause}: {here} {VERBS[kind].format(buffer, there)}: {why}"
-        return Race(kind, buffer, before, one.rank, one.index, other.index, cause, text)
+        return Race(kind, buffer, before, one.index, other.index, cause, text)
 
     def _freed_between(self, buffer: str, first: int, second: int) -> int | None:
         frees = self.frees.get(buffer, [])

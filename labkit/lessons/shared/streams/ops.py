@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
 
 __all__ = [
     "COMMUNICATION",
@@ -13,7 +12,6 @@ __all__ = [
     "KINDS",
     "Alloc",
     "Free",
-    "HostWork",
     "Kernel",
     "Op",
     "Record",
@@ -52,8 +50,7 @@ class Op:
 class Kernel(Op):
     """Work on a stream: `duration` in the program's unit, the buffers that it reads and writes.
 
-    kind: 'compute', 'collective' or 'copy'. A collective starts on all ranks at once, when the last of them has come
-    to it. engine: kernels that name the same engine run one after another, in the order in which they were issued.
+    kind: 'compute', 'collective' or 'copy'.
     """
 
     name: str
@@ -62,7 +59,6 @@ class Kernel(Op):
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     kind: str = "compute"
-    engine: str = ""
 
     def __str__(self) -> str:
         return f"{'kernel' if self.kind == 'compute' else self.kind} {self.name!r} on {self.stream!r}"
@@ -70,18 +66,9 @@ class Kernel(Op):
     def problem(self) -> str:
         if self.kind not in KINDS:
             return f"kind {self.kind!r} is not one of {', '.join(KINDS)}"
-        return _length(self.duration)
-
-
-@dataclass(frozen=True)
-class HostWork(Op):
-    """The host is busy for `duration` and issues nothing meanwhile: Python, a data loader, a rank that comes late."""
-
-    name: str
-    duration: float
-
-    def problem(self) -> str:
-        return _length(self.duration)
+        number = isinstance(self.duration, (int, float)) and not isinstance(self.duration, bool)
+        good = number and math.isfinite(self.duration) and self.duration >= 0
+        return "" if good else f"a duration is a number of 0 or more, got {self.duration!r}"
 
 
 @dataclass(frozen=True)
@@ -156,8 +143,3 @@ def names(given: str | Iterable[str]) -> tuple[str, ...]:
     (('a', 'b'), ('a', 'b'), ())
     """
     return tuple(given.split()) if isinstance(given, str) else tuple(given)
-
-
-def _length(duration: Any) -> str:
-    good = isinstance(duration, (int, float)) and not isinstance(duration, bool) and math.isfinite(duration)
-    return "" if good and duration >= 0 else f"a duration is a number of 0 or more, got {duration!r}"

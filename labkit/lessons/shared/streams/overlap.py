@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["Span", "covered", "exposed", "length", "meet", "union"]
+__all__ = ["Span", "covered", "length", "meet", "union"]
 
 Span = tuple[float, float]
 
@@ -47,16 +47,6 @@ def meet(one: Iterable[Span], other: Iterable[Span]) -> list[Span]:
 def length(spans: Iterable[Span]) -> float:
     """How much time the spans cover together."""
     return float(sum(end - start for start, end in union(spans)))
-
-
-def exposed(communication: Iterable[Span], compute: Iterable[Span]) -> float:
-    """How much time there is communication and no computation.
-
-    >>> exposed([(0, 4)], [(3, 9)])
-    3.0
-    """
-    communication = list(communication)
-    return length(communication) - length(meet(communication, compute))
 
 
 def covered(communication: Iterable[Span], compute: Iterable[Span]) -> float:

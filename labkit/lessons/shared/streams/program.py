@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from labkit.lessons.shared.streams.ops import (
     DEFAULT,
     Alloc,
     Free,
-    HostWork,
     Kernel,
     Op,
     Record,
@@ -31,14 +28,13 @@ class Program:
     streams: the names of the side streams; 'default' is always there. unit: what durations are counted in, as the
     author of the program states it; nothing of it was measured. Every method appends one op; raises StreamError, which
     names the op and the rule, for a stream that does not exist, a negative duration, a buffer freed twice or used
-    after it was freed.
+    after it was freed. `capture` writes the program of a function.
 
     >>> program = Program("hand over", streams="side")
     >>> program.kernel("produce", 4, writes="x")
     >>> program.record("produced")
-    >>> with program.on("side"):
-    ...     program.wait("produced")
-    ...     program.kernel("consume", 2, reads="x", writes="y")
+    >>> program.wait("produced", "side")
+    >>> program.kernel("consume", 2, on="side", reads="x", writes="y")
     >>> print(program)
     hand over
       1  kernel 'produce' on 'default'
@@ -51,49 +47,14 @@ class Program:
         self.name, self.unit = name, unit
         self.ops: list[Op] = []
         self.streams: list[str] = [DEFAULT]
-        self._current = DEFAULT
         self._live: dict[str, int] = {}  # buffer -> the op that allocated it
         self._freed: dict[str, int] = {}  # buffer -> the op that freed it
         for stream in names(streams):
-            self.stream(stream)
-
-    @classmethod
-    def of(
-        cls, ops: Iterable[Op], name: str = "program", streams: str | Iterable[str] = (), unit: str = "units"
-    ) -> Program:
-        """A program out of op objects. Raises StreamError as the methods do.
-
-        >>> Program.of([Kernel("f", 2.0, "side")])
-        Traceback (most recent call last):
-            ...
-        labkit...StreamError: op 1, kernel 'f' on 'side': there is no stream 'side'; there is default
-        """
-        made = cls(name, streams, unit)
-        for op in ops:
-            made.add(op)
-        return made
-
-    # --- streams ---
-
-    def stream(self, name: str) -> str:
-        """Declare a side stream and return its name. Raises StreamError for a name that is taken."""
-        if not isinstance(name, str) or not name:
-            raise StreamError(f"a stream is called by a name, got {name!r}")
-        if name in self.streams:
-            raise StreamError(f"there are two streams named {name!r}")
-        self.streams.append(name)
-        return name
-
-    @contextlib.contextmanager
-    def on(self, stream: str) -> Iterator[None]:
-        """Ops in the block go to this stream unless they name another. Raises StreamError for one that is not there."""
-        if stream not in self.streams:
-            raise StreamError(f"on({stream!r}): {self._unknown(stream)}")
-        before, self._current = self._current, stream
-        try:
-            yield
-        finally:
-            self._current = before
+            if not isinstance(stream, str) or not stream:
+                raise StreamError(f"a stream is called by a name, got {stream!r}")
+            if stream in self.streams:
+                raise StreamError(f"there are two streams named {stream!r}")
+            self.streams.append(stream)
 
     # --- work ---
 
@@ -101,49 +62,28 @@ class Program:
         self,
         name: str,
         duration: float,
-        on: str | None = None,
+        on: str = DEFAULT,
         *,
         reads: str | Iterable[str] = (),
         writes: str | Iterable[str] = (),
         kind: str = "compute",
-        engine: str = "",
     ) -> None:
         """Launch a kernel. reads, writes: buffers, as names in one text or as a tuple."""
-        self.add(Kernel(name, duration, self._on(on), names(reads), names(writes), kind, engine))
-
-    def collective(self, name: str, duration: float, on: str | None = None, **more: Any) -> None:
-        """Launch a collective; `more` is `reads`, `writes` and `engine`, as of `kernel`.
-
-        Where several ranks are simulated, its transfer starts when all have come to it.
-        """
-        self.kernel(name, duration, on, kind="collective", **more)
-
-    def copy(
-        self, name: str, duration: float, on: str | None = None, engine: str = "copy", **more: Any
-    ) -> None:
-        """Launch a copy between host and device, on the copy engine unless another one is named.
-
-        `more` is `reads` and `writes`, as of `kernel`.
-        """
-        self.kernel(name, duration, on, kind="copy", engine=engine, **more)
-
-    def host(self, duration: float, name: str = "host work") -> None:
-        """Keep the host busy: it issues nothing for this long."""
-        self.add(HostWork(name, duration))
+        self.add(Kernel(name, duration, on, names(reads), names(writes), kind))
 
     # --- events ---
 
-    def record(self, event: str, on: str | None = None) -> None:
+    def record(self, event: str, on: str = DEFAULT) -> None:
         """Record the event on a stream: it now stands for everything that is queued there."""
-        self.add(Record(event, self._on(on)))
+        self.add(Record(event, on))
 
-    def wait(self, event: str, on: str | None = None) -> None:
+    def wait(self, event: str, on: str = DEFAULT) -> None:
         """Let a stream wait for what the event stands for at this moment; the host goes on at once."""
-        self.add(Wait(event, self._on(on)))
+        self.add(Wait(event, on))
 
-    def wait_stream(self, other: str, on: str | None = None) -> None:
+    def wait_stream(self, other: str, on: str = DEFAULT) -> None:
         """Let a stream wait for everything that is queued on another one."""
-        self.add(WaitStream(self._on(on), other))
+        self.add(WaitStream(on, other))
 
     def synchronize(self, what: str | None = None, *, event: str | None = None) -> None:
         """Stop the host until a stream (named), an event (`event=`), or the device (neither) has finished."""
@@ -154,9 +94,9 @@ class Program:
 
     # --- memory ---
 
-    def alloc(self, buffer: str, size: float = 1.0, on: str | None = None) -> None:
+    def alloc(self, buffer: str, size: float = 1.0, on: str = DEFAULT) -> None:
         """Get memory for a buffer from the pool of a stream."""
-        self.add(Alloc(buffer, self._on(on), size))
+        self.add(Alloc(buffer, on, size))
 
     def free(self, buffer: str) -> None:
         """Let go of a buffer, as `del` of a tensor's last reference does."""
@@ -192,12 +132,6 @@ class Program:
         width = len(str(len(self.ops)))
         return "\n".join([self.name, *(f"  {i + 1:>{width}}  {op}" for i, op in enumerate(self.ops))])
 
-    def _on(self, stream: str | None) -> str:
-        return self._current if stream is None else stream
-
-    def _unknown(self, stream: Any) -> str:
-        return f"there is no stream {stream!r}; there is {', '.join(self.streams)}"
-
     def _misplaced(self, op: Op) -> str:
         """A stream or a name that is not there."""
         streams = [getattr(op, name) for name in ("stream", "other") if hasattr(op, name)]
@@ -205,7 +139,7 @@ class Program:
             streams.append(op.name)
         for stream in streams:
             if stream not in self.streams:
-                return self._unknown(stream)
+                return f"there is no stream {stream!r}; there is {', '.join(self.streams)}"
         if isinstance(op, WaitStream) and op.stream == op.other:
             return "a stream that waits for itself waits for nothing"
         for name in ("name", "event", "buffer"):

@@ -1,4 +1,4 @@
-"""Torch code with streams on a GPU: what the profiler saw is a timeline; a simulation is never called a recording."""
+"""Torch code with streams on a GPU: what the profiler saw is a timeline."""
 
 from __future__ import annotations
 
@@ -6,32 +6,11 @@ import pytest
 import torch
 
 from labkit import lessons
-from labkit.lessons.shared.streams import Program, StreamError, Timeline, simulate
+from labkit.lessons.shared.streams import StreamError
 from labkit.lessons.shared.streams.cuda import cycles_per_ms, on_gpu
-from labkit.report import Report
 from labkit.torch_compat import cuda_sleep
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-def racing() -> Program:
-    p = Program("racing", streams="side")
-    p.kernel("a", 4, writes="x")
-    p.kernel("b", 1, on="side", writes="x")
-    return p
-
-
-def test_a_timeline_survives_its_report():
-    found = simulate(racing())
-    back = Timeline.of_report(Report.from_json(found.report().to_json()))
-    assert back.races == found.races and back.unit == found.unit and back.makespan == found.makespan
-    assert back.spans.equals(found.spans) and back.path.equals(found.path)
-    with pytest.raises(StreamError, match="holds no timeline: it has no table 'spans'"):
-        Timeline.of_report(Report("x", "x", "simulated", {}))
-
-
-def test_a_saved_simulation_stays_one(tmp_path):
-    assert Report.load(simulate(racing()).report().save(tmp_path)).label == "simulated"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -36,10 +36,10 @@ def test_without_a_part_there_is_nothing_to_say():
 def test_one_simulated_timeline():
     def program(side: bool) -> Program:
         p = Program(streams="comm")
-        p.collective("sum", 4, on="comm" if side else None)
+        p.kernel("sum", 4, "comm" if side else "default", kind="collective")
         p.kernel("mm", 6)
         return p
 
     one, other = simulate(program(False)), simulate(program(True))
     assert (other.hidden(), one.hidden()) == (1, 0)
-    assert other.exposed() == 0 and one.exposed() == 4
+    assert one.communication() == other.communication() == 4

@@ -23,15 +23,14 @@ from labkit.lessons.shared.streams import Program, StreamError, ops
         (lambda p: p.kernel("k", math.nan), "a duration is a number of 0 or more, got nan"),
         (lambda p: p.kernel("k", "long"), "a duration is a number of 0 or more, got 'long'"),
         (lambda p: p.kernel("k", True), "a duration is a number of 0 or more, got True"),
-        (lambda p: p.host(-2), "a duration is a number of 0 or more, got -2"),
         (lambda p: p.kernel("k", 1, kind="io"), "kind 'io' is not one of compute, collective, copy"),
         (lambda p: p.alloc("x", 0), "a size is a number above 0, got 0"),
         (lambda p: p.free("x"), "op 1, free('x'): 'x' was never allocated"),
         (lambda p: (p.alloc("x"), p.free("x"), p.free("x")), "op 3, free('x'): 'x' was freed by op 2 already"),
         (lambda p: (p.alloc("x"), p.alloc("x")), "op 2, alloc('x', 'default', 1.0): 'x' is there since op 1"),
         (lambda p: (p.alloc("x"), p.free("x"), p.kernel("k", 1, reads="x")), "op 3, kernel 'k' on 'default': 'x' was"),
-        (lambda p: p.stream("side"), "there are two streams named 'side'"),
-        (lambda p: p.stream(""), "a stream is called by a name, got ''"),
+        (lambda p: Program(streams="side side"), "there are two streams named 'side'"),
+        (lambda p: Program(streams=("",)), "a stream is called by a name, got ''"),
         (lambda p: p.wait(3), "its event must be a text, got 3"),
         (lambda p: p.record(""), "its event must be a text, got ''"),
         (lambda p: p.add("kernel"), "op 1: 'kernel' is no op of a stream program"),
@@ -51,24 +50,6 @@ def test_a_bad_op_is_not_in_the_program():
     assert len(p) == 0
 
 
-def test_a_stream_that_is_not_there_cannot_be_entered():
-    with pytest.raises(StreamError, match="there is no stream 'side'"), Program().on("side"):
-        pass
-
-
-def test_ops_in_a_block_go_to_its_stream():
-    p = Program(streams="side third")
-    with p.on("side"):
-        p.kernel("a", 1)
-        with p.on("third"):
-            p.record("e")
-        p.wait("e")
-        p.wait_stream("third")
-        p.kernel("b", 1, on="default")
-    p.kernel("c", 1)
-    assert [op.stream for op in p] == ["side", "third", "side", "side", "default", "default"]
-
-
 def test_a_freed_name_may_be_given_again():
     p = Program()
     for _ in range(2):
@@ -76,13 +57,3 @@ def test_a_freed_name_may_be_given_again():
         p.kernel("k", 1, writes="x")
         p.free("x")
     assert len(p) == 6
-
-
-def test_a_program_out_of_objects_is_the_same_program():
-    p = Program("p", streams="side")
-    p.kernel("k", 2, on="side", reads="a b", writes=("c",))
-    p.synchronize(event="e")
-    made = Program.of(
-        [ops.Kernel("k", 2, "side", ("a", "b"), ("c",)), ops.Synchronize("event", "e")], "p", "side"
-    )
-    assert made.ops == p.ops and repr(made) == repr(p)
