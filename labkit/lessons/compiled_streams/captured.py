@@ -128,7 +128,7 @@ def _plain(name: str, module: Any, called: Callable[[Any], str]) -> StreamGraph:
     nodes: list[GraphNode] = []
     for node in module.graph.nodes:
         nodes += _read(node, module, memory, called)
-    return StreamGraph(name, tuple(nodes), module.print_readable(print_output=False))
+    return StreamGraph(name, tuple(nodes), module.print_readable(print_output=False), torch.__version__)
 
 
 def _read(node: Any, module: Any, memory: dict[Any, str], called: Callable[[Any], str]) -> list[GraphNode]:

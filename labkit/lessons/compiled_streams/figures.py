@@ -36,7 +36,7 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
 
     Args:
         graph: of `capture`.
-        title: instead of the number of edges.
+        title: the finding; by default the number of edges, or that no stream operator has one.
 
     Returns:
         The figure; its text lists the edges that were added.
@@ -45,11 +45,9 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
     values, added = _values(graph, boxes), _added(graph, boxes)
     places = {node.name: i for i, node in enumerate(boxes)}
     sheet = Sheet()
-    said = f"edge{'s' * (len(values) != 1)} of values"
-    sheet.title(
-        title
-        or f"{graph.name.partition(' (')[0]}: {len(values)} {said}, {len(added)} that the compiler added"
-    )
+    counted = f"{len(values)} edge{'s' * (len(values) != 1)} of values, {len(added)} that the compiler added"
+    said = counted if added else "nothing ties the stream operators to the values"
+    sheet.title(title or f"{graph.name}: {said}")
     sheet.say(*(f"{_words(boxes[places[a]])} -> {_words(boxes[places[b]])}" for a, b in added))
     height = len(boxes) * PITCH
     ax = sheet.axes(0, sheet.width, height)
@@ -68,7 +66,7 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
     ]
     keys += [("edge of a value", _key(VALUE, 1.1)), ("edge that the compiler added", _key(ADDED, 2))]
     sheet.legend(keys)
-    return sheet.finish(graph.name.partition("(")[2].rstrip(")") or "captured here")
+    return sheet.finish(graph.label)
 
 
 def _values(graph: StreamGraph, boxes: list[GraphNode]) -> list[Edge]:

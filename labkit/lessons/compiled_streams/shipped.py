@@ -72,7 +72,7 @@ def fetch(look: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
             f"there is none of {names} with these arguments"
         )
     print(f"{shipped['label']}: {lacking}", flush=True)
-    return _marked(_decode(found["found"]), shipped["label"])
+    return _marked(_decode(found["found"]), shipped["torch"], shipped["label"])
 
 
 def later() -> dict[str, Any]:
@@ -83,7 +83,7 @@ def later() -> dict[str, Any]:
         Inductor's code by function. `python -m tools.recapture later`, under the torch to be shown, makes it anew.
     """
     found = json.loads(LATER.read_text(encoding="utf-8"))
-    return found | {"hand_over": _marked(_decode(found["hand_over"]), found["label"])}
+    return found | {"hand_over": _marked(_decode(found["hand_over"]), found["torch"], found["label"])}
 
 
 def save_later(graph: StreamGraph, kernels: dict[str, Any], made: str, date: str) -> Path:
@@ -192,13 +192,13 @@ def _decode(value: Any) -> Any:
     return _classes()[kind](**{name: _decode(one) for name, one in held.items()})
 
 
-def _marked(found: Any, label: str) -> Any:
-    """Graphs whose names say that they were not made here: figures and reprs take them over."""
+def _marked(found: Any, made: str, label: str) -> Any:
+    """Graphs that say that they were not made here, and by which torch."""
     if isinstance(found, StreamGraph):
-        return replace(found, name=f"{found.name} ({label})")
+        return replace(found, torch=made, label=label)
     if isinstance(found, StreamGraphs):
         three: dict[str, Any] = {
-            name: tuple(_marked(one, label) for one in getattr(found, name))
+            name: tuple(_marked(one, made, label) for one in getattr(found, name))
             for name in ("dynamo", "forward", "backward")
         }
         return replace(found, **three)

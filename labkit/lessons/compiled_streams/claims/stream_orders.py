@@ -1,4 +1,7 @@
-"""What a graph with streams orders by itself, and what its backward does about memory."""
+"""What a graph with streams orders by itself, and what its backward does about memory.
+
+Races and times are simulated, and what is said of them begins so; the rest is read off the graphs.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +72,10 @@ def _delays(backward: Any) -> list[Seen]:
 
 @judging(graphs)
 def no_order_crosses_an_event(seen: Seen) -> Result:
-    """No order of a graph that keeps every value before its users lets work cross an event."""
+    """No order of a graph that keeps every value before its users lets work cross an event (simulated)."""
     return verdict(
         not seen["racing_as_it_is"] and not seen["racing_orders"],
-        f"{seen['racing_orders']} of {seen['orders']} orders that keep every value before its users race",
+        f"simulated: {seen['racing_orders']} of {seen['orders']} orders that keep every value before its users race",
     )
 
 
@@ -111,4 +114,6 @@ def the_next_work_is_delayed(seen: Seen) -> Result:
         f"{one['with'][1]:g} and {one['without'][1]:g}"
         for one in late
     )
-    return verdict(bool(later) and same, said or "no sync_dealloc with work behind it")
+    return verdict(
+        bool(later) and same, f"simulated: {said}" if late else "no sync_dealloc with work behind it"
+    )

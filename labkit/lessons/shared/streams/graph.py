@@ -35,11 +35,16 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class StreamGraph:
-    """The nodes of one graph in order, its text as torch prints it, and the streams that it uses."""
+    """The nodes of one graph in order, its text as torch prints it, and where it comes from.
+
+    `torch` is the version that made it; `label` is what a figure says of its origin.
+    """
 
     name: str
     nodes: tuple[GraphNode, ...]
     text: str
+    torch: str = ""
+    label: str = "captured here"
 
     @property
     def streams(self) -> list[str]:

@@ -16,7 +16,7 @@ from labkit.torch_compat import dynamo_reset, funcol, no_compile_caches
 
 @probe
 def clocks(bench: Bench) -> Seen:
-    """Races that torch's CUDA sanitizer finds between two streams: without an event, and with one in its place."""
+    """Races that torch's CUDA sanitizer finds in a simulated program of two streams: without an event, and with one."""
     found = {}
     for name, event in (("without an event", False), ("with an event", True)):
         program = Program(name, streams="side")
@@ -31,11 +31,13 @@ def clocks(bench: Bench) -> Seen:
 
 @judging(clocks)
 def events_order_streams(seen: Seen) -> Result:
-    """Two streams that share a tensor race without an event and do not with one."""
+    """Two streams that share a tensor race without an event and do not with one (simulated)."""
     races = seen["races"]
     return verdict(
         races["without an event"] > 0 and races["with an event"] == 0,
-        ", ".join(f"{count} race{'s' * (count != 1)} {name}" for name, count in races.items()),
+        "simulated: "
+        + ", ".join(f"{count} race{'s' * (count != 1)} {name}" for name, count in races.items())
+        + ", by the clocks of torch's CUDA sanitizer",
     )
 
 

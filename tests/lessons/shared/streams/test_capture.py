@@ -127,9 +127,9 @@ def test_the_lessons_functions_have_the_races_that_it_names():
     causes = {fn.__name__: [race.cause for race in simulate(capture(fn, x())).races] for fn in program.SIX}
     assert causes == {
         "record_then_wait": [],
-        "no_wait": ["missing wait"],
+        "record_only": ["missing wait"],
         "record_first": ["record too early"],
         "wait_first": ["wait before record"],
         "record_twice": ["re-recorded"],
-        "delete_early": ["cross-stream free"],
+        "delete_y": ["cross-stream free"],
     }
