@@ -64,7 +64,8 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
         (f"stream {name}", _key(COLOURS[i % len(COLOURS)], 6))
         for i, name in enumerate([DEFAULT, *graph.streams])
     ]
-    keys += [("edge of a value", _key(VALUE, 1.1)), ("edge that the compiler added", _key(ADDED, 2))]
+    keys += [("edge of a value", _key(VALUE, 1.1))]
+    keys += [("edge that the compiler added", _key(ADDED, 2))] if added else []
     sheet.legend(keys)
     return sheet.finish(graph.label)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from labkit.lessons.shared.streams.hazards import Race
-from labkit.lessons.shared.streams.ops import DEFAULT
+from labkit.lessons.shared.streams.ops import DEFAULT, Kernel
 from labkit.lessons.shared.streams.program import Program
 from labkit.lessons.shared.streams.simulator import simulate
 
@@ -61,8 +61,7 @@ class StreamGraph:
         made = Program(self.name, self.streams)
         for node in self.nodes:
             if node.word == "kernel":
-                uses = {"reads": node.reads, "writes": node.writes}
-                made.kernel(node.name, duration(node), node.stream, **uses)
+                made.add(Kernel(node.name, duration(node), node.stream, node.reads, node.writes))
             else:
                 _translate(made, node)
         return made
