@@ -98,7 +98,7 @@ def mistakes(report: Any) -> Figure:
         caught = found[(found["defence"] == "domain") & (found["outcome"] == "caught")]
         title = (
             f"Of {found['drill'].nunique()} mistakes {plain.get('hung', 0)} hang and {plain.get('wrong', 0)} are "
-            f"silently wrong; inside a domain {len(caught)} are caught"
+            f"silently wrong; with a Domain {len(caught)} are caught"
         )
     return divergence.figure(report, title=title, what="the mistake")
 
