@@ -374,6 +374,8 @@ def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():
     shown = Attempts(runs, 1.5, "gloo · cpu")
     assert shown.text == "0.5 s error, torch's default right"
     said = shown.figure.summary
-    assert "sleeps 1.5 s" in said and "timeout: 0.5 s, rank 1: compile, all-reduce; error after 1.60 s" in said
+    assert (
+        "sleeps 1.5 s" in said and "timeout: 0.5 s, rank 1: compile, all-reduce; error after 1.60 s" in said
+    )
     assert shown.widget is None or shown.widget.children
     shown.close()
