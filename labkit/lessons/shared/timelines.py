@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.keys import patch
 from labkit.views import style
 from labkit.views.style import KINDS, Figure, Sheet, panel_heading, styled
 from labkit.views.tables import need
@@ -50,7 +51,7 @@ def timelines(
     hatched = " Hatched: not finished when the call ended." if notes["end"].isna().any() else ""
     sheet.title(title, f"Seconds since the call began.{hatched} {arranged}".strip())
     used = [kind for kind in KINDS if kind in set(notes["kind"])]
-    sheet.legend([(KINDS[kind][1], style.swatch(kind, shaped=False)) for kind in used])
+    sheet.legend([(KINDS[kind][1], patch(KINDS[kind][0])) for kind in used])
     limit = max(ends["at"].max(), *(timeout or ()), 0.1) * 1.02
     wide = sheet.width - LEFT - 0.35 - max(style.text_width(said, style.SMALL) for said in ends["said"])
     for drill, rows in ends.groupby("drill", sort=False):
