@@ -90,7 +90,7 @@ def _status(arguments: list[str] | None) -> int:
         print(f"labkit: {where}: {error.reason}; PYTHONUTF8=1 or LC_ALL=C.UTF-8 helps", file=sys.stderr)
         return 2
     except (ValueError, RuntimeError) as error:
-        print(f"labkit: {error}", file=sys.stderr)
+        print(f"labkit: {str(error).strip()}", file=sys.stderr)
         return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

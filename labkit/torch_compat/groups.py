@@ -63,9 +63,9 @@ def functional_collectives() -> Any:
     return require("torch.distributed._functional_collectives")
 
 
-def functional_op(name: str) -> Any:
+def functional_op(name: str, namespace: str = "_c10d_functional") -> Any:
     """The bare operator behind a functional collective, without its wrapper: `all_reduce`, `wait_tensor`."""
-    return getattr(require("torch.ops")._c10d_functional, name)
+    return getattr(getattr(require("torch.ops"), namespace), name)
 
 
 def world_name() -> str:

@@ -21,6 +21,8 @@ from labkit.torch_compat import funcol, renamed
 __all__ = ["BACKEND", "SEND"]
 
 Program = Callable[[Any, Any], Any]
+_gather_autograd = torch_compat.functional_op("all_gather_into_tensor", "_c10d_functional_autograd")
+_wait = torch_compat.functional_op("wait_tensor")
 _all_gather = renamed(funcol, "all_gather_single", "all_gather_tensor")
 
 
@@ -48,6 +50,10 @@ _GRAPHS: dict[str, tuple[Program, bool | None, str]] = {
     "all-gather of the world": (
         lambda x, g: _all_gather(x, 0, g) + 1, False,
         "every operator of _c10d_functional that names a group counts, not only all_reduce",
+    ),
+    "all-gather of the world, by its operator with a backward": (
+        lambda x, g: _wait(_gather_autograd(x, dist.get_world_size(g), g.group_name)) + 1, False,
+        "the operators with a backward stand in a namespace of their own, _c10d_functional_autograd",
     ),
     "in-place all-reduce of the world": (
         _in_place, False, "Dynamo rewrites dist.all_reduce into the functional operator: look at the graph's nodes",

@@ -2,7 +2,7 @@
 
 A test is green where what was expected came about, and for that reason: an exchange that ran into its deadline, a
 stall and a call without an end are red whatever was expected. `undefended=True` leaves out the part that is tested;
-then each has to be red. What the ranks write to stderr, TORCH_LOGS included, goes to a file for each test and rank.
+then each has to be red. What the ranks write to stderr is dropped, unless TORCH_LOGS asks torch for logs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import os
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,7 +21,7 @@ import pandas as pd
 from labkit.contract import Exchange
 from labkit.lessons.break_it.declared import BREAK_IT as ABOUT
 from labkit.lessons.break_it.judges import TESTS, judge
-from labkit.lessons.break_it.program import WINDOW_S, WORKER
+from labkit.lessons.break_it.program import WINDOW_S
 from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.program import choose as choose_program
 from labkit.per_rank import PerRank
@@ -45,7 +44,6 @@ def run(
     *,
     undefended: bool = False,
     program: Any = None,
-    logs: str | None = None,
     talk: bool = False,
 ) -> Report:
     """Run the break-it tests on ranks, one after the other.
@@ -58,14 +56,12 @@ def run(
         only: names of tests; none means all ten.
         undefended: leave out the part that is tested.
         program: the tests, as a module or a mapping such as a notebook's `globals()`; None is the lesson's own.
-        logs: a folder for what the ranks write to stderr, `TEST-rank0.log` and so on. Without one the files are kept
-            only where TORCH_LOGS is set, in a temporary folder that a note names.
         talk: print a line for each test.
 
     Returns:
         The report. Its table `tests` has a row for each test: test, result ('green' or 'red'), seconds, expected,
-        observed, and logs where they are kept. Its table `details` adds what is broken, the part that has to meet it,
-        how the test ended ('expected', 'silent', 'waits', 'error' or 'measured'), and all that was said.
+        observed. Its table `details` adds what is broken, the part that has to meet it, how the test ended ('expected',
+        'silent', 'waits', 'error' or 'measured'), and all that was said.
 
     Raises:
         ValueError: a test does not exist, or there are fewer than two ranks.
@@ -80,22 +76,19 @@ def run(
     bodies = {name: name.replace("-", "_") for name in names}
     ours = choose_program("break_it", program, bodies.values())
     rows = []
-    with _folder(logs) as folder:
-        for name in names:
-            test, began = TESTS[name], time.perf_counter()
-            body, log = getattr(ours.code, bodies[name]), f"{folder}/{name}-rank"
-            attempt = _orphaned if name == "orphan" else _attempt
-            found = attempt(ranks, body, not undefended, log)
-            passed, observed = judge(test, found)
-            row = {"test": name, "result": GREEN if passed else RED, "seconds": time.perf_counter() - began,
-                   "expected": test.expected, "observed": textwrap.shorten(observed, MOST, placeholder=" ..."),
-                   "broken": test.broken, "defence": test.defence, "how": ending(found, passed),
-                   "said": observed, "logs": _written(log)}  # fmt: skip
-            rows.append(row)
-            if talk:
-                print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
-        kept = folder if os.path.isdir(folder) and (logs or os.environ.get("TORCH_LOGS")) else ""
-    return _report(rows, ranks, undefended, ours.notes, kept)
+    for name in names:
+        test, began = TESTS[name], time.perf_counter()
+        attempt = _orphaned if name == "orphan" else _attempt
+        found = attempt(ranks, getattr(ours.code, bodies[name]), not undefended)
+        passed, observed = judge(test, found)
+        row = {"test": name, "result": GREEN if passed else RED, "seconds": time.perf_counter() - began,
+               "expected": test.expected, "observed": textwrap.shorten(observed, MOST, placeholder=" ..."),
+               "broken": test.broken, "defence": test.defence, "how": ending(found, passed),
+               "said": observed}  # fmt: skip
+        rows.append(row)
+        if talk:
+            print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
+    return _report(rows, ranks, undefended, ours.notes)
 
 
 def together(reports: Sequence[Report]) -> Report:
@@ -128,71 +121,46 @@ def ending(found: PerRank | RankError, passed: bool) -> str:
 # --- one test ---
 
 
-@contextlib.contextmanager
-def _folder(given: str | None) -> Iterator[str]:
-    """The folder for logs: the given one; else a temporary one, which stays where TORCH_LOGS asks for logs."""
-    if given:
-        os.makedirs(given, exist_ok=True)
-        yield os.path.abspath(given)
-    elif os.environ.get("TORCH_LOGS"):
-        yield tempfile.mkdtemp(prefix="labkit-break-it-")
-    else:
-        with tempfile.TemporaryDirectory(prefix="labkit-break-it-") as folder:
-            yield folder
-
-
-def _written(log: str) -> str:
-    """The names of a test's logs in which something stands; the others are removed."""
-    found = sorted(Path(log).parent.glob(f"{Path(log).name}*.log"))
-    for path in found:
-        if not path.stat().st_size:
-            path.unlink()
-    return ", ".join(path.name for path in found if path.exists())
-
-
-def _attempt(ranks: Ranks, body: Any, defended: bool, log: str) -> PerRank | RankError:
+def _attempt(ranks: Ranks, body: Any, defended: bool) -> PerRank | RankError:
     stall = PATIENT_S if defended else STALL_S
     try:
-        return ranks.run(_play, body, defended, log, timeout=TIMEOUT_S, stall=stall)
+        return ranks.run(_play, body, defended, timeout=TIMEOUT_S, stall=stall)
     except RankError as error:
         return error
 
 
-def _play(body: Callable[[Exchange, bool], Any], defended: bool, log: str) -> Any:
-    """On a rank: a test, with an exchange of its own, and nothing compiled before."""
+def _play(body: Callable[[Exchange, bool], Any], defended: bool, said: str = os.devnull) -> Any:
+    """On a rank: a test, with an exchange of its own, and nothing compiled before; `said` gets what goes to stderr."""
     dynamo_reset()
     exchange = Exchange.connect("break-it", timeout=EXCHANGE_S)
-    with quiet_stderr(f"{log}{exchange.rank}.log"):
+    wanted = said == os.devnull and os.environ.get("TORCH_LOGS")
+    with contextlib.nullcontext() if wanted else quiet_stderr(said):
         return body(exchange, defended)
 
 
-def _orphaned(_: Ranks, body: Any, defended: bool, log: str) -> PerRank | RankError:
+def _orphaned(_: Ranks, body: Any, defended: bool) -> PerRank | RankError:
     """The test that ends its ranks: on three of its own, as under a launcher that keeps the store."""
-    with Ranks(3, "cpu", "gloo", quiet=True, live=False) as three:
+    grace = ORPHAN_GUARD_S if defended else 4 * WINDOW_S
+    with tempfile.NamedTemporaryFile() as said, Ranks(3, "cpu", "gloo", quiet=True, live=False) as three:
         try:
-            grace = ORPHAN_GUARD_S if defended else 4 * WINDOW_S
-            return three.run(_play, body, defended, log, timeout=TIMEOUT_S, stall=None, grace=grace)
+            return three.run(_play, body, defended, said.name, timeout=TIMEOUT_S, stall=None, grace=grace)
         except RankError as error:
-            said = Path(f"{log}{WORKER}.log")
-            error.add_note(said.read_text(errors="replace") if said.exists() else "")
+            error.add_note(said.read().decode(errors="replace"))  # a watchdog's last words
             return error
 
 
-def _report(
-    rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, notes: list[str], folder: str
-) -> Report:
+def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, notes: list[str]) -> Report:
     tests = pd.DataFrame(rows)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
     made = provenance(**settings, compiler="eager", undefended=undefended)
     name = "break-it" if len(rows) > 1 else f"break-it-{rows[0]['test']}"
-    columns = ["test", "result", "seconds", "expected", "observed", *(["logs"] if folder else [])]
+    columns = ["test", "result", "seconds", "expected", "observed"]
     tables = {
         "tests": tests[columns].round({"seconds": 1}),
         "details": tests[["test", "broken", "defence", "how", "said"]],
     }
     view = "labkit.lessons.break_it.figures:figure"
-    more = [*notes, *([f"logs of the ranks: {folder}"] if folder else [])]
-    return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests) + more, view)
+    return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests) + notes, view)
 
 
 def _notes(tests: pd.DataFrame) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ def run(
     *,
     lengths: str | Sequence[int] | None = None,
     batches: str | Sequence[int] | None = None,
-    layer: Callable[[], Any] | None = None,
     rounds: int = 12,
     inductor: int = 1,
     full: bool = False,
@@ -58,10 +57,10 @@ def run(
     """Walk a compiled layer through the values of each dimension, on one rank and in step on all of `ranks`.
 
     dimension, policy: names of those to take, all by default; policies other than 'default' are walked for sizes only.
-    lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. layer: makes the
-    module under study, which is called as the `Layer` of lesson 09; None is that one. In the map Dynamo alone
-    compiles, which decides all of this, and is the quickest. rounds: of timing, for compiles without Inductor and for
-    calls; inductor: how often Inductor compiles; 0 and 0 leave costs out. full: every dimension under every policy,
+    lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. The module under
+    study is the `Layer` of lesson 09. In the map Dynamo alone compiles, which decides all of this, and is the
+    quickest. rounds: of timing, for compiles without Inductor and for calls; inductor: how often Inductor compiles;
+    0 and 0 leave costs out. full: every dimension under every policy,
     with Inductor, and costs eight times.
 
     Every point (ranks, policy, dimension) is kept when it is done; after an interrupt the same call goes on behind the
@@ -80,7 +79,6 @@ def run(
     code = lessons.program("guards")
     dimensions = _values(chosen(dimension, code.DIMENSIONS, "dimension"), lengths, batches)
     policies = chosen(policy, code.POLICIES, "policy")
-    make = layer or code.Layer
     if rounds:
         check_rounds(rounds)
     if not isinstance(inductor, int) or inductor < 0:
@@ -99,7 +97,7 @@ def run(
         "compiler": compiler, "rounds": rounds, "inductor": inductor,
         "program": choose_program("guards", None, ()).digest,
     }  # fmt: skip
-    decides = settings | {"values": list(dimensions.values()), "code": code_digest(make)}
+    decides = settings | {"values": list(dimensions.values()), "code": code_digest(code.Layer)}
     sweep = Sweep("guards", decides, folder, fresh, talk)
     more: dict[Any, Ranks] = {ranks.world_size: ranks}
 
@@ -116,7 +114,7 @@ def run(
             kind, world, which, what = point
             where = ranks_for(world)
             if kind == "walk":
-                found = where.run(code.walk, make, what, which, dimensions[what], compiler, timeout=300)
+                found = where.run(code.walk, code.Layer, what, which, dimensions[what], compiler, timeout=300)
                 head = {"kind": kind, "ranks": world, "policy": which, "dimension": what}
                 return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
             # without communication ranks have nothing to wait for: one of them is measured

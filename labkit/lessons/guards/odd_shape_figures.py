@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared.drill_figures import LOOKS
+from labkit.lessons.shared.timelines import ENDS, NOTES, timelines
 from labkit.views import style
-from labkit.views.matrix import Cell, key, matrix
+from labkit.views.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import table
 from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Attempts", "figure", "lanes"]
 
-ROW, LANE, LANES_LEFT = 0.62, 0.34, 1.9  # inches
+ROW = 0.62  # inches
+KIND = {"compile": "compile", "all-reduce": "collective"}  # of a span, as `timelines` draws it
 
 
 @styled
@@ -79,7 +80,6 @@ def _finding(found: pd.DataFrame) -> str:
     return f"Another shape on one rank, without help: {said}{rest}"
 
 
-@styled
 def lanes(runs: Mapping[float | None, Any], sleep_s: float, label: str) -> Figure:
     """Draw when each rank compiled and when it was in the all-reduce, one pair of lanes for each timeout.
 
@@ -91,39 +91,19 @@ def lanes(runs: Mapping[float | None, Any], sleep_s: float, label: str) -> Figur
     Returns:
         The figure.
     """
-    sheet = Sheet()
-    sheet.title(
-        _title(runs),
-        f"Three calls in step; rank 1's second input is longer. Arranged: its compile sleeps {sleep_s:g} s, and "
-        "collectives of this group have the timeout named at the left.",
-    )
-    kinds = {"compile": style.KINDS["compile"][0], "all-reduce": style.KINDS["collective"][0]}
-    sheet.legend([(kind, key(colour)) for kind, colour in kinds.items()])
-    longest = max(span["end"] for by_rank in runs.values() for one in by_rank for span in one["spans"])
+    notes, ends = [], []
     for timeout, by_rank in runs.items():
-        ax = sheet.axes(LANES_LEFT, sheet.width - LANES_LEFT - 0.3, LANE * len(by_rank))
+        drill = f"timeout: {_limit(timeout)}"
         for rank, one in by_rank.items():
-            for span in one["spans"]:
-                place, wide = rank + (0.15 if span["kind"] == "compile" else 0.3), span["end"] - span["start"]
-                ax.add_patch(
-                    Rectangle((span["start"], place), wide, rank + 0.85 - place, color=kinds[span["kind"]])
-                )
-            if one["ended"] != "right":
-                last = max(span["end"] for span in one["spans"])
-                ax.plot(last, rank + 0.5, "x", color=style.INK, markersize=8, markeredgewidth=2)
-                ax.annotate(
-                    "error", (last, rank + 0.5), xytext=(8, 0), textcoords="offset points", va="center"
-                )
-            sheet.say(f"timeout {_limit(timeout)}, rank {rank}: {one['ended'].partition(':')[0]}")
-        ax.set(xlim=(0, longest * 1.05), ylim=(len(by_rank), 0))
-        names = [f"{_limit(timeout)}, rank {rank}" for rank, _ in by_rank.items()]
-        ax.set_yticks([rank + 0.5 for rank, _ in by_rank.items()], names)
-        ax.tick_params(axis="y", length=0, labelsize=style.NORMAL, labelcolor=style.INK)
-        ax.grid(axis="x", color=style.FAINT)
-        sheet.top += 0.22
-    ax.set_xlabel("seconds since the first call", fontsize=style.SMALL)
-    sheet.top += 0.2
-    return sheet.finish(label)
+            notes += [
+                (drill, rank, KIND[span["kind"]], span["kind"], span["start"], span["end"])
+                for span in one["spans"]
+            ]
+            over = max(span["end"] for span in one["spans"])
+            ends.append((drill, rank, over, one["ended"].partition(":")[0]))
+    arranged = f"Arranged: the timeouts, and that a compile after the first sleeps {sleep_s:g} s."
+    tables = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
+    return timelines(*tables, label=label, title=_title(runs), arranged=arranged)
 
 
 class Attempts(InteractiveFigure):

@@ -1,4 +1,4 @@
-"""Figures of lesson 11: the collectives of each rank by group, times of a step, and what came of mistakes."""
+"""Figures of lesson 11: the collectives of each rank by group, and what came of mistakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from matplotlib.patches import Rectangle
 from labkit.lessons.shared import drill_figures as divergence
 from labkit.lessons.shared.keys import patch
 from labkit.views import style
-from labkit.views.compare import timings
 from labkit.views.style import Figure, Sheet, styled
 from labkit.views.tables import need, table
 
@@ -20,21 +19,12 @@ LOOKS = {"world": "#E69F00", "mesh": "#0072B2"}  # by group
 LEFT, LANE = 0.75, 0.42  # inches
 
 
-def figure(report: Any, which: str = "calls") -> Figure:
-    """Draw the report of `labkit.lessons.mesh.experiment`.
+def figure(report: Any) -> Figure:
+    """Draw the report of `labkit.lessons.mesh.experiment`: the collectives of each rank by group.
 
-    Args:
-        report: its report.
-        which: 'calls', the collectives of each rank by group, or 'cost', the times of a step.
-
-    Raises:
-        ValueError: another figure, or a missing table.
+    Raises ValueError for a missing table.
     """
-    if which == "calls":
-        return calls_by_group(table(report, "calls", ["rank", "number", "group"]), report.label)
-    if which == "cost":
-        return _cost(report)
-    raise ValueError(f"no figure {which!r} of this report: there are calls, cost")
+    return calls_by_group(table(report, "calls", ["rank", "number", "group"]), report.label)
 
 
 @styled
@@ -98,18 +88,6 @@ def mistakes(report: Any) -> Figure:
         caught = found[(found["defence"] == "domain") & (found["outcome"] == "caught")]
         title = (
             f"Of {found['drill'].nunique()} mistakes {plain.get('hung', 0)} hang and {plain.get('wrong', 0)} are "
-            f"silently wrong; inside a domain {len(caught)} are caught"
+            f"silently wrong; with a Domain {len(caught)} are caught"
         )
     return divergence.figure(report, title=title, what="the mistake")
-
-
-def _cost(report: Any) -> Figure:
-    samples = table(report, "samples", ["evidence", "variant", "rank", "round", "seconds"])
-    said = []
-    for verdict in report.verdicts:
-        if verdict.a == "in every collective":
-            told = "" if verdict.outcome != "cannot tell" else ", not told from noise"
-            has = f"it has {verdict.case['own_ms']:g} ms to do{told}"
-            said.append(f"{verdict.ratio:.1f} times as long ({has})")
-    title = f"With rank 0 in every collective a step takes {' and '.join(said)}"
-    return timings(samples[samples["rank"] > 0], title=title, label=report.label, per="step")

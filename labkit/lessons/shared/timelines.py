@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.lessons.shared.keys import patch
 from labkit.views import style
 from labkit.views.style import KINDS, Figure, Sheet, panel_heading, styled
 from labkit.views.tables import need
@@ -26,6 +27,7 @@ def timelines(
     label: str = "",
     title: str = "",
     timeout: tuple[float, float] | None = None,
+    arranged: str = "",
 ) -> Figure:
     """Draw what each rank did over time, a panel for each drill and a lane for each rank.
 
@@ -36,6 +38,7 @@ def timelines(
         label: The run label.
         title: The finding.
         timeout: When a collective begins to wait, and when it gives up, in seconds; marked by a line.
+        arranged: What is arranged in the drills, as a sentence below the title.
 
     Returns:
         The figure.
@@ -45,13 +48,14 @@ def timelines(
     """
     notes, ends = need(notes, NOTES, "notes"), need(ends, ENDS, "ends")
     sheet = Sheet()
-    sheet.title(title, "Seconds since the call began. Hatched: not finished when the call ended.")
+    hatched = " Hatched: not finished when the call ended." if notes["end"].isna().any() else ""
+    sheet.title(title, f"Seconds since the call began.{hatched} {arranged}".strip())
     used = [kind for kind in KINDS if kind in set(notes["kind"])]
-    sheet.legend([(KINDS[kind][1], style.swatch(kind, shaped=False)) for kind in used])
+    sheet.legend([(KINDS[kind][1], patch(KINDS[kind][0])) for kind in used])
     limit = max(ends["at"].max(), *(timeout or ()), 0.1) * 1.02
+    wide = sheet.width - LEFT - 0.35 - max(style.text_width(said, style.SMALL) for said in ends["said"])
     for drill, rows in ends.groupby("drill", sort=False):
         panel_heading(sheet, str(drill))
-        wide = sheet.width - LEFT - 2.6
         ax = sheet.axes(LEFT, wide, (LANE + 0.06) * len(rows))
         ax.set(xlim=(0, limit), ylim=(len(rows), 0))
         ax.spines["left"].set_visible(False)

@@ -17,7 +17,7 @@ from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.outcomes import judge
 from labkit.lessons.symmetry.declared import DIVERGENCE as ABOUT
 from labkit.lessons.symmetry.drills import DRILLS, Drill, Recompile, Site, what
-from labkit.ranks import RankError, Ranks, introspect
+from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import compiling_together, dynamo_reset, on_region_entry
@@ -66,9 +66,9 @@ def run(
     has a row for each drill and defence: outcome, what was said, and seconds until the call had ended. Outcomes are
     'right', 'wrong' (finished, silently), 'hung', 'crash' (a process died), 'error' (one that names no divergence),
     'caught' (an error that names it) and 'repaired' (right, where it is not without the defence). `whole` has the same
-    programs without an odd rank under all parts at once: nothing may be caught there. `collectives` has what every
-    rank called where no defence was on. `arranged` has a row for each drill that rests on a sleep and a short timeout:
-    both numbers, how it ended with them, and how its control ended, at torch's default timeout. A part that a drill
+    programs without an odd rank under all parts at once: nothing may be caught there. `arranged` has a row for each
+    drill that rests on a sleep and a short timeout: both numbers, how it ended with them, and how its control ended, at
+    torch's default timeout. A part that a drill
     of ours never deals with is not run: its row is that of 'none', without seconds, and says so.
 
     Raises ValueError for a drill or defence that does not exist, before anything runs, and RuntimeError where a drill
@@ -88,7 +88,6 @@ def run(
     settings: dict[str, Any] = {"timeout": TIMEOUT_S, "quiet": True, "live": False, "stall": stall}
     whole: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    calls: list[dict[str, Any]] = []
     arranged: list[dict[str, Any]] = []
     ordered = ["none", *(name for name in defences if name != "none")]
     with (
@@ -106,12 +105,9 @@ def run(
                     rows.append({**rows[first], "defence": defence.name, "said": NO_PLACE, "seconds": None})
                     continue
                 where = checked if defence.check else plain
-                if defence.name == "none":
-                    plain.restart()  # its record of collectives is to hold this drill's and no other's
-                row, found = attempt(where, name, known[name], defence, whole[name]["values"])
+                row = attempt(where, name, known[name], defence, whole[name]["values"])
                 if defence.name == "none":
                     compiles = whole[name]["regions"] > 0
-                    calls += [{"drill": name, **call} for call in found]
                     bad = row["outcome"] != "right"
                 elif row["outcome"] == "right" and bad:
                     row["outcome"] = "repaired"
@@ -121,37 +117,33 @@ def run(
             if talk:
                 said = ", ".join(f"{r['defence']} {r['outcome']}" for r in rows[-len(ordered) :])
                 print(f"{name}: {said}")
-    return _report(rows, whole, calls, arranged, known, names, ranks, stall)
+    return _report(rows, whole, arranged, known, names, ranks, stall)
 
 
 def _arranged(ranks: Ranks, name: str, drill: Recompile, outcome: str, right: Any) -> dict[str, Any]:
     """What is arranged in a drill, how it ended, and how it ends without the short timeout; no defence is on."""
-    control, _ = attempt(ranks, name, drill.control, DEFENCES["none"], right)
+    control = attempt(ranks, name, drill.control, DEFENCES["none"], right)
     return {
         "drill": name, "sleep_s": drill.sleep_s, "timeout_s": drill.timeout_s, "outcome": outcome,
         "at torch's default timeout": control["outcome"],
     }  # fmt: skip
 
 
-def attempt(
-    ranks: Ranks, name: str, drill: Drill, defence: Defence, right: Any
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """One drill with an odd rank under one defence: its row, and the collectives that each rank called."""
+def attempt(ranks: Ranks, name: str, drill: Drill, defence: Defence, right: Any) -> dict[str, Any]:
+    """One drill with an odd rank under one defence: its row."""
     began = time.perf_counter()
     try:
         found = ranks.run(_play, drill, defence.parts, True, defence.compiler)
     except RankError as error:
         outcome, said = judge(error)
-        row = _row(name, defence, outcome, said, time.perf_counter() - began)
-        return row, [_call(one.rank, c) for one in error.outcomes for c in one.collectives or ()]
+        return _row(name, defence, outcome, said, time.perf_counter() - began)
     values = [one["values"] for one in found]
     regions = [one["regions"] for one in found]
     outcome = "right" if values == right else "wrong"
     said = _numbers(values) if outcome == "wrong" else ""
     if len(set(regions)) > 1:
         said = ", ".join(filter(None, [said, f"regions by rank {regions}"]))
-    row = _row(name, defence, outcome, said, time.perf_counter() - began)
-    return row, [_call(rank, c) for rank, one in found.items() for c in one["collectives"] or ()]
+    return _row(name, defence, outcome, said, time.perf_counter() - began)
 
 
 # --- on a rank ---
@@ -169,8 +161,7 @@ def _play(drill: Drill, parts: Sequence[str], odd: bool, compiler: str) -> dict[
             values = drill(site)
     finally:
         stop()
-    met = sorted(site.met)
-    return {"values": values, "regions": len(entered), "met": met, "collectives": introspect.collectives()}
+    return {"values": values, "regions": len(entered), "met": sorted(site.met)}
 
 
 # --- in the kernel ---
@@ -197,12 +188,6 @@ def _row(drill: str, defence: Defence, outcome: str, said: str, seconds: float |
     return {"drill": drill, "defence": defence.name, "outcome": outcome, "said": said, "seconds": seconds}
 
 
-def _call(rank: int, c: Any) -> dict[str, Any]:
-    shapes = " ".join(f"{shape} {dtype}" for shape, dtype in zip(c.shapes, c.dtypes, strict=False))
-    named = {name: getattr(c, name) for name in ("group", "number", "op", "place", "ended")}
-    return {"rank": rank, "what": shapes, **named}
-
-
 def _numbers(values: list[Any]) -> str:
     return "; ".join(f"rank {rank} has {_short(value)}" for rank, value in enumerate(values))
 
@@ -214,7 +199,6 @@ def _short(value: Any) -> str:
 def _report(
     rows: list[dict[str, Any]],
     whole: dict[str, Any],
-    calls: list[dict[str, Any]],
     arranged: list[dict[str, Any]],
     known: Mapping[str, Callable[..., Any]],
     names: Sequence[str],
@@ -222,13 +206,11 @@ def _report(
     stall: float,
 ) -> Report:
     outcomes = pd.DataFrame(rows)
-    columns = ["drill", "rank", "group", "number", "op", "what", "place", "ended"]
     tables = {
         "outcomes": outcomes,
         "drills": pd.DataFrame([{"drill": name, "what": what(known[name])} for name in names]),
         "whole": pd.DataFrame([{"drill": n, "rank": r, "value": _short(v)} for n in names
                                for r, v in enumerate(whole[n]["values"])]),
-        "collectives": pd.DataFrame(calls, columns=columns),
         "arranged": pd.DataFrame(
             arranged, columns=["drill", "sleep_s", "timeout_s", "outcome", "at torch's default timeout"]
         ),

@@ -13,7 +13,7 @@ def collectives(graph, nested=True):
     for module in graph.modules() if nested else [graph]:
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             name = str(node.target)
-            if name.startswith("_c10d_functional.") and "wait_tensor" not in name:
+            if name.startswith("_c10d_functional") and "wait_tensor" not in name:
                 yield name, node.args[-1]
 
 
@@ -40,6 +40,13 @@ def only_all_reduce(graph, inputs, allowed):
 def at_the_top(graph, inputs, allowed):
     for name, group in collectives(graph, nested=False):
         if group not in allowed:
+            raise RuntimeError(f"{name} of group {group}")
+    return graph
+
+
+def one_namespace(graph, inputs, allowed):
+    for name, group in collectives(graph):
+        if name.startswith("_c10d_functional.") and group not in allowed:
             raise RuntimeError(f"{name} of group {group}")
     return graph
 
@@ -75,6 +82,7 @@ BACKENDS = {
     refuses_all: "of an allowed group has to pass",
     only_warns: "what only warns goes on",
     only_all_reduce: "not only all_reduce",
+    one_namespace: "a namespace of their own",
     at_the_top: "a graph can hold graphs",
     says_nothing_of_it: "which operator it is",
 }

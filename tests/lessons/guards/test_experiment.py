@@ -74,8 +74,7 @@ def test_a_policy_is_told_beforehand(ranks, tmp_path):
         "dynamic=False": "1RR.",
     }  # fmt: skip
     assert found["dynamic=True"] in ("1.D.", "1.R.")
-    pictures = [report.figure(which) for which in ("map", "policies")]
-    assert "Fewest compiles: mark_unbacked, 1" in pictures[1].summary and "rank 0 of 2" in pictures[0].summary
+    assert "rank 0 of 2" in report.figure().summary
 
 
 @pytest.mark.slow
@@ -97,7 +96,6 @@ def test_what_a_step_costs_has_a_verdict_and_an_interrupt_loses_no_point(ranks, 
     cost = report.tables["cost"]
     assert set(cost["what"]) >= {"first compile", "one more", "reused call", "eager", "1 version", "gave up"}
     assert len(report.verdicts) == 3 and all(v.n == 2 for v in report.verdicts)
-    assert report.figure("cost").summary.endswith("[host only]")
 
 
 @pytest.mark.parametrize(
@@ -263,21 +261,6 @@ def test_what_a_length_costs_under_each_setting(ranks):
     assert strict["dynamic=False"]["branches"] == "8 compiles, then FailOnRecompileLimitHit"
 
 
-def test_the_price_of_a_compile_is_told_for_each_compiler():
-    """Not one figure for both, and each with the number of compiles behind it."""
-    rows = [("eager", 4, 0.1, 1e-4), ("inductor", 1, 1.0, 1e-4)]
-    taken = [
-        {"compiler": c, "part": "compiles", "what": what, "rank": 0, "round": i, "seconds": s * (1 + i)}
-        for c, n, more, reused in rows
-        for i in range(n)
-        for what, s in (("first compile", more), ("one more", more), ("reused call", reused))
-    ]
-    report = Report("guards", "t", "host only", {"cost": pd.DataFrame(taken)})
-    title = drawn.figure(report, "cost").summary.partition(". ")[0]
-    said = "One more compile, in reused calls: 1,000 for Dynamo alone (n=4), 10,000 with Inductor (n=1)"
-    assert title == said
-
-
 @pytest.mark.slow
 def test_a_norm_drifts_where_it_is_decomposed_and_a_product_does_not_before_inductor(ranks, tmp_path):
     import torch
@@ -331,10 +314,6 @@ def test_the_map_says_where_ranks_differ_and_freezes_what_gives_up(tmp_path):
     assert "DID NOT DO THE SAME" in guards._notes(steps)[0]
     wrong = guards._notes(steps.assign(right=[False] + [True] * 7))
     assert "1 of 8 calls DIFFER" in wrong[1]
-    with pytest.raises(ValueError, match="no figure 'pie'"):
-        drawn.figure(report, "pie")
-    with pytest.raises(ValueError, match="no run with 3 ranks"):
-        drawn.figure(report, ranks=3)
 
 
 @pytest.mark.slow
@@ -394,6 +373,9 @@ def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():
     }
     shown = Attempts(runs, 1.5, "gloo · cpu")
     assert shown.text == "0.5 s error, torch's default right"
-    assert "sleeps 1.5 s" in shown.figure.summary and "timeout 0.5 s, rank 1: error" in shown.figure.summary
+    said = shown.figure.summary
+    assert (
+        "sleeps 1.5 s" in said and "timeout: 0.5 s, rank 1: compile, all-reduce; error after 1.60 s" in said
+    )
     assert shown.widget is None or shown.widget.children
     shown.close()

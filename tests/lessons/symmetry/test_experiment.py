@@ -71,13 +71,6 @@ def test_what_was_said_names_both_values(some):
     assert "rank 0 has [[11" in said["order", "none"] and "rank 0 in all_reduce" in said["count", "none"]
 
 
-def test_the_record_of_a_drill_holds_its_own_collectives_only(some):
-    calls = some.tables["collectives"].query("drill == 'count'")
-    numbers = calls.groupby("rank")["number"].agg(list).to_dict()
-    assert numbers == {0: [1, 2, 3], 1: [1, 2]}
-    assert list(calls[~calls["ended"]]["rank"]) == [0]
-
-
 @pytest.mark.slow
 def test_compiled_code_that_differs(compiled):
     found = outcomes(compiled)
@@ -199,5 +192,3 @@ def test_every_drill_says_what_it_does_and_the_report_is_drawn_after_saving(some
     loaded = Report.load(some.save(tmp_path))
     pd.testing.assert_frame_equal(loaded.frame, some.frame, check_dtype=False)
     assert "order: none wrong, parity wrong, plan caught" in loaded.figure().summary
-    drawn = loaded.figure("difference", drill="count")
-    assert "The ranks part at collective 3" in drawn.summary and "never called it" in drawn.summary

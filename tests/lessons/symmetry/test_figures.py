@@ -5,15 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.shared.drill_figures import figure, first_difference
+from labkit.lessons.shared.drill_figures import figure
 from labkit.lessons.shared.timelines import timelines
 from labkit.lessons.symmetry.figures import Patience
 from labkit.report import Report
-
-
-def calls(*rows):
-    columns = ["rank", "number", "op", "what", "place", "ended"]
-    return pd.DataFrame([(*row, True) for row in rows], columns=columns)
 
 
 def report(rows):
@@ -32,37 +27,6 @@ def test_the_matrix_says_who_notices_most():
     assert "One defence notices all" in figure(report([("a", "plan", "repaired")])).summary
     assert "No defence notices any" in figure(report([("a", "none", "wrong")])).summary
     assert "No drill was run" in figure(report([])).summary
-
-
-def test_the_first_difference_and_not_a_later_one():
-    found = calls(
-        (0, 1, "all_reduce", "(4,) float32", "a:1"), (1, 1, "all_reduce", "(4,) float32", "a:1"),
-        (0, 2, "all_reduce", "(4,) float32", "a:2"), (1, 2, "all_reduce", "(4,) int32", "a:2"),
-        (0, 3, "barrier", "", "a:3"),
-    )  # fmt: skip
-    assert "The ranks part at collective 2: rank 0 all_reduce (4,) float32, rank 1 all_reduce (4,) int32" in (
-        first_difference(found).summary
-    )
-    assert "The ranks part at collective 3: rank 0 barrier, rank 1 never called it" in (
-        first_difference(found[found["number"] != 2]).summary
-    )
-
-
-def test_the_same_call_from_another_line_and_no_difference_at_all():
-    lines = calls((0, 1, "all_reduce", "(4,)", "a:1"), (1, 1, "all_reduce", "(4,)", "a:9"))
-    assert "part at collective 1: the same call, from another line" in first_difference(lines).summary
-    alike = calls((0, 1, "all_reduce", "(4,)", "a:1"), (1, 1, "all_reduce", "(4,)", "a:1"))
-    assert "sees no difference" in first_difference(alike).summary
-    assert "No collective was recorded" in first_difference(calls()).summary
-
-
-def test_bad_requests_are_refused():
-    with pytest.raises(ValueError, match="no figure 'pie'"):
-        figure(report([]), "pie")
-    with pytest.raises(ValueError, match="no table 'collectives'"):
-        figure(report([]), "difference", drill="a")
-    with pytest.raises(ValueError, match="column"):
-        first_difference(pd.DataFrame({"rank": [0]}))
 
 
 def drawn_notes(wait=2.0):

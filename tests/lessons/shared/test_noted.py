@@ -1,0 +1,43 @@
+"""Notes of ranks: what ended, what did not, and how each rank's part ended, whatever became of the rank."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.lessons.shared.noted import noted
+from labkit.lessons.shared.timelines import timelines
+
+
+def served(how, note):
+    with note("compute", "a, layer"):
+        pass
+    if how == "raises":
+        raise RuntimeError("no")
+    with note("collective", "sum"):
+        if how == "hangs" and dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(1))
+        elif how == "dies" and dist.get_rank() == 1:
+            os._exit(3)
+    return dist.get_rank() if how == "returns" else None
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "unfinished"),
+    [
+        ("returns", ["returned 0", "returned 1"], []),
+        ("raises", ["raised", "raised"], []),
+        ("hangs", ["still waits", "returned"], [0]),
+        ("dies", ["returned", "died"], [1]),
+    ],
+)
+def test_notes_outlive_their_ranks(ranks, how, said, unfinished):
+    notes, ends, error = noted(ranks, how, served, how, stall=1.0)
+    assert list(ends["said"]) == said and (error is None) == (how == "returns")
+    assert list(notes.loc[notes["what"] == "a, layer", "rank"]) == [0, 1]
+    assert list(notes.loc[notes["end"].isna(), "rank"]) == unfinished
+    assert (ends["at"] >= notes.groupby("rank")["end"].max()).all()
+    assert f"{how}, rank 1: a, layer" in timelines(notes, ends, title="t").summary
