@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import nbformat
@@ -55,6 +56,8 @@ SMALLER = {
     "19_ledger": {"seconds=8": "seconds=3"},
 }
 
+STUB = "not yet: there is nothing to check yet: write the body of the function first"
+
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
 
@@ -79,3 +82,8 @@ def test_the_lesson_runs_top_to_bottom(path, tmp_path):
     errors = [o for c in done.cells for o in c.get("outputs", []) if o.output_type == "error"]
     assert not errors
     assert all(c.execution_count for c in done.cells if c.cell_type == "code" and c.source.strip())
+    for stub, asked in itertools.pairwise(done.cells):
+        if "exercise" in stub.metadata.get("tags", ()):
+            assert STUB in "".join(o.get("data", {}).get("text/plain", "") for o in asked.outputs), (
+                asked.source
+            )
