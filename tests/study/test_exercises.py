@@ -10,6 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from lessons.start.endless import dies, raises, takes_nothing, waits_alone
 from lessons.start.wrong import summed
 
 import labkit
@@ -137,26 +138,6 @@ def test_each_mistake_gets_its_own_hint(name, attempt, request, impatient):
 
 
 # --- attempts that do not come to an end, and what is no attempt ---
-
-
-def waits_alone(device):
-    import torch.distributed as dist
-
-    return summed(device) if dist.get_rank() == 0 else 1
-
-
-def raises(device):
-    return 1 / 0
-
-
-def dies(device):
-    import os
-
-    os._exit(3)
-
-
-def takes_nothing():
-    return 1
 
 
 @pytest.mark.slow
