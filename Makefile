@@ -16,6 +16,8 @@ TORCH_INDEX ?= $(filter-out default,$(TORCH_FROM))
 INDEX := $(or $(TORCH_INDEX),default)
 PIP := $(PY) -m pip --disable-pip-version-check
 export PIP_USER := 0
+# uv installs without bytecode: where this keeps Python from writing it, every kernel and every rank compiles torch anew
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lab test gpu notebooks map book experiments break-it check lock clean FORCE

@@ -208,6 +208,13 @@ def test_pip_installs_where_uv_cannot(broken, monkeypatch, capsys):
     assert "so pip does it" in capsys.readouterr().out
 
 
+def test_what_make_runs_keeps_the_bytecode_of_what_it_imports(checkout, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # as many containers do
+    (checkout / ".venv" / "bin").mkdir()
+    script(checkout / ".venv" / "bin" / "python", 'echo "[$PYTHONDONTWRITEBYTECODE]"')
+    assert "[]" in make(checkout, "map").stdout.splitlines()
+
+
 def test_set_up_follows_a_folder_that_moved(checkout, tmp_path_factory):
     moved = tmp_path_factory.mktemp("elsewhere") / "copy"
     shutil.copytree(checkout, moved)

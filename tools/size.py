@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import io
 import sys
 import tokenize
@@ -29,6 +30,7 @@ _NO_CODE = {
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@functools.cache
 def code_lines(text: str) -> int:
     """Number of lines that hold code. Raises SyntaxError for what is no Python.
 

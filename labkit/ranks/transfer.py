@@ -45,11 +45,12 @@ def dumps(value: Any, what: str) -> bytes:
     stays = "a compiled object stays in its process: call torch.compile inside the function"
     if _compiled(value):  # torch 2.11 would let it go, and call it wrongly there
         raise ValueError(f"{what} cannot travel to the ranks: {stays}")
-    if error := _refused(value):
+    try:
+        return wire.dumps(value)
+    except Exception as error:
         hint = f"; {stays}" if type(value).__name__ == "OptimizedModule" else ""
         used, cause = _culprit(value, set()) or ("", error)
         raise ValueError(f"{what} cannot travel to the ranks: {used}{_reason(cause)}{hint}") from None
-    return wire.dumps(value)
 
 
 def pack_call(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tuple[bytes, wire.Packed]:

@@ -76,6 +76,7 @@ def test_compiles_give_seconds_and_say_whether_the_cache_was_hit(model):
     assert rec.compiles.iloc[0]["cached"] is None
 
 
+@pytest.mark.slow
 def test_stages_are_kept_on_request(model):
     m = model("functional", backend="inductor")
     with labkit.record(stages=True) as rec:

@@ -121,6 +121,7 @@ def long_graph(n: int, odd: int = -1) -> str:
     return "\n".join([*lines, f"        return (x{n},)"])
 
 
+@pytest.mark.slow
 def test_a_graph_of_5000_nodes_is_read_and_compared_in_bounded_time():
     began = time.process_time()
     assert len(nodes(long_graph(5000))) == 5002

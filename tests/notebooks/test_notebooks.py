@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import nbformat
@@ -11,7 +12,7 @@ from labkit import files
 from tools import notebooks
 
 # minutes at the sizes of their saved outputs; a reader may choose others, so they have to run at others as well;
-# the checks of the ledger have tests of their own
+# the checks of the ledger have tests of their own, and so has what lessons 08 and 09 count here for fewer programs
 SMALLER = {
     "02_inplace_vs_functional": {
         "{name: gradients(name) for name in FUNCTIONAL}": "{name: gradients(name) for name in list(FUNCTIONAL)[:2]}",
@@ -21,11 +22,13 @@ SMALLER = {
     "06_streams_and_events": {"rounds=11": "rounds=8", "rounds=15": "rounds=8"},
     "07_streams_in_compile": {"step = Shape(layers=4)": "step = Shape(layers=1)"},
     "08_rank_symmetry": {
-        "for program, settings, training in PASSES:": "for program, settings, training in PASSES[3:]:"
+        "for program, settings, training in PASSES:": "for program, settings, training in PASSES[-2:]:"
     },
     "09_guards_and_shapes": {
         '"eager": 12, "inductor": 3': '"eager": 2, "inductor": 1',
         "(1, 2, 4, 8, 12), 8": "(1, 2, 4, 8), 2",
+        "programs = (summed, branches, loops)": "programs = (summed,)",
+        "programs = (branches, loops)": "programs = (branches,)",
     },
     "10_dtensor_or_explicit": {
         "dim, tokens, rounds=30": "dim, tokens, rounds=8",
@@ -39,6 +42,7 @@ SMALLER = {
     "12_cold_and_warm": {
         "ROUNDS = 8": "ROUNDS = 2",
         "for change in CHANGES for row": 'for change in ("nothing", "code") for row',
+        "for depth in (2, 12)": "for depth in (2,)",
         "fresh(regional, depth)": "fresh(regional, depth, 2)",
     },
     "13_training": {
@@ -54,6 +58,8 @@ SMALLER = {
     },
     "19_ledger": {"seconds=8": "seconds=3"},
 }
+
+STUB = "not yet: there is nothing to check yet: write the body of the function first"
 
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
@@ -79,3 +85,8 @@ def test_the_lesson_runs_top_to_bottom(path, tmp_path):
     errors = [o for c in done.cells for o in c.get("outputs", []) if o.output_type == "error"]
     assert not errors
     assert all(c.execution_count for c in done.cells if c.cell_type == "code" and c.source.strip())
+    for stub, asked in itertools.pairwise(done.cells):
+        if "exercise" in stub.metadata.get("tags", ()):
+            assert STUB in "".join(o.get("data", {}).get("text/plain", "") for o in asked.outputs), (
+                asked.source
+            )

@@ -48,6 +48,7 @@ def test_the_successors_of_ranks_see_what_these_saw(monkeypatch):
         assert ranks.run(seen)[0][0] == "then"
 
 
+@pytest.mark.slow
 def test_what_torch_reads_as_it_is_imported_has_its_effect(monkeypatch):
     (_, level, verbose), zygote = started()
     assert (level, verbose) == (logging.NOTSET, False)
@@ -60,6 +61,7 @@ def test_what_torch_reads_as_it_is_imported_has_its_effect(monkeypatch):
     assert started()[0][1:] == (logging.NOTSET, False)
 
 
+@pytest.mark.slow
 def test_what_importing_torch_sets_in_the_kernel_is_no_other_environment(monkeypatch):
     monkeypatch.delenv(
         "TORCHINDUCTOR_CACHE_DIR", raising=False

@@ -212,6 +212,7 @@ def test_what_is_said_of_a_drift_follows_the_numbers():
     assert nowhere.notes[0].endswith("bfloat16: none") and "bfloat16 nowhere" in nowhere.figure().summary
 
 
+@pytest.mark.slow
 def test_what_a_number_that_varies_costs(ranks):
     """Lesson 09: a loop count compiles for each value, as an argument too; the switch mends only what multiplies."""
     cells = ("guards-02", "guards-17-counted")
@@ -232,6 +233,7 @@ def test_what_a_number_that_varies_costs(ranks):
         assert "pass it as" not in guards.INSTEAD[name]
 
 
+@pytest.mark.slow
 def test_each_change_fails_at_the_guard_that_the_list_has_for_it(ranks):
     """Lesson 09: what is no part of the list compiles nothing, and the failed guard is named."""
     names = {"ranks": ranks, "labkit": labkit, "places": labkit.places, "reveal": lambda *found: ""}
@@ -246,6 +248,7 @@ def test_each_change_fails_at_the_guard_that_the_list_has_for_it(ranks):
     assert "num_threads" in broken["one thread more"] and "grad_mode" in broken["under no_grad"]
 
 
+@pytest.mark.slow
 def test_what_a_length_costs_under_each_setting(ranks):
     """Lesson 09: a branch takes a version for each side, a loop one for each length; fullgraph says where it ends."""
     cells = ("guards-02", "guards-18", "guards-29", "guards-30")

@@ -33,6 +33,7 @@ def outcomes(report: Report) -> dict[tuple[str, str], str]:
     return {(row.drill, row.defence): row.outcome for row in report.frame.itertuples()}
 
 
+@pytest.mark.slow
 def test_what_gloo_makes_of_each_without_a_defence(some):
     found = outcomes(some)
     for drill in ("shape", "order", "backend", "inputs"):
@@ -40,6 +41,7 @@ def test_what_gloo_makes_of_each_without_a_defence(some):
     assert found["count", "none"] == "hung"
 
 
+@pytest.mark.slow
 def test_each_defence_notices_its_own_and_lets_others_through(some):
     found = outcomes(some)
     noticed = {d: {drill for drill in QUICK if found[drill, d] == "caught"} for d in FOUR}
@@ -64,6 +66,7 @@ def test_a_part_that_a_drill_never_meets_is_not_run_and_would_change_nothing(ran
     assert list(run.frame["seconds"].isna()) == list(skipped)
 
 
+@pytest.mark.slow
 def test_what_was_said_names_both_values(some):
     said = some.frame.set_index(["drill", "defence"])["said"]
     assert "rank 0 flash, rank 1 paged" in said["backend", "parity"]
@@ -187,6 +190,7 @@ def test_how_an_end_is_judged(outcome, ended, judged):
     assert divergence.judge(RankError("the call failed", [outcome, Outcome(1, "ok")], ended=ended)) == judged
 
 
+@pytest.mark.slow
 def test_every_drill_says_what_it_does_and_the_report_is_drawn_after_saving(some, tmp_path):
     assert all(what(drill).endswith(".") for drill in DRILLS.values())
     loaded = Report.load(some.save(tmp_path))

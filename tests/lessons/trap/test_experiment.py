@@ -27,6 +27,7 @@ def report(shm_ranks) -> Report:
     return eager_trap.run(shm_ranks, 1, sizes=(4, 2 << 20), rounds=9, also=())
 
 
+@pytest.mark.slow
 def test_the_gate_is_in_place_in_eager_and_functional_is_not(report):
     work = report.tables["model_work"].drop(columns="evidence").set_index(["form", "rank"])
     assert set(work["functional"]["in place"]) == set(work["functional"]["gated"]) == {0}
@@ -37,6 +38,7 @@ def test_the_gate_is_in_place_in_eager_and_functional_is_not(report):
     assert any("outputs agree with the unsharded model" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_single_calls_are_counted_by_the_profiler(report):
     work = report.tables["work"].set_index(["evidence", "collective", "bytes", "form", "rank"]).sort_index()
     for evidence in ("shm · cpu", "host only"):
@@ -72,6 +74,7 @@ def test_the_experiment_counts_what_the_guardrail_counts(backend, request):
         assert once == again and once
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_verdict_over_the_floor_of_its_own_rounds(report):
     verdicts = report.tables["verdicts"]
     assert set(verdicts["outcome"]) <= {"faster", "slower", "cannot tell"}
@@ -83,12 +86,14 @@ def test_every_cell_has_a_verdict_over_the_floor_of_its_own_rounds(report):
     assert verdicts.groupby(["evidence", "collective", "bytes", "stage"]).size().max() == 1
 
 
+@pytest.mark.slow
 def test_waiting_at_once_is_the_same_sum(report):
     work = report.tables["model_work"].set_index("form")
     assert set(work.loc[eager_trap.WAITED, "functional"]) == {EACH * FORWARD}
     assert any(v.a == eager_trap.WAITED for v in report.verdicts)
 
 
+@pytest.mark.slow
 def test_the_ladder_adds_up_to_the_functional_form(report):
     ladder, times = report.tables["ladder"], report.tables["summary"]
     assert len(report.provenance["layers"]) == 12
@@ -122,6 +127,7 @@ def test_a_readers_own_ladder_takes_its_place(shm_ranks):
     assert "program: RUNGS, doubled edited" in found.notes
 
 
+@pytest.mark.slow
 def test_it_survives_saving(report, tmp_path):
     loaded = Report.load(report.save(tmp_path))
     assert list(loaded.tables) == list(report.tables)
