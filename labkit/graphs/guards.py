@@ -23,7 +23,7 @@ OFTEN_LONG = 160
 _NODE = re.compile(r"^(?P<bars>[| ]*)\+- (?P<kind>\w+)(?:: (?P<text>.*))?$")
 _SOURCE = re.compile(r"^source=(.+?), accessed_by=")
 _PLACE = re.compile(r"  # (?P<code>.*?)\s+# (?P<place>\S.*)$")
-_ADDRESS = re.compile(r", \d{9,}(?=\))| at 0x[0-9a-f]+")
+_ADDRESS = re.compile(r", \d{9,}(?=\))|_\d{12,}| at 0x[0-9a-f]+")
 _DEFINED = re.compile(r"type=<class '(?:module|type|code|function|builtin_function_or_method|method)'>")
 _ARGUMENT = re.compile(r"L\['\w+'\]")
 _HINT = re.compile(r"\s*\(HINT: .*\)$")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import os
 import shutil
@@ -47,10 +46,13 @@ def look(given: argparse.Namespace) -> int:
     if looked is not None and looked.steps:
         body = page.html(looked, failure, given.step, _tlparse(folder))
         index = files.replace(folder / "index.html", body.encode())
-        print(f"\n{looked.text()}\n\npage: {index}", flush=True)
+        below = index.is_relative_to(Path.cwd())
+        print(f"\n{looked.text()}\n\npage: {index.relative_to(Path.cwd()) if below else index}", flush=True)
     if failure:
         print(failure, file=sys.stderr)
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
+    if looked is not None and looked.missing:
+        raise ValueError(f"{looked.notes[-1]} to {folder}: do all machines see it? Give one with --out")
     if looked is None or not looked.steps:
         raise ValueError(found.nothing(looked, options))
     if not given.save and baseline is None:
@@ -128,11 +130,13 @@ def _tool() -> str | None:
 
 
 def _tlparse(folder: Path) -> str:
-    """Let tlparse make its report of all ranks; its address relative to the page, '' where there is none."""
+    """Let tlparse make its report of all ranks; its address relative to the page, or why there is none."""
     tool, out = _tool(), folder / "tlparse"
     if tool is None:
-        return ""
+        return "tlparse is not installed"
     command = [tool, "--all-ranks-html", "--no-browser", "-o", str(out), str(folder / LOGS)]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    try:
         subprocess.run(command, capture_output=True, timeout=TLPARSE_S, check=True)
-    return "tlparse/index.html" if (out / "index.html").exists() else ""
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"tlparse could not read the traces ({str(error).rpartition(']')[2].strip(chr(39) + ' ')})"
+    return "tlparse/index.html"

@@ -34,6 +34,7 @@ class Looked:
         whole: What was compiled in the whole run: graphs, breaks, recompiles, compiles and guards.
         provenance: Of rank 0.
         notes: What a reader has to know about gaps.
+        missing: Ranks that wrote nothing.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Looked:
     whole: dict[str, pd.DataFrame]
     provenance: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
 
     @property
     def unit(self) -> str:
@@ -68,6 +70,11 @@ class Looked:
         ):
             found[name] = rows.groupby("rank").size().reindex(found.index).fillna(0).astype("int64")
         return found.reset_index()[["rank", *COUNTS]]
+
+    def compiled_breaks(self) -> str:
+        """Return how many breaks each rank compiled in the whole run, frames given up included, in words."""
+        sizes = self.whole["breaks"].groupby("rank").size().reindex(self.ranks).fillna(0)
+        return ", ".join(f"{size:g} on rank {rank}" for rank, size in sizes.items())
 
     def collectives(self) -> pd.DataFrame:
         """Count each rank's collectives per step, by operation and place, in the order of the first call."""
@@ -190,12 +197,8 @@ class Looked:
 
     def report(self, name: str = "look") -> Report:
         """Return everything as one Report, whose view is the fragment strip."""
-        tables = {
-            "summary": self.counts(),
-            "costly": self.breaks,
-            **self.record.tables,
-            "counts": self.record.counts(),
-        }
+        tables = {"summary": self.counts(), "costly": self.breaks, **self.record.tables}
+        tables |= {"counts": self.record.counts()}
         tables |= {f"all_{part}": table for part, table in self.whole.items()}
         apart = self.apart()
         verdicts = [f"ranks differ: {apart}" if apart else "all ranks did the same"]
@@ -233,32 +236,33 @@ def together(reports: list[Report]) -> Looked:
         tables = {name: one.tables[name].astype(types) for name, types in TABLES.items()}
         about = one.provenance
         records.append(Record(tables, about["origin_ns"], one.label, one.notes, clock=about["clock"]))
-    whole = {
-        part: pd.concat(
-            [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports], ignore_index=True
-        )
-        for part in WHOLE
-    }
-    whole["guards"] = pd.concat([one.tables["guards"] for one in reports], ignore_index=True)
+    every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
+    every["guards"] = [one.tables["guards"] for one in reports]
+    whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     merged = merge(records)
     first = reports[0].provenance
     shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock")}
-    return Looked(reports[0].title, merged, whole, shown, list(dict.fromkeys(merged.notes)))
+    missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
+    notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
+    return Looked(reports[0].title, merged, whole, shown, notes, missing)
 
 
 def nothing(looked: Looked | None, options: Options) -> str:
     """Say why no step was recorded."""
     if looked is None:
         return "the ranks wrote nothing: do all machines see the folder of --out?"
-    steps, calls = looked.provenance["found"], looked.provenance["calls"]
+    steps, calls = looked.provenance["steps"], looked.provenance["compiled calls"]
+    if steps and not looked.provenance["last step ended"]:
+        said = f"no optimizer.step ended a step after {calls} compiled calls (is it in compiled code?)"
+        return f"{said}: give the function that is a step with --step"
     if steps > options.skip:
         return f"nothing was recorded of {steps} steps: {'; '.join(looked.notes) or 'they did not end'}"
     if steps:
-        return (
-            f"the script has {steps} steps, and the first {options.skip} are skipped: give a smaller --skip"
-        )
+        return f"the script has {steps} steps and the first {options.skip} are skipped: give a smaller --skip"
     if options.step:
         return f"the script never called {options.step}"
     if calls:
         return f"{calls} compiled calls and no optimizer.step after them: give the function that is a step with --step"
-    return "the script called nothing that torch.compile made: give the function that is a step with --step"
+    return (
+        "the main thread called nothing that torch.compile made: give the function that is a step with --step"
+    )

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import os
 import pkgutil
+import shlex
 import sys
 import time
 import types
@@ -56,6 +57,11 @@ class Program:
         """The script's or module's bare name."""
         return self.target if self.module else os.path.basename(self.target)
 
+    @property
+    def command(self) -> str:
+        """What one would type behind `python`, without the folder of the script."""
+        return shlex.join([*(["-m"] if self.module else []), self.name, *self.arguments])
+
 
 def run(program: Program, options: Options, folder: str) -> None:
     """Run a script on this rank.
@@ -74,7 +80,7 @@ def run(program: Program, options: Options, folder: str) -> None:
 
     def keep(steps: Steps) -> None:
         if os.getpid() == me:  # a script may fork
-            _report(steps, rank, program.name).save(folder)
+            _report(steps, rank, program.name, program.command).save(folder)
 
     with _followed(options, keep) as steps:
         try:
@@ -175,7 +181,7 @@ def _decorate(tree: ast.Module, wanted: str) -> bool:
     return found
 
 
-def _report(steps: Steps, rank: int, name: str) -> Report:
+def _report(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     """What one rank says: the record of the steps, and of the whole run so far what was compiled."""
     log, now = install(), time.monotonic_ns()
     whole = build_record([RawEvent(BODY, 0, now, 1)], log, steps.began, stages=False, operators=False)
@@ -190,8 +196,9 @@ def _report(steps: Steps, rank: int, name: str) -> Report:
         "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
     }
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
-    facts = {"rank": rank, "world_size": here().world_size, "device": here().device, "found": steps.found}
-    facts |= {"calls": steps.calls, "origin_ns": rec.origin_ns, "clock": rec.clock}
+    facts = {"command": command, "rank": rank, "world_size": here().world_size, "device": here().device}
+    facts |= {"steps": steps.found, "compiled calls": steps.calls, "last step ended": not steps.open}
+    facts |= {"origin_ns": rec.origin_ns, "clock": rec.clock}
     return Report(
         f"rank-{rank}",
         name,

@@ -40,19 +40,15 @@ def write(folder: Path) -> Path:
             others += 1
             continue
         number = len(listed) + 1
-        listed.append(
-            f"<li><a href='#r{number}'>{html.escape(report.title)}</a> · {html.escape(report.label)}</li>"
-        )
-        parts += [f"<h2 id='r{number}'>{html.escape(report.title)}</h2>", *_parts(report)]
+        title = html.escape(report.title)
+        listed.append(f"<li><a href='#r{number}'>{title}</a> · {html.escape(report.label)}</li>")
+        parts += [f"<h2 id='r{number}'>{title}</h2>", *_parts(report)]
     if not listed:
         raise ValueError(f"there is no saved report in {folder}")
     left = f"<p class='quiet'>JSON files that are no reports: {others}.</p>" if others else ""
-    head = [
-        f"<h1>{html.escape(folder.absolute().name)}</h1>",
-        f"<ol>{''.join(listed)}</ol>{left}",
-        *_predictions(),
-    ]
-    body = page.document(folder.absolute().name, [*head, *parts])
+    name = folder.absolute().name
+    head = [f"<h1>{html.escape(name)}</h1>", f"<ol>{''.join(listed)}</ol>{left}", *_predictions()]
+    body = page.document(name, [*head, *parts])
     try:
         return files.replace(folder / PAGE, body.encode())
     except OSError as error:
@@ -65,11 +61,7 @@ def _parts(report: Report) -> list[str]:
         try:
             figure = report.figure()
             parts.append(page.picture(figure, getattr(figure, "summary", "") or report.title))
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-        ) as error:  # a view that needs to be told more, or an older report
+        except (ValueError, TypeError, KeyError) as error:  # it needs to be told more, or is an older report
             parts.append(f"<p class='quiet'>No figure: {html.escape(str(error))}</p>")
     parts.append(page.table(report.frame))
     for said in (report.verdicts, report.notes):

@@ -49,6 +49,7 @@ class Steps:
     Attributes:
         began: When it was made, in seconds of `time.monotonic()`.
         found: Number of steps so far.
+        open: Whether the last of them has not ended.
         calls: Number of compiled calls so far.
         rec: The record; None before the first recorded step.
         note: What kept it from recording, or from recording operators.
@@ -60,7 +61,7 @@ class Steps:
         self.found = self.calls = 0
         self.rec: Record | None = None
         self.note = ""
-        self._trains = self._inside = self._stepping = self._open = self._over = False
+        self._trains = self._inside = self._stepping = self.open = self._over = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
         self._record = contextlib.ExitStack()
@@ -97,7 +98,7 @@ class Steps:
 
     def named(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the function that is the step."""
-        if self._over or self._open or threading.get_ident() != self._thread:
+        if self._over or self.open or threading.get_ident() != self._thread:
             return fn(*args, **kwargs)
         self._begin()
         try:
@@ -112,9 +113,9 @@ class Steps:
     # --- recording ---
 
     def _begin(self) -> None:
-        if self._open:
+        if self.open:
             return
-        self._open = True
+        self.open = True
         self.found += 1
         if self.found <= self.options.skip:
             return
@@ -134,9 +135,9 @@ class Steps:
         install().keep_stages = True  # guards, for the comparison of ranks
 
     def _end(self) -> None:
-        if not self._open:
+        if not self.open:
             return
-        self._open = False
+        self.open = False
         self._mark.close()
         if self.found == self.options.skip + self.options.steps:
             self.close()

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import labkit
+from labkit.graphs import guards
 from labkit.looking import gate, page
 from labkit.looking.found import together
 from labkit.looking.program import watch
@@ -67,8 +68,12 @@ def profiled(count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(ranks):
-    reports = list(ranks.run(watch, forwards, (6,), {}, Options()))
+def reports(ranks):
+    return list(ranks.run(watch, forwards, (6,), {}, Options()))
+
+
+@pytest.fixture(scope="module")
+def found(reports):
     return together(reports)
 
 
@@ -85,7 +90,7 @@ def test_what_it_looks_at_compiles_as_it_does_alone(ranks, found):
     assert alone["unique_graphs"] == found.counts()["graphs"][0]
     breaks = found.breaks
     assert alone["breaks"] == len(breaks) == 1
-    assert list(breaks["place"]) == ["test_look.py:31 (model)"] and "graph_break()" in breaks["hints"][0]
+    assert list(breaks["place"]) == ["test_look.py:32 (model)"] and "graph_break()" in breaks["hints"][0]
     assert 0 < breaks["outside_ms"][0] < found.duration_ms() and 0 < breaks["share"][0] < 1
 
 
@@ -114,7 +119,7 @@ def test_torch_is_as_it_was_afterwards(ranks):
 def test_a_program_without_steps_is_an_error_that_says_why(ranks):
     with pytest.raises(ValueError, match="called nothing that torch.compile made"):
         labkit.look(ranks, nothing)
-    with pytest.raises(ValueError, match="has 2 steps, and the first 2 are skipped"):
+    with pytest.raises(ValueError, match="has 2 steps and the first 2 are skipped"):
         labkit.look(ranks, train, 2)
 
 
@@ -123,6 +128,33 @@ def test_ranks_that_differ_are_named(ranks):
     assert found.apart() and "all ranks did the same" not in found.text()
     assert list(found.counts()["recompiles"]) == [0, 2]
     assert "Ranks differ" in page.html(found)
+
+
+def test_a_rank_that_wrote_nothing_is_named(reports):
+    found = together(reports[:1])
+    assert found.missing == [1] and "note: rank 1 wrote nothing" in found.text()
+    assert "rank 1 wrote nothing" in page.html(found)
+
+
+def test_a_step_that_no_optimizer_ends_is_said(ranks):
+    def train() -> None:
+        import torch
+
+        model = torch.compile(torch.nn.Linear(4, 4), backend="eager")
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+
+    with pytest.raises(ValueError, match="no optimizer.step ended a step after 4 compiled calls"):
+        labkit.look(ranks, train)
+
+
+def test_guards_that_differ_by_an_address_only_are_no_difference():
+    tree = "+- RootGuardManager\n| +- GuardManager: source=L['w'], accessed_by=X\n| | +- LAMBDA_GUARD: {}"
+    specs = [
+        guards.parse(tree.format(f"__dtensor_spec_{number}")) for number in (140688146698048, 140688223587040)
+    ]
+    assert specs[0] == specs[1] and specs[0] != guards.parse(tree.format("__other"))
 
 
 def test_a_program_with_a_profiler_of_its_own_has_its_breaks_counted(ranks):
@@ -141,8 +173,9 @@ def test_the_figure_is_the_strip(ranks):
 
 def test_the_page_holds_all_that_it_shows(found):
     body = page.html(found, failure="rank 1 raised <ValueError>")
-    for text in ("What to do first", "test_look.py:31 (model)", "Executed breaks per forward", "Provenance"):
+    for text in ("What to do first", "test_look.py:32 (model)", "Executed breaks per forward", "Provenance"):
         assert text in body
     assert "&lt;ValueError&gt;" in body
     assert not re.search(r"(?:src|href)=['\"](?:https?:)?//", body), "it loads nothing"
+    assert "prefers-color-scheme:dark" in body
     assert all(source.startswith("data:") for source in re.findall(r"<img[^>]*src='([^']*)'", body))
