@@ -34,8 +34,8 @@ ELSEWHERE = """
 compiled, so a block that runs 40 times has 40 breaks here and one there.</li>
 <li>A break inside a function that was called from compiled code ends the region of every caller as well: one
 <code>print</code>, three calls deep, is four breaks.</li>
-<li><b>Breaks compiled</b>, frames given up included: {compiled}. So many has tlparse, and
-<code>TORCH_LOGS=graph_breaks</code>, which prints one of them without its stack where it repeats.
+<li><b>Breaks compiled</b>, frames given up included: {compiled}. tlparse shows as many, and
+<code>TORCH_LOGS=graph_breaks</code> prints as many, a repeated one without its stack.
 <code>counters["graph_break"]</code> has neither frames given up nor branches on the data of a tensor.</li>
 <li><b>Graphs</b> are those with at least one operation; <code>counters["stats"]["unique_graphs"]</code> and tlparse
 also count one that only hands on its inputs. <code>torch._dynamo.explain</code> calls the function once, so it knows no
