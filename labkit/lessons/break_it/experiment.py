@@ -24,6 +24,7 @@ from labkit.lessons.break_it.declared import BREAK_IT as ABOUT
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.program import WINDOW_S, WORKER
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import Program
 from labkit.lessons.shared.program import choose as choose_program
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
@@ -95,7 +96,7 @@ def run(
             if talk:
                 print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
         kept = folder if os.path.isdir(folder) and (logs or os.environ.get("TORCH_LOGS")) else ""
-    return _report(rows, ranks, undefended, ours.notes, kept)
+    return _report(rows, ranks, undefended, ours, kept)
 
 
 def together(reports: Sequence[Report]) -> Report:
@@ -179,11 +180,11 @@ def _orphaned(_: Ranks, body: Any, defended: bool, log: str) -> PerRank | RankEr
 
 
 def _report(
-    rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, notes: list[str], folder: str
+    rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, program: Program, folder: str
 ) -> Report:
     tests = pd.DataFrame(rows)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
-    made = provenance(**settings, compiler="eager", undefended=undefended)
+    made = provenance(**settings, compiler="eager", undefended=undefended, program=program.digest)
     name = "break-it" if len(rows) > 1 else f"break-it-{rows[0]['test']}"
     columns = ["test", "result", "seconds", "expected", "observed", *(["logs"] if folder else [])]
     tables = {
@@ -191,7 +192,7 @@ def _report(
         "details": tests[["test", "broken", "defence", "how", "said"]],
     }
     view = "labkit.lessons.break_it.figures:figure"
-    more = [*notes, *([f"logs of the ranks: {folder}"] if folder else [])]
+    more = [*program.notes, *([f"logs of the ranks: {folder}"] if folder else [])]
     return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests) + more, view)
 
 
