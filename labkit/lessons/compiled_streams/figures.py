@@ -28,7 +28,7 @@ Edge = tuple[str, str]
 
 
 @styled
-def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
+def stream_graph(graph: StreamGraph) -> Figure:
     """Draw a graph in its order: values as edges on the left, what the compiler added on the right.
 
     A filled box is a kernel, coloured by its stream; an outlined one is a stream operator. Edges run beside the boxes
@@ -36,7 +36,6 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
 
     Args:
         graph: of `capture`.
-        title: instead of the number of edges.
 
     Returns:
         The figure; its text lists the edges that were added.
@@ -47,8 +46,7 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
     sheet = Sheet()
     said = f"edge{'s' * (len(values) != 1)} of values"
     sheet.title(
-        title
-        or f"{graph.name.partition(' (')[0]}: {len(values)} {said}, {len(added)} that the compiler added"
+        f"{graph.name.partition(' (')[0]}: {len(values)} {said}, {len(added)} that the compiler added"
     )
     sheet.say(*(f"{_words(boxes[places[a]])} -> {_words(boxes[places[b]])}" for a, b in added))
     height = len(boxes) * PITCH
