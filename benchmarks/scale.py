@@ -34,7 +34,7 @@ def main() -> None:
         for _ in range(given.repeats):
             for world in worlds:
                 one.restart()
-                seen[world].append(one.run(trace_all, config, (world,))[0][0])
+                seen[world].append(one.run(trace_all, lessons.program("scale"), config, (world,))[0][0])
     rows = [
         {
             "world_size": world,

@@ -62,13 +62,26 @@ class Domain:
         ranks: Sequence[int],
         place: Callable[[str, int], str] | None = None,
     ) -> Domain:
-        """Make the group on *every* rank of the world, after all have said that they mean the same one.
+        """Make the group on *every* rank of the world, after all ranks have said that they mean the same one.
 
         `torch.distributed.new_group` wants every rank of the world, members or not, in the same order; a rank that
-        leaves a call out strands the others in a later one. Here that is an error on every rank that came: WrongGroup
-        naming each rank's members, ContractError for a rank that is elsewhere, Absent for one that does not come.
-        Where torch.distributed is not initialised, as in a rehearsal, there is no group. Raises ValueError for no
-        ranks, one named twice, or one that is not in the world.
+        leaves a call out strands the others in a later one. Here that is an error on every rank that came. Where
+        torch.distributed is not initialised, as in a rehearsal, there is no group.
+
+        Args:
+            world: the exchange of all ranks.
+            name: a name such as 'mesh'.
+            ranks: the members, by their numbers in the world.
+            place: a function from a file and a line to the text of a place, for messages.
+
+        Returns:
+            The domain, on members and on ranks outside.
+
+        Raises:
+            ValueError: there are no members, one is named twice, or one is not in the world.
+            WrongGroup: the ranks mean different members; the message has those of each rank.
+            ContractError: a rank is elsewhere in its program.
+            Absent: a rank does not come.
 
         >>> from labkit.contract.exchange import rehearse
         >>> def compare(world):
@@ -99,23 +112,30 @@ class Domain:
 
     @property
     def member(self) -> bool:
-        """Whether this rank is in it."""
+        """Whether this rank is a member."""
         return self.rank in self.ranks
 
     @property
     def exchange(self) -> Exchange:
-        """The members' exchange. Raises WrongGroup on a rank outside, which would wait there for nobody."""
+        """The exchange of the members.
+
+        Raises:
+            WrongGroup: this rank is outside; it would wait there for nobody.
+        """
         if self.own is None:
             raise WrongGroup(f"{self._stranger()} and has no part in its exchanges")
         return self.own
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """A block that only members enter, and in which an eager collective of another group raises before it starts.
+        """Enter a block of the members' own code, in which an eager collective of another group is an error.
 
-        So does `get_world_size` of another group, which makes a wrong mean. Raises WrongGroup on a rank outside. Sends
-        and receives pass: they name their peer. Not seen is a functional collective in eager; those of compiled code
-        are `backend`'s affair.
+        The error comes before the collective starts. `get_world_size` of another group is an error as well, because it
+        makes a wrong mean. Sends and receives pass: they name their peer. A functional collective in eager is not
+        seen; those of compiled code are checked by `backend`.
+
+        Raises:
+            WrongGroup: this rank is outside, or its code asked another group.
 
         >>> import torch.distributed as dist
         >>> with Domain("mesh", (1, 2), rank=0).inside():
@@ -136,10 +156,16 @@ class Domain:
             raise
 
     def backend(self, compiler: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
-        """A backend for `torch.compile` that refuses a graph with a collective of another group.
+        """Make a backend for `torch.compile` that refuses a graph with a collective of another group.
 
         The graph is looked at once, when it is compiled, so that no call pays for it, and every member refuses it
-        before any enters the collective. Raises WrongGroup, which Dynamo wraps and `inside` unwraps.
+        before any enters the collective. The error is WrongGroup, which Dynamo wraps and `inside` unwraps.
+
+        Args:
+            compiler: the backend that compiles the graph, by its name or as a function.
+
+        Returns:
+            The backend.
         """
         inner = torch_compat.compile_backend(compiler) if isinstance(compiler, str) else compiler
 

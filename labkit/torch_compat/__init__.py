@@ -31,7 +31,6 @@ from labkit.torch_compat.backends import (
 )
 from labkit.torch_compat.cold import (
     CPU_CHECK,
-    cache_counters,
     compile_counts,
     compile_events,
     has_cpp_compiler,

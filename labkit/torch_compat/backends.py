@@ -45,7 +45,11 @@ FEATURES = (
 
 
 def compile_backend(name: str) -> Callable[..., Any]:
-    """The function behind a backend's name. Raises UnsupportedTorch for a name that this torch does not know."""
+    """Look up the function behind the name of a compile backend, such as 'inductor'.
+
+    Raises:
+        UnsupportedTorch: this torch knows no such backend.
+    """
     try:
         return require("torch._dynamo.backends.registry").lookup_backend(name)
     except Exception as error:
@@ -53,7 +57,7 @@ def compile_backend(name: str) -> Callable[..., Any]:
 
 
 def compiled_autograd(compiler: Callable[..., Any]) -> Any:
-    """A context in which backward passes are captured whole and handed to `compiler` (compiled autograd)."""
+    """Give a context in which each backward pass is captured whole and handed to `compiler` (compiled autograd)."""
     return require("torch._dynamo.compiled_autograd")._enable(compiler)
 
 
@@ -61,14 +65,20 @@ def aot_backend(
     forward: list[Any],
     backward: list[Any],
     min_cut: bool = False,
-    inputs_in_graph: bool = True,
     schedule: Callable[[Any, Any], Any] | None = None,
 ) -> Callable[..., Any]:
-    """A compile backend that appends the graphs of AOTAutograd to two lists and runs them as they are.
+    """Make a compile backend that keeps the graphs of AOTAutograd and runs them as they are.
 
-    min_cut: choose what to save for the backward pass as Inductor does, instead of saving everything.
-    inputs_in_graph: write changed inputs back inside the graph, as Inductor has it.
-    schedule: with `min_cut`, called with the forward and the backward `torch.fx.Graph`, which it may change.
+    Changed inputs are written back inside the graph, as Inductor has it.
+
+    Args:
+        forward: the list that gets the forward graphs.
+        backward: the list that gets the backward graphs.
+        min_cut: choose what to save for the backward pass as Inductor does, instead of saving everything.
+        schedule: called with the forward and the backward `torch.fx.Graph`, which it may change; needs `min_cut`.
+
+    Returns:
+        The backend.
     """
     boxed = require("functorch.compile").make_boxed_func
 
@@ -93,14 +103,18 @@ def aot_backend(
         fw_compiler=keep(forward),
         bw_compiler=keep(backward),
         inference_compiler=keep(forward),
-        keep_inference_input_mutations=inputs_in_graph,
+        keep_inference_input_mutations=True,
         **({"partition_fn": partition} if min_cut else {}),
     )
 
 
 @contextlib.contextmanager
 def only_written() -> Iterator[list[str]]:
-    """A context in which Inductor stops when it has written its code, with an error; the list has the texts."""
+    """Make Inductor stop in a block once it has written its code, with an error.
+
+    Yields:
+        The list of the texts that it wrote.
+    """
     lowering = require("torch._inductor.graph").GraphLowering
     kept, written = lowering.__dict__["save_output_code"], []
 
@@ -116,9 +130,14 @@ def only_written() -> Iterator[list[str]]:
 
 
 def inductor_code(texts: list[str], execute: bool = False) -> Callable[..., Any]:
-    """A compile backend that appends the code that Inductor writes for each graph, forward first, to `texts`.
+    """Make a compile backend that keeps the code that Inductor writes for each graph.
 
-    It runs the graph as it was before Inductor's passes, or with `execute` what Inductor made of it.
+    Args:
+        texts: the list that gets the code, that of the forward graph first.
+        execute: run what Inductor made; else the graph runs as it was before Inductor's passes.
+
+    Returns:
+        The backend.
     """
     boxed = require("functorch.compile").make_boxed_func
     inner = require("torch._inductor.compile_fx").compile_fx_inner

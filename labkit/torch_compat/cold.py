@@ -46,27 +46,20 @@ FEATURES = (
 
 
 def no_compile_caches() -> Any:
-    """A context in which nothing is taken from, or put into, the caches of Inductor and AOTAutograd."""
+    """Give a context in which Inductor and AOTAutograd neither read nor fill their caches."""
     warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # said once, of what was asked for
     return require("torch._inductor.config").patch(force_disable_caches=True)
 
 
-def cache_counters() -> dict[str, int]:
-    """Hits, misses and bypasses of the caches of Inductor and AOTAutograd, since Dynamo was reset last."""
-    counters = require("torch._dynamo.utils").counters
-    parts = {**counters["inductor"], **counters["aot_autograd"]}
-    return {name: count for name, count in parts.items() if "cache" in name}
-
-
 def compile_counts() -> dict[str, int]:
-    """Graphs and graph breaks that Dynamo has counted in this process while it compiled."""
+    """Read how many graphs and graph breaks Dynamo has counted in this process, by name."""
     counters = require("torch._dynamo.utils").counters
     breaks = sum(counters["graph_break"].values())
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": breaks}
 
 
 def has_cpp_compiler() -> bool:
-    """Whether Inductor finds a C++ compiler on this machine."""
+    """Say whether Inductor finds a C++ compiler on this machine."""
     try:
         return bool(require("torch._inductor.cpp_builder").get_cpp_compiler())
     except UnsupportedTorch:
@@ -80,12 +73,15 @@ CPU_CHECK = "VecISA.check_build"  # the name of labkit's own event, see compile_
 
 @contextlib.contextmanager
 def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
-    """A context whose list gets (seconds since the epoch, 'B' or 'E', name, thread) of torch's own compile phases.
+    """Collect the events of torch's own compile phases in a block.
 
     They are what `dynamo_timed` writes into the structured trace as 'chromium_event' (torch/_dynamo/utils.py,
     ChromiumEventLogger); the thread is the one that reports it. One event is added, `CPU_CHECK`: Inductor's check
     whether a vector instruction set works here, which loads a small library in a child process
     (`VecISA.check_build` in torch/_inductor/cpu_vec_isa.py). torch counts it as code generation.
+
+    Yields:
+        A list of (seconds since the epoch, 'B' for begin or 'E' for end, name, thread), which grows in the block.
     """
     import torch
 
@@ -130,12 +126,16 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
 
 
 def probe_cpu() -> None:
-    """Make Inductor find out which vector instructions it may use: it builds a small C++ program for each kind."""
+    """Make Inductor find out now which vector instructions it may use; it builds a small C++ program for each kind."""
     require("torch._inductor.cpu_vec_isa.valid_vec_isa_list")()
 
 
 def remote_caches() -> dict[str, Any]:
-    """The settings of caches that machines share, with their values, and where this torch keeps what talks to one."""
+    """Read the settings of caches that machines share.
+
+    Returns:
+        The settings with their values, and the module in which this torch keeps what talks to such a cache.
+    """
     config = require("torch._inductor.config")
     names = ("fx_graph_remote_cache", "autotune_remote_cache", "bundled_autotune_remote_cache")
     found = {name: getattr(config, name) for name in names if hasattr(config, name)}

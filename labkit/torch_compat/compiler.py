@@ -68,13 +68,13 @@ def dynamo_reset() -> None:
 
 
 def uncompiled(fn: Any) -> Any:
-    """The function or module that torch.compile was given; `fn` itself where it was not."""
+    """Return the function or module that `torch.compile` was given; `fn` itself where it is not compiled."""
     inner = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", None)
     return fn if inner is None else inner
 
 
 def hide_from_dynamo(*codes: types.CodeType) -> None:
-    """Make Dynamo run these code objects as they are, instead of trying to compile them; does not import Dynamo."""
+    """Make Dynamo run these code objects as they are, and not compile them. Dynamo is not imported for it."""
     frames = require("torch._C._dynamo.eval_frame")
     try:
         skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
@@ -85,34 +85,40 @@ def hide_from_dynamo(*codes: types.CodeType) -> None:
 
 
 def is_fake(tensor: Any) -> bool:
-    """Whether a tensor only stands for another while a program is traced."""
+    """Say whether a tensor is fake: it stands for another one while a program is traced."""
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
 def fake_tensors() -> Any:
-    """A context in which tensors have shapes and no memory."""
+    """Give a context in which new tensors are fake: they have a shape and no memory."""
     return require("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def renamed(owner: Any, new: str, old: str) -> Any:
-    """A function that newer torch calls by another name, and warns at each call by the old one."""
+    """Return a function that newer torch has under another name, and warns about under the old one.
+
+    Args:
+        owner: the module or class that has it.
+        new: its name in newer torch.
+        old: its name before.
+    """
     return getattr(owner, new, None) or getattr(owner, old)
 
 
 def setting(dotted: str) -> Any:
-    """The value of a compiler's setting: `setting("inductor.config.reorder_for_compute_comm_overlap")`."""
+    """Read a setting of the compiler, such as `setting("inductor.config.reorder_for_compute_comm_overlap")`."""
     part, _, name = dotted.rpartition(".")
     return getattr(require(f"torch._{part}"), name)
 
 
 def patched(dotted: str, **values: Any) -> Any:
-    """A context with other settings of a compiler's config: `patched("inductor.config", max_autotune=True)`."""
+    """Give a context with other settings of the compiler, such as `patched("inductor.config", max_autotune=True)`."""
     return require(f"torch._{dotted}").patch(**values) if values else contextlib.nullcontext()
 
 
 def no_default_overlap() -> dict[str, Any]:
-    """Settings for `patched("inductor.config")` under which no collective is moved unless another setting asks for it.
+    """Return settings for `patched("inductor.config")` under which Inductor moves no collective by default.
 
     Since torch 2.15 Inductor moves some by default; before, there is nothing to turn off.
     """
@@ -121,10 +127,13 @@ def no_default_overlap() -> dict[str, Any]:
 
 
 def overlap_scheduling(**more: Any) -> dict[str, Any]:
-    """Settings for `patched("inductor.config")`: overlap scheduling by estimates, merging nothing.
+    """Return settings for `patched("inductor.config")` that overlap collectives by estimates and merge none.
 
-    more: further settings of `aten_distributed_optimizations`. torch 2.11 lacks two of these: it times products on
-    a GPU where this asks for an estimate, so that there each takes 1 ms unless `more` says otherwise.
+    torch 2.11 lacks two of these: it times products on a GPU where this asks for an estimate, so that there each takes
+    1 ms unless `more` says otherwise.
+
+    Args:
+        more: further settings of `aten_distributed_optimizations`.
     """
     there = require("torch._inductor.config").aten_distributed_optimizations
     wanted = {
@@ -148,7 +157,7 @@ def _one_millisecond(node: Any, override_size: Any = None) -> float | None:
 
 @contextlib.contextmanager
 def ddp_mode(mode: str) -> Iterator[None]:
-    """A context in which DDP is built and compiled by this `optimize_ddp`, and after which nothing of it is left.
+    """Build and compile DDP in a block with this setting of `optimize_ddp`, and leave nothing of it behind.
 
     Where DDP uses its Python reducer it leaves two things behind: an Inductor setting, and its own module among those
     that Dynamo looks into, which changes how every later DDP model compiles (torch/nn/parallel/distributed.py).
@@ -167,7 +176,13 @@ def ddp_mode(mode: str) -> Iterator[None]:
 
 
 def mark(tensor: Any, axis: int, how: str) -> None:
-    """Say of a size that it varies: 'mark_dynamic' or 'mark_unbacked' (torch/_dynamo/decorators.py)."""
+    """Tell Dynamo that a size of a tensor varies.
+
+    Args:
+        tensor: the tensor.
+        axis: the dimension whose size varies.
+        how: 'mark_dynamic' or 'mark_unbacked' (torch/_dynamo/decorators.py).
+    """
     require(f"torch._dynamo.{how}" if how == "mark_dynamic" else f"torch._dynamo.decorators.{how}")(
         tensor, axis
     )
@@ -186,7 +201,7 @@ def quiet_dynamo() -> Iterator[None]:
 
 
 def symbolic(graph: Any) -> bool:
-    """Whether a graph of Dynamo's holds for more than the values it was traced with: an input has, or is, a symbol."""
+    """Say whether a graph of Dynamo's is dynamic: the size of an input, or an input itself, is a symbol."""
     import torch
 
     symbols = (torch.SymInt, torch.SymFloat)

@@ -46,7 +46,9 @@ def compiling_together(guards: bool = False, compiler: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def compiler_collectives_on_cpu() -> Iterator[None]:
-    """Make compiler collectives run between CPU ranks, which torch 2.13 does not. All ranks enter the block at once.
+    """Make compiler collectives run between CPU ranks, which torch 2.13 does not.
+
+    All ranks have to enter the block at once.
 
     It gathers over a group that must know exactly one type of device (gloo's own names two), and enters that device's
     `device` context with an index modulo the number of accelerators (torch/_dynamo/output_graph.py,

@@ -27,7 +27,7 @@ FEATURES = (
 
 
 def around_operators(run: Callable[[Any, Any, Any], Any]) -> Any:
-    """A context in which `run(func, args, kwargs)` runs every operator that this thread dispatches."""
+    """Give a context in which `run(func, args, kwargs)` is called for every operator that this thread dispatches."""
     base = require("torch.utils._python_dispatch").TorchDispatchMode
 
     class Around(base):  # type: ignore[misc, valid-type]
@@ -38,10 +38,11 @@ def around_operators(run: Callable[[Any, Any, Any], Any]) -> Any:
 
 
 def on_collective(seen: Callable[[str, int], None]) -> Any:
-    """A context in which `seen` is told each collective that this thread dispatches and the bytes that go into it.
+    """Give a context in which `seen(name, nbytes)` is called for every collective that this thread dispatches.
 
-    Those of DTensors as well: a DTensor's operator is passed on until its local operators come. A backend that takes
-    classic collectives past the dispatcher, as `shm` does, is not heard.
+    `nbytes` are the bytes that go into it. The collectives of DTensors count as well: a DTensor's operator is passed on
+    until its local operators come. A backend that takes classic collectives past the dispatcher, as `shm` does, is not
+    heard.
     """
     import torch
 
@@ -65,10 +66,10 @@ def on_collective(seen: Callable[[str, int], None]) -> Any:
 
 
 def has_kernel(operator: str, key: str) -> bool:
-    """Whether the dispatcher has a kernel of `operator` ('namespace::name') for a dispatch key such as 'Meta'."""
+    """Say whether the dispatcher has a kernel of an operator, 'namespace::name', for a dispatch key such as 'Meta'."""
     return bool(require("torch._C")._dispatch_has_kernel_for_dispatch_key(operator, key))
 
 
 def decomposable() -> set[str]:
-    """The operators that torch can take apart into others, which is where DTensor looks for what it has no rule for."""
+    """List the operators that torch can decompose into others. DTensor looks there for what it has no rule for."""
     return {str(op) for op in require("torch._decomp").decomposition_table}

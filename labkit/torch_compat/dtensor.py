@@ -27,19 +27,23 @@ FEATURES = (
 
 
 def dtensor_cache() -> tuple[int, int]:
-    """How often this process found the rule of a DTensor operation in its cache so far, and how often it did not."""
+    """Count how often this process found the rule of a DTensor operation in its cache so far.
+
+    Returns:
+        Hits and misses.
+    """
     return tuple(require("torch._C._get_DTensor_sharding_propagator_cache_stats")())
 
 
 def forget_dtensor_rules() -> None:
-    """Empty the caches of what DTensor has worked out: each operation is then as the first of its kind."""
+    """Empty DTensor's caches of rules, so that the next operation of each kind is worked out again."""
     require("torch._C._clear_DTensor_sharding_propagator_cache")()
     propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
     propagator.propagate_op_sharding.cache_clear()
 
 
 def dtensor_rules() -> set[str]:
-    """The operators that DTensor has a rule of its own for, such as 'aten.mm.default'."""
+    """List the operators that DTensor has a rule of its own for, such as 'aten.mm.default'."""
     propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
     tables = ("op_strategy_funcs", "op_single_dim_strategy_funcs", "op_to_rules")
     return {str(op) for name in tables for op in getattr(propagator, name, {})}

@@ -59,34 +59,39 @@ FEATURES = (
 
 
 def functional_collectives() -> Any:
-    """The module of functional collectives, which torch has under a private name; `funcol` is the same."""
+    """Return the module of functional collectives, whose name in torch is private; `funcol` is the same."""
     return require("torch.distributed._functional_collectives")
 
 
 def functional_op(name: str, namespace: str = "_c10d_functional") -> Any:
-    """The bare operator behind a functional collective, without its wrapper: `all_reduce`, `wait_tensor`."""
+    """Return the operator behind a functional collective, without its wrapper: 'all_reduce', 'wait_tensor'."""
     return getattr(getattr(require("torch.ops"), namespace), name)
 
 
 def world_name() -> str:
-    """The name by which a bare functional operator knows the default process group."""
+    """Return the name by which a functional operator knows the default process group."""
     return require("torch.distributed.distributed_c10d")._get_default_group().group_name
 
 
 def default_store() -> Any:
-    """The store that the default process group was made with."""
+    """Return the store that the default process group was made with."""
     return require("torch.distributed.distributed_c10d")._get_default_store()
 
 
 def fake_store() -> Any:
-    """A store for the 'fake' backend, whose collectives return at once and move nothing (torch's testing fake_pg)."""
+    """Make a store for the 'fake' backend, whose collectives return at once and move nothing."""
     return require("torch.testing._internal.distributed.fake_pg").FakeStore()
 
 
 def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
-    """The collectives that torch's flight recorder holds, oldest first; those that have ended say `retired`.
+    """Read the collectives that torch's flight recorder holds.
 
-    Empty where this torch does not record. It can leave out what has ended, but never does so for gloo.
+    Args:
+        stacks: with the Python stack of each call.
+
+    Returns:
+        The entries, oldest first; those of collectives that have ended say `retired`. Empty where this torch does not
+        record. The recorder may leave out what has ended, but never does so for gloo.
     """
     c10d = require("torch._C._distributed_c10d")
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -99,10 +104,11 @@ def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
 
 
 def not_in_flight_record(backend: str) -> None:
-    """Keep torch's flight recorder off the groups of a backend of Python's, from which it can take no record.
+    """Keep torch's flight recorder off the groups of a backend that is written in Python.
 
-    Torch 2.15 hooks itself into each group of a backend that keeps no record of its own, asks its name of C++, and
-    raises "Could not find the default backend type" where the backend is a subclass of ProcessGroup.
+    It can take no record from them. Torch 2.15 hooks itself into each group of a backend that keeps no record of its
+    own, asks C++ for the backend's name, and raises "Could not find the default backend type" where the backend is a
+    subclass of ProcessGroup.
     """
     c10d = require("torch.distributed.distributed_c10d")
     recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())  # older ones hook into none
@@ -110,7 +116,7 @@ def not_in_flight_record(backend: str) -> None:
 
 
 def replace_process_group(kind: type) -> None:
-    """Make c10d build its groups of this subclass of ProcessGroup."""
+    """Make c10d build its process groups from this subclass of ProcessGroup."""
     c10d = require("torch.distributed.distributed_c10d")
     if not isinstance(getattr(c10d, "ProcessGroup", None), type) or not hasattr(
         c10d, "_new_process_group_helper"
@@ -120,14 +126,19 @@ def replace_process_group(kind: type) -> None:
 
 
 def replace_backend(name: str, create: Callable[..., Any]) -> None:
-    """Make c10d create a registered third-party backend by another function."""
+    """Make c10d create a registered third-party backend with another function.
+
+    Args:
+        name: of the backend.
+        create: the function.
+    """
     plugins = require("torch.distributed").Backend._plugins
     plugins[name.upper()] = plugins[name.upper()]._replace(creator_fn=create)
 
 
 @contextlib.contextmanager
 def on_eager_collective(seen: Callable[[str, Any], None]) -> Iterator[None]:
-    """A context in which `seen(name, group)` hears of each eager collective, and `get_world_size`, before it starts."""
+    """Call `seen(name, group)` in a block before each eager collective, and each `get_world_size`, starts."""
     c10d = require("torch.distributed.distributed_c10d")
     usual = require("torch.distributed.distributed_c10d._rank_not_in_group")
 
@@ -151,7 +162,14 @@ def on_eager_collective(seen: Callable[[str, Any], None]) -> Iterator[None]:
 
 
 def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """A gloo backend among ranks of one machine that connects two ranks when they first talk, not all at the start."""
+    """Make a gloo backend among the ranks of one machine; two ranks are connected when they first talk.
+
+    Args:
+        store: through which the ranks find each other.
+        rank: of this process.
+        size: how many ranks there are.
+        timeout: of its collectives.
+    """
     gloo = require("torch.distributed").ProcessGroupGloo
     options = gloo._Options()
     options._timeout = timeout

@@ -57,11 +57,14 @@ FEATURES = (
 
 
 def pretend_streams() -> Callable[[int], Any]:
-    """Make this process believe in an accelerator with streams, and return a function that makes such streams.
+    """Make this process believe that there is an accelerator with streams.
 
     Only what asks the hardware is replaced (is there one, how fast is it, which device is this, and what an event
     does when it runs); Dynamo and AOTAutograd make their real stream graphs. The process is good for nothing else
     afterwards: use it in a rank that is thrown away.
+
+    Returns:
+        A function that makes such a stream, by its number.
     """
     import torch
 
@@ -104,9 +107,10 @@ def pretend_streams() -> Callable[[int], Any]:
 
 
 def pretend_h100() -> None:
-    """Make Inductor write CUDA code in this process as for an H100 that is not there; behind `pretend_streams`.
+    """Make Inductor write CUDA code in this process as for an H100 that is not there. Call `pretend_streams` before.
 
-    Raises UnsupportedTorch without the triton package, which writing such code takes.
+    Raises:
+        UnsupportedTorch: the triton package, which writing such code takes, is not installed.
     """
     try:
         importlib.import_module("triton")
@@ -156,7 +160,12 @@ def _rates(gbytes: float, tflops: float) -> list[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
-    """A context in which the compiler takes these rates for the machine's, where it would ask a GPU."""
+    """Give a context in which the compiler takes these rates for those of the machine, and asks no GPU.
+
+    Args:
+        gbytes: of a link, in GB/s.
+        tflops: of products, in Tflop/s.
+    """
     with contextlib.ExitStack() as stack:
         for owner, name, answer in _rates(gbytes, tflops):
             stack.enter_context(mock.patch.object(owner, name, answer))

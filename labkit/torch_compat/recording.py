@@ -67,14 +67,19 @@ FEATURES = (
 
 
 def trace_logger() -> logging.Logger:
-    """The logger of torch's structured trace (torch/_logging/_internal.py), which is silent until it has a handler."""
+    """Return the logger of torch's structured trace, which is silent until it has a handler."""
     return logging.getLogger("torch.__trace")
 
 
 def log_to(path: str, traces: str) -> None:
-    """Let torch's logs (TORCH_LOGS) go to a file as well, and its structured trace to a new file in a folder.
+    """Write torch's logs to a file as well, and its structured trace to a new file in a folder.
 
-    Torch reads both variables once, as it is imported; a process that was forked later reads them here again.
+    Torch reads TORCH_LOGS and TORCH_TRACE once, when it is imported; a process that was forked later reads them here
+    again.
+
+    Args:
+        path: the file for the logs.
+        traces: the folder for the trace.
     """
     internal = require("torch._logging._internal")
     asked = {internal.LOG_OUT_ENV_VAR: path, internal.TRACE_ENV_VAR: traces}
@@ -92,7 +97,7 @@ def log_to(path: str, traces: str) -> None:
 
 
 def profiler_running() -> bool:
-    """Whether a torch profiler is on in this process."""
+    """Say whether a torch profiler is on in this process."""
     import torch
 
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
@@ -112,7 +117,7 @@ def quiet_profiler() -> None:
 
 
 def profiler_events(profiler: Any) -> list[Any]:
-    """The raw events of a stopped `torch.profiler.profile`: kineto's own, without the slow tree of FunctionEvents."""
+    """Read the raw events of kineto from a stopped `torch.profiler.profile`; its tree of FunctionEvents is slow."""
     results = getattr(profiler.profiler, "kineto_results", None)
     if results is None:
         raise UnsupportedTorch("this torch's profiler does not give its raw events (profiler.kineto_results)")
@@ -120,16 +125,19 @@ def profiler_events(profiler: Any) -> list[Any]:
 
 
 def event_shapes(event: Any) -> list[Any]:
-    """The shapes of a raw event's inputs; torch 2.11 leaves out those of a list of tensors."""
+    """Read the shapes of a raw event's inputs; torch 2.11 leaves out those of a list of tensors."""
     asked = getattr(event, "structured_input_shapes", None) or event.shapes
     return list(asked())
 
 
 def profiler_mark(name: str, tensors: Sequence[Any] = ()) -> Any:
-    """A range in the profile, as a context manager: about 1 us, where the public `record_function` takes 20.
+    """Give a context that marks a range in the profile; it takes about 1 us, the public `record_function` 20.
 
-    Where the profile asks for shapes, it has those of `tensors`. Guard calls with `profiler_running()`: a mark is not
-    free without a profile either.
+    A mark is not free without a profile either: ask `profiler_running()` before.
+
+    Args:
+        name: of the range.
+        tensors: whose shapes the profile has, where it asks for shapes.
     """
     import torch
 
@@ -138,30 +146,30 @@ def profiler_mark(name: str, tensors: Sequence[Any] = ()) -> Any:
 
 
 def profiling_flag() -> Callable[[], bool]:
-    """A function that says in 60 ns whether a profiler listens on the calling thread."""
+    """Return a function that says in 60 ns whether a profiler listens on the calling thread."""
     return require("torch.autograd._profiler_enabled")
 
 
 def fast_range(name: str) -> Any:
-    """A context that the profiler shows as a range, at a tenth of what `record_function` costs."""
+    """Give a context that the profiler shows as a range, at a tenth of the cost of `record_function`."""
     return require("torch._C._profiler")._RecordFunctionFast(name)
 
 
 def dynamo_frames_seen() -> int | None:
-    """How many frames Dynamo has numbered since it was last reset; None where this torch does not say."""
+    """Count the frames that Dynamo has numbered since it was last reset; None where this torch does not say."""
     module = sys.modules.get("torch._dynamo.convert_frame")
     return getattr(module, "FRAME_COUNTER", 0 if module is None else None)
 
 
 def compilation_metrics() -> list[Any]:
-    """The metrics of the last compiles (64 by default), which torch keeps whether or not anyone listens."""
+    """Read torch's metrics of the last compiles, 64 by default; they are kept whether or not anyone listens."""
     if "torch._dynamo.utils" not in sys.modules:
         return []
     return list(require("torch._dynamo.utils").get_compilation_metrics())
 
 
 def current_compile_id() -> str:
-    """The id of the compile that this thread is in, as the structured trace writes it; '' outside of one."""
+    """Return the id of the compile that this thread is in, as the structured trace writes it; '' outside of one."""
     compile_id = require("torch._guards").CompileContext.current_compile_id()
     return "" if compile_id is None else str(compile_id)
 
@@ -172,10 +180,13 @@ _entry_lock = threading.Lock()
 
 
 def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None]:
-    """Call `seen(code)` where code that Dynamo made begins to run, on any thread; returns what ends that again.
+    """Call `seen(code)` whenever code that Dynamo made begins to run, on any thread.
 
     Several may listen, and end in any order: threads that rehearse ranks do. torch 2.11 shows only code that has a
     graph: see `sees_every_region`.
+
+    Returns:
+        A function that ends it.
     """
     hide_from_dynamo(seen.__code__)
     with _entry_lock:
@@ -195,7 +206,7 @@ def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None
 
 
 def sees_every_region() -> bool:
-    """Whether `on_region_entry` shows code without a graph, too: from torch 2.12 on."""
+    """Say whether `on_region_entry` shows code without a graph as well, as it does from torch 2.12 on."""
     return there(_CALLBACK)
 
 
@@ -237,7 +248,7 @@ def _listen_to_the_mark() -> Callable[[], None]:
 
 
 def compile_id_of(code: types.CodeType) -> str:
-    """The id of the compile that made some code, while Dynamo holds that code for use; '' for any other code."""
+    """Return the id of the compile that made some code, while Dynamo holds that code for use; '' for other code."""
     module = sys.modules.get("torch._dynamo.convert_frame")
     original = getattr(module, "orig_code_map", {}).get(code)
     if original is None:
@@ -247,8 +258,12 @@ def compile_id_of(code: types.CodeType) -> str:
 
 
 def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Callable[[], None]:
-    """Have Dynamo show every bytecode it reads and the one it makes of it; returns what ends that again.
+    """Call `hook(before, after)` with every bytecode that Dynamo reads and the one that it makes of it.
 
-    What the hook returns would replace Dynamo's bytecode, unless it is None.
+    Args:
+        hook: what it returns would replace Dynamo's bytecode, unless it is None.
+
+    Returns:
+        A function that ends it.
     """
     return require("torch._dynamo.convert_frame").register_bytecode_hook(hook).remove

@@ -50,7 +50,7 @@ FEATURES = (
 
 
 def has_stream_graphs() -> bool:
-    """Whether this torch compiles streams into its graphs (beta since torch 2.12).
+    """Say whether this torch compiles streams into its graphs, as it does in beta since torch 2.12.
 
     torch 2.11.0 has the operators' names, numbers the streams otherwise and checks no event behind a changed input.
     """
@@ -59,14 +59,14 @@ def has_stream_graphs() -> bool:
 
 
 def stream_operators() -> dict[str, str]:
-    """The stream operators that graphs may hold, with their schemas (torch/_dynamo/variables/streams.py)."""
+    """List the stream operators that graphs may hold, by name, with their schemas."""
     require("torch._dynamo.variables.streams")
     schemas = require("torch._C")._jit_get_all_schemas()
     return {s.name.partition("::")[2]: str(s) for s in schemas if s.name.startswith("streams::")}
 
 
 def stream_names() -> dict[int, int]:
-    """The streams that graphs of this process call by an index, by that index: their ids, 0 for the ambient one."""
+    """Map the index by which graphs of this process name a stream to the id of the stream; 0 is the ambient one."""
     import torch
 
     found = {}
@@ -79,19 +79,19 @@ def stream_names() -> dict[int, int]:
 
 
 def external_objects() -> dict[int, Any]:
-    """The objects that graphs of this process fetch by an index: streams and events."""
+    """Map the index by which graphs of this process fetch an object to that object, a stream or an event."""
     known = require("torch._dynamo.graph_bytecode_inputs").index_to_external_object_weakref
     pairs = known.items() if isinstance(known, dict) else enumerate(known)  # a list from torch 2.15 on
     return {index: reference() for index, reference in pairs}
 
 
 def control_deps() -> Any:
-    """The operator that ties a stream operator to what it must stay behind (Inductor's control_dependencies)."""
+    """Return the operator that keeps a stream operator behind what it depends on (Inductor's control_dependencies)."""
     return require("torch._inductor.fx_passes.control_dependencies").control_deps
 
 
 def no_mutation_check() -> None:
-    """Take Dynamo's error about events behind a changed input away: to see what it protects from."""
+    """Turn off Dynamo's error about an event behind a changed input, to see what it protects from."""
     graph = require("torch._dynamo.output_graph").OutputGraph
     if not hasattr(graph, "check_event_record_after_input_mutation"):
         raise UnsupportedTorch("this torch does not check events behind a changed input")
@@ -99,22 +99,22 @@ def no_mutation_check() -> None:
 
 
 def state_product(milliseconds: float) -> None:
-    """State how long a product takes, where the pass that prefetches offloaded tensors would measure it on a GPU."""
+    """State how long a product takes; the pass that prefetches offloaded tensors would measure it on a GPU."""
     passes = require("torch._functorch._activation_offloading.activation_offloading")
     passes.benchmark_node = lambda node: milliseconds
 
 
 def pinned_pool() -> Any:
-    """A context in which offloaded tensors use pinned host memory again, instead of getting new memory at each step."""
+    """Give a context in which offloaded tensors reuse pinned host memory; else each step gets new memory."""
     ops = require("torch._functorch._activation_offloading.offload_ops")
     return getattr(ops, "pinned_memory_pool", contextlib.nullcontext)()
 
 
 def cuda_sanitizer() -> Any:
-    """A fresh engine of torch's CUDA sanitizer: vector clocks of streams, fed by hand, so that it needs no GPU."""
+    """Make an engine of torch's CUDA sanitizer. It is fed by hand, so that it needs no GPU."""
     return require("torch.cuda._sanitizer").EventHandler()
 
 
 def cuda_sleep(cycles: int) -> None:
-    """A kernel on the current CUDA stream that does nothing for so many clock cycles (torch.cuda._sleep)."""
+    """Launch a kernel on the current CUDA stream that does nothing for so many clock cycles."""
     require("torch.cuda")._sleep(cycles)

@@ -84,7 +84,7 @@ def require(dotted: str) -> Any:
 
 
 def there(dotted: str) -> bool:
-    """Whether the installed torch has a name: a module, or an attribute of a module, class or object.
+    """Say whether the installed torch has a name: a module, or an attribute of a module, class or object.
 
     >>> there("torch._dynamo.reset"), there("torch.Tensor.shape"), there("torch._dynamo.nothing.such")
     (True, True, False)
@@ -145,7 +145,7 @@ class Feature:
 
     @property
     def versions(self) -> str:
-        """The range in words: '2.12 to 2.14', or '2.13'."""
+        """Give the range in words: '2.12 to 2.14', or '2.13'."""
         return self.since if self.since == self.until else f"{self.since} to {self.until}"
 
     def missing(self) -> tuple[str, ...]:

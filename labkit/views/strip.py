@@ -10,7 +10,7 @@ from labkit.views import style
 from labkit.views.forwards import Forward, Reason, collectives, merged_record, take_forward
 from labkit.views.lanes import LABEL, Lanes, draw_number, key_entries
 from labkit.views.style import Figure, Sheet, styled
-from labkit.views.zoom import Span, Window, choose_piece, same_piece
+from labkit.views.zoom import Span, choose_piece, same_piece
 
 __all__ = ["strip", "strip_text", "strips"]
 
@@ -30,7 +30,6 @@ AXIS = 0.46  # inches that a time axis takes
 def strip(
     record: Any,
     forward: int | str = 0,
-    window: Window = None,
     ranks: Sequence[int] | None = None,
     title: str | None = None,
     label: str = "",
@@ -44,9 +43,6 @@ def strip(
         record: what `labkit.record()` gives, of one rank, merged, or one for each rank. Where `rec.step()` marked
             steps, a step is drawn, and the figure says so.
         forward: its number, or 'typical' for the one of median duration.
-        window: a piece that is magnified under the whole: (start, end) in ms, 'block' for a typical block, 'difference'
-            for the first place where ranks differ, 'whole' for none. By default a block, where the whole is too dense
-            to read and a block is at most half of it.
         ranks: the ranks to draw; by default all.
         title: by default the finding.
         label: the run label; by default that of the record.
@@ -55,7 +51,7 @@ def strip(
         The figure.
 
     Raises:
-        ValueError: a column is missing, or the forward, rank or window is unknown.
+        ValueError: a column is missing, or the forward or the rank is unknown.
 
     >>> import pandas as pd
     >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
@@ -73,25 +69,24 @@ def strip(
         return _nothing(sheet, label)
     sheet.say(f"Fragment strip: {strip_text(run)}".replace("\n", "; "))
     sheet.legend(key_entries([run]))
-    chosen = choose_piece(run, window, MANY)
+    chosen = choose_piece(run, MANY)
     widest = None if chosen is None else chosen[1] - chosen[0]
-    _panel(sheet, run, run.duration, chosen, widest, alone=True, aligned=False)
+    _panel(sheet, run, run.duration, chosen, widest, alone=True)
     _difference(sheet, run)
     _reasons(sheet, [("", reason) for reason in run.reasons])
     return sheet.finish(label, _footnote([run]))
 
 
 @styled
-def strips(
-    records: Mapping[str, Any], forward: int | str = 0, window: Window = None, label: str = ""
-) -> Figure:
+def strips(records: Mapping[str, Any], forward: int | str = 0, label: str = "") -> Figure:
     """Draw several variants under each other on one time scale, and the same piece of each magnified.
+
+    A piece is magnified where a variant is too dense to read, and at most three variants are drawn: the same
+    collectives of each, on an axis that starts at 0.
 
     Args:
         records: a record for each variant, by name.
         forward: its number, or 'typical' for the one of median duration.
-        window: 'block' for the same collectives of every variant, each starting at 0 (the default while at most three
-            variants need it), 'whole' for no magnified pieces, or (start, end) in ms.
         label: the run label.
 
     Returns:
@@ -110,10 +105,9 @@ def strips(
         return _nothing(sheet, label)
     sheet.say("Fragment strips: " + " | ".join(_twin(name, run) for name, run in runs.items()))
     sheet.legend(key_entries(full))
-    pieces = same_piece(runs, window, MANY)
+    pieces = same_piece(runs, MANY)
     longest = max(run.duration for run in full)
     widest = max((end - start for start, end in pieces.values()), default=None)
-    aligned = window in (None, "block")
     runs, reasons = _shared_numbers(runs)
     for i, (name, run) in enumerate(runs.items()):
         sheet.top += 0.12 if i else 0.0
@@ -123,7 +117,7 @@ def strips(
             continue
         sheet.top -= 0.02
         sheet.text(described(run), color=style.QUIET, fontsize=style.SMALL + 0.3)
-        _panel(sheet, run, longest, pieces.get(name), widest, alone=False, aligned=aligned)
+        _panel(sheet, run, longest, pieces.get(name), widest, alone=False)
         _difference(sheet, run)
     _reasons(sheet, reasons)
     return sheet.finish(label, _footnote(full))
@@ -251,7 +245,6 @@ def _panel(
     piece: Span | None,
     widest: float | None,
     alone: bool,
-    aligned: bool,
 ) -> None:
     """Draw the whole forward and, under a beam, a magnified piece of it.
 
@@ -261,8 +254,7 @@ def _panel(
         total: length of the axis of the whole, in ms.
         piece: what is magnified, in ms, or None.
         widest: length of the axis of the piece, in ms.
-        alone: no other variant shares the figure.
-        aligned: the axis of the piece begins at 0.
+        alone: no other variant shares the figure; else the axis of the piece begins at 0.
     """
     left, width = LABEL + 0.15, sheet.width - LABEL - 0.45
     unit = "ms" if total >= 2 else "µs"
@@ -288,12 +280,12 @@ def _panel(
     foot, high, right = top + whole.height, left + width * end / total, left + width * (end - start) / widest
     beam = [(left + width * start / total, foot), (high, foot), (right, sheet.top), (left, sheet.top)]
     sheet.behind(beam, facecolor="#EFEFEF", linewidth=0)
-    unit = "µs" if aligned and widest < 2 else unit
-    lanes = Lanes(run, start, end, widest, width, 0.42, True, zero=start if aligned else 0.0, unit=unit)
+    unit = "µs" if not alone and widest < 2 else unit
+    lanes = Lanes(run, start, end, widest, width, 0.42, True, zero=0.0 if alone else start, unit=unit)
     near = sheet.axes(left, width, lanes.height)
     lanes.draw(near)
     near.set_label("magnified")
-    since = "this piece began" if aligned else f"the {run.unit} began"
+    since = f"the {run.unit} began" if alone else "this piece began"
     times = total / widest
     near.set_xlabel(f"{unit} since {since} (magnified {times:.{1 if times < 3 else 0}f}×)", labelpad=1)
     sheet.top += AXIS

@@ -77,18 +77,14 @@ class InteractiveFigure:
         controls: Mapping[str, Any],
         draw: Callable[..., tuple[Figure, str]],
         said: Callable[[str], str] = _as_lines,
-        refused: Callable[[ValueError], str] = lambda error: html.escape(str(error)),
-        rows: Sequence[Any] | None = None,
     ) -> Any:
         """Build a box of controls above a picture and its text, redrawn whenever a control changes.
 
         Args:
             widgets: the ipywidgets module.
             controls: widgets by the keyword of `draw` that takes their value.
-            draw: makes the figure and its text; after a ValueError the previous picture stays.
+            draw: makes the figure and its text; after a ValueError the previous picture stays, under what it says.
             said: turns the text into HTML.
-            refused: turns the ValueError into HTML.
-            rows: boxes that hold the controls; by default each control has a row of its own.
 
         Returns:
             The box.
@@ -101,15 +97,15 @@ class InteractiveFigure:
             try:
                 figure, line = draw(**{name: control.value for name, control in controls.items()})
             except ValueError as error:
-                text.value = refused(error)
+                text.value = html.escape(str(error))
                 return
             picture.value, text.value = figure.png(quick=True), said(line)
 
         for control in made:
             control.observe(again, "value")
         again()
-        box = widgets.VBox([*(made if rows is None else rows), picture, text])
-        self.remember_to_close(made, [*(rows or []), picture, text, box])
+        box = widgets.VBox([*made, picture, text])
+        self.remember_to_close(made, [picture, text, box])
         return box
 
     def _build(self, widgets: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The piece of a forward to magnify: a time span, one typical block, or where ranks first differ."""
+"""The piece of a forward to magnify: a typical block, or where ranks first differ."""
 
 from __future__ import annotations
 
@@ -9,75 +9,45 @@ import pandas as pd
 
 from labkit.views.forwards import Forward, collectives
 
-__all__ = ["Span", "Window", "choose_piece", "same_piece"]
+__all__ = ["Span", "choose_piece", "same_piece"]
 
-Window = tuple[float, float] | str | None
 Span = tuple[float, float]
 
 LEAST = 2.0  # a piece that would be magnified less is not worth a panel of its own
 PIECE = 4  # collectives in a piece where no repeating pattern of regions says how long a block is
-WORDS = ("block", "difference", "whole")
 
 
-def choose_piece(run: Forward, window: Window, many: int) -> Span | None:
-    """Choose the piece of one forward to magnify.
-
-    A piece chosen by a word is magnified `LEAST` times or not at all. A pair that takes in the whole is no piece.
+def choose_piece(run: Forward, many: int) -> Span | None:
+    """Choose the piece of one forward to magnify: where ranks first differ, else a typical block.
 
     Args:
         run: the forward.
-        window: (start, end) in ms, 'block', 'difference', 'whole', or None to decide by the density.
         many: the number of segments on a rank beyond which the whole cannot be read.
 
     Returns:
-        Start and end in ms, or None to draw only the whole.
-
-    Raises:
-        ValueError: the window is unknown, empty or outside of the forward.
+        Start and end in ms, or None where the whole can be read, or the piece would be magnified less than `LEAST`
+        times.
     """
-    if window is None:
-        dense = run.densest > many
-        window = "whole" if not dense else "difference" if run.difference else "block"
-    if isinstance(window, str):
-        if window not in WORDS:
-            raise ValueError(
-                f"window {window!r} is not known: give (start, end) in ms or one of {', '.join(WORDS)}"
-            )
-        if window == "whole":
-            return None
-        piece = _difference(run) if window == "difference" else _span(run, *typical_block([run]))
-        return piece if _magnified(run.duration, [piece]) else None
-    try:
-        start, end = (float(edge) for edge in window)
-    except (TypeError, ValueError):
-        raise ValueError(f"window must be (start, end) in ms, got {window!r}") from None
-    if not start < end:
-        raise ValueError(f"window must end after it starts, got {window!r}")
-    if end <= 0 or start >= run.duration:
-        raise ValueError(
-            f"window {window!r} lies outside this {run.unit}, which takes 0 to {run.duration:.3g} ms"
-        )
-    piece = max(start, 0.0), min(end, run.duration)
-    return piece if piece != (0.0, run.duration) else None
+    if run.densest <= many:
+        return None
+    piece = _difference(run) if run.difference else _span(run, *typical_block([run]))
+    return piece if _magnified(run.duration, [piece]) else None
 
 
-def same_piece(runs: Mapping[str, Forward], window: Window, many: int) -> dict[str, Span]:
+def same_piece(runs: Mapping[str, Forward], many: int) -> dict[str, Span]:
     """Choose the same piece of every variant: between the same collectives, however long each one takes.
 
     Args:
         runs: forwards by variant.
-        window, many: as for `choose_piece`.
+        many: as for `choose_piece`.
 
     Returns:
-        Start and end in ms by variant; empty where nothing is to be magnified, or by less than `LEAST` times.
+        Start and end in ms by variant; empty where nothing is to be magnified, there are more than three variants, or
+        a piece would be magnified less than `LEAST` times.
     """
     full = {name: run for name, run in runs.items() if not run.empty}
-    if window is None:
-        dense = any(run.densest > many for run in full.values())
-        window = "block" if dense and len(full) <= 3 else "whole"
-    if window != "block":
-        found = {name: choose_piece(run, window, many) for name, run in full.items()}
-        return {name: span for name, span in found.items() if span}
+    if len(full) > 3 or not any(run.densest > many for run in full.values()):
+        return {}
     if any(_calls(run).empty for run in full.values()):  # nothing that all of them could be counted by
         pieces = {name: _middle(run) for name, run in full.items()}
     else:
@@ -156,8 +126,7 @@ def _middle(run: Forward) -> Span:
 
 
 def _difference(run: Forward) -> Span:
-    if run.difference is None:
-        raise ValueError(f"window 'difference': the ranks of this {run.unit} do not differ")
+    assert run.difference is not None
     start = min(start for start, _ in run.difference.spans.values())
     end = max(end for _, end in run.difference.spans.values())
     margin = max(0.02 * run.duration, 2 * (end - start))

@@ -12,7 +12,7 @@ from kernels import gone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.kernel]
 
-RECORDED = sorted(ROOT.glob("data/recorded/*/cliff.json"))[0]
+RECORDED = sorted(ROOT.glob("data/recorded/*/ledger.json"))[0]
 START = "%load_ext labkit\nimport labkit\nranks = labkit.Ranks(2, device='cpu', backend='gloo')"
 HANG = """\
 %%ranks
@@ -48,8 +48,8 @@ def test_a_lesson_runs_from_top_to_bottom(notebook, times):
 def test_the_widgets_change_the_picture_and_the_text(notebook, times):
     page = notebook(
         [
-            "from labkit import Report\nfrom labkit.lessons.cliff.explorer import explorer\n"
-            f"explorer(Report.load({str(RECORDED)!r}))"
+            "from labkit import Report\nfrom labkit.lessons.ledger.figures import browser\n"
+            f"browser(Report.load({str(RECORDED)!r}))"
         ],
     )
     page.run(0)
@@ -58,7 +58,7 @@ def test_the_widgets_change_the_picture_and_the_text(notebook, times):
     seen = [page.wait(lambda: page.picture(live), 30, "the widget's picture")]
     still = page.wait(lambda: page.picture(twin), 10, "the static twin")
     said = [page.find(words).text]
-    assert said[0].startswith("rank 0: ") and "rank 1: " in said[0]
+    assert re.match(r"\d+ rows: every row \(page 1 of", said[0])
 
     def moved(what: str):
         def different():
@@ -70,14 +70,12 @@ def test_the_widgets_change_the_picture_and_the_text(notebook, times):
         times[f"picture after the {what} changed"] = time.monotonic() - pressed
         seen.append(picture), said.append(text)
 
-    assert page.chosen(".widget-dropdown select") == "all ranks"
+    assert page.chosen(".widget-dropdown select") == "all"
     page.shoot("widgets_at_first", whole=True)
-    page.find(".widget-toggle-button:nth-of-type(2)").click()
-    moved("variant")
-    assert "440 regions" in said[-1] and "440 regions" not in said[0]
-    page.choose(".widget-dropdown select", "rank 1")
-    moved("rank")
-    assert said[-1].startswith("rank 1: ") and "rank 0" not in said[-1]
+    for lesson in ("04_graph_break_cliff", "05_eager_trap"):
+        page.choose(".widget-dropdown select", lesson)
+        moved("lesson")
+        assert f" rows: {lesson}" in said[-1]
     assert page.picture(twin) == still and len(set(seen)) == 3
 
 

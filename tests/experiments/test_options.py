@@ -78,8 +78,8 @@ WORDS = {
     ("scale", "algorithm"): scale.ALGORITHMS,
     ("wrong_group", "mistake"): wrong_group.MISTAKES,
     ("cold", "form"): cold.FORMS,
-    ("survival", "kind"): survival.KINDS,
-    ("survival", "change"): survival.CHANGES,
+    ("survival", "kind"): lessons.program("cold").KINDS,
+    ("survival", "change"): [*lessons.program("cold").CHANGES, survival.VARIABLE],
     ("routes", "mlp"): routes.SIZES,
     ("routes", "block"): routes.SIZES,
     ("offload", "shape"): ("Small", "Med", "XL"),  # of the program of lesson 07

@@ -37,7 +37,7 @@ SMALLER = {
     },
     "11_mesh_or_world": {
         "def cost(own_ms, rounds=16)": "def cost(own_ms, rounds=8)",
-        "wrong_group.run(ranks, mistakes=": "wrong_group.run(ranks, ['divisor', 'stays_away'], mistakes=",
+        "wrong_group.run(ranks, program": "wrong_group.run(ranks, ['divisor', 'stays_away'], program",
     },
     "12_cold_and_warm": {
         "ROUNDS = 8": "ROUNDS = 2",

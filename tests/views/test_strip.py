@@ -103,7 +103,7 @@ def test_transfers_of_other_threads_get_a_lane_of_their_own(with_events, broken)
 
 
 def test_the_difference_is_outlined_on_every_rank_and_said(diverged):
-    figure = strip(diverged, window="whole")
+    figure = strip(diverged)
     (ax,) = axes(figure, "whole")
     assert len(artists(ax, "first-difference")) == 2
     said = " ".join(words(figure))
@@ -152,13 +152,11 @@ def test_dense_forwards_get_a_magnified_piece(dense):
     assert bars(whole, "collective", 0) == 80
     assert bars(near, "collective", 0) == 2  # one block
     assert near.get_xlabel().startswith("ms since the forward began (magnified")
-    assert not axes(strip(dense, window="whole"), "magnified")
 
 
 def test_a_block_that_is_nearly_the_whole_is_not_drawn_again(step, dense):
-    for window in (None, "block", (0.0, 99.0)):
-        figure = strip(step, window=window)
-        assert not axes(figure, "magnified") and not any("magnified" in said for said in words(figure))
+    figure = strip(step)
+    assert not axes(figure, "magnified") and not any("magnified" in said for said in words(figure))
     assert not axes(strips({"one": step, "two": step}), "magnified")
     assert axes(strips({"one": dense, "two": dense}), "magnified")
 
@@ -168,9 +166,8 @@ def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
     assert ax.get_xlabel() == "ms since the step began"
     assert words(strip(step))[0] == "Eager: 4 collectives and no compiled region in one step"
     assert words(strips({"one": step, "two": step}))[0].startswith("The same step: no compiled region")
-    for ask, said in (({"forward": 9}, "^step 9 was not"), ({"window": (70, 80)}, "lies outside this step")):
-        with pytest.raises(ValueError, match=said):
-            strip(step, **ask)
+    with pytest.raises(ValueError, match="^step 9 was not"):
+        strip(step, forward=9)
     assert "forward" not in strip(step).summary
     step.segments = step.segments[(step.segments["rank"] == 0) | (step.segments["kind"] != "collective")]
     assert words(strip(step))[0] == "Ranks 0 and 1 part ways at event 0 of this step"
@@ -183,26 +180,6 @@ def test_transfers_are_cut_where_their_own_ranks_step_begins_and_ends(step):
     spans = run.transfers[["start", "end"]].to_numpy().tolist()
     ends = took(run, 0)
     assert sum(spans, []) == pytest.approx([0, 0.1, 0.2, 0.3, ends - 0.1, ends])
-
-
-def test_a_window_is_in_ms(broken):
-    (near,) = axes(strip(broken, window=(0.1, 0.2)), "magnified")
-    assert near.get_xlim() == pytest.approx((100, 200))
-
-
-@pytest.mark.parametrize(
-    ("window", "said"),
-    [
-        ("blok", "window 'blok' is not known"),
-        ((0.2, 0.1), "must end after it starts"),
-        ((5, 6), "lies outside this forward"),
-        (3, r"window must be \(start, end\) in ms, got 3"),
-        ("difference", "do not differ"),
-    ],
-)
-def test_windows_that_are_none(broken, window, said):
-    with pytest.raises(ValueError, match=said):
-        strip(broken, window=window)
 
 
 def test_a_busy_moment_is_not_taken_for_a_typical_block(dense):
@@ -261,7 +238,7 @@ def test_break_numbers_mean_one_place_in_the_whole_figure(broken, dense):
     dense.breaks = dense.breaks.assign(
         place=dense.breaks["place"].replace("In [3]:8 (forward)", "In [9]:1 (other)")
     )
-    said = words(strips({"B": broken, "F": dense}, window="whole"))
+    said = words(strips({"B": broken, "F": dense}))
     listed = [text for text in said if text.startswith(("B: In", "F: In"))]
     assert listed[:2] == ["B: In [3]:8 (forward)", "B: In [3]:12 (forward)"]
     assert "F: In [9]:1 (other)" in listed

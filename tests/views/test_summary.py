@@ -9,7 +9,6 @@ import nbformat
 import pytest
 
 from labkit.lessons.cliff import figures as cliff
-from labkit.lessons.cliff.explorer import explorer
 from labkit.lessons.cliff.figures import breakdown
 from labkit.views import ratios, strip, timings
 from tools import fit
@@ -81,15 +80,3 @@ def test_a_figure_without_a_summary_is_still_shown():
 
     cell = shown(Figure())
     assert re.fullmatch("<Figure .*>", cell.outputs[0].data["text/plain"]) and fit.alt_text(cell, 0) == ""
-
-
-def test_the_explorer_gives_its_line_as_alt_text(report, monkeypatch):
-    import IPython.display
-
-    calls = []
-    monkeypatch.setattr(IPython.display, "display", lambda data, **more: calls.append((data, more)))
-    found = explorer(report)
-    found._ipython_display_()
-    found.close()
-    ((_, more),) = [call for call in calls if "image/png" in call[0]]
-    assert more["metadata"]["image/png"]["alt"] == found.text

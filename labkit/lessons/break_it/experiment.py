@@ -23,6 +23,7 @@ from labkit.lessons.break_it.declared import BREAK_IT as ABOUT
 from labkit.lessons.break_it.judges import TESTS, judge
 from labkit.lessons.break_it.program import WINDOW_S
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import Program
 from labkit.lessons.shared.program import choose as choose_program
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
@@ -88,7 +89,7 @@ def run(
         rows.append(row)
         if talk:
             print(f"{row['result']:<5} {row['seconds']:4.1f} s  {name}", flush=True)
-    return _report(rows, ranks, undefended, ours.notes)
+    return _report(rows, ranks, undefended, ours)
 
 
 def together(reports: Sequence[Report]) -> Report:
@@ -149,10 +150,10 @@ def _orphaned(_: Ranks, body: Any, defended: bool) -> PerRank | RankError:
             return error
 
 
-def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, notes: list[str]) -> Report:
+def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, program: Program) -> Report:
     tests = pd.DataFrame(rows)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
-    made = provenance(**settings, compiler="eager", undefended=undefended)
+    made = provenance(**settings, compiler="eager", undefended=undefended, program=program.digest)
     name = "break-it" if len(rows) > 1 else f"break-it-{rows[0]['test']}"
     columns = ["test", "result", "seconds", "expected", "observed"]
     tables = {
@@ -160,7 +161,7 @@ def _report(rows: list[dict[str, Any]], ranks: Ranks, undefended: bool, notes: l
         "details": tests[["test", "broken", "defence", "how", "said"]],
     }
     view = "labkit.lessons.break_it.figures:figure"
-    return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests) + notes, view)
+    return Report(name, ABOUT.title, ranks.label, tables, [], made, _notes(tests) + list(program.notes), view)
 
 
 def _notes(tests: pd.DataFrame) -> list[str]:

@@ -15,11 +15,10 @@ import torch.distributed as dist
 
 from labkit import files, hardware, torch_compat
 from labkit.experiments.options import on_cpu
-from labkit.lessons.cold import program
 from labkit.lessons.cold.declared import COLD as ABOUT
 from labkit.lessons.cold.phases import PHASES
 from labkit.lessons.shared.options import chosen
-from labkit.lessons.shared.program import choose
+from labkit.lessons.shared.program import Program, choose
 from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
@@ -45,19 +44,20 @@ def nested(model: Any, place: Path) -> Any:
     return torch.compile(model)
 
 
-# a way, and the folder that the caches are filled from
-FORMS = {
+# a way, ours or a name of the program, and the folder that the caches are filled from
+FORMS: dict[str, tuple[Any, str]] = {
     EAGER: (eager, "machine"),
-    COLD: (program.compiled, "machine"),
-    DISK: (program.compiled, "caches"),
-    ARTIFACTS: (program.from_artifacts, "machine"),
-    AOT: (program.from_aot, "machine"),
-    AOTI: (program.from_package, "machine"),
-    SKEW: (program.compiled, "caches"),  # on rank 0 alone
-    SHIPPED: (program.shipped, "machine"),
-    BLOCKS: (program.by_blocks, "machine"),
+    COLD: ("compiled", "machine"),
+    DISK: ("compiled", "caches"),
+    ARTIFACTS: ("from_artifacts", "machine"),
+    AOT: ("from_aot", "machine"),
+    AOTI: ("from_package", "machine"),
+    SKEW: ("compiled", "caches"),  # on rank 0 alone
+    SHIPPED: ("shipped", "machine"),
+    BLOCKS: ("by_blocks", "machine"),
     NESTED: (nested, "machine"),
 }
+NEEDED = ("check_cpu", "build", "serve", "leave")  # what is taken of the program, and the ways
 USUAL = tuple(form for form in FORMS if form != NESTED)
 NEEDS = {DISK: COLD, ARTIFACTS: COLD, SKEW: COLD, AOT: BUILD, AOTI: BUILD}
 AHEAD = {ARTIFACTS: "artifacts", AOT: "model.aot", AOTI: "model.pt2"}
@@ -76,11 +76,12 @@ def run(
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
     """Start fresh ranks for each way to compiled code, and time them until they have answered their first requests.
 
-    The program is lesson 12's. Every rank of every way is a process that has imported torch and compiled nothing, with
+    Every rank of every way is a process that has imported torch and compiled nothing, with
     cache folders of its own, as if it were a machine of its own; the reader's caches are not touched. What is done once
     on a machine (libraries that try out its vector instructions) is timed by itself, once, and kept in the reader's
     labkit folder.
@@ -92,6 +93,8 @@ def run(
         budget: the seconds that a rank may take until it is ready; the table `ready` then says which ways fit.
         rounds: how often each way is taken; below eight no verdict is possible.
         full: every way, eight rounds.
+        program: the cells of lesson 12, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
 
     Returns:
         The report; times are seconds.
@@ -116,6 +119,7 @@ def run(
     if budget is not None and not 0 < budget < float("inf"):
         raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
     _check(ranks)
+    ours = choose("cold", program, (*NEEDED, *(way for way, _ in FORMS.values() if isinstance(way, str))))
     left_out = []
     if ranks.backend == "gloo" and AOTI in forms:
         if AOTI in form:
@@ -123,7 +127,7 @@ def run(
         forms, left_out = [f for f in forms if f != AOTI], [f"left out: {GLOO}"]
     settings = {
         "backend": ranks.backend, "device": "cpu", "world_size": ranks.world_size, "threads": ranks.threads,
-        "requests": requests, "rounds": rounds, "program": choose("cold", None, ()).digest,
+        "requests": requests, "rounds": rounds, "program": ours.digest,
     }  # fmt: skip
     sweep = Sweep("cold", settings, folder, fresh, talk)
     place = sweep.place / "made"
@@ -134,30 +138,31 @@ def run(
             if forms == [EAGER]:  # nothing will be built
                 (place / "machine").mkdir(parents=True, exist_ok=True)
                 return [{"what": MACHINE, "seconds": 0.0, "builds": 0, "date": provenance()["date"]}]
-            return [{"what": MACHINE, **machine(place)}]
+            return [{"what": MACHINE, **machine(place, ours)}]
         with Ranks(ranks.world_size, "cpu", ranks.backend, threads=ranks.threads, quiet=True) as own:
             if what == BUILD:
-                spent = own.run(program.build, place, timeout=600)
+                spent = own.run(ours.code.build, place, timeout=600)
                 return [
                     {"what": BUILD, "rank": rank, "form": form, "seconds": spent[rank], "bytes": _size(place, form)}
                     for rank, form in enumerate((AOT, AOTI))
                 ]  # fmt: skip
-            found = own.run(_serve, what, place, requests, timeout=600)
+            found = own.run(_serve, ours.code, what, place, requests, timeout=600)
         return [{"what": "served", "form": what, "round": i, "rank": r, **row} for r, row in found.items()]
 
     rows = sweep.run(_points(forms, rounds), measure)
-    more = [*left_out, *filter(None, [sweep.note()])]
+    more = [*ours.notes, *left_out, *filter(None, [sweep.note()])]
     return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), more, budget)
 
 
-def _serve(form: str, place: Path, requests: int) -> dict[str, Any]:
+def _serve(code: Any, form: str, place: Path, requests: int) -> dict[str, Any]:
     """On a rank: serve in one way; a cold one leaves what others start from."""
     way, filled_from = FORMS[form]
     if form == SKEW and dist.get_rank():
         filled_from = "machine"
-    found: dict[str, Any] = program.serve(way, place, filled_from, requests)
+    way = getattr(code, way) if isinstance(way, str) else way
+    found: dict[str, Any] = code.serve(way, place, filled_from, requests)
     if form == COLD:
-        program.leave(place)
+        code.leave(place)
     return found
 
 
@@ -184,19 +189,21 @@ def _points(forms: Sequence[str], rounds: int) -> dict[str, tuple[str, int]]:
     return points
 
 
-def machine(place: Path) -> dict[str, Any]:
+def machine(place: Path, program: Program) -> dict[str, Any]:
     """Put the libraries that try out this machine's vector instructions into a folder's `machine`.
 
     They are built once for each torch and hardware, in the reader's labkit folder.
 
     Args:
         place: the folder.
+        program: what has `check_cpu`.
 
     Returns:
         How many were built, in how many `seconds`, and the `date` of that.
     """
     facts = hardware.describe()
-    name = hashlib.sha256(json.dumps([facts["torch"], facts["hardware"]]).encode()).hexdigest()[:12]
+    decides = [facts["torch"], facts["hardware"], *([program.digest] if program.edited else [])]
+    name = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
     kept = files.home() / "machine" / name
     said = kept / "took.json"
     try:
@@ -206,7 +213,7 @@ def machine(place: Path) -> dict[str, Any]:
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
         with Ranks(1, "cpu", "gloo", quiet=True) as own:
-            took = own.run(program.check_cpu, kept, timeout=600)[0]
+            took = own.run(program.code.check_cpu, kept, timeout=600)[0]
         took["date"] = provenance()["date"]
         files.replace(said, json.dumps(took).encode())
         shutil.copytree(kept / "machine", place / "machine", dirs_exist_ok=True)

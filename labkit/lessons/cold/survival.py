@@ -11,7 +11,6 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import torch_compat
-from labkit.lessons.cold import program
 from labkit.lessons.cold.declared import SURVIVAL as ABOUT
 from labkit.lessons.cold.experiment import machine
 from labkit.lessons.shared.options import chosen
@@ -20,14 +19,11 @@ from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance, run_label
 
-__all__ = ["CHANGES", "KINDS", "run"]
+__all__ = ["VARIABLE", "run"]
 
 VIEW = "labkit.lessons.cold.figures:survival_figure"
-VARIABLE = "environment"
-KINDS = program.KINDS
-CHANGES = program.CHANGES | {
-    VARIABLE: "size_asserts is off by TORCHINDUCTOR_SIZE_ASSERTS=0, in a new interpreter"
-}
+VARIABLE = "environment"  # size_asserts is off by TORCHINDUCTOR_SIZE_ASSERTS=0, in a new interpreter
+NEEDED = ("check_cpu", "KINDS", "CHANGES", "leave_products", "use")  # what is taken of the program
 COLUMNS = ["kind", "change", "outcome", "said", "seconds", "asserts"]
 
 
@@ -39,6 +35,7 @@ def run(
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
     """Use each kind of artifact in a fresh process after each change, and say how that ended.
@@ -53,6 +50,8 @@ def run(
         kind: which kinds; by default all.
         change: which changes; by default all but the one by an environment variable, which needs new interpreters.
         full: every change.
+        program: the cells of lesson 12, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
 
     Returns:
         The report, with the table `outcomes`.
@@ -67,9 +66,11 @@ def run(
     >>> list(report.frame["outcome"])
     ['hit', 'miss']
     """
-    kinds = chosen(kind, KINDS, "kind")
-    changes = chosen(change, CHANGES, "change") if change else list(CHANGES if full else program.CHANGES)
-    settings = {"world_size": ranks.world_size, "program": choose("cold", None, ()).digest}
+    ours = choose("cold", program, NEEDED)
+    code, every = ours.code, [*ours.code.CHANGES, VARIABLE]
+    kinds = chosen(kind, code.KINDS, "kind")
+    changes = chosen(change, every, "change") if change or full else list(code.CHANGES)
+    settings = {"world_size": ranks.world_size, "program": ours.digest}
     sweep = Sweep("survival", settings, folder, fresh, talk)
     place = sweep.place / "made"
     pairs = [(k, c) for c in changes for k in kinds]
@@ -84,41 +85,44 @@ def run(
         new: dict[str, Any] = {}
         if point is None:
             place.mkdir(parents=True, exist_ok=True)
-            machine(place)
+            machine(place, ours)
         elif point[0][1] == VARIABLE:
             new = {"start": "fresh", "env": {"TORCHINDUCTOR_SIZE_ASSERTS": "0"}}
         with Ranks(size, "cpu", "gloo", quiet=True, **new) as own:
             if point is None:
-                own.run(program.leave_products, place, timeout=600)
+                own.run(code.leave_products, place, timeout=600)
                 return []
-            return [row for row in own.run(_use, place, point, timeout=600) if row]
+            return [row for row in own.run(_use, code.use, place, point, timeout=600) if row]
 
     rows = sweep.run(points, measure)
     label = run_label("gloo", "cpu", size)  # of the processes that were started here
-    return _report(rows, label, provenance(**settings, resumed=sweep.resumed), sweep.note())
+    order = {name: i for names in (code.KINDS, every) for i, name in enumerate(names)}
+    made = provenance(**settings, resumed=sweep.resumed)
+    return _report(rows, label, made, order, [*ours.notes, *filter(None, [sweep.note()])])
 
 
-def _use(place: Path, pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
+def _use(use: Any, place: Path, pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
     """On a rank: what its own pair of the list comes to; None where there are fewer pairs than ranks."""
     if dist.get_rank() >= len(pairs):
         return None
     kind, change = pairs[dist.get_rank()]
     began = time.perf_counter()
-    outcome, said = program.use(kind, change, place)
+    outcome, said = use(kind, change, place)
     asserts = bool(torch_compat.setting("inductor.config.size_asserts"))
     found = (kind, change, outcome, said, time.perf_counter() - began, asserts)
     return dict(zip(COLUMNS, found, strict=True))
 
 
-def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
-    order = {name: i for names in (KINDS, CHANGES) for i, name in enumerate(names)}
+def _report(
+    rows: list[dict[str, Any]], label: str, settings: dict[str, Any], order: dict[str, int], more: list[str]
+) -> Report:
     frame = pd.DataFrame(rows, columns=COLUMNS).sort_values(["kind", "change"], key=lambda s: s.map(order))
     frame = frame.reset_index(drop=True)
     summary = frame.groupby(["kind", "outcome"], sort=False).size().unstack(fill_value=0)
     summary = summary.reindex(columns=["hit", "miss", "refused", "wrong"], fill_value=0).reset_index()
     notes = [
         "the torch version is changed in name only: it goes into the keys, and the libraries are the same",
-        *([resumed] if resumed else []),
+        *more,
     ]
     tables = {"outcomes": frame, "summary": summary}
     return Report("survival", ABOUT.title, label, tables, [], settings, notes, VIEW)

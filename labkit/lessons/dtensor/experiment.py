@@ -10,11 +10,13 @@ import pandas as pd
 from labkit.lessons.dtensor import on_ranks as routes_ranks
 from labkit.lessons.dtensor.declared import ROUTES as ABOUT
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, PerRank, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
 VIEW = "labkit.lessons.dtensor.figures:figure"
+NEEDED = ("Block", "MLP", "seeded", "sample", "ROUTES")  # what is taken of the program
 ROUTES = {"a": "explicit, in place", "b": "explicit, functional", "c": "DTensor", "d": "parallelize_module"}
 # name: (dim, tokens) of four heads; the hidden size is four times dim
 SIZES = {"tiny": (64, 4), "small": (128, 16), "medium": (256, 64), "large": (512, 256)}
@@ -38,11 +40,13 @@ def run(
     block: Sequence[str] = ("tiny",),
     *,
     rounds: int = 15,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
     """Run each route of lesson 10's program, eager and compiled, on the ranks and without communication.
 
-    mlp, block: names of SIZES, at which each kind of layer is run; none leaves it out.
+    mlp, block: names of SIZES, at which each kind of layer is run; none leaves it out. program: the cells of lesson 10,
+    as a module or a mapping such as a notebook's `globals()`; None is the lesson's own.
     Rank 0 runs on a fake group as well, where nothing is sent: what remains is the host's time.
 
     Tables: `summary`; `samples` (seconds of every rank); `counts` by rank and forward; `eager` (a forward's
@@ -63,14 +67,16 @@ def run(
     if not cases:
         raise ValueError("nothing to run: give at least one size of mlp or of block")
     plan = [(kind, size, *SIZES[size]) for kind, size in cases]
-    found = ranks.run(routes_ranks.measure, plan, rounds, talk, timeout=600)
+    ours = choose_program("dtensor", program, NEEDED)
+    found = ranks.run(routes_ranks.measure, ours.code, plan, rounds, talk, timeout=600)
     with Ranks(ranks.world_size, "cpu", "fake", threads=ranks.threads, quiet=True) as fake:
-        alone = fake.run(routes_ranks.alone, plan, rounds, ranks=0, timeout=600)[0]
+        alone = fake.run(routes_ranks.alone, ours.code, plan, rounds, ranks=0, timeout=600)[0]
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
         "rounds": rounds, "layers": 1, "sizes": {name: SIZES[name] for _, name in cases},
+        "program": ours.digest,
     }  # fmt: skip
-    return _report(found, alone, cases, ranks.label, provenance(**settings))
+    return _report(found, alone, cases, ranks.label, provenance(**settings), ours.notes)
 
 
 def _report(
@@ -79,6 +85,7 @@ def _report(
     cases: list[tuple[str, str]],
     label: str,
     settings: dict[str, Any],
+    notes: list[str],
 ) -> Report:
     samples = pd.DataFrame(
         [
@@ -109,7 +116,7 @@ def _report(
         "verdicts": pd.DataFrame([verdict.row() for verdict in verdicts]),
         "eager": pd.DataFrame(alone["eager"]),
     }
-    return Report("routes", ABOUT.title, label, tables, verdicts, settings, _notes(counts), VIEW)
+    return Report("routes", ABOUT.title, label, tables, verdicts, settings, [*notes, *_notes(counts)], VIEW)
 
 
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
@@ -130,7 +137,12 @@ def _summary(
     rows = []
     for (kind, size, way), mine in counts.groupby(["kind", "size", "way"], sort=False):
         route, mode = way.split(" ")
-        row = {"kind": kind, "size": size, "route": f"{route} {ROUTES[route]}", "mode": mode}
+        row = {
+            "kind": kind,
+            "size": size,
+            "route": f"{route} {ROUTES.get(route, 'of your own')}",
+            "mode": mode,
+        }
         if mode == "compiled":
             graph = graphs[(graphs["kind"] == kind) & (graphs["size"] == size) & (graphs["route"] == route)]
             if graph.empty:  # graphs are kept of the first size: of others, what was called

@@ -9,34 +9,33 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from labkit import lessons, torch_compat
+from labkit import torch_compat
 from labkit.graphs import record
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import here
 from labkit.timing import interleave
 from labkit.torch_compat import dtensor_cache, forget_dtensor_rules, on_collective
 
-program = lessons.program("dtensor")
 Case = tuple[str, str, int, int]  # kind, size, dim, tokens
 HEADS = 4
 
 
-def whole_of(kind: str, dim: int) -> Any:
+def whole_of(program: Any, kind: str, dim: int) -> Any:
     """The whole module of a kind of layer, 'mlp' or 'block', with its seeded weights."""
     return program.seeded(*((program.Block, dim, HEADS) if kind == "block" else (program.MLP, dim)))
 
 
-def measure(cases: list[Case], rounds: int, talk: bool) -> dict[str, Any]:
+def measure(program: Any, cases: list[Case], rounds: int, talk: bool) -> dict[str, Any]:
     """On every rank: errors and counts of each route and mode, and samples in seconds."""
     me, mesh = here(), _mesh()
     found: dict[str, Any] = {"samples": {}, "counts": {}}
     with torch.no_grad():
         for kind, size, dim, tokens in cases:
-            whole, x = whole_of(kind, dim).to(me.device), program.sample(dim, tokens, me.device)
+            whole, x = whole_of(program, kind, dim).to(me.device), program.sample(dim, tokens, me.device)
             expected = whole(x)
             counts = found["counts"][kind, size] = {}
             calls: dict[str, Callable[[], Any]] = {}
-            for way, forward in _ways(whole, mesh).items():
+            for way, forward in _ways(program.ROUTES, whole, mesh).items():
                 error = float((forward(x) - expected).abs().max())
                 calls[way] = _settled(forward, x)
                 calls[way]()
@@ -56,7 +55,7 @@ def measure(cases: list[Case], rounds: int, talk: bool) -> dict[str, Any]:
     return found
 
 
-def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
+def alone(program: Any, cases: list[Case], rounds: int) -> dict[str, Any]:
     """On one rank of a fake group: host time of each route, and what is dispatched.
 
     Compiled routes are looked at and timed for the first case of each kind only: what a compile takes, it takes here
@@ -66,11 +65,11 @@ def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
     found: dict[str, Any] = {"samples": {}, "eager": [], "graphs": []}
     with torch.no_grad():
         for kind, size, dim, tokens in cases:
-            whole, x = whole_of(kind, dim), program.sample(dim, tokens)
+            whole, x = whole_of(program, kind, dim), program.sample(dim, tokens)
             first = kind not in kinds
             kinds.add(kind)
-            ways = _ways(whole, mesh, compiled=first)
-            for route in program.ROUTES:
+            ways = _ways(program.ROUTES, whole, mesh, compiled=first)
+            for route, make in program.ROUTES.items():
                 one = {"kind": kind, "size": size, "route": route}
                 forget_dtensor_rules()
                 forward = ways[f"{route} eager"]
@@ -79,7 +78,7 @@ def alone(cases: list[Case], rounds: int) -> dict[str, Any]:
                 worked_out = dtensor_cache()[1] - before[1]
                 found["eager"].append(one | {"worked_out": worked_out} | heard(forward, x))
                 if first:
-                    found["graphs"].append(one | _graph(whole, mesh, route, x))
+                    found["graphs"].append(one | _graph(make, whole, mesh, x))
             calls = {way: _settled(forward, x) for way, forward in ways.items()}
             taken = interleave(calls, rounds=rounds, warmup=2)
             found["samples"][kind, size] = {way: list(m.samples) for way, m in taken.items()}
@@ -102,10 +101,10 @@ def _mesh() -> Any:
     return init_device_mesh(torch.device(me.device).type, (me.world_size,), mesh_dim_names=("tp",))
 
 
-def _ways(whole: Any, mesh: Any, compiled: bool = True) -> dict[str, Callable[..., Any]]:
+def _ways(routes: Any, whole: Any, mesh: Any, compiled: bool = True) -> dict[str, Callable[..., Any]]:
     ways: dict[str, Callable[..., Any]] = {}
     for mode in ("eager", "compiled") if compiled else ("eager",):
-        for route, make in program.ROUTES.items():
+        for route, make in routes.items():
             model = with_own_code(make(whole, mesh))
             forward = torch.compile(model, fullgraph=True, dynamic=False) if mode == "compiled" else model
             ways[f"{route} {mode}"] = forward
@@ -124,10 +123,10 @@ def _settled(forward: Callable[..., Any], x: Any) -> Callable[[], Any]:
     return call
 
 
-def _graph(whole: Any, mesh: Any, route: str, x: Any) -> dict[str, Any]:
+def _graph(make: Any, whole: Any, mesh: Any, x: Any) -> dict[str, Any]:
     """What a route's graph holds after AOTAutograd: one row, with the collectives by name and bytes into them."""
     graphs: list[Any] = []
-    model = with_own_code(program.ROUTES[route](whole, mesh))
+    model = with_own_code(make(whole, mesh))
     backend = torch_compat.aot_backend(graphs, [])
     torch.compile(model, backend=backend, fullgraph=True, dynamic=False)(x)
     nodes = [node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]

@@ -10,17 +10,17 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate
 
-from labkit import lessons
 from labkit.lessons.dtensor.declared import PLACEMENTS as ABOUT
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
 
-program = lessons.program("dtensor")
+NEEDED = ("PLACEMENTS", "move", "place", "counted", "short")  # what is taken of the program
 VIEW = "labkit.lessons.dtensor.placements_figures:figure"
 UP = 1e-4  # float32 sums of a few products
 
 
-def run(ranks: Ranks, *, side: int = 4, talk: bool = False) -> Report:
+def run(ranks: Ranks, *, side: int = 4, program: Any = None, talk: bool = False) -> Report:
     """Every redistribution between placements, and every product of two placed matrices, checked against whole ones.
 
     Tables: `redistribute` (from, to, collectives forward, backward for a gradient placed as the result, and for a
@@ -30,6 +30,8 @@ def run(ranks: Ranks, *, side: int = 4, talk: bool = False) -> Report:
     Args:
         ranks: the ranks.
         side: rows and columns of the matrices, a multiple of the ranks.
+        program: the cells of lesson 10, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
         talk: print progress.
 
     Returns:
@@ -46,15 +48,16 @@ def run(ranks: Ranks, *, side: int = 4, talk: bool = False) -> Report:
     """
     if not isinstance(side, int) or isinstance(side, bool) or side < 1 or side % ranks.world_size:
         raise ValueError(f"side must be a whole multiple of the {ranks.world_size} ranks, got {side!r}")
-    found = ranks.run(_measure, side, talk, timeout=120)
+    ours = choose_program("dtensor", program, NEEDED)
+    found = ranks.run(_measure, ours.code, side, talk, timeout=120)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
-    return _report(found, ranks.label, provenance(**settings, side=side))
+    return _report(found, ranks.label, provenance(**settings, side=side, program=ours.digest), ours.notes)
 
 
 # --- on a rank ---
 
 
-def _measure(side: int, talk: bool) -> dict[str, Any]:
+def _measure(program: Any, side: int, talk: bool) -> dict[str, Any]:
     me = here()
     # gloo has no all-to-all, and torch says so once: Shard(0) to Shard(1) is then an all-gather and a cut
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
@@ -66,10 +69,10 @@ def _measure(side: int, talk: bool) -> dict[str, Any]:
     moves = [program.move(x, mesh, start, end) for start in placed for end in placed]
     if talk and me.rank == 0:
         print(f"{len(moves)} redistributions done; {len(placed) ** 2} products next", flush=True)
-    return {"moves": moves, "products": [_product(x, w, mesh, a, b) for a in placed for b in placed]}
+    return {"moves": moves, "products": [_product(program, x, w, mesh, a, b) for a in placed for b in placed]}
 
 
-def _product(x: Any, w: Any, mesh: Any, a: str, b: str) -> dict[str, Any]:
+def _product(program: Any, x: Any, w: Any, mesh: Any, a: str, b: str) -> dict[str, Any]:
     """One product with its backward pass; the loss is the sum of the squares of the whole result."""
     left, right = (program.place(*one).requires_grad_() for one in ((x, mesh, a), (w, mesh, b)))
     found: dict[str, Any] = {"x": a, "w": b}
@@ -102,7 +105,7 @@ def said(names: list[str]) -> str:
     return ", ".join(f"{n} {name}" if n > 1 else name for name, n in counts.items()) or "-"
 
 
-def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
+def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any], notes: list[str]) -> Report:
     first = found[0]
     moves, products = [], []
     for i, move in enumerate(first["moves"]):
@@ -137,5 +140,5 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     }
     wrong = sum(not right for name in ("redistribute", "matmul") for right in tables[name]["right"])
     checked = sum(len(tables[name]) for name in ("redistribute", "matmul"))
-    notes = [f"{checked - wrong} of {checked} results and gradients are those of the whole matrices"]
+    notes = [*notes, f"{checked - wrong} of {checked} results and gradients are those of the whole matrices"]
     return Report("placements", ABOUT.title, label, tables, [], settings, notes, VIEW)

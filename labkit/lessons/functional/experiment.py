@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import torch
 import torch.distributed as dist
 
-from labkit import lessons
 from labkit.graphs import record
 from labkit.lessons.functional.declared import COLLECTIVES as ABOUT
 from labkit.lessons.shared import program as programs
-from labkit.lessons.shared.decision import decision
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance
+from labkit.study.checks import quietly
 
+NEEDED = ("sample", "IN_PLACE", "FUNCTIONAL", "forms", "decide")  # what is taken of the program
 COMPILERS = ("eager", "aot_eager", "inductor")
 UNWAITED = "async, no wait"
 LATE = 0.02  # seconds by which all ranks but 0 come late to a collective that nobody waits for
@@ -34,14 +34,16 @@ def run(
     *,
     compiler: str = "aot_eager",
     timeout: float | None = 300.0,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
     """Run every collective in each of its forms: in eager, with `fullgraph=True`, and where that fails without it.
 
-    only: beginnings of names, such as ('all_reduce', 'barrier'). compiler: the backend of torch.compile. The report's
-    first table has one row for each collective and form; `ranks` has what each rank saw; `decision` is the decision
-    table of lesson 02, for the collectives that have a functional form. `first` is what the
-    compiled program gave on its first call, which compiles it, and `later` on its second. Raises ValueError for a
+    only: beginnings of names, such as ('all_reduce', 'barrier'). compiler: the backend of torch.compile. program: the
+    cells of lesson 02, as a module or a mapping such as a notebook's `globals()`; None is the lesson's own. The
+    report's first table has one row for each collective and form; `ranks` has what each rank saw; `decision` is the
+    decision table of lesson 02, for the collectives that have a functional form. `first` is what the compiled program
+    gave on its first call, which compiles it, and `later` on its second. Raises ValueError for a
     collective or a compiler that does not exist, before anything runs, and RankError when a rank fails.
 
     >>> from labkit.lessons.functional import experiment as collectives
@@ -53,35 +55,35 @@ def run(
     1  all_reduce max       async        no    same
     2  all_reduce max  functional       yes    same
     """
-    names = choose(only)
+    ours = programs.choose("functional", program, NEEDED)
+    names = choose(only, ours.code.IN_PLACE)
     if compiler not in COMPILERS:
         raise ValueError(f"unknown compiler {compiler!r}: there is {', '.join(COMPILERS)}")
-    found = ranks.run(_measure, names, compiler, talk, timeout=timeout)
-    lesson = lessons.program("functional")
-    decided = [name for name in names if name in lesson.FUNCTIONAL]
-    table = decision(ranks, decided, timeout=timeout) if decided else pd.DataFrame({"collective": []})
+    found = ranks.run(_measure, ours.code, names, compiler, talk, timeout=timeout)
+    decided = [name for name in names if name in ours.code.FUNCTIONAL]
+    rows = agreed(ranks.run(quietly, decide, ours.code, decided, timeout=timeout))
     settings = {
         "backend": ranks.backend,
         "device": ranks.device,
         "world_size": ranks.world_size,
         "threads": ranks.threads,
         "compiler": compiler,
-        "program": programs.choose("functional", None, ()).digest,
+        "program": ours.digest,
     }
     report = _report(found, ranks.label, provenance(**settings))
-    report.tables["decision"] = table
+    report.tables["decision"] = pd.DataFrame(rows, columns=None if rows else ["collective"])
+    report.notes[:0] = ours.notes
     return report
 
 
-def choose(only: Sequence[str] = ()) -> tuple[str, ...]:
-    """The collectives whose names begin with one of `only`, in the table's order; all of them without.
+def choose(only: Sequence[str], names: Iterable[str]) -> tuple[str, ...]:
+    """The collectives among `names` that begin with one of `only`, in their order; all of them without.
 
     Raises ValueError for a beginning that none has.
 
-    >>> choose(["all_reduce", "barrier"])
-    ('all_reduce sum', 'all_reduce max', 'all_reduce avg', 'barrier')
+    >>> choose(["all_reduce", "barrier"], ["all_reduce sum", "broadcast", "all_reduce max", "barrier"])
+    ('all_reduce sum', 'all_reduce max', 'barrier')
     """
-    names = lessons.program("functional").IN_PLACE
     for start in only:
         if not any(name.startswith(start) for name in names):
             raise ValueError(f"no collective begins with {start!r}: there is {', '.join(names)}")
@@ -91,19 +93,24 @@ def choose(only: Sequence[str] = ()) -> tuple[str, ...]:
 # --- on a rank ---
 
 
-def _measure(names: Sequence[str], compiler: str, talk: bool) -> list[dict[str, Any]]:
+def _measure(lesson: Any, names: Sequence[str], compiler: str, talk: bool) -> list[dict[str, Any]]:
     me = here()
-    x = lessons.program("functional").sample()
+    x = lesson.sample()
     rows = []
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch renames two of these, and says so at each call
         for name in names:
-            for form, program in lessons.program("functional").forms(name).items():
+            for form, program in lesson.forms(name).items():
                 if talk and me.rank == 0:
                     print(f"{name}, {form}", flush=True)
                 rows.append({"collective": name, "form": form} | _look_at(program, form, x, compiler))
                 dist.barrier()
     return rows
+
+
+def decide(lesson: Any, names: Sequence[str]) -> list[dict[str, str]]:
+    """On a rank: the rows of these collectives in the decision table, measured with `decide` of lesson 02."""
+    return [lesson.decide(name) for name in names]
 
 
 def _look_at(program: Callable[[Any], Any], form: str, x: Any, compiler: str) -> dict[str, Any]:
@@ -171,6 +178,18 @@ def _plain(value: Any) -> Any:
 
 
 # --- in the kernel ---
+
+
+def agreed(found: Iterable[Sequence[Mapping[str, str]]]) -> list[dict[str, str]]:
+    """Merge the rows of all ranks: a cell holds one value, or what each of them found where they disagree.
+
+    >>> agreed([[{"gate": "no"}], [{"gate": "yes"}]])
+    [{'gate': 'no / yes'}]
+    """
+    return [
+        {column: " / ".join(dict.fromkeys(row[column] for row in of)) for column in of[0]}
+        for of in zip(*found, strict=True)
+    ]
 
 
 def _report(found: PerRank[list[dict[str, Any]]], label: str, settings: dict[str, Any]) -> Report:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit import lessons
 from labkit.experiments.options import on_cpu
 from labkit.lessons.guards.declared import DEPTH as ABOUT
 from labkit.lessons.shared.options import chosen
@@ -38,6 +37,7 @@ def run(
     full: bool = False,
     fresh: bool = False,
     folder: str | Path | None = None,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
     """Time the first call of models of several depths, compiled from nothing, in three forms in the same rounds.
@@ -51,8 +51,10 @@ def run(
         full: up to 32 blocks, with Inductor, which takes a hundred times as long on a CPU as Dynamo alone.
         fresh, folder, talk: of the sweep. A depth in a round is a point: it is kept when it is done, and an interrupted
             call goes on behind it.
+        program: the cells of lesson 09, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
 
-    The models stand in the cells of lesson 09. `grown` says what the tables hold. Raises ValueError for depths that are
+    `grown` says what the tables hold. Raises ValueError for depths that are
     no sweep, before any rank is started, and RankError when a rank fails.
 
     >>> import tempfile
@@ -72,8 +74,8 @@ def run(
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
         "compiler": compiler, "rounds": rounds, "forms": forms,
     }  # fmt: skip
-    code = lessons.program("guards")
-    settings["program"] = choose_program("guards", None, ()).digest
+    ours = choose_program("guards", program, ("one_depth",))
+    one_depth, settings["program"] = ours.code.one_depth, ours.digest
     sweep = Sweep("depth", settings, folder, fresh, talk)
     points = {
         f"round {i}, {depth} blocks": (depth, i)
@@ -82,17 +84,21 @@ def run(
     }
 
     def measure(point: tuple[int, int]) -> list[dict[str, Any]]:
-        found = ranks.run(code.one_depth, *point, tuple(forms), compiler, timeout=900)
+        found = ranks.run(one_depth, *point, tuple(forms), compiler, timeout=900)
         return [{"rank": rank, **row} for rank, rows in found.items() for row in rows]
 
     # what a process pays once: imports, and the compiler's own first times
-    ranks.run(code.one_depth, 1, -1, tuple(forms), compiler, timeout=900)
+    ranks.run(one_depth, 1, -1, tuple(forms), compiler, timeout=900)
     rows = sweep.run(points, measure)
-    return grown(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
+    notes = [*ours.notes, *filter(None, [sweep.note()])]
+    return grown(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), notes)
 
 
 def grown(
-    rows: Sequence[dict[str, Any]], label: str, settings: dict[str, Any] | None = None, resumed: str = ""
+    rows: Sequence[dict[str, Any]],
+    label: str,
+    settings: dict[str, Any] | None = None,
+    more: Sequence[str] = (),
 ) -> Report:
     """Make the report of first calls.
 
@@ -100,7 +106,7 @@ def grown(
         rows: a row for each first call, as `one_depth` of lesson 09 returns them, with the rank.
         label: the run label.
         settings: the provenance; by default that of now.
-        resumed: a note on a sweep that was interrupted.
+        more: further notes.
 
     Returns:
         A report. `fits` has for each form the line seconds = first + per block * depth, and the exponent p of
@@ -127,7 +133,7 @@ def grown(
     }
     worst = float(samples["error"].max())
     agree = "agree" if worst <= TOLERANCE else "DO NOT AGREE"
-    notes = [f"outputs {agree} with eager: largest difference {worst:.1e}", *([resumed] if resumed else [])]
+    notes = [f"outputs {agree} with eager: largest difference {worst:.1e}", *more]
     made = provenance(compiler="eager") if settings is None else settings
     return Report("depth", ABOUT.title, label, tables, _verdicts(samples), made, notes, VIEW)
 

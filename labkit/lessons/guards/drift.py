@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import pandas as pd
 from labkit import lessons
 from labkit.lessons.guards.declared import DRIFT as ABOUT
 from labkit.lessons.shared.options import chosen
-from labkit.lessons.shared.sweep import Sweep, code_digest
+from labkit.lessons.shared.program import choose as choose_program
+from labkit.lessons.shared.sweep import Sweep
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 
+NEEDED = ("STAGES", "EMULATED", "drifted", "attention_like")  # what is taken of the program
 VIEW = "labkit.lessons.guards.drift_figures:figure"
 DTYPES = ("float32", "bfloat16")
 SEEDS = 16
@@ -24,18 +26,18 @@ def run(
     ranks: Ranks,
     dtype: Sequence[str] = (),
     *,
-    program: Callable[..., Any] | None = None,
     seeds: int = SEEDS,
     stages: Sequence[str] = (),
     fresh: bool = False,
     folder: str | Path | None = None,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
-    """Run a program in eager and through ever more of the compiler, and compare the numbers with both.
+    """Run `attention_like` in eager and through ever more of the compiler, and compare the numbers with both.
 
-    program(x, w): of tensors (64, 128) and (128, 128); None is `attention_like` of lesson 09. seeds: inputs, 2 at
-    least; the spread is over them. No communication runs, so one rank does it. dtype: of 'float32' and
-    'bfloat16'. Truth is the same program in float64 on the same rounded inputs.
+    seeds: inputs, 2 at least; the spread is over them. No communication runs, so one rank does it. dtype: of 'float32'
+    and 'bfloat16'. program: the cells of lesson 09, as a module or a mapping such as a notebook's `globals()`; None is
+    the lesson's own. Truth is the same function in float64 on the same rounded inputs.
 
     `stages` has for each dtype and stage the share of elements that are not eager's, bit for bit, the largest
     difference, and the root mean square error against the truth, each as median, least and most over the inputs.
@@ -52,30 +54,32 @@ def run(
     dtypes = chosen(dtype, DTYPES, "dtype")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 2 <= seeds <= 1000:
         raise ValueError(f"seeds is a number of inputs from 2 to 1000, got {seeds!r}")
-    code = lessons.program("guards")
+    ours = choose_program("guards", program, NEEDED)
+    code = ours.code
     known = (*code.STAGES, code.EMULATED)
     unknown = [name for name in stages if name not in known]
     if unknown:
         raise ValueError(f"unknown stage {unknown[0]!r}: there is {'; '.join(known)}")
-    study = program or code.attention_like
     settings = {
         "device": ranks.device,
         "world_size": ranks.world_size,
         "threads": ranks.threads,
         "seeds": seeds,
+        "program": ours.digest,
     }
-    sweep = Sweep("drift", settings | {"code": code_digest(study)}, folder, fresh, talk)
+    sweep = Sweep("drift", settings, folder, fresh, talk)
     points = {
         f"{name}, {stage}": (name, stage) for name in dtypes for stage in known if stage in (stages or known)
     }
 
     def measure(point: tuple[str, str]) -> list[dict[str, Any]]:
-        found = ranks.run(code.drifted, *point, seeds, study, timeout=600, ranks=0)
+        found = ranks.run(code.drifted, *point, seeds, code.attention_like, timeout=600, ranks=0)
         head = {"dtype": point[0], "stage": point[1]}
         return [{**head, "rank": rank, **row} for rank, rows in found.items() for row in rows]
 
     rows = sweep.run(points, measure)
-    return _report(rows, provenance(**settings, resumed=sweep.resumed), sweep.note(), ranks.label)
+    more = [*ours.notes, *filter(None, [sweep.note()])]
+    return _report(rows, provenance(**settings, resumed=sweep.resumed), more, ranks.label)
 
 
 def first_drift(differ: dict[str, float], tolerance: float = 0.0) -> str:
@@ -116,7 +120,7 @@ def since(row: dict[str, Any]) -> str:
     return f"{some} in {row['inputs']} of {row['of']} inputs, {rest}"
 
 
-def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, label: str) -> Report:
+def _report(rows: list[dict[str, Any]], settings: dict[str, Any], more: list[str], label: str) -> Report:
     samples = pd.DataFrame(rows)
     samples["ratio"] = samples["error"] / samples["eager_error"]
     by = samples.groupby(["dtype", "stage"], sort=False)
@@ -130,6 +134,6 @@ def _report(rows: list[dict[str, Any]], settings: dict[str, Any], resumed: str, 
         [{"dtype": dtype, **_since(mine)} for dtype, mine in stages.groupby("dtype", sort=False)]
     )
     notes = [f"{row['dtype']}: {since(row)}" for row in first.to_dict("records")]
-    notes = ["first stage that differs from eager: " + "; ".join(notes), *([resumed] if resumed else [])]
+    notes = ["first stage that differs from eager: " + "; ".join(notes), *more]
     tables = {"stages": stages, "first": first, "samples": samples}
     return Report("drift", ABOUT.title, label, tables, [], settings, notes, VIEW)

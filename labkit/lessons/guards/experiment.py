@@ -8,16 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from labkit import lessons
 from labkit.experiments.options import on_cpu
 from labkit.lessons.guards.declared import GUARDS as ABOUT
 from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.program import choose as choose_program
-from labkit.lessons.shared.sweep import Sweep, code_digest, parse_range
+from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import HOST_ONLY, Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare
 
+NEEDED = ("DIMENSIONS", "POLICIES", "Layer", "walk", "prices", "call_costs")  # what is taken of the program
 VIEW = "labkit.lessons.guards.figures:figure"
 FIRST, REUSED, COMPILED = "first compile", "reused", "recompiled"
 DYNAMIC, GAVE_UP = "went dynamic", "gave up"
@@ -47,6 +47,7 @@ def run(
     *,
     lengths: str | Sequence[int] | None = None,
     batches: str | Sequence[int] | None = None,
+    program: Any = None,
     rounds: int = 12,
     inductor: int = 1,
     full: bool = False,
@@ -57,10 +58,10 @@ def run(
     """Walk a compiled layer through the values of each dimension, on one rank and in step on all of `ranks`.
 
     dimension, policy: names of those to take, all by default; policies other than 'default' are walked for sizes only.
-    lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. The module under
-    study is the `Layer` of lesson 09. In the map Dynamo alone compiles, which decides all of this, and is the
-    quickest. rounds: of timing, for compiles without Inductor and for calls; inductor: how often Inductor compiles;
-    0 and 0 leave costs out. full: every dimension under every policy,
+    lengths, batches: their values, at least two different ones, as numbers or '16,24' or '16:64:8'. program: the cells
+    of lesson 09, as a module or a mapping such as a notebook's `globals()`; None is the lesson's own. In the map Dynamo
+    alone compiles, which decides all of this, and is the quickest. rounds: of timing, for compiles without Inductor and
+    for calls; inductor: how often Inductor compiles; 0 and 0 leave costs out. full: every dimension under every policy,
     with Inductor, and costs eight times.
 
     Every point (ranks, policy, dimension) is kept when it is done; after an interrupt the same call goes on behind the
@@ -76,8 +77,10 @@ def run(
     >>> list(report.tables["steps"].query("ranks == 2 and rank == 1")["state"])
     ['first compile', 'reused', 'went dynamic', 'reused']
     """
-    code = lessons.program("guards")
-    dimensions = _values(chosen(dimension, code.DIMENSIONS, "dimension"), lengths, batches)
+    ours = choose_program("guards", program, NEEDED)
+    code = ours.code
+    names = chosen(dimension, code.DIMENSIONS, "dimension")
+    dimensions = _values({name: code.DIMENSIONS[name][0] for name in names}, lengths, batches)
     policies = chosen(policy, code.POLICIES, "policy")
     if rounds:
         check_rounds(rounds)
@@ -94,10 +97,9 @@ def run(
     on_cpu(ranks)
     settings = {
         "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
-        "compiler": compiler, "rounds": rounds, "inductor": inductor,
-        "program": choose_program("guards", None, ()).digest,
+        "compiler": compiler, "rounds": rounds, "inductor": inductor, "program": ours.digest,
     }  # fmt: skip
-    decides = settings | {"values": list(dimensions.values()), "code": code_digest(code.Layer)}
+    decides = settings | {"values": list(dimensions.values())}
     sweep = Sweep("guards", decides, folder, fresh, talk)
     more: dict[Any, Ranks] = {ranks.world_size: ranks}
 
@@ -130,22 +132,22 @@ def run(
         for own in more.values():
             if own is not ranks:
                 own.close()
-    return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), sweep.note())
+    notes = [*ours.notes, *filter(None, [sweep.note()])]
+    return _report(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), notes)
 
 
-def _values(names: Sequence[str], lengths: Any, batches: Any) -> dict[str, tuple[Any, ...]]:
+def _values(known: dict[str, Sequence[Any]], lengths: Any, batches: Any) -> dict[str, tuple[Any, ...]]:
     """The values of the chosen dimensions, with those asked for. Raises ValueError for values that are no sweep."""
     given = {"sequence length": ("lengths", lengths, 4096), "batch": ("batches", batches, 1024)}
     for name, (what, values, _) in given.items():
-        if values is not None and name not in names:
+        if values is not None and name not in known:
             raise ValueError(
-                f"{what} were given, and {name!r} is not among the dimensions: {', '.join(names)}"
+                f"{what} were given, and {name!r} is not among the dimensions: {', '.join(known)}"
             )
     found = {}
-    for name in names:
+    for name, usual in known.items():
         what, values, most = given.get(name, ("", None, 0))
-        known = lessons.program("guards").DIMENSIONS[name][0]
-        found[name] = tuple(known) if values is None else parse_range(what, values, 1, most)
+        found[name] = tuple(usual) if values is None else parse_range(what, values, 1, most)
     return found
 
 
@@ -171,11 +173,11 @@ def _points(
     return points
 
 
-def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], resumed: str) -> Report:
+def _report(rows: list[dict[str, Any]], label: str, settings: dict[str, Any], more: list[str]) -> Report:
     steps = pd.DataFrame([r for r in rows if r["kind"] == "walk"]).drop(columns="kind")
     cost = pd.DataFrame([r for r in rows if r["kind"] == "cost"], columns=COST)
     tables = {"freeze": freeze(steps), "steps": steps, "policies": _policies(steps), "cost": cost}
-    notes = [*_notes(steps), *([resumed] if resumed else [])]
+    notes = [*_notes(steps), *more]
     return Report("guards", ABOUT.title, label, tables, _verdicts(cost), settings, notes, VIEW)
 
 

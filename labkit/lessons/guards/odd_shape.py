@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from labkit import lessons
 from labkit.experiments.options import on_cpu, two_or_more
 from labkit.lessons.guards.declared import ODD_SHAPE as ABOUT
 from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.outcomes import judge
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 from labkit.torch_compat import compiler_collectives_on_cpu, compiling_together
@@ -32,6 +32,7 @@ def run(
     *,
     sleep_s: float = 2.0,
     timeout_s: float = 1.0,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
     """Three calls in step of a compiled function with an all-reduce, where the last rank's input is longer.
@@ -45,6 +46,8 @@ def run(
         help: what is switched on, names of HELP.
         sleep_s: seconds that every compile after the first sleeps.
         timeout_s: seconds until a collective gives up, but for the control.
+        program: the cells of lesson 09, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
         talk: print each outcome.
 
     Returns:
@@ -67,28 +70,29 @@ def run(
             raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     on_cpu(ranks)
     two_or_more(ranks)
+    ours = choose_program("guards", program, ("odd_call",))
     rows = []
     limits: dict[str, Any] = {"timeout": 60.0, "stall": STALL_S}
     with Ranks(ranks.world_size, ranks.device, ranks.backend, **limits, quiet=True, live=False) as own:
         for when in LENGTHS:
             for name in help if when != SAME else help[:1]:
                 arranged = {"sleep_s": sleep_s, "timeout_s": None if when == CONTROL else timeout_s}
-                found = _attempt(own, when, name, arranged)
+                found = _attempt(own, ours.code.odd_call, when, name, arranged)
                 rows.append({"differs": when, "help": name, **found, **arranged})
                 if talk:
                     print(f"{when}, {name}: {rows[-1]['outcome']}", flush=True)
     settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
-    made = provenance(**settings, sleep_s=sleep_s, timeout_s=timeout_s)
-    notes = [f"{r['differs']}, {r['help']}: {r['outcome']}" for r in rows]
+    made = provenance(**settings, sleep_s=sleep_s, timeout_s=timeout_s, program=ours.digest)
+    notes = [*ours.notes, *(f"{r['differs']}, {r['help']}: {r['outcome']}" for r in rows)]
     view, tables = "labkit.lessons.guards.odd_shape_figures:figure", {"outcomes": pd.DataFrame(rows)}
     return Report("odd_shape", ABOUT.title, ranks.label, tables, [], made, notes, view)
 
 
-def _attempt(ranks: Ranks, when: str, name: str, arranged: dict[str, Any]) -> dict[str, Any]:
+def _attempt(ranks: Ranks, calls: Any, when: str, name: str, arranged: dict[str, Any]) -> dict[str, Any]:
     began = time.perf_counter()
     row: dict[str, Any] = {"outcome": "right", "graphs by rank": "-", "dynamic by rank": "-", "said": ""}
     try:
-        found = list(ranks.run(_play, when, name, **arranged))
+        found = list(ranks.run(_play, calls, when, name, **arranged))
         failed = [one["ended"] for one in found if one["ended"] != "right"]
         row |= {
             "outcome": failed[0].partition(":")[0] if failed else "right",
@@ -103,9 +107,9 @@ def _attempt(ranks: Ranks, when: str, name: str, arranged: dict[str, Any]) -> di
     return row | {"seconds": round(time.perf_counter() - began, 1)}
 
 
-def _play(when: str, name: str, sleep_s: float, timeout_s: float | None) -> dict[str, Any]:
+def _play(calls: Any, when: str, name: str, sleep_s: float, timeout_s: float | None) -> dict[str, Any]:
     """On a rank: the calls of lesson 09, with the help switched on."""
     together = compiling_together(name.startswith("guard"), name.startswith("compiler"))
     mended = compiler_collectives_on_cpu() if name.endswith("repaired") else nullcontext()
     with mended, together:
-        return lessons.program("guards").odd_call(sleep_s, timeout_s, LENGTHS[when])
+        return calls(sleep_s, timeout_s, LENGTHS[when])

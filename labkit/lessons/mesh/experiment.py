@@ -7,23 +7,28 @@ from typing import Any
 
 import pandas as pd
 
-from labkit import lessons
 from labkit.experiments.options import on_cpu
 from labkit.lessons.mesh.declared import MESH_OR_WORLD as ABOUT
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import Verdict, by_slowest, check_rounds, compare, noise_floor
 
 __all__ = ["RANKS", "REQUESTS", "check", "run"]
 
-mesh = lessons.program("mesh")
+NEEDED = ("serve", "both_verdicts", "cost", "STEPS")  # what is taken of the program
 RANKS = 3
 REQUESTS = (2, 4, 2)  # rows of each
 FORMS = ("driver", "stage 0")  # what rank 0 is: it compiles nothing, or graphs of its own
 
 
 def run(
-    ranks: Ranks, *, own_ms: Sequence[float] = (0.0, 5.0), rounds: int = 16, talk: bool = False
+    ranks: Ranks,
+    *,
+    own_ms: Sequence[float] = (0.0, 5.0),
+    rounds: int = 16,
+    program: Any = None,
+    talk: bool = False,
 ) -> Report:
     """Serve requests on a mesh of all ranks but rank 0, then time rank 0 outside the mesh's collectives and in them.
 
@@ -35,6 +40,8 @@ def run(
         ranks: three or more, on the CPU.
         own_ms: milliseconds of work that rank 0 has of its own in each step, a sleep.
         rounds: of the timing; 0 leaves it out.
+        program: the cells of lesson 11, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
 
     Raises:
         ValueError: fewer than three ranks, bad times or rounds; before any rank is asked.
@@ -49,7 +56,9 @@ def run(
         check_rounds(rounds)
     if not own_ms or min(own_ms) < 0:
         raise ValueError(f"own_ms are times of 0 or more, got {own_ms}")
-    counts, health, notes = [], [], []
+    ours = choose_program("mesh", program, NEEDED)
+    mesh = ours.code
+    counts, health, notes = [], [], list(ours.notes)
     served: dict[str, list[Any]] = {}
     for form in FORMS:
         served[form] = found = list(ranks.run(mesh.serve, list(REQUESTS), form != "driver"))
@@ -80,7 +89,7 @@ def run(
         verdicts.append(compare(by["in every collective"], by["outside"], floor=floor, case={"own_ms": ms}))
     facts = provenance(
         backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, threads=ranks.threads,
-        compiler="eager", own_ms=list(own_ms), rounds=rounds,
+        compiler="eager", own_ms=list(own_ms), rounds=rounds, program=ours.digest,
     )  # fmt: skip
     view = "labkit.lessons.mesh.figures:figure"
     return Report("mesh_or_world", ABOUT.title, ranks.label, tables, verdicts, facts, notes, view)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 import torch
 
-from labkit import lessons
 from labkit.lessons.mesh.declared import WRONG_GROUP as ABOUT
 from labkit.lessons.mesh.experiment import check
 from labkit.lessons.shared.options import chosen
 from labkit.lessons.shared.outcomes import judge
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
@@ -21,26 +21,23 @@ from labkit.torch_compat import dynamo_reset
 
 __all__ = ["DEFENCES", "MISTAKES", "run"]
 
-program = lessons.program("mesh")
 NONE, CHECK, DOMAIN = "none", "collective check", "domain"
 DEFENCES = (NONE, CHECK, DOMAIN)
 STALL_S, TIMEOUT_S = 1.0, 60.0
 
 Mistake = Callable[[Any, Any], Any]  # of a site and of `pick`
-MISTAKES: dict[str, Mistake] = {
-    name: getattr(program, name)
-    for name in (
-        *("world_inside", "meets_the_plan", "no_group", "divisor"),
-        *("joins", "joins_compiled", "half_made", "wrong_root", "stays_away"),
-    )
-}
+MISTAKES = (  # names of the program
+    *("world_inside", "meets_the_plan", "no_group", "divisor"),
+    *("joins", "joins_compiled", "half_made", "wrong_root", "stays_away"),
+)
+SITES = ("first", "second", "Plain", "Fenced")  # what else is taken of it
 
 
 def run(
     ranks: Ranks,
     mistake: Sequence[str] = (),
     *,
-    mistakes: Mapping[str, Mistake] | None = None,
+    program: Any = None,
     stall: float = STALL_S,
     talk: bool = False,
 ) -> Report:
@@ -52,7 +49,8 @@ def run(
     Args:
         ranks: three or more, on the CPU.
         mistake: names of those to run, all by default.
-        mistakes: further ones by name, as functions of a site and of `pick`, as in the cells of the lesson.
+        program: the cells of lesson 11, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
         stall: how long ranks wait for each other until that counts as a hang, in seconds.
 
     Raises:
@@ -65,8 +63,9 @@ def run(
     {'none': 'wrong', 'collective check': 'wrong', 'domain': 'caught'}
     """
     check(ranks)
-    known = {**MISTAKES, **(mistakes or {})}
-    names = chosen(mistake, known, "mistake")
+    names = chosen(mistake, MISTAKES, "mistake")
+    ours = choose_program("mesh", program, (*SITES, *names))
+    known = {name: getattr(ours.code, name) for name in names}
     settings: dict[str, Any] = {"timeout": TIMEOUT_S, "quiet": True, "live": False, "stall": stall}
     rows: list[dict[str, Any]] = []
     whole: list[dict[str, Any]] = []
@@ -75,31 +74,35 @@ def run(
         Ranks(ranks.world_size, ranks.device, ranks.backend, check="collectives", **settings) as checked,
     ):
         for name in names:
-            right = _right(plain, name, known[name])
+            right = _right(plain, name, known[name], ours.code)
             whole += [{"mistake": name, "rank": rank, "values": value} for rank, value in enumerate(right)]
             for defence in DEFENCES:
                 where = checked if defence == CHECK else plain
-                rows.append(_attempt(where, name, known[name], defence, right))
+                rows.append(_attempt(where, name, known[name], ours.code, defence, right))
             if talk:
                 print(f"{name}: " + ", ".join(f"{r['defence']} {r['outcome']}" for r in rows[-3:]))
-    facts = provenance(backend=ranks.backend, device=ranks.device, world_size=ranks.world_size, stall=stall)
+    settings = {"backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size}
+    facts = provenance(**settings, stall=stall, program=ours.digest)
     tables = {"outcomes": pd.DataFrame(rows), "whole": pd.DataFrame(whole)}
-    notes = [f"{name}: {' '.join((known[name].__doc__ or '').split())}" for name in names]
+    notes = [*ours.notes, *(f"{name}: {' '.join((known[name].__doc__ or '').split())}" for name in names)]
     view = "labkit.lessons.mesh.figures:mistakes"
     return Report("wrong_group", ABOUT.title, ranks.label, tables, [], facts, notes, view)
 
 
-def _right(ranks: Ranks, name: str, drill: Mistake) -> list[Any]:
+def _right(ranks: Ranks, name: str, drill: Mistake, code: Any) -> list[Any]:
     try:
-        return list(ranks.run(_play, drill, program.first, True))
+        return list(ranks.run(_play, drill, code.first, code.Fenced))
     except RankError as error:
         raise RuntimeError(f"{name} fails without its mistake: {error}") from error
 
 
-def _attempt(ranks: Ranks, name: str, drill: Mistake, defence: str, right: list[Any]) -> dict[str, Any]:
+def _attempt(
+    ranks: Ranks, name: str, drill: Mistake, code: Any, defence: str, right: list[Any]
+) -> dict[str, Any]:
     began = time.perf_counter()
     try:
-        values = list(ranks.run(_play, drill, program.second, defence == DOMAIN))
+        site = code.Fenced if defence == DOMAIN else code.Plain
+        values = list(ranks.run(_play, drill, code.second, site))
         outcome = "right" if values == right else "wrong"
         said = "" if values == right else ", ".join(f"rank {r} has {v}" for r, v in enumerate(values))
     except RankError as error:
@@ -108,8 +111,8 @@ def _attempt(ranks: Ranks, name: str, drill: Mistake, defence: str, right: list[
     return {"drill": name, "defence": defence, "outcome": outcome, "said": said, "seconds": seconds}
 
 
-def _play(drill: Mistake, pick: Any, fenced: bool) -> Any:
+def _play(drill: Mistake, pick: Any, site: Callable[[], Any]) -> Any:
     """On a rank: the program, without torch's warnings, which nobody reads in a log of a thousand ranks."""
     dynamo_reset()
     with quiet_stderr(), torch.no_grad():
-        return drill(program.Fenced() if fenced else program.Plain(), pick)
+        return drill(site(), pick)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from labkit import hardware, lessons
+from labkit import hardware
 from labkit.lessons.scale import on_ranks as scale_ranks
 from labkit.lessons.scale import tables as scale_tables
 from labkit.lessons.scale import worlds as tracing
@@ -15,12 +15,13 @@ from labkit.lessons.scale.worlds import WORLDS, parse_worlds
 from labkit.lessons.shared.costs import ALGORITHMS, Compute, Link
 from labkit.lessons.shared.model_size import check_split
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.sweep import parse_sizes
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds
 
-cliff = lessons.program("cliff")
+NEEDED = ("cliff", "trace", "flops")  # what is taken of the program; `cliff` has the block
 SIZES = (128, 4096, 32 * 1024, 128 * 1024, 512 * 1024)  # bytes of an all_reduce in the sweep
 CHECKED = (2, 4)  # worlds in which the model is held against a measurement
 SHARDS = (2, 4, 16, 1024)  # worlds whose shard's work is timed alone
@@ -43,6 +44,7 @@ def run(
     trace: bool = False,
     rounds: int = 12,
     also: Sequence[str] | None = None,
+    program: Any = None,
     talk: bool = False,
 ) -> Report:
     """Trace one block for every world size, fit the model's constants here, and hold it against two and four ranks.
@@ -50,7 +52,8 @@ def run(
     worlds: sizes, as numbers or as '2,4,1024'; each divides `heads`. alpha (us a step) and bandwidth (GB/s), overhead
     (us a forward) and rate (Gflop/s) are constants of the reader's, given in pairs; what is not given is measured.
     algorithm: of the model's all_reduce. trace: measure nothing, which needs all four. rounds: of every timing. also:
-    further backends; None is gloo or shm, whichever these CPU ranks are not on.
+    further backends; None is gloo or shm, whichever these CPU ranks are not on. program: the cells of lesson 16, as a
+    module or a mapping such as a notebook's `globals()`; None is the lesson's own.
 
     Tables: `summary`; `worlds`, `collectives` and `graphs`, which are simulated and have no times; `tracer`, what
     tracing itself took; `model` (world_size, link, compute_ms, communication_ms, step_ms, share); `constants`; `sweep`,
@@ -68,7 +71,9 @@ def run(
     'simulated, model'
     """
     check_rounds(rounds)
-    config = cliff.Config(dim=dim, heads=heads, blocks=1, tokens=tokens)
+    ours = choose_program("scale", program, NEEDED)
+    code = ours.code
+    config = code.cliff.Config(dim=dim, heads=heads, blocks=1, tokens=tokens)
     sizes = parse_worlds(worlds, config)
     link, compute = _stated(alpha, bandwidth, overhead, rate)
     chosen([algorithm], ALGORITHMS, "algorithm")
@@ -80,20 +85,20 @@ def run(
         _measurable(config, ranks)
 
     load = os.getloadavg()[0]  # before this adds to it: what else the machine is busy with
-    found: dict[str, Any] = {"traces": _traced(config, sizes)}
+    found: dict[str, Any] = {"traces": _traced(code, config, sizes)}
     _say(talk, f"traced: {', '.join(map(str, sizes))} ranks")
-    found["links"], found["work"], notes = {}, {}, []
+    found["links"], found["work"], notes = {}, {}, list(ours.notes)
     if not trace:
         shards = [n for n in SHARDS if not heads % n]
         # as many ranks as can work at once, because peers that work share caches and memory with each other
         busy = min(ranks.world_size, _units(ranks.device))
         with Ranks(busy, ranks.device, "fake", threads=ranks.threads, quiet=True) as others:
-            each = others.run(scale_ranks.work_alone, config, shards, rounds, timeout=TIMEOUT_S)
+            each = others.run(scale_ranks.work_alone, code.cliff, config, shards, rounds, timeout=TIMEOUT_S)
         found["work"] = {n: [s for one in each for s in one[n]] for n in shards}
         _say(talk, f"the work without the talk: shards of {', '.join(map(str, shards))} ranks")
         for backend in (ranks.backend, *(_others(ranks) if also is None else also)):
             for world in sorted({*CHECKED, ranks.world_size}):
-                said = _on_a_link(found["links"], config, ranks, backend, world, rounds)
+                said = _on_a_link(found["links"], code.cliff, config, ranks, backend, world, rounds)
                 notes += [said] if said else []
                 _say(talk, said or f"{backend}: {world} ranks")
     units = _units(ranks.device)
@@ -104,7 +109,7 @@ def run(
     settings = {
         "backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "rounds": rounds,
         "algorithm": algorithm, "units": units, "load_before": round(load, 1),
-        "block": {"dim": dim, "heads": heads, "tokens": tokens},
+        "block": {"dim": dim, "heads": heads, "tokens": tokens}, "program": ours.digest,
     }  # fmt: skip
     first = "stated" if link else f"{ranks.label}, {ranks.world_size} ranks"
     unit = "core" if ranks.device == "cpu" else "GPU"
@@ -158,17 +163,23 @@ def _measurable(config: Any, ranks: Ranks) -> None:
     check_split(config, ranks.world_size)
 
 
-def _traced(config: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def _traced(code: Any, config: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """All traces, made by one process that is ended afterwards."""
     with Ranks(1, "cpu", "fake", quiet=True) as alone:
-        return alone.run(tracing.trace_all, config, sizes, timeout=TIMEOUT_S)[0]
+        return alone.run(tracing.trace_all, code, config, sizes, timeout=TIMEOUT_S)[0]
 
 
 def _on_a_link(
-    links: dict[tuple[str, int], Any], config: Any, ranks: Ranks, backend: str, world: int, rounds: int
+    links: dict[tuple[str, int], Any],
+    cliff: Any,
+    config: Any,
+    ranks: Ranks,
+    backend: str,
+    world: int,
+    rounds: int,
 ) -> str:
     """Measure on `world` ranks over a backend, on the given ones where they are that; returns why it cannot, or ''."""
-    call = (scale_ranks.on_a_link, config, parse_sizes(SIZES), rounds)
+    call = (scale_ranks.on_a_link, cliff, config, parse_sizes(SIZES), rounds)
     if config.heads % world:
         return f"not measured on {world} ranks: heads={config.heads} do not split evenly over them"
     if (backend, world) == (ranks.backend, ranks.world_size):

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import lessons
 from labkit.lessons.shared import sockets
 from labkit.lessons.shared.sockets import SETTLE_S
 from labkit.ranks import here
@@ -17,12 +16,10 @@ from labkit.timing import interleave
 
 __all__ = ["CALLS", "on_a_link", "work_alone"]
 
-cliff = lessons.program("cliff")
-
 CALLS = 3  # all_reduces a sample of the sweep, so that a barrier's own end weighs less
 
 
-def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
+def on_a_link(cliff: Any, config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     """On every rank of a link: seconds of an all_reduce by size, of the block's eager forward, and of the talk in it.
 
     `sweep` maps bytes to samples, a call each; `step` and `inside` have a sample a round: the whole forward, and how
@@ -85,7 +82,7 @@ def on_a_link(config: Any, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     }
 
 
-def work_alone(config: Any, worlds: Sequence[int], rounds: int) -> dict[int, list[float]]:
+def work_alone(cliff: Any, config: Any, worlds: Sequence[int], rounds: int) -> dict[int, list[float]]:
     """On a rank that talks to nobody: seconds of its forward with the shard of each world, while its peers work too."""
     device = torch.device(here().device)
     wait = _waits(device)

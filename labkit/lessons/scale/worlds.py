@@ -17,13 +17,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit import lessons
 from labkit.lessons.shared.costs import terms
 from labkit.lessons.shared.model_size import check_split
 
 __all__ = ["LARGEST", "WORLDS", "parse_worlds", "trace", "trace_all"]
-
-program = lessons.program("scale")
 
 WORLDS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LARGEST = 1 << 20
@@ -36,7 +33,7 @@ def parse_worlds(worlds: str | Sequence[int], config: Any) -> tuple[int, ...]:
 
     Raises ValueError naming the one that is no world size or over which the block cannot be split evenly.
 
-    >>> from labkit import lessons
+    >>>     >>> from labkit import lessons
     >>> parse_worlds("4, 2", lessons.program("cliff").Config(dim=64, heads=8))
     (2, 4)
     """
@@ -55,20 +52,20 @@ def parse_worlds(worlds: str | Sequence[int], config: Any) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def trace_all(config: Any, worlds: Sequence[int]) -> list[dict[str, Any]]:
+def trace_all(program: Any, config: Any, worlds: Sequence[int]) -> list[dict[str, Any]]:
     """On a rank that runs alone: `trace` for rank 0 of every world, and for the last rank of the largest.
 
-    The rank's own group is put aside first, and none is left behind.
+    `program` has `trace` and `flops` of lesson 16. The rank's own group is put aside first, and none is left behind.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
     pairs = [(world, 0) for world in worlds]
     if worlds[-1] > 1:
         pairs.append((worlds[-1], worlds[-1] - 1))
-    return [trace(config, world, rank) for world, rank in pairs]
+    return [trace(program, config, world, rank) for world, rank in pairs]
 
 
-def trace(config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
+def trace(program: Any, config: Any, world_size: int, rank: int = 0) -> dict[str, Any]:
     """What the compiler makes of a block of `config` on one rank of a world that is not there: plain data.
 
     Keys: `collectives` (operation, reduction, shape, dtype, bytes: the message; sent: what a ring sends of it), `graph`

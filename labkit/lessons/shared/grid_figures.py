@@ -1,4 +1,4 @@
-"""A grid of ranks drawn: who stands where, who is in whose group, who holds what, who sends how much to whom."""
+"""A grid of ranks drawn: who stands where, who is in whose group, who sends how much to whom."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from labkit.views import style
-from labkit.views.style import Figure, Sheet, cut, styled, text_width
+from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["mesh_grid"]
 
@@ -17,7 +17,7 @@ __all__ = ["mesh_grid"]
 GROUP_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#5F6B6D")
 OUTLINES = ("-", "--", ":", "-.")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-HEAD, LINE = 0.3, 0.2  # inches: a box's head, a line of its text
+HEAD = 0.3  # inches: a box's head
 GAP_X, GAP_Y = 1.3, 0.85
 LEFT, ABOVE = 1.0, 0.36
 MINOR = 0.05  # arrows with less than this share of the largest are notices, not data
@@ -28,34 +28,28 @@ def mesh_grid(
     ranks: Sequence[Sequence[int]],
     names: Sequence[str] = ("axis 0", "axis 1"),
     *,
-    holds: Mapping[int, Sequence[str]] | None = None,
     groups: Sequence[Sequence[int]] = (),
     sends: Mapping[tuple[int, int], float] | None = None,
     title: str = "",
-    subtitle: str = "",
     label: str = "",
 ) -> Figure:
     """Draw a mesh of ranks, one box a rank, rows along the first axis and columns along the second.
 
-    holds: lines of text in a rank's box. groups: ranks that share a colour, an outline and a letter. sends: bytes by
-    (source, target), drawn as arrows. Raises ValueError for a grid with rows of different lengths, ranks that stand
-    twice, and groups or arrows of ranks that are not in it.
+    groups: ranks that share a colour, an outline and a letter. sends: bytes by (source, target), drawn as arrows.
+    Raises ValueError for a grid with rows of different lengths, ranks that stand twice, and groups or arrows of ranks
+    that are not in it.
 
     >>> print(mesh_grid([[0, 1], [2, 3]], ("dp", "tp"), groups=[[0, 2], [1, 3]], title="Axis dp").summary)
     Axis dp. 2 by 2 ranks: 0 at (0, 0), 1 at (0, 1), 2 at (1, 0), 3 at (1, 1). Groups: A [0, 2], B [1, 3].
     """
     sends = dict(sends or {})
     places = _places(ranks, groups, sends)
-    holds = {rank: list((holds or {}).get(rank, ())) for rank in places}
     sheet = Sheet()
     if title:
-        sheet.title(title, subtitle)
+        sheet.title(title)
     rows, columns = len(ranks), len(ranks[0])
     room = (sheet.width - LEFT - 0.3 - GAP_X * (columns - 1)) / columns
-    lines = max((len(text) for text in holds.values()), default=0)
-    wanted = [*(text_width(line) for text in holds.values() for line in text), 1.5]
-    width = min(room, max(wanted) + 0.42)
-    height = HEAD + LINE * lines + 0.14
+    width, height = min(room, 1.92), HEAD + 0.14
     left = LEFT + max(0.0, (sheet.width - LEFT - 0.3 - columns * width - (columns - 1) * GAP_X) / 2)
     boxes = {
         rank: (left + column * (width + GAP_X), ABOVE + row * (height + GAP_Y))
@@ -70,18 +64,11 @@ def mesh_grid(
     letters = {rank: i for i, group in enumerate(groups) for rank in group}
     for rank, (x, y) in boxes.items():
         _box(ax, x, y, width, height, rank, places[rank], letters.get(rank))
-        for i, line in enumerate(holds[rank]):
-            middle = y + HEAD + LINE * (i + 0.5) + 0.03
-            look = {"va": "center", "fontsize": style.NORMAL, "parse_math": False}
-            ax.text(x + 0.15, middle, cut(line, width - 0.25), **look)
     _arrows(ax, boxes, width, height, sends, letters)
     at = ", ".join(f"{rank} at ({row}, {column})" for rank, (row, column) in places.items())
     sheet.say(f"{rows} by {columns} ranks: {at}")
     if groups:
         sheet.say("Groups: " + ", ".join(f"{LETTERS[i]} {list(group)}" for i, group in enumerate(groups)))
-    for rank, text in holds.items():
-        if text:
-            sheet.say(f"rank {rank}: " + ", ".join(text))
     if sends:
         sheet.say("Sent: " + ", ".join(f"{a} to {b} {_bytes(n)}" for (a, b), n in sends.items()))
     small = any(_minor(n, sends) for n in sends.values())

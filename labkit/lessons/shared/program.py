@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import hashlib
 import inspect
 import json
@@ -17,7 +18,7 @@ from typing import Any
 
 from labkit import files, lessons, places
 
-__all__ = ["Program", "cells", "choose", "load"]
+__all__ = ["Program", "cells", "choose", "load", "names_of"]
 
 TAG = "program"
 MISSING = object()
@@ -82,7 +83,7 @@ def load(lesson: str, namespace: dict[str, Any]) -> None:
             exec(code, namespace)
         except Exception as error:
             raise ValueError(f"{label} of the program failed: {type(error).__name__}: {error}") from error
-        defined += _defined(tree)
+        defined += names_of(tree)
     namespace["__program__"] = tuple(dict.fromkeys(defined))
 
 
@@ -142,8 +143,16 @@ def choose(topic: str, given: Any, needed: Iterable[str]) -> Program:
                 f"the program has no {name!r}: run the cell that defines it, or leave program=None"
             )
         taken[name] = space[name]
+        if (
+            space[name] is getattr(own, name, None)
+            and getattr(space[name], "__module__", own.__name__) != own.__name__
+        ):
+            continue  # another lesson's
         for user, used, value in _uses(name, space[name]):
-            if used not in names and not _same_module(space[name], value):
+            own_modules = (getattr(space[name], "__module__", None), space.get("__name__"))
+            if used not in names and not (
+                callable(value) and getattr(value, "__module__", "") in own_modules
+            ):
                 continue
             if value is MISSING:
                 raise ValueError(
@@ -163,7 +172,7 @@ def _digest(texts: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest()[:12]
 
 
-def _defined(tree: ast.Module) -> Iterator[str]:
+def names_of(tree: ast.Module) -> Iterator[str]:
     """Names that the top level of a cell defines or assigns; imports are left out."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -174,13 +183,35 @@ def _defined(tree: ast.Module) -> Iterator[str]:
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
-    """A function without its wrappers; or all that the body of a class defines."""
+    """A function without its wrappers; all that the body of a class defines; the nameless ones in a table."""
     if isinstance(value, type):
         inside = [getattr(v, "__func__", getattr(v, "fget", v)) for v in vars(value).values()]
     else:
-        inside = [inspect.unwrap(value) if callable(value) else value]
+        leaves = [one for one in _leaves(value) if one is value or not _is_named(one)]
+        inside = [inspect.unwrap(one) if callable(one) else one for one in leaves]
     # what a decorator has generated, such as a dataclass's __init__, is none of the program's
     return [f for f in inside if isinstance(f, types.FunctionType) and _is_readable(f.__code__.co_filename)]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What a table of functions holds, at any depth; another value is its own only leaf."""
+    if isinstance(value, functools.partial):
+        value = (value.func, value.args, value.keywords)
+    if isinstance(value, dict):
+        value = (*value, *value.values())
+    if not isinstance(value, tuple | list):
+        yield value
+        return
+    for one in value:
+        yield from _leaves(one)
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a value is a function or a class that stands at the top of a module, which is none of torch's."""
+    name = getattr(value, "__qualname__", "")
+    return (
+        bool(name) and name == value.__name__ != "<lambda>" and not str(value.__module__).startswith("torch")
+    )
 
 
 def _is_readable(filename: str) -> bool:
@@ -188,7 +219,7 @@ def _is_readable(filename: str) -> bool:
 
 
 def _text(value: Any) -> str:
-    """The source of a function or a class; of another value, what it prints as.
+    """The source of a function or a class; of another value, what it prints as, and the source of its lambdas.
 
     `inspect.getsource` does not know the classes of a notebook, nor those that `load` made: it looks for them in the
     file of their module. Their methods name the cell.
@@ -198,7 +229,27 @@ def _text(value: Any) -> str:
         for f in _functions(value)
     ]
     parts = list(dict.fromkeys(part for part in whole if part))
-    return "\n".join(parts) if parts else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    if isinstance(value, types.ModuleType):  # another lesson's program
+        parts = [_text(getattr(value, name)) for name in getattr(value, "__program__", ())]
+    elif isinstance(value, type) and not parts:  # a dataclass has no code of its own
+        parts = [_plain((value, {name: one for name, one in vars(value).items() if name[0] != "_"}))]
+    elif not parts or not callable(value) or isinstance(value, functools.partial):
+        parts.insert(0, _plain(value))
+    return "\n".join(parts)
+
+
+def _plain(value: Any) -> str:
+    """What a value prints as, the same in a notebook and in a module: without addresses and names of modules."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_plain(key)}: {_plain(one)}' for key, one in value.items())}}}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_plain, value))})"
+    if isinstance(value, functools.partial):
+        return f"partial{_plain((value.func, value.args, value.keywords))}"
+    if name := getattr(value, "__qualname__", ""):
+        held = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+        return name + "".join(f" {one!r}" for one in held if isinstance(one, str | int | float))
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _definition(code: types.CodeType, kind: str | None) -> str:
@@ -218,10 +269,13 @@ def _definition(code: types.CodeType, kind: str | None) -> str:
 
 
 def _uses(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
-    """The global names that a function or a class uses: who, the name, and the object that it finds there."""
+    """The names that a function, a class or a table uses: who, the name, and the object that it finds there."""
     for base in value.__bases__ if isinstance(value, type) else ():
         yield name, base.__name__, base
-    for function in _functions(value):
+    functions = _functions(value)
+    held = [value, *((one.__defaults__, one.__kwdefaults__) for one in functions)]
+    yield from ((name, one.__name__, one) for one in _leaves(held) if one is not value and _is_named(one))
+    for function in functions:
         codes = [function.__code__]
         while codes:
             code = codes.pop()
@@ -229,8 +283,3 @@ def _uses(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
             for step in dis.get_instructions(code):
                 if step.opname == "LOAD_GLOBAL":
                     yield name, step.argval, function.__globals__.get(step.argval, MISSING)
-
-
-def _same_module(user: Any, value: Any) -> bool:
-    """Whether a value is a function or a class of the same module, so that it belongs to what uses it."""
-    return callable(value) and getattr(value, "__module__", None) == getattr(user, "__module__", "")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
 import json
 import re
 import shutil
@@ -22,7 +21,7 @@ from typing import Any
 
 from labkit import files, hardware
 
-__all__ = ["Sweep", "code_digest", "parse_range", "parse_sizes"]
+__all__ = ["Sweep", "parse_range", "parse_sizes"]
 
 MOST_POINTS = 64
 LARGEST = 1 << 30  # bytes
@@ -99,15 +98,6 @@ def parse_sizes(sizes: str | Sequence[int]) -> tuple[int, ...]:
     if not found:
         raise ValueError("no size was given: give at least one, such as 4 or 16K")
     return tuple(sorted(set(found)))
-
-
-def code_digest(study: Any) -> str:
-    """A digest of the source of a function or a class: points of other code under study are not points of this one."""
-    try:
-        source = inspect.getsource(study)
-    except (OSError, TypeError):
-        source = repr(getattr(study, "__code__", study))
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 @dataclass

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-from labkit import lessons
 from labkit.experiments.experiment import Experiment
+from labkit.lessons.shared.program import Program, choose
 from labkit.lessons.shared.streams import simulate
 from labkit.lessons.shared.streams.capture import capture
 from labkit.lessons.streams.declared import STREAMS as ABOUT
@@ -28,13 +28,17 @@ WARMUP = 3
 COLUMNS = ("way", "step", "p10", "p90", "peak", "overhead_percent", "peak_percent")
 
 
-def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False) -> Report:
+def run(
+    ranks: Ranks, *, size: int = 1024, rounds: int = 20, program: Any = None, talk: bool = False
+) -> Report:
     """Run section 1 of lesson 06: two chains of products in one queue, in two, and with a host that waits.
 
     Args:
         ranks: one rank on a GPU; on a CPU the functions are simulated.
         size: of the matrices on a GPU.
         rounds: interleaved rounds.
+        program: the cells of lesson 06, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
         talk: accepted like every experiment's; nothing is said on the way.
 
     Returns:
@@ -44,21 +48,26 @@ def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False)
         ValueError: rounds are fewer than two.
         RankError: a rank failed.
     """
-    program = lessons.program("streams")
-    return side_by_side(
-        ranks, ABOUT, (program.one_stream, program.two_streams, program.host_waits), 1, size, rounds
-    )
+    names = ("one_stream", "two_streams", "host_waits")
+    return side_by_side(ranks, ABOUT, choose("streams", program, names), names, 1, size, rounds)
 
 
 def side_by_side(
-    ranks: Ranks, about: Experiment, ways: Sequence[Way], inputs: int, size: int, rounds: int
+    ranks: Ranks,
+    about: Experiment,
+    program: Program,
+    names: Sequence[str],
+    inputs: int,
+    size: int,
+    rounds: int,
 ) -> Report:
     """Compare ways to do the same, the first of which is the measure.
 
     Args:
         ranks: on GPUs; on a CPU the ways are captured and simulated.
         about: the experiment.
-        ways: functions of `inputs` square matrices that return the same tensor.
+        program: what has the ways.
+        names: of the ways, functions of `inputs` square matrices that return the same tensor.
         inputs: how many matrices they take.
         size: of the matrices on a GPU.
         rounds: interleaved rounds on a GPU.
@@ -73,8 +82,9 @@ def side_by_side(
         RankError: a rank failed.
     """
     check_rounds(rounds)
+    ways = [getattr(program.code, name) for name in names]
     if ranks.device != "cuda":
-        return _simulated(about, ways, inputs)
+        return _simulated(about, program, ways, inputs)
     found = ranks.run(_measure, ways, inputs, size, rounds, timeout=300)
     times = found.map(lambda seen: seen["samples"]).frame()
     taken = by_slowest(times, "variant")
@@ -84,10 +94,12 @@ def side_by_side(
     ]
     first = ways[0].__name__
     pairs = [(way.__name__, first) for way in ways[1:]]
-    notes = [] if all(seen["right"] for seen in found) else ["the ways do not return the same numbers"]
+    right = all(seen["right"] for seen in found)
+    notes = [*program.notes, *([] if right else ["the ways do not return the same numbers"])]
     tables = {"summary": _summary(rows), "samples": times}
-    settings = provenance(backend=ranks.backend, device=ranks.device, size=size, unit="ms", of_peak="MiB")
-    return _report(about, ranks.label, tables, compare_all(times, pairs, ranks.label), settings, notes)
+    settings = {"backend": ranks.backend, "device": ranks.device, "size": size, "program": program.digest}
+    made = provenance(**settings, unit="ms", of_peak="MiB")
+    return _report(about, ranks.label, tables, compare_all(times, pairs, ranks.label), made, notes)
 
 
 def _measure(ways: Sequence[Way], inputs: int, size: int, rounds: int) -> dict[str, Any]:
@@ -113,7 +125,7 @@ def _measure(ways: Sequence[Way], inputs: int, size: int, rounds: int) -> dict[s
     return {"samples": samples(taken), "peak": peak, "right": right}
 
 
-def _simulated(about: Experiment, ways: Sequence[Way], inputs: int) -> Report:
+def _simulated(about: Experiment, program: Program, ways: Sequence[Way], inputs: int) -> Report:
     x = torch.full((SMALL, SMALL), 1 / SMALL)
     runs = {
         way.__name__: simulate(capture(way, *[x.clone() for _ in range(inputs)], units=UNITS)) for way in ways
@@ -123,11 +135,13 @@ def _simulated(about: Experiment, ways: Sequence[Way], inputs: int) -> Report:
     spans = pd.concat([one.spans.assign(way=name) for name, one in runs.items()], ignore_index=True)
     gpus = "a CUDA GPU" if about.ranks == 1 else f"{about.ranks} ranks on CUDA GPUs"
     notes = [
-        f"{about.name} needs {gpus}, and there is none here: this is its simulation, in units and in matrices"
+        *program.notes,
+        f"{about.name} needs {gpus}, and there is none here: this is its simulation, in units and in matrices",
     ]
     notes += [f"{name}: {race}" for name, one in runs.items() for race in one.races]
     tables = {"summary": _summary(rows), "spans": spans}
-    return _report(about, "simulated", tables, [], provenance(unit="units", of_peak="matrices"), notes)
+    settings = provenance(unit="units", of_peak="matrices", program=program.digest)
+    return _report(about, "simulated", tables, [], settings, notes)
 
 
 def _summary(rows: list[tuple[Any, ...]]) -> pd.DataFrame:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from labkit import lessons
+from typing import Any
+
+from labkit.lessons.shared.program import choose
 from labkit.lessons.streams.declared import MICROBATCH as ABOUT
 from labkit.lessons.streams.experiment import side_by_side
 from labkit.ranks import Ranks
@@ -11,13 +13,17 @@ from labkit.report import Report
 __all__ = ["run"]
 
 
-def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False) -> Report:
+def run(
+    ranks: Ranks, *, size: int = 1024, rounds: int = 20, program: Any = None, talk: bool = False
+) -> Report:
     """Run `part_by_part` and `overlapped` of lesson 06 with four parts.
 
     Args:
         ranks: two ranks or more on GPUs; on a CPU the functions are simulated.
         size: of the matrices on a GPU.
         rounds: interleaved rounds.
+        program: the cells of lesson 06, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
+            own.
         talk: accepted like every experiment's; nothing is said on the way.
 
     Returns:
@@ -27,5 +33,5 @@ def run(ranks: Ranks, *, size: int = 1024, rounds: int = 20, talk: bool = False)
         ValueError: rounds are fewer than two.
         RankError: a rank failed.
     """
-    program = lessons.program("streams")
-    return side_by_side(ranks, ABOUT, (program.part_by_part, program.overlapped), 2, size, rounds)
+    names = ("part_by_part", "overlapped")
+    return side_by_side(ranks, ABOUT, choose("streams", program, names), names, 2, size, rounds)

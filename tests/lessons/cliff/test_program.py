@@ -8,7 +8,9 @@ import linecache
 import pickle
 import sys
 import types
+from functools import partial
 
+import lesson_cells
 import pytest
 
 from labkit import files, graphs, lessons
@@ -18,17 +20,7 @@ from labkit.ranks import RankError, here
 
 LESSON = "04_graph_break_cliff"
 own = lessons.program("cliff")
-
-
-def copied(edit=("", "")) -> dict:
-    """The cells as a notebook runs them: in `__main__`, each under a file name of its own, one of them edited."""
-    space = {"__name__": "__main__"}
-    for source in program.cells(LESSON).values():
-        source = source.replace(*edit) if edit[0] else source
-        name = f"/scratch/ipykernel_1/{abs(hash(source))}.py"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        exec(compile(source, name, "exec"), space)
-    return space
+copied = partial(lesson_cells.copied, LESSON)
 
 
 def line_of(text: str) -> str:

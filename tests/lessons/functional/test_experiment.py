@@ -7,7 +7,7 @@ import pytest
 
 from labkit import lessons
 from labkit.lessons.functional import experiment as collectives
-from labkit.lessons.shared.decision import agreed
+from labkit.lessons.functional.experiment import agreed
 from labkit.per_rank import PerRank
 from labkit.report import Report
 

@@ -204,11 +204,11 @@ def test_what_is_said_of_a_drift_follows_the_numbers():
         for stage, many in (("eager", 0), ("aot_eager", 3), ("inductor", 16))
         for i in range(16)
     ]  # fmt: skip
-    report = drift._report(rows, {}, "", "gloo · cpu")
+    report = drift._report(rows, {}, [], "gloo · cpu")
     assert report.notes[0].endswith("bfloat16: aot_eager in 3 of 16 inputs, inductor in most")
     assert "in most inputs: bfloat16 from inductor on" in report.figure().summary
     assert "aot_eager: 0.0% differ (in 3 of 16 inputs some)" in report.figure().summary
-    nowhere = drift._report([{**row, "differ": 0.0} for row in rows], {}, "", "gloo · cpu")
+    nowhere = drift._report([{**row, "differ": 0.0} for row in rows], {}, [], "gloo · cpu")
     assert nowhere.notes[0].endswith("bfloat16: none") and "bfloat16 nowhere" in nowhere.figure().summary
 
 
@@ -266,21 +266,18 @@ def test_what_a_length_costs_under_each_setting(ranks):
 
 @pytest.mark.slow
 def test_a_norm_drifts_where_it_is_decomposed_and_a_product_does_not_before_inductor(ranks, tmp_path):
-    import torch
-
-    def product(x, w):
-        return x @ w
-
-    def norm(x, w):
-        return torch.nn.functional.layer_norm(x, (x.shape[-1],))
-
+    start = "    h = F.layer_norm(x, (x.shape[-1],))\n"
+    ends = {"product": "    return x @ w\n", "norm": "    return F.layer_norm(x, (x.shape[-1],))\n"}
+    programs = {
+        name: lesson_cells.copied("09_guards_and_shapes", (start, end + start)) for name, end in ends.items()
+    }
     ask = {
         "dtype": ["float32"],
         "seeds": 4,
         "stages": lessons.program("guards").STAGES[:3],
         "folder": tmp_path,
     }
-    found = {p.__name__: drift.run(ranks, program=p, **ask) for p in (product, norm)}
+    found = {name: drift.run(ranks, program=code, **ask) for name, code in programs.items()}
     assert found["product"].tables["first"]["first stage that differs"].item() == "none"
     assert found["norm"].tables["first"]["first stage that differs"].item() == "aot_eager_decomp_partition"
     assert (found["product"].tables["stages"]["ratio"] == 1).all() and set(

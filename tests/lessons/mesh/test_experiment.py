@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lesson_cells
 import pandas as pd
 import pytest
 import torch
@@ -27,14 +28,9 @@ def report(three) -> Report:
 
 @pytest.fixture(scope="module")
 def drills(three) -> Report:
-    chosen = ["world_inside", "divisor", "stays_away", "mine"]
-    return wrong_group.run(three, chosen, mistakes={"mine": _no_mistake}, stall=1.5)
-
-
-def _no_mistake(site, pick):
-    """It is right."""
-    site.group(1, 2)
-    return dist.get_rank()
+    chosen = ["world_inside", "divisor", "stays_away", "wrong_root"]
+    no_mistake = lesson_cells.copied("11_mesh_or_world", ("pick(1, 0)", "pick(1, 1)"))
+    return wrong_group.run(three, chosen, program=no_mistake, stall=1.5)
 
 
 @pytest.mark.slow
@@ -117,7 +113,7 @@ def test_what_becomes_of_mistakes(drills):
         found.loc["stays_away", "collective check"] == "caught"
         and found.loc["stays_away", "domain"] == "hung"
     )
-    assert set(found.loc["mine"]) == {"right"}
+    assert set(found.loc["wrong_root"]) == {"right"}
     said = drills.frame.set_index(["drill", "defence"])["said"]
     assert (
         "WrongGroup" in said["world_inside", "domain"]

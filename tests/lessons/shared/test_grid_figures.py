@@ -1,4 +1,4 @@
-"""A grid of ranks drawn: groups, bytes and what a rank holds, one box a rank."""
+"""A grid of ranks drawn: groups and bytes, one box a rank."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ def test_boxes_stand_where_the_mesh_has_their_ranks_and_do_not_overlap():
 def test_notices_are_thin():
     figure = mesh_grid(ROWS, sends={(0, 1): 16000, (1, 0): 48})
     assert "15.6 KiB" in said(figure) and "48 B" not in said(figure)
-
-
-def test_what_a_rank_holds_stands_in_its_box():
-    figure = mesh_grid([[0, 1, 2]], ("dp", "tp"), holds={1: ["rows 2 to 3"]}, title="Shard(0)")
-    assert "rank 1: rows 2 to 3" in figure.summary and "rows 2 to 3" in said(figure)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def predictable(bench: Bench) -> Seen:
 
 
 def _predictable() -> Seen:
-    mesh, whole, x = init_device_mesh("cpu", (2,)), whole_of("block", DIM), program.sample(DIM, 4)
+    mesh, whole, x = init_device_mesh("cpu", (2,)), whole_of(program, "block", DIM), program.sample(DIM, 4)
     found: Seen = {"written": SUMS}
     with torch.no_grad():
         ways = {
@@ -172,7 +172,7 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
     with torch.no_grad():
         for name, route in {"explicit": "b", "dtensor": "c"}.items():
             dynamo_reset()
-            model = with_own_code(program.ROUTES[route](whole_of("mlp", DIM), mesh))
+            model = with_own_code(program.ROUTES[route](whole_of(program, "mlp", DIM), mesh))
             run = torch.compile(model, backend="eager", fullgraph=True)
             with record(operators=False) as rec:
                 for length in lengths:

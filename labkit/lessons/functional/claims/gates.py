@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.lessons.shared.decision import agreed, decide
+from labkit import lessons
+from labkit.lessons.functional.experiment import agreed, decide
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 COLLECTIVES = ("all_reduce sum", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
@@ -11,7 +12,12 @@ COLLECTIVES = ("all_reduce sum", "all_gather_into_tensor", "reduce_scatter_tenso
 @probe
 def decided(bench: Bench) -> Seen:
     """The rows of four collectives in the decision table: which forms trace, and whether they compile to one code."""
-    return {"rows": {row["collective"]: row for row in agreed(bench.run(decide, list(COLLECTIVES)))}}
+    return {
+        "rows": {
+            row["collective"]: row
+            for row in agreed(bench.run(decide, lessons.program("functional"), list(COLLECTIVES)))
+        }
+    }
 
 
 @judging(decided)

@@ -1,0 +1,110 @@
+"""A widget: its static twin, its controls, and that nothing of it outlives its cell."""
+
+from __future__ import annotations
+
+import builtins
+
+import nbformat
+import pandas as pd
+import pytest
+from nbclient import NotebookClient
+
+from labkit.lessons.shared.timelines import ENDS, NOTES
+from labkit.lessons.symmetry.figures import Patience
+
+
+@pytest.fixture
+def found() -> Patience:
+    notes = pd.DataFrame([("d", 0, "collective", "all_reduce", 0.5, 2.5)], columns=NOTES)
+    return Patience(notes, pd.DataFrame([("d", 0, 2.5, "returned")], columns=ENDS))
+
+
+def parts(widget) -> dict:
+    return {type(part).__name__: part for part in widget.children}
+
+
+def test_a_control_redraws_the_picture_and_the_text(found):
+    shown = parts(found.widget)
+    first = bytes(shown["Image"].value)
+    assert first.startswith(b"\x89PNG") and shown["HTML"].value == found.text
+    shown["FloatSlider"].value = 3.0
+    assert bytes(shown["Image"].value) != first and "slow, and right" in shown["HTML"].value
+    found.close()
+
+
+def test_a_choice_that_cannot_be_drawn_says_why_and_leaves_the_picture(found, monkeypatch):
+    shown = parts(found.widget)
+    before = bytes(shown["Image"].value)
+
+    def refuse(timeout_s):
+        raise ValueError("no run with < 3 s")
+
+    box = found.picture_with_controls(__import__("ipywidgets"), {"timeout_s": shown["FloatSlider"]}, refuse)
+    assert parts(box)["HTML"].value == "no run with &lt; 3 s" and bytes(shown["Image"].value) == before
+    found.close()
+
+
+def test_closing_lets_go_of_every_widget_and_observer(found):
+    from ipywidgets.widgets import widget as registry
+
+    before = set(registry._instances)
+    shown = parts(found.widget)
+    picture = shown["Image"].value
+    assert set(registry._instances) > before
+    found.close()
+    assert set(registry._instances) == before
+    shown["FloatSlider"].value = 4.0
+    assert shown["Image"].value == picture  # nobody watches any more
+    assert found.figure is not None and found.text
+
+
+def test_without_ipywidgets_the_static_twin_remains(found, monkeypatch, capsys):
+    real = builtins.__import__
+
+    def missing(name, *args, **kwargs):
+        if name.split(".")[0] == "ipywidgets":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    assert found.widget is None
+    found._ipython_display_()
+    assert capsys.readouterr().out.splitlines()[-1] == found.text
+
+
+def test_the_twin_has_the_line_as_alternative_text(found, monkeypatch):
+    import IPython.display
+
+    calls = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, **more: calls.append((data, more)))
+    found._ipython_display_()
+    found.close()
+    ((_, more),) = [call for call in calls if "image/png" in call[0]]
+    assert more["metadata"]["image/png"]["alt"] == found.text
+
+
+CELLS = [
+    "import pandas as pd\nfrom labkit.lessons.shared.timelines import ENDS, NOTES, timelines\n"
+    "from labkit.lessons.symmetry.figures import Patience\n"
+    "notes = pd.DataFrame([('d', 0, 'collective', 'all_reduce', 0.5, 2.5)], columns=NOTES)\n"
+    "ends = pd.DataFrame([('d', 0, 2.5, 'returned')], columns=ENDS)",
+    "timelines(notes, ends)",
+    "import matplotlib.pyplot as plt\ntimelines(notes, ends)",
+    "Patience(notes, ends)",
+]
+
+
+@pytest.mark.kernel
+@pytest.mark.slow
+def test_a_kernel_shows_each_figure_once_and_the_twin_under_the_widget():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
+    NotebookClient(notebook, timeout=120, kernel_name="python3", store_widget_state=False).execute()
+    for cell in notebook.cells[1:3]:  # with and without pyplot's inline backend
+        shown = [o for o in cell.outputs if "image/png" in o.get("data", {})]
+        assert len(shown) == len(cell.outputs) == 1
+        assert shown[0]["metadata"]["image/png"]["alt"] == shown[0]["data"]["text/plain"]
+    widget, twin, text = notebook.cells[3].outputs
+    assert "application/vnd.jupyter.widget-view+json" in widget["data"]
+    said = text["text"].rstrip("\n")
+    assert widget["data"]["text/plain"] == twin["data"]["text/plain"] == said
+    assert "image/png" in twin["data"] and twin["metadata"]["image/png"]["alt"] == said
