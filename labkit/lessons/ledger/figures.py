@@ -20,7 +20,11 @@ __all__ = ["Browser", "browser", "figure", "page"]
 # Okabe-Ito; what nobody measured is hatched as well
 LOOKS: dict[str, tuple[str, str]] = {
     "holds": ("#0072B2", ""),
-    "changed since": ("#D55E00", ""),
+    "changed": ("#D55E00", ""),
+    "never true": ("#7A2E00", ""),
+    "not provoked": ("#E69F00", ""),
+    "read in the source": ("#56B4E9", ""),
+    "simulated": ("#004D73", ""),
     "enforced": ("#009E73", ""),
     "cited": ("#CC79A7", ""),
     "cannot tell here": ("#BBBBBB", ""),
@@ -87,16 +91,29 @@ def _key(status: str) -> Any:
 
 
 def _finding(lines: pd.DataFrame) -> str:
-    n = lines["status"].value_counts()
-    holds, changed, enforced, cited = (
-        int(n.get(status, 0)) for status in ("holds", "changed since", "enforced", "cited")
-    )
-    untold = len(lines) - holds - changed - enforced - cited
-    parts = [f"{holds} claims hold and {changed} changed since" if holds + changed else ""]
-    parts += [f"{count} are {word}" for count, word in ((enforced, "enforced"), (cited, "cited")) if count]
-    if not any(parts):
+    n = {status: int(count) for status, count in lines["status"].value_counts().items()}
+    parts = [
+        f"{n[status]} {words if n[status] > 1 else one}"
+        for status, (one, words) in _SAID.items()
+        if n.get(status)
+    ]
+    told = sum(n.get(status, 0) for status in _SAID)
+    if not told:
         return "No claim was measured yet"
-    return "; ".join(filter(None, [*parts, f"{untold} are not told" if untold else ""]))
+    return ", ".join([*parts, f"{len(lines) - told} not told"] if told < len(lines) else parts)
+
+
+# one and several of them
+_SAID = {
+    "holds": ("claim holds", "claims hold"),
+    "changed": ("changed", "changed"),
+    "never true": ("was never true", "were never true"),
+    "not provoked": ("was not provoked", "were not provoked"),
+    "read in the source": ("was read in the source", "were read in the source"),
+    "simulated": ("was simulated", "were simulated"),
+    "enforced": ("is enforced", "are enforced"),
+    "cited": ("is cited", "are cited"),
+}
 
 
 def _rest(lines: pd.DataFrame) -> str:
