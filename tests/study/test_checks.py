@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from ledger_records import BASE, CASES, DONE, GATHERED, HUNG, SLOWER, patched, reference_cases
+from ledger_records import (
+    ALIKE,
+    BASE,
+    CASES,
+    DONE,
+    FASTER,
+    GATHERED,
+    HUNG,
+    SLOWER,
+    TELLS_NOTHING,
+    patched,
+    reference_cases,
+)
 
 from labkit.study.catalog import CHECKS
 from labkit.study.checks import CITED, ENFORCED, NO, Bench, judging, verdict
@@ -46,13 +58,19 @@ def test_a_check_says_what_it_looks_for(name):
     assert name.partition(".")[0] == CHECKS[name].probe.name.partition(".")[0]
 
 
-def test_a_timing_that_is_the_opposite_here_is_no_refutation():
-    result = CHECKS["cost.functional_is_slower_in_eager"].judge(
-        {"outcome": "faster", "ratio": 0.5, "label": "shm · cpu"}
-    )
-    assert result.status == "cannot tell"
-    assert "opposite" in result.missing and "2 GPUs" in result.missing
-    assert "shm · cpu" in result.measured
+@pytest.mark.parametrize(
+    ("seen", "status", "says"),
+    [
+        (SLOWER, "holds", "slower, time ratio 2.00 [shm · cpu]"),
+        (FASTER, "changed", "faster, time ratio 0.50 [shm · cpu]"),
+        (ALIKE, "changed", "no difference, time ratio 1.00"),
+        (TELLS_NOTHING, "cannot tell", "cannot tell, time ratio 1.00"),
+    ],
+)
+def test_a_timing_is_refuted_by_the_opposite_and_by_no_difference_and_by_no_noise(seen, status, says):
+    result = CHECKS["cost.functional_is_slower_in_eager"].judge(seen)
+    assert result.status == status and says in result.measured
+    assert ("2 GPUs" in result.missing) == (status == "cannot tell")
 
 
 def test_what_was_copied_is_cited_and_what_labkit_does_itself_is_enforced():
