@@ -11,11 +11,12 @@ from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared.keys import patch
 from labkit.views import style
+from labkit.views.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
 from labkit.views.tables import table
 from labkit.views.widget import InteractiveFigure
 
-__all__ = ["Browser", "browser", "figure", "page"]
+__all__ = ["Browser", "across", "browser", "figure", "page"]
 
 # Okabe-Ito; what nobody measured is hatched as well
 LOOKS: dict[str, tuple[str, str]] = {
@@ -131,6 +132,37 @@ _ORIGINS = {
     "needs no run": "without a check or the hardware to run one",
     "": "not run",
 }
+
+
+SHORT = {"cannot tell here": "cannot tell", "read in the source": "read"}  # as a narrow cell has it
+
+
+@styled
+def across(table: pd.DataFrame, label: str, most: int = 24) -> Figure:
+    """Draw claims by torch versions: what differs between versions first, then what changed before all of them.
+
+    `table` is what `labkit.study.versions.matrix` gives, `most` the number of rows. Raises ValueError for a table
+    without a version.
+    """
+    if not len(table.columns):
+        raise ValueError("no torch version is recorded: `labkit ledger --torch 2.15.0` makes one")
+    told = table.where(~table.isin(["cannot tell here", "not run"]))
+    differs = int((told.nunique(axis=1) > 1).sum())
+    sheet = Sheet()
+    sheet.title(
+        f"{differs} of {len(table)} claims read otherwise on one torch than on another",
+        f"The first {min(most, len(table))} rows: what differs between versions, then what changed before all of them.",
+    )
+    shown = table.head(most)
+    cells = [
+        Cell(i, j, LOOKS[status][0], SHORT.get(status, status))
+        for i, row in enumerate(shown.to_numpy())
+        for j, status in enumerate(row)
+    ]
+    matrix(sheet, list(shown.index), [f"torch {version}" for version in table.columns], cells, height=0.24)
+    for name, row in shown.iterrows():
+        sheet.say(f"{name}: " + ", ".join(f"{status} on {version}" for version, status in row.items()))
+    return sheet.finish(label)
 
 
 @styled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.ledger.figures import LOOKS, ROWS, browser, figure, page
+from labkit.lessons.ledger.figures import LOOKS, ROWS, across, browser, figure, page
 from labkit.report import Report
 
 STATUSES = ("holds", "holds", "changed", "cannot tell here", "not run")
@@ -120,3 +120,15 @@ def test_the_controls_choose_and_a_page_that_is_not_there_is_said():
     assert "there is no page 2" in text.value
     shown.close()
     assert shown.figure.summary and repr(shown).startswith("4 rows: holds")
+
+
+def test_versions_stand_side_by_side_with_their_words():
+    table = pd.DataFrame(
+        {"2.13.0": ["holds", "changed", "holds"], "2.15.0": ["changed", "changed", "cannot tell here"]},
+        index=["doc.moved", "doc.old", "doc.busy"],
+    )
+    fig = across(table, "recorded", most=2)
+    assert texts(fig)[0] == "1 of 3 claims read otherwise on one torch than on another"
+    assert "doc.moved: holds on 2.13.0, changed on 2.15.0" in fig.summary and "doc.busy" not in fig.summary
+    with pytest.raises(ValueError, match="no torch version is recorded"):
+        across(pd.DataFrame(index=["doc.a"]), "recorded")
