@@ -186,6 +186,18 @@ def _parser() -> argparse.ArgumentParser:
         help="keep the results, by default where lesson 19 finds them, and take what is kept of this torch and commit",
     )
     ledger.add_argument("--again", action="store_true", help="with --save: also measure what is kept already")
+    ledger.add_argument(
+        "--torch",
+        metavar="V",
+        help="run it on this torch, such as 2.15.0, in an environment that uv makes, and keep the results",
+    )
+    ledger.add_argument("--remove", action="store_true", help="with --torch: remove that environment")
+    ledger.add_argument(
+        "--diff",
+        nargs="+",
+        metavar="V",
+        help="print the rows that differ between two recorded torch versions; with --torch, between one and that one",
+    )
     ledger.set_defaults(act=_ledger)
     lessons = commands.add_parser("lessons", help="list the lessons, or copy them to a folder of yours")
     lessons.add_argument(
@@ -281,12 +293,16 @@ def _list(given: argparse.Namespace) -> int:
 
 
 def _ledger(given: argparse.Namespace) -> int:
-    from labkit.study import ledger, results
+    from labkit.study import ledger, results, versions
     from labkit.study.catalog import CHECKS
     from labkit.study.claims import load
 
     claims = load(checks=CHECKS)
     rows = claims.choose(given.lesson, given.only)
+    if given.remove and given.torch is None:
+        raise ValueError("--remove goes with --torch: it removes the environment of that version")
+    if given.torch is not None or given.diff is not None:
+        return _other_torch(given)
     if given.untested:
         rows = tuple(row for row in rows if row.untested)
         if given.json:
@@ -314,11 +330,43 @@ def _ledger(given: argparse.Namespace) -> int:
     if given.json:
         print(screen.json_text(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
     else:
-        print(found.text(width=shutil.get_terminal_size((150, 40)).columns))
+        print(found.text(width=shutil.get_terminal_size((150, 40)).columns, since=versions.since(claims)))
     if unsaved:
         raise unsaved[0]
     if given.save is not None:
         print(f"saved: {path} (kept from before: {there} rows)", file=sys.stderr)
+    return 0
+
+
+def _other_torch(given: argparse.Namespace) -> int:
+    from labkit.study import environments, recorded, versions
+
+    torch = None if given.torch is None else environments.numbers(given.torch)
+    pair = [environments.numbers(version) for version in given.diff or []] + ([torch] if torch else [])
+    if given.save is not None:
+        raise ValueError(
+            f"--save goes without --torch and --diff: these have their results in {recorded.home()}"
+        )
+    if given.diff is not None and len(pair) != 2:
+        raise ValueError(
+            "--diff compares two torch versions: two with it, or one with it and one with --torch"
+        )
+    if given.remove and torch:
+        gone = environments.remove(torch)
+        print(f"removed: {gone}" if gone else f"there is no environment with torch {torch}")
+        return 0
+    if torch:
+        into = recorded.home() / f"torch-{torch}"
+        asked = ["--lesson", given.lesson] if given.lesson else []
+        asked += ["--only", *given.only] if given.only else []
+        asked += [f"--{name}" for name in ("untested", "json", "again") if getattr(given, name)]
+        talk = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+        for version in pair[:-1]:
+            versions.record(version)  # said before the run, and not after it
+        if status := environments.run(torch, asked, into, talk):
+            return status
+    if given.diff is not None:
+        print(versions.text((pair[0], pair[1]), width=shutil.get_terminal_size((150, 40)).columns))
     return 0
 
 

@@ -53,6 +53,7 @@ BASE: dict[str, Record] = {
         "inplace_value": 3.0, "inplace_same_memory": True, "inplace_returns": "NoneType", "async_returns": "Work",
         "async_is_tensor": False, "functional_type": "AsyncCollectiveTensor", "functional_is_tensor": True,
         "functional_value": 3.0, "functional_same_memory": False, "input_after": 1.0, "wait_same_memory": True,
+        "early": ["AsyncCollectiveTensor", True, 1.0], "early_then": 3.0,
         "before_wait": 1.0, "after_wait_ignored": 3.0, "gate_same_object": True, "gate_value": 3.0,
     },
     "tracing.traced": {
@@ -97,17 +98,22 @@ BASE: dict[str, Record] = {
         "other_rank": {"counts": [1, 1, 2, 2]}, "reasons": ["size mismatch: expected 4, actual 5"],
     },
     "guards.churn": {
+        "sweep": {"sequence length": [1, 2, 2], "batch": [1, 2, 3], "int attribute": [1, 8], "thread count": [1, 1]},
         "default": {"counts": [1, *[2] * 9], "gave_up": 0, "values": 10},
         **{
             name: {"counts": [*range(1, 9), 8, 8], "gave_up": 2, "values": 10}
-            for name in ("fixed", "looped", "attribute")
+            for name in ("looped", "attribute")
         },
     },
     "cliff.forwards": {
         "blocks": 2, "A": [COUNTS_A, COUNTS_A], "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER,
         "BA": SLOWER,
     },
-    "cliff.recorded": {"blocks": 40, "torch": "2.13.0", "here": "2.13.0", "CA": FASTER},
+    "cliff.recorded": {"blocks": 40, "torch": "2.13.0", "here": "2.13.0", "CA": FASTER, "CB": {**FASTER, "high": 0.45}},
+    "cliff.forty": {
+        "disabled": {"breaks": 320, "at_collective": 160, "collectives": 160},
+        "functional": {"breaks": 0, "at_collective": 0, "collectives": 160},
+    },
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
         "operations_after": 14, "pointwise": 11, "kernels": 3, "seeds": 20, "reordered": 15, "compiled": 9,
@@ -141,7 +147,9 @@ BASE: dict[str, Record] = {
         "shard_local": [256, 512], "replicate_local": [1024, 512], "passed_logical": [4096, 512],
         "passed_local": [1024, 512], "own_logical": [1024, 512], "grid_logical": [4, 4], "partial_local": 1.0,
         "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0], "zeros_local": [2, 4], "is_tensor_subclass": True,
-        "intercepts_dispatch": True, "torch_zeros": "TypeError: device_mesh", "two_by_four_logical": [8192, 4096],
+        "in_python": True, "shard_logical": [1024, 512], "shard_whole": True, "bare": ["DTensor", [256, 512]],
+        "mixed_whole": [[1.0, 1.0], [1.0, 1.0], [5.0, 5.0], [5.0, 5.0]],
+        "torch_zeros": "TypeError: device_mesh", "two_by_four_logical": [8192, 4096],
         "two_by_four_local": [4096, 1024],
     },
     "dtensor.dispatching": {"operations": 3, "dtensor": 3, "in_python": 3},
@@ -172,11 +180,13 @@ BASE: dict[str, Record] = {
     "groups.store": {
         "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
         "server_threads": 1, "client_threads": 0, "counts": [1, 2], "read_by_other": "secret",
-        "missing_key": "DistStoreError: wait timeout", "target_value": "TypeError: wait()",
+        "missing_key": "DistStoreError: wait timeout", "missing_get": "DistStoreError: wait timeout",
+        "target_value": "TypeError: wait()",
         "no_server": "DistNetworkError: timed out",
     },
     "groups.mesh": {
-        "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "is_tensor": True, "coordinate": [1, 1],
+        "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "under_meta": "cpu", "is_tensor": True, 
+        "coordinate": [1, 1],
         "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
         "cached": True, "mesh_dim": "", "by_group": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
         "bases": ["torch.distributed.ProcessGroup", "pybind11_builtins.pybind11_object", "builtins.object"],
@@ -185,6 +195,8 @@ BASE: dict[str, Record] = {
         "one_call_fewer": HUNG, "other_kind": HUNG, "swapped": {**DONE, "values": [[11, 11], [11, 11]]},
         "other_dtype": {**DONE, "values": [1, 1065353216]}, "data_branch": HUNG,
         "shape_branch": HUNG, "flag_branch": HUNG,
+        "flag_compared": {"how": "failed", "says": "ParityError twice"}, 
+        "flag_alike": {**DONE, "values": [[8, 32]] * 2},
         "own_break": {**DONE, "values": [{"value": 8, "graphs_of_all": [1, 2]}] * 2},
         "own_graphs": {**DONE, "values": [["sin"], ["cos"]]},
     },
@@ -259,7 +271,7 @@ BASE: dict[str, Record] = {
         "delays": [{"next": "mul", "with": [51.0, 1.0], "without": [3.0, 1.0]}],
     },
     "stream_code.code": {
-        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": False,
+        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True,
         "kernels": {
             "plain": [["no stream", "triton_poi_fused_add_cos_mul_sin_sub_tanh_0"]],
             "streamed": [["default_stream", "triton_poi_fused_add_sin_0"], ["stream1", "triton_poi_fused_cos_mul_1"]],
@@ -327,6 +339,10 @@ CASES: dict[str, list[Record]] = {
     "collectives.functional_wraps": [{}, {"functional_type": "Tensor"}, {"functional_is_tensor": False}],
     "collectives.costs_allocation_and_wrapper": [
         {}, {"functional_same_memory": True}, {"functional_type": "Tensor"}, {"inplace_same_memory": False},
+    ],
+    "collectives.a_value_that_is_still_to_come": [
+        {}, {"early": ["Tensor", True, 1.0]}, {"early": ["AsyncCollectiveTensor", True, 3.0]},
+        {"early": ["AsyncCollectiveTensor", False, 1.0]}, {"early_then": 1.0},
     ],
     "collectives.not_ready_before_wait": [{}, {"before_wait": 3.0}, {"after_wait_ignored": 1.0}],
     "collectives.wait_returns_new": [{"wait_same_memory": False}, {"wait_same_memory": True}],
@@ -411,8 +427,9 @@ CASES: dict[str, list[Record]] = {
         {}, {"other_rank": {"counts": [1, 1, 1, 1]}},
         {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
     ],
-    "guards.fixed_sizes_churn": [
-        {}, {"fixed": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"fixed": {"gave_up": 1}},
+    "guards.a_sweep_names_the_dimension": [
+        {}, {"sweep": {"batch": [1, 2], "int attribute": [1, 2], "thread count": [1, 2]}},
+        {"sweep": {"sequence length": [1, 1, 1]}},
     ],
     "guards.dynamic_may_fail": [
         {}, {"looped": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"default": {"counts": [*range(1, 9), 8, 8]}},
@@ -436,7 +453,14 @@ CASES: dict[str, list[Record]] = {
         ),
         *({"ranks": [NORM, {**NORM, key: 2}]} for key in ("graphs", "reductions")),
     ],
-    "cliff.breaks_per_forward": [{}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 4}]}],
+    "cliff.breaks_per_forward": [
+        {"claimed": "~160 breaks a forward"}, {"disabled": {"at_collective": 80}}, {"functional": {"at_collective": 1}},
+        {"disabled": {"at_collective": 0}}, {"claimed": "many"},
+    ],
+    "cliff.breaks_come_before_kernels": [
+        {}, {"CB": {**FASTER, "low": 0.7, "high": 0.9}}, {"CB": {**FASTER, "high": 0.8}},
+        {"torch": "2.12.1"}, {"blocks": 2},
+    ],
     "cliff.disabled_is_many_regions": [{}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}],
     "cliff.functional_is_one_graph": [
         {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
@@ -490,7 +514,14 @@ CASES: dict[str, list[Record]] = {
     "dtensor.two_by_four": [{}, {"two_by_four_logical": [8192, 1024]}, {"two_by_four_local": [8192, 4096]}],
     "dtensor.torch_zeros_takes_a_mesh": [{"torch_zeros": ""}, {"torch_zeros": "TypeError"}],
     "dtensor.dtensor_zeros_allocates_the_shard": [{}, {"zeros_local": [8, 4]}],
-    "dtensor.is_a_python_subclass": [{}, {"is_tensor_subclass": False}, {"intercepts_dispatch": False}],
+    "dtensor.is_a_python_subclass": [{}, {"is_tensor_subclass": False}, {"in_python": False}],
+    "dtensor.the_dispatcher_hands_over": [{}, {"bare": ["Tensor", [256, 512]]}, {"bare": ["DTensor", [1024, 512]]}],
+    "dtensor.logical_and_local": [
+        {}, {"shard_logical": [256, 512]}, {"shard_local": [1024, 512]}, {"shard_whole": False},
+    ],
+    "dtensor.placements_are_per_axis": [
+        {}, {"mixed_whole": [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]}, {"mixed_whole": [[6.0, 6.0]]},
+    ],
     "dtensor.from_local_checks_by_default": [{"replicas": [0.0] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]}],
     "redistribute.column_product_needs_nothing": [
         {}, {"column": op("R")}, {"column": op("S(1)", all_gather=1)}, {"column": op("S(1)", right=False)},
@@ -543,6 +574,7 @@ CASES: dict[str, list[Record]] = {
     "groups.add_counts_atomically": [{}, {"counts": [1, 1]}],
     "groups.get_shares_a_key": [{}, {"read_by_other": ""}],
     "groups.wait_blocks_on_a_key": [{}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}],
+    "groups.get_blocks_on_a_key": [{}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}],
     "groups.wait_takes_a_target_value": [{"target_value": ""}, {"target_value": "TypeError"}],
     "groups.connecting_needs_the_server": [{}, {"no_server": ""}],
     "groups.prefixes_keep_keys_apart": [{}, {"prefixed": ["b", "b"]}],
@@ -550,7 +582,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"chain": ["TCPStore"]}, {"chain": ["PrefixStore", "FileStore"]}, {"new_keys": []},
     ],
     "groups.grid_of_ranks": [{}, {"tensor": [[0, 4], [1, 5], [2, 6], [3, 7]]}],
-    "groups.grid_lives_on_the_cpu": [{}, {"tensor_device": "cuda:0"}, {"is_tensor": False}],
+    "groups.grid_lives_on_the_cpu": [{}, {"tensor_device": "cuda:0"}, {"under_meta": "meta"}, {"is_tensor": False}],
     "groups.columns_are_the_first_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.rows_are_the_second_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.a_rank_has_a_group_an_axis": [
@@ -576,6 +608,10 @@ CASES: dict[str, list[Record]] = {
     ],
     "bucketing.a_break_on_one_rank_parts_collectives": [
         {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}},
+    ],
+    "symmetry.parity_repairs_it": [
+        {}, {"flag_branch": DONE}, {"flag_compared": HUNG | {"says": ""}}, {"flag_alike": HUNG | {"values": None}},
+        {"flag_alike": {"values": [[8, 8], [8, 32]]}},
     ],
     "symmetry.each_rank_compiles_alone": [
         {}, {"own_graphs": {"values": [["sin"], ["sin"]]}}, {"own_graphs": {"values": None}},
@@ -663,15 +699,15 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_code.same_stream_fuses": [
         {}, {"kernels": {"one_stream": [["stream1", "triton_poi_fused_sin_0"], ["stream1", "triton_poi_fused_cos_1"]]}},
-        {"kernels": {"plain": []}}, {"here": "2.14.0"},
+        {"kernels": {"plain": []}}, {"written": False},
     ],
     "stream_code.other_streams_stay_apart": [
         {}, {"kernels": {"apart": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
-        {"kernels": {"streamed": [["stream1", "triton_poi_fused_cos_tanh_0"]]}}, {"here": "2.14.0"},
+        {"kernels": {"streamed": [["stream1", "triton_poi_fused_cos_tanh_0"]]}}, {"written": False},
     ],
     "stream_code.an_event_stops_fusion": [
         {}, {"kernels": {"event_between": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
-        {"kernels": {"event_between": []}}, {"here": "2.14.0"},
+        {"kernels": {"event_between": []}}, {"written": False},
     ],
     "stream_code.more_kernels": [
         {}, {"kernels": {"streamed": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}}, {"kernels": {"plain": []}},

@@ -24,7 +24,7 @@ MOST_LINES = 600
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
     "lessons __main__ cli looking runs doctor study views contract graphs trace experiments ranks"
-    " report per_rank timing hardware places registry files screen torch_compat"
+    " report per_rank timing hardware places registry files packages screen torch_compat"
 ).split()
 COMPAT = (  # the same within torch_compat
     "__init__ cold compiler_collectives pretend streams dtensor dispatch backends recording compiler groups versions"

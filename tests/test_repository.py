@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from labkit import files
+from labkit import files, packages
 from tools import course, install, notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,7 +185,7 @@ install.index-url='file:///main'
 list.format='json'
 user.name='nobody'
 """
-    options, env = install.as_uv(install.configured(listing))
+    options, env = packages.as_uv(packages.configured(listing))
     said = " ".join(options)
     assert "--default-index file:///main --index file:///one --index file:///two --find-links /wheels" in said
     assert "--constraints /a.txt" in said and "not taken" not in said and "--no-config" in options

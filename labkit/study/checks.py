@@ -23,6 +23,8 @@ __all__ = [
     "CITED",
     "ENFORCED",
     "HOLDS",
+    "READ",
+    "SIMULATED",
     "Bench",
     "Check",
     "Probe",
@@ -36,10 +38,12 @@ __all__ = [
 ]
 
 HOLDS, CHANGED, CANNOT_TELL = "holds", "changed", "cannot tell"
-ENFORCED, CITED = "enforced", "cited"
-# the words for the yes of a check, and why a no tells nothing about the claim where the word is another than HOLDS
+READ, SIMULATED, ENFORCED, CITED = "read in the source", "simulated", "enforced", "cited"
+# the words for the yes of a check, and why its no tells nothing about the claim; "" where a no refutes it
 NO = {
     HOLDS: "",
+    READ: "",
+    SIMULATED: "the model does not show it, which says nothing about the hardware",
     ENFORCED: "labkit's own code does not do so here, which says nothing about the claim",
     CITED: "the copy in data/reference differs from the claim",
 }
@@ -191,7 +195,8 @@ class Check:
         judge: reads the record, to which `claimed`, the figure of the row, is added.
         says: what it looks for, in a sentence.
         word: what a yes of the judge is called: HOLDS where PyTorch was run, ENFORCED where labkit's own code was,
-            CITED where a copied figure was compared.
+            CITED where a copied figure was compared, READ where torch's own files were only read, SIMULATED where a
+            model of the hardware ran.
     """
 
     name: str
@@ -203,7 +208,7 @@ class Check:
     def result(self, seen: Seen) -> Result:
         """Judge a record.
 
-        A claim can only have changed where PyTorch was run: a no of any other check is "cannot tell".
+        A claim can only be refuted where PyTorch was run or read: a no of any other check is "cannot tell".
 
         Args:
             seen: the record of the probe.
@@ -217,11 +222,11 @@ class Check:
         ['enforced', 'cannot tell']
         """
         found = self.judge(seen)
-        if self.word == HOLDS or found.status not in (HOLDS, CHANGED):
-            return found
-        if found.status == CHANGED:
+        if found.status == HOLDS:
+            return replace(found, status=self.word)
+        if found.status == CHANGED and NO[self.word]:
             return cannot_tell(NO[self.word], found.measured)
-        return replace(found, status=self.word)
+        return found
 
 
 CHECKS: dict[str, Check] = {}

@@ -36,7 +36,7 @@ LESSONS = (
 )
 # what a row may need: how many GPUs, and how to say so
 NEEDS = {"gpu": (1, "a GPU"), "2 gpus": (2, "2 GPUs"), "nvlink": (2, "2 GPUs joined by NVLink")}
-FIELDS = {"id", "section", "claim", "kind", "figure", "lesson", "check", "needs", "beyond"}
+FIELDS = {"id", "section", "claim", "kind", "figure", "lesson", "check", "needs", "beyond", "can", "never"}
 REQUIRED = ("id", "section", "claim", "kind", "lesson")
 
 
@@ -55,6 +55,8 @@ class Claim:
         figure: the number that is claimed.
         check: name of the check; None while there is none.
         needs: names in NEEDS.
+        can: whether it says that something can happen, which a run without it does not refute.
+        never: why it has been true on no torch, where a check says that it is not.
         beyond: what it would take where no run of ours can tell: advice, an opinion, somebody's own system.
     """
 
@@ -68,7 +70,14 @@ class Claim:
     figure: str = ""
     check: str | None = None
     needs: tuple[str, ...] = ()
+    can: bool = False
+    never: str = ""
     beyond: str = ""
+
+    @property
+    def no(self) -> str:
+        """What it is called where the check says no: 'changed', 'never true' or 'not provoked'."""
+        return "not provoked" if self.can else "never true" if self.never else "changed"
 
     @property
     def untested(self) -> bool:
@@ -198,6 +207,10 @@ def _row(
         raise ValueError(f"{who}: there is no check {check!r} in labkit/lessons/<topic>/claims")
     if check is not None and entry.get("beyond"):
         raise ValueError(f"{who}: it has a check, so it cannot be beyond one")
+    if not isinstance(entry.get("can", False), bool):
+        raise ValueError(f"{who}: can must be true or false, got {entry['can']!r}")
+    if entry.get("can") and entry.get("never"):
+        raise ValueError(f"{who}: what can happen is not refuted, so it has no reason why it was never true")
     fields = {name: value for name, value in entry.items() if name != "needs"}
     source = sources[key]
     return Claim(source=source["title"], date=source.get("date", "undated"), needs=tuple(needs), **fields)

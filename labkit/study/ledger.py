@@ -16,25 +16,25 @@ from labkit.study.catalog import CHECKS
 from labkit.study.checks import Bench, Check, Probe, Result
 from labkit.study.claims import NEEDS, Claim, Claims
 
-__all__ = ["MEANINGS", "STATUSES", "Ledger", "Line", "needs_no_run", "possible", "run"]
+__all__ = ["MEANINGS", "REFUTED", "STATUSES", "Ledger", "Line", "needs_no_run", "possible", "run"]
 
 # what may stand about a row, and what each word means: the one place where it is defined
 MEANINGS = {
     "holds": "run here on PyTorch itself; it could have failed, and did not",
-    "changed since": "run here, and not so on this torch",
+    "changed": "run here, and not so on this torch; the version since which it is not so is named where a recorded run"
+    " of an older torch still has it",
+    "never true": "run here, and not so; what the source says has been so on no torch, and the row says why",
+    "not provoked": "the claim says that something can happen; it did not here, and one run without it refutes nothing",
+    "read in the source": "stands in the files of this torch as they were released; they were read, not run",
+    "simulated": "shown by a model of what hardware would do, and on no such hardware",
     "enforced": "advice that labkit follows: the check runs labkit's own code and shows nothing about PyTorch",
     "cited": "a figure or a fact of the source that no run of ours can tell; at most our copy of it was compared",
     "cannot tell here": "it takes hardware, quiet or a version that is not here, or no run can tell",
     "not yet tested": "nobody has written a check",
 }
-HOLDS, CHANGED, ENFORCED, CITED, CANNOT_TELL, UNTESTED = STATUSES = tuple(MEANINGS)
-_STATUS = {
-    base.HOLDS: HOLDS,
-    base.CHANGED: CHANGED,
-    base.ENFORCED: ENFORCED,
-    base.CITED: CITED,
-    base.CANNOT_TELL: CANNOT_TELL,
-}
+STATUSES = tuple(MEANINGS)
+HOLDS, CHANGED, NEVER, NOT_PROVOKED, READ, SIMULATED, ENFORCED, CITED, CANNOT_TELL, UNTESTED = STATUSES
+REFUTED = (CHANGED, NEVER)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Line:
         claim: the row.
         status: one of STATUSES.
         measured: the measured figure.
-        missing: what was missing, where nothing was measured.
+        missing: what was missing, where nothing was measured; or why it was never true.
     """
 
     claim: Claim
@@ -77,12 +77,15 @@ class Ledger:
         found = Counter(line.status for line in self.lines)
         return {status: found[status] for status in STATUSES}
 
-    def text(self, width: int = 150, claims: bool | None = None) -> str:
+    def text(
+        self, width: int = 150, claims: bool | None = None, since: Mapping[str, str] | None = None
+    ) -> str:
         """The table by lesson, then the totals.
 
         Args:
             width: of a line, in characters.
             claims: add what each row says; by default where there are at most 30 rows.
+            since: the torch version since which a claim is not so, by its id; see `versions.since`.
 
         Returns:
             The text.
@@ -91,11 +94,11 @@ class Ledger:
         parts = []
         for lesson in sorted({line.claim.lesson for line in self.lines}):
             mine = [line for line in self.lines if line.claim.lesson == lesson]
-            parts += [lesson, *_table(mine, width, claims), ""]
+            parts += [lesson, *_table(mine, width, claims, since or {}), ""]
         where = self.provenance
         counts = self.counts()
         parts.append("  ".join(f"{status}: {n}" for status, n in counts.items()))
-        parts += [f"  {status:<16}  {MEANINGS[status]}" for status, n in counts.items() if n]
+        parts += [f"  {status:<18}  {MEANINGS[status]}" for status, n in counts.items() if n]
         parts.append(f"rows without a check: {self.untested} of {self.rows}")
         parts.append(
             f"torch {where.get('torch', '?')}, {where.get('hardware', '?')}, {where.get('date', '?')}"
@@ -126,14 +129,15 @@ class Ledger:
         }
 
 
-def _table(lines: list[Line], width: int, claims: bool) -> list[str]:
+def _table(lines: list[Line], width: int, claims: bool, since: Mapping[str, str]) -> list[str]:
     ids = max(len(line.claim.id) for line in lines)
     figures = min(max([len(line.claim.figure) for line in lines] + [7]), 26)
     status = max(map(len, STATUSES))
     head = f"  {'status':<{status}}  {'claim':<{ids}}  {'claimed':<{figures}}  measured here"
     rows = [head]
     for line in sorted(lines, key=lambda line: STATUSES.index(line.status)):
-        said = "; ".join(filter(None, [line.measured, line.missing])) or "-"
+        version = since.get(line.claim.id, "") if line.status == CHANGED else ""
+        said = "; ".join(filter(None, [version and f"since {version}", line.measured, line.missing])) or "-"
         start = f"  {line.status:<{status}}  {line.claim.id:<{ids}}  {line.claim.figure or '-':<{figures}}  "
         indent = " " * min(len(start), width // 2)
         rows += textwrap.wrap(
@@ -205,8 +209,13 @@ def run(
     return judged(chosen, seen)
 
 
-def possible(check_name: str, checks: Mapping[str, Check] = CHECKS) -> set[str]:
+def possible(check_name: str, no: str = CHANGED, checks: Mapping[str, Check] = CHECKS) -> set[str]:
     """The statuses that a check can give; none where there is no such check.
+
+    Args:
+        check_name: of the check.
+        no: what its no is called; see `Claim.no`.
+        checks: checks by name.
 
     >>> sorted(possible("reference.run_12b_fps"))
     ['cannot tell here', 'cited']
@@ -214,7 +223,7 @@ def possible(check_name: str, checks: Mapping[str, Check] = CHECKS) -> set[str]:
     check = checks.get(check_name)
     if check is None:
         return set()
-    return {_STATUS[check.word], CANNOT_TELL} | ({CHANGED} if check.word == base.HOLDS else set())
+    return {check.word, CANNOT_TELL} | (set() if base.NO[check.word] else {no})
 
 
 def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
@@ -276,4 +285,7 @@ def _line(
         result: Result = check.result({**record, "claimed": row.figure})
     except Exception as error:  # a record that lacks what the judge reads says nothing about the claim
         return Line(row, CANNOT_TELL, missing=f"{check.name} could not judge: {_reason(error)}")
-    return Line(row, _STATUS[result.status], result.measured, result.missing)
+    if result.status == base.CHANGED:
+        return Line(row, row.no, result.measured, row.never or result.missing)
+    status = CANNOT_TELL if result.status == base.CANNOT_TELL else result.status
+    return Line(row, status, result.measured, result.missing)

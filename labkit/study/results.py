@@ -236,8 +236,8 @@ def affordable(
 def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger:
     """Run the cheapest checks of these rows within about `seconds`, and say of the others what was recorded.
 
-    The newest recording of the whole ledger that comes with labkit says what a check takes and what it found. A row
-    from there says so behind what it measured, with hardware, torch and date; a row that is not there is run.
+    The recorded run of the whole ledger on this torch, or the nearest one, says what a check takes and what it found. A
+    row from there says so behind what it measured, with hardware, torch and date; a row that is not there is run.
 
     Args:
         claims: the whole ledger.
@@ -253,7 +253,7 @@ def quick(claims: Claims, rows: Iterable[Claim], seconds: float = 4.0) -> Ledger
     >>> [("recorded on" in line.measured) for line in found.lines].count(True) > 0
     True
     """
-    rows, path = tuple(rows), recorded.newest("ledger")
+    rows, path = tuple(rows), recorded.ledger(hardware.torch_version())
     if path is None:
         return ledger.run(claims, rows)
     there = current(claims, Report.load(path))
@@ -278,8 +278,8 @@ def _is_of(line: dict[str, Any], row: dict[str, Any]) -> bool:
     """Whether a kept or recorded row is about the claim as it reads now, with a status that its check can give
     today.
     """
-    same = all(line.get(key) == row[key] for key in ("claim", "claimed", "check"))
-    return same and line["status"] in ledger.possible(row["check"])
+    same = all(line.get(key) == row[key] for key in ("claim", "claimed", "check", "no"))
+    return same and line["status"] in ledger.possible(row["check"], row["no"])
 
 
 def _recorded_on(line: dict[str, Any]) -> str:
@@ -392,6 +392,7 @@ def _row(line: Line) -> dict[str, Any]:
         "source": claim.source,
         "section": claim.section,
         "check": claim.check or "",
+        "no": claim.no,
         "probe": check.probe.name if check and not ledger.needs_no_run(claim) else "",
     }
 

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from ledger_records import BASE, CASES, DONE, GATHERED, HUNG, SLOWER, patched, reference_cases
+from ledger_records import (
+    ALIKE,
+    BASE,
+    CASES,
+    DONE,
+    FASTER,
+    GATHERED,
+    HUNG,
+    SLOWER,
+    TELLS_NOTHING,
+    patched,
+    reference_cases,
+)
 
 from labkit.study.catalog import CHECKS
-from labkit.study.checks import CITED, ENFORCED, Bench, judging, verdict
+from labkit.study.checks import CITED, ENFORCED, NO, Bench, judging, verdict
 
 ALL = CASES | reference_cases()
 PARTED = "bucketing.a_break_on_one_rank_parts_collectives"
@@ -35,7 +47,7 @@ def test_a_check_holds_on_one_record_and_fails_on_others(name, tables):
     assert result.measured
     for patch in violating:
         result = check.result(patched(good, patch))
-        told = ("changed", "cannot tell") if check.word == "holds" else ("cannot tell",)
+        told = ("cannot tell",) if NO[check.word] else ("changed", "cannot tell")
         assert result.status in told, (patch, result)
         assert result.measured, patch
 
@@ -46,13 +58,19 @@ def test_a_check_says_what_it_looks_for(name):
     assert name.partition(".")[0] == CHECKS[name].probe.name.partition(".")[0]
 
 
-def test_a_timing_that_is_the_opposite_here_is_no_refutation():
-    result = CHECKS["cost.functional_is_slower_in_eager"].judge(
-        {"outcome": "faster", "ratio": 0.5, "label": "shm · cpu"}
-    )
-    assert result.status == "cannot tell"
-    assert "opposite" in result.missing and "2 GPUs" in result.missing
-    assert "shm · cpu" in result.measured
+@pytest.mark.parametrize(
+    ("seen", "status", "says"),
+    [
+        (SLOWER, "holds", "slower, time ratio 2.00 [shm · cpu]"),
+        (FASTER, "changed", "faster, time ratio 0.50 [shm · cpu]"),
+        (ALIKE, "changed", "no difference, time ratio 1.00"),
+        (TELLS_NOTHING, "cannot tell", "cannot tell, time ratio 1.00"),
+    ],
+)
+def test_a_timing_is_refuted_by_the_opposite_and_by_no_difference_and_by_no_noise(seen, status, says):
+    result = CHECKS["cost.functional_is_slower_in_eager"].judge(seen)
+    assert result.status == status and says in result.measured
+    assert ("2 GPUs" in result.missing) == (status == "cannot tell")
 
 
 def test_what_was_copied_is_cited_and_what_labkit_does_itself_is_enforced():
@@ -96,7 +114,8 @@ def test_a_record_gets_the_word_that_it_deserves(name, record, status, says):
 
 def test_a_word_that_there_is_not_is_refused():
     with pytest.raises(
-        ValueError, match="a check cannot say 'maybe': its word is one of holds, enforced, cited"
+        ValueError,
+        match="a check cannot say 'maybe': its word is one of holds, read in the source, simulated",
     ):
         judging(CHECKS["trap.a_count_guards_the_gate"].probe, "trap.other", word="maybe")
 

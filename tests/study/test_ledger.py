@@ -53,7 +53,7 @@ def run_one(see, judge=None, **options) -> ledger.Line:
     return line
 
 
-@pytest.mark.parametrize(("graphs", "status"), [(3, "holds"), (5, "changed since")])
+@pytest.mark.parametrize(("graphs", "status"), [(3, "holds"), (5, "changed")])
 def test_a_judge_decides_and_the_measured_figure_stands_beside_the_claimed(graphs, status):
     line = run_one(lambda bench: {"graphs": graphs})
     assert (line.status, line.measured) == (status, f"{graphs} graphs")
@@ -74,7 +74,7 @@ def test_a_fact_of_the_past_that_no_run_can_tell_is_cited():
     assert (line.status, line.missing) == ("cited", "no run can tell: somebody else's system")
 
 
-@pytest.mark.parametrize("word", ["enforced", "cited"])
+@pytest.mark.parametrize("word", ["enforced", "cited", "simulated"])
 def test_the_word_of_a_check_is_its_yes_and_its_no_refutes_nothing(word):
     for graphs, status in ((3, word), (5, "cannot tell here")):
         check = replace(check_of("a", lambda bench, n=graphs: {"graphs": n}), word=word)
@@ -82,6 +82,31 @@ def test_the_word_of_a_check_is_its_yes_and_its_no_refutes_nothing(word):
         (line,) = found.lines
         assert (line.status, line.measured, bool(line.missing)) == (status, f"{graphs} graphs", graphs == 5)
         assert found.counts()["holds"] == 0 and found.to_dict()["counts"][status] == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "status", "missing"),
+    [
+        ("", "changed", ""),
+        ("can = true\n", "not provoked", ""),
+        ('never = "no torch has it"\n', "never true", "no torch has it"),
+    ],
+)
+def test_the_row_says_what_its_no_is_called(field, status, missing):
+    check = check_of("a", lambda bench: {"graphs": 5})
+    found = ledger.run(rows_of("a", extra=field), checks={"a": check}, gpus=0)
+    (line,) = found.lines
+    assert (line.status, line.measured, line.missing) == (status, "5 graphs", missing)
+    good = ledger.run(
+        rows_of("a", extra=field), checks={"a": check_of("a", lambda bench: {"graphs": 3})}, gpus=0
+    )
+    assert [line.status for line in good.lines] == ["holds"]
+    assert ledger.possible("a", line.claim.no, {"a": check}) == {"holds", status, "cannot tell here"}
+
+
+def test_the_version_since_which_it_changed_stands_before_what_was_measured():
+    found = ledger.run(rows_of("a"), checks={"a": check_of("a", lambda bench: {"graphs": 5})}, gpus=0)
+    assert "since 2.15.0; 5 graphs" in found.text(since={"doc.a": "2.15.0"})
 
 
 def test_every_word_is_defined_once_and_stands_in_the_readme():
@@ -100,14 +125,7 @@ def test_every_word_is_defined_once_and_stands_in_the_readme():
 
 def test_a_row_without_a_check_is_not_yet_tested():
     found = ledger.run(rows_of("none"), gpus=0)
-    assert found.counts() == {
-        "holds": 0,
-        "changed since": 0,
-        "enforced": 0,
-        "cited": 0,
-        "cannot tell here": 0,
-        "not yet tested": 1,
-    }
+    assert found.counts() == dict.fromkeys(ledger.STATUSES, 0) | {"not yet tested": 1}
     assert "rows without a check: 1 of 1" in found.text()
 
 
@@ -225,8 +243,8 @@ def test_the_command_prints_a_table_totals_and_the_version(capsys, monkeypatch):
     assert cli.main(["ledger", "--only", "streams.result.small-*"]) == 0
     out = capsys.readouterr().out
     assert "07_streams_in_compile" in out and "9,664 MB" in out and "9664 in data/reference" in out
-    assert "holds: 0  changed since: 0  enforced: 0  cited: 5  cannot tell here: 0  not yet tested: 0" in out
-    assert f"cited             {ledger.MEANINGS['cited']}" in out and ledger.MEANINGS["enforced"] not in out
+    assert "enforced: 0  cited: 5  cannot tell here: 0  not yet tested: 0" in out
+    assert f"cited               {ledger.MEANINGS['cited']}" in out and ledger.MEANINGS["enforced"] not in out
     assert f"rows without a check: {REAL.untested} of {len(REAL.rows)}" in out
     assert f"torch {importlib.metadata.version('torch')}" in out
 
@@ -270,23 +288,23 @@ def test_cheap_probes_really_run(capsys):
     expected = {
         "t11.intro.inplace-side-effects": "holds",
         "t11.concept.wait-before-access": "holds",
-        "t11.concept.wait-returns-new": "changed since",
-        "t11.intro.cannot-be-traced": "changed since",
+        "t11.concept.wait-returns-new": "changed",
+        "t11.intro.cannot-be-traced": "changed",
         "t11.cross.rfc-solution": "holds",
-        "soc.c9.no-autograd": "changed since",
+        "soc.c9.no-autograd": "changed",
         "soc.c3.then-dynamic": "holds",
         "t11.trap.one-escape": "holds",
         "t11.exp.guardrail": "enforced",
         "t12.parity.topology": "enforced",
-        "ntd.automates.dispatch": "changed since",
-        "ntd.linear.view-gathers": "changed since",
-        "t12.concept.dynamic-is-explicit": "changed since",
+        "ntd.automates.dispatch": "changed",
+        "ntd.linear.view-gathers": "changed",
+        "t12.concept.dynamic-is-explicit": "changed",
         "t12.trap.divergent-recompile": "holds",
         "ntd.create.shard": "holds",
-        "ntd.linear.sum-gathers": "changed since",
+        "ntd.linear.sum-gathers": "changed",
         "ntd.lookup.coordinate": "holds",
         "streams.ir.record-event": "holds",
-        "streams.ir.get-object": "changed since",
+        "streams.ir.get-object": "changed",
         "streams.functionalization.epilogue": "holds",
     }
     found = ledger.run(REAL, REAL.choose(only=list(expected)))

@@ -172,7 +172,7 @@ def test_a_row_in_a_word_that_its_check_does_not_give_today_is_left_out(home, mo
         "2 of 2 rows left out: their claim or check has changed"
     )
     assert "hold" in old.figure().summary  # the file as it is can still be drawn
-    monkeypatch.setattr(results.recorded, "newest", lambda name: old.save(home))
+    monkeypatch.setattr(results.recorded, "ledger", lambda torch: old.save(home))
     found = results.quick(REAL, ROWS[:2], seconds=0)
     assert [(line.status, "recorded on" in line.measured) for line in found.lines] == [("cited", False)] * 2
 

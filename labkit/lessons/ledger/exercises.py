@@ -58,7 +58,7 @@ CASES: tuple[tuple[str, Seen, str, str], ...] = (
     ("rank 1 died before it counted", _record(2, 8, None), "cannot tell", NOTHING),
     ("no rank came to an end", _record(2), "cannot tell", NOTHING),
 )  # fmt: skip
-WORDS = {"holds": "holds", "changed": "changed since", "cannot tell": "cannot tell here"}
+WORDS = {"holds": "holds", "changed": "changed", "cannot tell": "cannot tell here"}
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:

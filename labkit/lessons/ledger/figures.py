@@ -11,16 +11,21 @@ from matplotlib.patches import Rectangle
 
 from labkit.lessons.shared.keys import patch
 from labkit.views import style
+from labkit.views.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
 from labkit.views.tables import table
 from labkit.views.widget import InteractiveFigure
 
-__all__ = ["Browser", "browser", "figure", "page"]
+__all__ = ["Browser", "across", "browser", "figure", "page"]
 
 # Okabe-Ito; what nobody measured is hatched as well
 LOOKS: dict[str, tuple[str, str]] = {
     "holds": ("#0072B2", ""),
-    "changed since": ("#D55E00", ""),
+    "changed": ("#D55E00", ""),
+    "never true": ("#7A2E00", ""),
+    "not provoked": ("#E69F00", ""),
+    "read in the source": ("#56B4E9", ""),
+    "simulated": ("#004D73", ""),
     "enforced": ("#009E73", ""),
     "cited": ("#CC79A7", ""),
     "cannot tell here": ("#BBBBBB", ""),
@@ -87,16 +92,29 @@ def _key(status: str) -> Any:
 
 
 def _finding(lines: pd.DataFrame) -> str:
-    n = lines["status"].value_counts()
-    holds, changed, enforced, cited = (
-        int(n.get(status, 0)) for status in ("holds", "changed since", "enforced", "cited")
-    )
-    untold = len(lines) - holds - changed - enforced - cited
-    parts = [f"{holds} claims hold and {changed} changed since" if holds + changed else ""]
-    parts += [f"{count} are {word}" for count, word in ((enforced, "enforced"), (cited, "cited")) if count]
-    if not any(parts):
+    n = {status: int(count) for status, count in lines["status"].value_counts().items()}
+    parts = [
+        f"{n[status]} {words if n[status] > 1 else one}"
+        for status, (one, words) in _SAID.items()
+        if n.get(status)
+    ]
+    told = sum(n.get(status, 0) for status in _SAID)
+    if not told:
         return "No claim was measured yet"
-    return "; ".join(filter(None, [*parts, f"{untold} are not told" if untold else ""]))
+    return ", ".join([*parts, f"{len(lines) - told} not told"] if told < len(lines) else parts)
+
+
+# one and several of them
+_SAID = {
+    "holds": ("claim holds", "claims hold"),
+    "changed": ("changed", "changed"),
+    "never true": ("was never true", "were never true"),
+    "not provoked": ("was not provoked", "were not provoked"),
+    "read in the source": ("was read in the source", "were read in the source"),
+    "simulated": ("was simulated", "were simulated"),
+    "enforced": ("is enforced", "are enforced"),
+    "cited": ("is cited", "are cited"),
+}
 
 
 def _rest(lines: pd.DataFrame) -> str:
@@ -114,6 +132,37 @@ _ORIGINS = {
     "needs no run": "without a check or the hardware to run one",
     "": "not run",
 }
+
+
+SHORT = {"cannot tell here": "cannot tell", "read in the source": "read"}  # as a narrow cell has it
+
+
+@styled
+def across(table: pd.DataFrame, label: str, most: int = 24) -> Figure:
+    """Draw claims by torch versions: what differs between versions first, then what changed before all of them.
+
+    `table` is what `labkit.study.versions.matrix` gives, `most` the number of rows. Raises ValueError for a table
+    without a version.
+    """
+    if not len(table.columns):
+        raise ValueError("no torch version is recorded: `labkit ledger --torch 2.15.0` makes one")
+    told = table.where(~table.isin(["cannot tell here", "not run"]))
+    differs = int((told.nunique(axis=1) > 1).sum())
+    sheet = Sheet()
+    sheet.title(
+        f"{differs} of {len(table)} claims read otherwise on one torch than on another",
+        f"The first {min(most, len(table))} rows: what differs between versions, then what changed before all of them.",
+    )
+    shown = table.head(most)
+    cells = [
+        Cell(i, j, LOOKS[status][0], SHORT.get(status, status))
+        for i, row in enumerate(shown.to_numpy())
+        for j, status in enumerate(row)
+    ]
+    matrix(sheet, list(shown.index), [f"torch {version}" for version in table.columns], cells, height=0.24)
+    for name, row in shown.iterrows():
+        sheet.say(f"{name}: " + ", ".join(f"{status} on {version}" for version, status in row.items()))
+    return sheet.finish(label)
 
 
 @styled

@@ -9,6 +9,8 @@ from labkit.timing import Measurement, compare
 
 __all__ = ["timed", "timing_result"]
 
+SAME = 1.1  # a ratio that is surely below it is no difference
+
 
 def timed(label: str, samples: Mapping[str, tuple[float, ...]], a: str, b: str) -> Seen:
     """The verdict on a against b as plain data, with the label of the run."""
@@ -19,13 +21,23 @@ def timed(label: str, samples: Mapping[str, tuple[float, ...]], a: str, b: str) 
 
 
 def timing_result(seen: Seen, claimed: str, hardware: str) -> Result:
-    """Holds when the verdict is the claimed one; else nothing is told: other hardware may well differ.
+    """Holds when the verdict is the claimed one, and is refuted by the opposite one, or by what is no difference.
 
-    >>> timing_result({"outcome": "cannot tell", "ratio": 1.0, "label": "shm · cpu"}, "slower", "2 GPUs").status
-    'cannot tell'
+    Both are told of what ran here: the label stands with the numbers, and the claim may be about other hardware.
+
+    Args:
+        seen: what `timed` gives.
+        claimed: 'faster' or 'slower'.
+        hardware: what the claim is about, for what is too noisy to tell.
+
+    >>> seen = {"outcome": "cannot tell", "ratio": 1.0, "low": 0.6, "high": 1.9, "label": "shm · cpu"}
+    >>> timing_result(seen, "slower", "2 GPUs").status, timing_result(seen | {"high": 1.04}, "slower", "2 GPUs").status
+    ('cannot tell', 'changed')
     """
     said = f"{seen['outcome']}, time ratio {seen['ratio']:.2f} [{seen['label']}]"
-    if seen["outcome"] == claimed:
-        return verdict(True, said)
-    why = "the spread is too wide" if seen["outcome"] == "cannot tell" else "the opposite here"
-    return cannot_tell(f"{why}; the claim is about {hardware}", said)
+    if seen["outcome"] != "cannot tell":
+        return verdict(seen["outcome"] == claimed, said)
+    low, high = seen.get("low"), seen.get("high")
+    if (claimed == "slower" and high and high < SAME) or (claimed == "faster" and low and low > 1 / SAME):
+        return verdict(False, f"no difference, time ratio {seen['ratio']:.2f} [{seen['label']}]")
+    return cannot_tell(f"the spread is too wide; the claim is about {hardware}", said)

@@ -14,6 +14,7 @@ BASE: dict[str, Record] = {
     },
     "cold.together": {
         "graphs": [1, 1], "process": [7, 8], "backend_s": [0.01, 0.5], "first_s": [0.6, 0.6],
+        "span": [[10.0, 10.1], [10.0, 10.6]],
     },
     "cold.once": {"graphs": [1, 1], "shipped": True},
     "cold.served": {
@@ -32,6 +33,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"binary_in_precompiled": False}, {"foreign": ["_ZN2at4dataEv"]}, {"calls": []},
     ],
     "cold.every_rank_compiles": [{}, {"graphs": [1, 0]}, {"process": [7, 7]}],
+    "cold.ranks_compile_at_the_same_time": [{}, {"span": [[10.0, 10.1], [10.2, 10.6]]}, {"graphs": [1, 0]}],
     "cold.peers_wait_for_a_compile": [{}, {"first_s": [0.02, 0.6]}, {"backend_s": [0.5, 0.5]}],
     "cold.compiling_once_is_up_to_you": [{}, {"graphs": [1, 0]}, {"shipped": False}],
     "cold.a_warmup_takes_compiling_out_of_serving": [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.ledger.figures import LOOKS, ROWS, browser, figure, page
+from labkit.lessons.ledger.figures import LOOKS, ROWS, across, browser, figure, page
 from labkit.report import Report
 
-STATUSES = ("holds", "holds", "changed since", "cannot tell here", "not run")
+STATUSES = ("holds", "holds", "changed", "cannot tell here", "not run")
 
 
 def report(statuses=STATUSES, lessons=("04_cliff", "05_trap")):
@@ -42,18 +42,18 @@ def test_the_bars_are_as_long_as_there_are_rows():
         for status in dict.fromkeys(STATUSES)
         for line in (0, 1)
     }
-    assert texts(fig)[0] == "4 claims hold and 2 changed since; 4 are not told"
+    assert texts(fig)[0] == "4 claims hold, 2 changed, 4 not told"
     assert "10 rows: 8 run now, 2 not run." in texts(fig)
-    assert "04_cliff: 2 holds, 1 changed since, 1 cannot tell here, 1 not run" in fig.summary
+    assert "04_cliff: 2 holds, 1 changed, 1 cannot tell here, 1 not run" in fig.summary
     assert "gloo · cpu" in fig.summary
 
 
 def test_what_is_enforced_or_cited_has_a_colour_of_its_own_and_is_not_counted_as_holding():
     fig = figure(report(["holds", "enforced", "cited", "cited", "not run"], ["04_cliff"]))
-    assert texts(fig)[0] == "1 claims hold and 0 changed since; 1 are enforced; 2 are cited; 1 are not told"
+    assert texts(fig)[0] == "1 claim holds, 1 is enforced, 2 are cited, 1 not told"
     assert "04_cliff: 1 holds, 1 enforced, 2 cited, 1 not run" in fig.summary
     assert len({colour for colour, _ in LOOKS.values()}) == len(LOOKS)
-    assert texts(figure(report(["cited"], ["04_cliff"])))[0] == "1 are cited"
+    assert texts(figure(report(["cited"], ["04_cliff"])))[0] == "1 is cited"
 
 
 def test_nothing_run_is_nothing_that_holds():
@@ -81,7 +81,7 @@ def test_what_is_no_ledger_is_refused(draw):
     ("asked", "count"),
     [
         ({}, 10), ({"lesson": "04"}, 5), ({"lesson": "04_cliff", "status": "holds"}, 2), ({"words": "GPU needs"}, 2),
-        ({"status": "changed since", "words": "4 GRAPHS trap"}, 1), ({"words": "(("}, 0),
+        ({"status": "changed", "words": "4 GRAPHS trap"}, 1), ({"words": "(("}, 0),
     ],
 )  # fmt: skip
 def test_a_page_holds_the_rows_that_were_asked_for(asked, count):
@@ -120,3 +120,15 @@ def test_the_controls_choose_and_a_page_that_is_not_there_is_said():
     assert "there is no page 2" in text.value
     shown.close()
     assert shown.figure.summary and repr(shown).startswith("4 rows: holds")
+
+
+def test_versions_stand_side_by_side_with_their_words():
+    table = pd.DataFrame(
+        {"2.13.0": ["holds", "changed", "holds"], "2.15.0": ["changed", "changed", "cannot tell here"]},
+        index=["doc.moved", "doc.old", "doc.busy"],
+    )
+    fig = across(table, "recorded", most=2)
+    assert texts(fig)[0] == "1 of 3 claims read otherwise on one torch than on another"
+    assert "doc.moved: holds on 2.13.0, changed on 2.15.0" in fig.summary and "doc.busy" not in fig.summary
+    with pytest.raises(ValueError, match="no torch version is recorded"):
+        across(pd.DataFrame(index=["doc.a"]), "recorded")

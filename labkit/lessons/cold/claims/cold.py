@@ -73,12 +73,14 @@ def together(bench: Bench) -> Seen:
 def _together() -> Seen:
     dynamo_reset()
     made: list[float] = []
+    span: list[float] = []  # one clock for all processes of a machine
 
     def backend(graph: Any, inputs: Any) -> Any:
         began = time.perf_counter()
         if dist.get_rank() == 1:
             time.sleep(0.5)
         made.append(time.perf_counter() - began)
+        span.append(time.perf_counter())
         return graph.forward
 
     run = torch.compile(lambda x: funcol.all_reduce(x, "sum", dist.group.WORLD), backend=backend)
@@ -86,9 +88,16 @@ def _together() -> Seen:
     with torch.no_grad():
         dist.barrier()
         began = time.perf_counter()
+        span.insert(0, began)
         run(x) + 0
         first = time.perf_counter() - began
-    return {"graphs": len(made), "process": os.getpid(), "backend_s": sum(made), "first_s": first}
+    return {
+        "graphs": len(made),
+        "process": os.getpid(),
+        "backend_s": sum(made),
+        "first_s": first,
+        "span": span,
+    }
 
 
 @probe
@@ -169,6 +178,18 @@ def every_rank_compiles(seen: Seen) -> Result:
     return verdict(
         all(n == 1 for n in seen["graphs"]) and len(set(seen["process"])) == len(seen["process"]),
         f"graphs compiled by rank: {seen['graphs']}, each in the rank's own process",
+    )
+
+
+@judging(together)
+def ranks_compile_at_the_same_time(seen: Seen) -> Result:
+    """Ranks compile side by side, each for itself: the time from call to code of one overlaps that of the other."""
+    starts, ends = ([span[i] for span in seen["span"]] for i in (0, -1))
+    shared = min(ends) - max(starts)
+    each = ", ".join(f"{end - start:.2f}" for start, end in zip(starts, ends, strict=True))
+    return verdict(
+        shared > 0 and all(n == 1 for n in seen["graphs"]),
+        f"from call to code {each} s by rank, {max(shared, 0):.2f} s of it at the same time",
     )
 
 

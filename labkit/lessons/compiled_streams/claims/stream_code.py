@@ -1,6 +1,6 @@
 """Where Inductor fuses in its code for CUDA: written here where the package triton is installed, else as it is shipped.
 
-The shipped code was written, not run, by the torch that it names; of another torch it says nothing.
+The shipped code was written, not run, by the torch that it names, elsewhere: it is shown, and no claim holds by it.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def kernels(text: str) -> list[list[str]]:
 def _judged(seen: Seen, holds: bool, *names: str) -> Result:
     each = [f"{name}: " + ", ".join(f"{k} on {s}" for s, k in seen["kernels"][name]) for name in names]
     where = "written here" if seen["written"] else seen["shipped"]
-    if not seen["written"] and seen["of"].split(".")[:2] != seen["here"].split(".")[:2]:
-        missing = "the package triton, for code of this torch"
+    if not seen["written"]:
+        missing = "the package triton, for code that this torch writes"
         return cannot_tell(missing, f"{'; '.join(each)} ({where})")
     return verdict(holds, f"{'; '.join(each)} ({where})")
 

@@ -36,6 +36,8 @@ def _placements() -> Seen:
     passed = DTensor.from_local(whole, mesh, [Shard(0)])
     own = DTensor.from_local(torch.ones(256, 512), mesh, [Shard(0)], run_check=False)
     both = DTensor.from_local(torch.ones(2, 2), grid, [Shard(0), Shard(1)], run_check=False)
+    mixed = DTensor.from_local(torch.full((2, 2), float(dist.get_rank())), grid, [Shard(0), Partial()])
+    bare = torch.ops.aten.add.Tensor(sharded, sharded)  # the dispatcher's own entry
     partial = DTensor.from_local(torch.full((2,), float(dist.get_rank() + 1)), mesh, [Partial()])
     replicas: list[float | str] = [0.0] * 4
     try:
@@ -47,6 +49,10 @@ def _placements() -> Seen:
     made = dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)])
     found: Seen = {
         "shard_local": list(sharded.to_local().shape),
+        "shard_logical": list(sharded.shape),
+        "shard_whole": bool(torch.equal(sharded.full_tensor(), whole)),
+        "mixed_whole": mixed.full_tensor().tolist(),
+        "bare": [type(bare).__name__, list(bare.to_local().shape)],
         "replicate_local": list(replicated.to_local().shape),
         "passed_logical": list(passed.shape),
         "passed_local": list(passed.to_local().shape),
@@ -56,8 +62,8 @@ def _placements() -> Seen:
         "partial_whole": partial.full_tensor()[0].item(),
         "replicas": replicas,
         "zeros_local": list(made.to_local().shape),
+        "in_python": type(DTensor.redistribute).__name__ == "function",
         "is_tensor_subclass": issubclass(DTensor, torch.Tensor),
-        "intercepts_dispatch": "__torch_dispatch__" in vars(DTensor),
     }
     try:
         torch.zeros(8, 4, device_mesh=mesh, placements=[Replicate()])  # type: ignore[call-overload]
@@ -131,10 +137,38 @@ def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
 
 @judging(placements)
 def is_a_python_subclass(seen: Seen) -> Result:
-    """DTensor is a subclass of Tensor that takes over operators in __torch_dispatch__."""
+    """DTensor is a class of Python's, and a subclass of Tensor."""
     return verdict(
-        seen["is_tensor_subclass"] and seen["intercepts_dispatch"],
-        f"subclass of Tensor: {seen['is_tensor_subclass']}; own __torch_dispatch__: {seen['intercepts_dispatch']}",
+        seen["is_tensor_subclass"] and seen["in_python"],
+        f"subclass of Tensor: {seen['is_tensor_subclass']}; its methods are written in Python: {seen['in_python']}",
+    )
+
+
+@judging(placements)
+def the_dispatcher_hands_over(seen: Seen) -> Result:
+    """An operator that is called at the dispatcher, below Tensor's methods, works on DTensors shard by shard."""
+    kind, local = seen["bare"]
+    return verdict(
+        kind == "DTensor" and local == [256, 512], f"torch.ops.aten.add gives a {kind}, locally {local}"
+    )
+
+
+@judging(placements)
+def logical_and_local(seen: Seen) -> Result:
+    """A DTensor has the shape and the values of the whole tensor, while a rank holds a part of them."""
+    logical, local, same = seen["shard_logical"], seen["shard_local"], seen["shard_whole"]
+    return verdict(
+        logical == [1024, 512] != local and same,
+        f"logically {logical}, on a rank {local}; gathered, it is {'the' if same else 'not the'} whole tensor",
+    )
+
+
+@judging(placements)
+def placements_are_per_axis(seen: Seen) -> Result:
+    """On a two by two mesh, [Shard(0), Partial()] puts rows along the first axis and summands along the second."""
+    rows = [row[0] for row in seen["mixed_whole"]]
+    return verdict(
+        rows == [1, 1, 5, 5], f"ranks 0 to 3 hold two rows of their number each; whole, the rows are {rows}"
     )
 
 

@@ -53,6 +53,14 @@ def _eager() -> Seen:
         store.set("read", "yes")
     functional_op("wait_tensor")(raw)
     found["after_wait_ignored"] = raw.clone()[0].item()
+    dist.barrier()
+    if dist.get_rank() == 1:
+        store.get("looked")
+    early = funcol.all_reduce(x, "sum", dist.group.WORLD)
+    found["early"] = [type(early).__name__, tuple(early.shape) == (4,), early.elem.clone()[0].item()]
+    if dist.get_rank() == 0:
+        store.set("looked", "yes")
+    found["early_then"] = (early + 0)[0].item()
     return found
 
 
@@ -119,6 +127,16 @@ def not_ready_before_wait(seen: Seen) -> Result:
     return verdict(
         seen["before_wait"] != 3 and seen["after_wait_ignored"] == 3,
         f"read before the wait: {seen['before_wait']:.3g}, after it: {seen['after_wait_ignored']:g} = 1 + 2",
+    )
+
+
+@judging(eager)
+def a_value_that_is_still_to_come(seen: Seen) -> Result:
+    """While a peer is still to come the async subclass is there, with its shape and not its value; using it waits."""
+    (kind, shaped, held), value = seen["early"], seen["early_then"]
+    return verdict(
+        kind == "AsyncCollectiveTensor" and shaped and held != 3 and value == 3,
+        f"before the peer has come there is a {kind}, whose memory holds {held:.3g}; used, it is {value:g} = 1 + 2",
     )
 
 

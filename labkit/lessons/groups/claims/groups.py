@@ -57,6 +57,7 @@ def _store() -> Seen:
     found["read_by_other"] = server.get("uid").decode()
     for name, action in (
         ("missing_key", lambda: client.wait(["nobody"], half)),
+        ("missing_get", lambda: client.get("nobody")),
         ("target_value", lambda: client.wait(["init_barrier"], cast(Any, 2))),
         ("no_server", lambda: dist.TCPStore("127.0.0.1", 1, is_master=False, timeout=half)),
     ):
@@ -93,6 +94,15 @@ def get_shares_a_key(seen: Seen) -> Result:
 def wait_blocks_on_a_key(seen: Seen) -> Result:
     """Waiting for a key that nobody sets blocks, until the timeout."""
     return verdict("imeout" in seen["missing_key"], seen["missing_key"] or "it returned at once")
+
+
+@judging(store)
+def get_blocks_on_a_key(seen: Seen) -> Result:
+    """A get of a key that nobody has set blocks until the timeout; of one that is set it returns the value."""
+    return verdict(
+        "imeout" in seen["missing_get"] and seen["read_by_other"] == "secret",
+        seen["missing_get"] or "it returned at once",
+    )
 
 
 @judging(store)
@@ -148,6 +158,8 @@ def _mesh() -> Seen:
         grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
     finally:
         device_mesh.new_group = new_group
+    with torch.device("meta"):  # where tensors are made unless a device is named
+        found_on = str(init_device_mesh("cpu", (8,)).mesh.device)
     members = {name: dist.get_process_group_ranks(grid.get_group(name)) for name in ("dp", "tp")}
     kind = type(dist.group.WORLD)
     x = torch.ones(1)
@@ -162,6 +174,7 @@ def _mesh() -> Seen:
         "by_group": True,
         "tensor": grid.mesh.tolist(),
         "tensor_device": str(grid.mesh.device),
+        "under_meta": found_on,
         "coordinate": list(grid.get_coordinate() or ()),
         "mine": members,
         "cached": grid.get_group("tp") is grid.get_group("tp") and grid.get_group(1) is grid.get_group("tp"),
@@ -180,8 +193,12 @@ def grid_of_ranks(seen: Seen) -> Result:
 
 @judging(mesh)
 def grid_lives_on_the_cpu(seen: Seen) -> Result:
-    """The mesh's tensor of ranks is on the CPU."""
-    return verdict(seen["is_tensor"] and seen["tensor_device"] == "cpu", f"device {seen['tensor_device']}")
+    """The mesh's tensor of ranks is on the CPU, also where tensors are made on another device by default."""
+    usual, other = seen["tensor_device"], seen["under_meta"]
+    return verdict(
+        seen["is_tensor"] and usual == other == "cpu",
+        f"device {usual}; where the default device is 'meta': {other}",
+    )
 
 
 @judging(mesh)

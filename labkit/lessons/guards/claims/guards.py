@@ -172,9 +172,10 @@ def _churn() -> Seen:
         }
 
     lengths, numbers = ("sequence length", range(8, 88, 8)), ("int attribute", range(1, 11))
+    swept = ("sequence length", "batch", "int attribute", "float argument", "thread count")
     return {
+        "sweep": {name: walked(program.Layer, name, None)["counts"] for name in swept},
         "default": walked(program.Layer, *lengths),
-        "fixed": walked(program.Layer, *lengths, "dynamic=False"),
         "looped": walked(looped, *lengths),
         "attribute": walked(program.Layer, *numbers),
     }
@@ -192,12 +193,12 @@ def _every_value_compiles(found: Seen) -> bool:
 
 
 @judging(churn)
-def fixed_sizes_churn(seen: Seen) -> Result:
-    """Where sizes stay fixed, guards fail again for every new size."""
-    found = seen["fixed"]
+def a_sweep_names_the_dimension(seen: Seen) -> Result:
+    """Varied one at a time, some inputs of a layer compile it again and again, some once, and some never."""
+    sweep = {name: counts[-1] for name, counts in seen["sweep"].items()}
+    said = ", ".join(f"{name} {n}" for name, n in sweep.items())
     return verdict(
-        _every_value_compiles(found),
-        f"graphs after ten lengths: {found['counts']} with dynamic=False, {seen['default']['counts']} by default",
+        len(set(sweep.values())) > 1 and sweep["sequence length"] > 1, f"graphs after a sweep: {said}"
     )
 
 

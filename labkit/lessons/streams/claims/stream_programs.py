@@ -10,7 +10,7 @@ import torch.distributed as dist
 from labkit.graphs import record
 from labkit.lessons.shared.streams import Program
 from labkit.lessons.streams.sanitizer import sanitizer_races
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import SIMULATED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol, no_compile_caches
 
 
@@ -29,7 +29,7 @@ def clocks(bench: Bench) -> Seen:
     return {"races": found}
 
 
-@judging(clocks)
+@judging(clocks, word=SIMULATED)
 def events_order_streams(seen: Seen) -> Result:
     """Two streams that share a tensor race without an event and do not with one (simulated)."""
     races = seen["races"]

@@ -13,7 +13,7 @@ from labkit.contract import Exchange
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.outcomes import drill
 from labkit.lessons.symmetry.drills import DRILLS, Site
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 
@@ -26,6 +26,8 @@ def drills(bench: Bench) -> Seen:
         "other_kind": _other_kind,
         "shape_branch": _shape_branch,
         "flag_branch": _flag_branch,
+        "flag_compared": _flag_compared,
+        "flag_alike": _flag_alike,
         "own_break": _own_break,
         "own_graphs": _own_graphs,
     }
@@ -62,14 +64,27 @@ def _shape_branch() -> list[float]:
     return _two_calls(program, torch.ones(4), torch.ones(4 + dist.get_rank()))
 
 
-def _flag_branch() -> list[float]:
+def _flag_branch(everywhere: bool = False) -> list[float]:
     """The same, where the second call of rank 1 has another flag."""
 
     def program(x, twice=False):
         y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
         return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if twice else y
 
-    return _two_calls(program, torch.ones(4), torch.ones(4), dist.get_rank() == 1)
+    return _two_calls(program, torch.ones(4), torch.ones(4), everywhere or dist.get_rank() == 1)
+
+
+def _flag_compared() -> list[float]:
+    """The same again, with the flag compared between the ranks before the call."""
+    flag = dist.get_rank() == 1
+    contract.assert_parity(contract.Exchange.connect("check-flag"), {"twice": str(flag)})
+    return _flag_branch()
+
+
+def _flag_alike() -> list[float]:
+    """The same where parity is kept: both ranks have the flag."""
+    contract.assert_parity(contract.Exchange.connect("check-flag-alike"), {"twice": "True"})
+    return _flag_branch(True)
 
 
 def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[float]:
@@ -141,6 +156,19 @@ def diverging_programs_deadlock(seen: Seen) -> Result:
         shape["how"] == flag["how"] == "hung",
         f"rank 1 recompiles into a program with one collective more, for another shape: {shape['how']}; for another "
         f"flag: {flag['how']}; with a branch on its data: {seen['data_branch']['how']}",
+    )
+
+
+@judging(drills, word=ENFORCED)
+def parity_repairs_it(seen: Seen) -> Result:
+    """A flag of one rank hangs the job; compared first it is an error on all ranks, and kept alike the job is right."""
+    alone, compared, alike = seen["flag_branch"], seen["flag_compared"], seen["flag_alike"]
+    right = alike.get("values") == [[8, 32], [8, 32]]
+    return verdict(
+        alone["how"] == "hung" and "ParityError" in compared.get("says", "") and right,
+        f"a flag on rank 1 alone: {alone['how']}; compared before the call: "
+        f"{'ParityError' if 'ParityError' in compared.get('says', '') else compared['how']}; on both ranks: "
+        f"{'right' if right else alike.get('values', alike['how'])}",
     )
 
 
