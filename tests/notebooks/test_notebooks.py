@@ -41,7 +41,7 @@ SMALLER = {
         "for change in CHANGES for row": 'for change in ("nothing", "code") for row',
         "fresh(regional, depth)": "fresh(regional, depth, 2)",
     },
-    "13_training": {
+    "13_ddp_and_compiled_autograd": {
         'if "list" not in hook]': "if hook in (*backward.HOOKS[:2], backward.HOOKS[4], backward.HOOKS[-1])]",
         "drills.run(ranks)": "drills.run(ranks, ['fewer batches', 'captured hook'])",
         "training.run(ranks, steps=2)": "training.run(ranks, steps=1)",

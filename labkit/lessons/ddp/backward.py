@@ -12,11 +12,12 @@ import torch
 
 from labkit import torch_compat
 from labkit.graphs import record
-from labkit.lessons.ddp import data
-from labkit.lessons.ddp.model import Model, Sizes, loss_of
+from labkit.lessons.shared import training as data
 from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.harness import settled
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.training import loss_of
+from labkit.lessons.shared.training_model import Model, Sizes
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr

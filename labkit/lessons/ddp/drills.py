@@ -16,10 +16,10 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import torch_compat
-from labkit.lessons.ddp import data
-from labkit.lessons.ddp.model import Model, Sizes, loss_of
-from labkit.lessons.ddp.parity import TOLERANCE
+from labkit.lessons.shared import training as data
 from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.training import TOLERANCE, loss_of
+from labkit.lessons.shared.training_model import Model, Sizes
 from labkit.ranks import RankError, Ranks, here
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance

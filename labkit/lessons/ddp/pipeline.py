@@ -13,13 +13,13 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit import torch_compat
-from labkit.lessons.ddp import data
-from labkit.lessons.ddp.model import Model, Sizes, loss_of
-from labkit.lessons.ddp.parity import TOLERANCE
+from labkit.lessons.shared import training as data
 from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.options import whole
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import SPANS
+from labkit.lessons.shared.training import TOLERANCE, loss_of
+from labkit.lessons.shared.training_model import Model, Sizes
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
 from labkit.report import PerRank, Report, provenance

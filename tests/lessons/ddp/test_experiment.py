@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from labkit import Ranks, experiments
-from labkit.lessons.ddp import backward, curves, drills, parity, passes, pipeline, steps
-from labkit.lessons.ddp import experiment as training
-from labkit.lessons.ddp.kinds import EVERY, ROUTES
+from labkit.lessons.ddp import backward, drills, pipeline
+from labkit.lessons.ddp import experiment as ddp
+from labkit.lessons.ddp.routes import ROUTES
+from labkit.lessons.shared import training_clock
+from labkit.lessons.shared.training import TOLERANCE, compare
+from labkit.lessons.shared.training_model import Model
 from labkit.report import Report
 
 
@@ -23,16 +28,12 @@ class Two:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: training.run(Two(), ["ddp", "fsdp"]), "one part of training at a time, got ddp, fsdp"),
-        (lambda: training.run(Two(), ["ddp"], steps=3), "training/ddp takes no steps"),
-        (lambda: parity.run(Two(), ["DDP"]), "unknown route 'DDP': there is one process, DDP, eager"),
-        (lambda: parity.run(Two(), steps=0), "steps must be a whole number above 0, got 0"),
-        (lambda: steps.run(Two(), []), "nothing to run: give at least one route or size"),
-        (lambda: steps.sweep(Two(), [0.25]), "cap_mb must be at least 1 .* got 0.25"),
-        (lambda: steps.run(Two(), ["data x tensor parallel"]), "needs 4 ranks, and these are 2"),
+        (lambda: ddp.run(Two(), ["clock", "drills"]), "one part of ddp at a time, got clock, drills"),
+        (lambda: ddp.run(Two(), ["clock"], steps=3), "ddp/clock takes no steps"),
+        (lambda: compare(Two(), None, {}), "nothing to compare: give at least one route"),
+        (lambda: compare(Two(), None, ROUTES, steps=0), "steps must be a whole number above 0, got 0"),
+        (lambda: training_clock.clock(Two(), None, {}), "nothing to run: give at least one route"),
         (lambda: backward.run(Two(), rounds=1), "rounds must be a whole number of at least 2, got 1"),
-        (lambda: curves.run(Two(), steps=0), "steps must be a whole number above 0, got 0"),
-        (lambda: passes.run(Two(), width=5), "width must be a multiple of the 2 ranks, got 5"),
         (lambda: pipeline.run(Two(), [0]), "microbatches must be a whole number above 0, got 0"),
         (lambda: drills.run(Two(), ["flood"]), "unknown drill 'flood': there is unused, "),
     ],
@@ -43,7 +44,7 @@ def test_what_cannot_be_run_is_refused_by_name(call, said):
 
 
 def test_parts_are_experiments_of_their_own():
-    assert experiments.get("training/drills").question == f"training: {training.ABOUT.parts['drills']}"
+    assert experiments.get("ddp/drills").question == f"ddp: {ddp.ABOUT.parts['drills']}"
 
 
 # --- every route against one process ---
@@ -51,65 +52,29 @@ def test_parts_are_experiments_of_their_own():
 
 @pytest.fixture(scope="module")
 def report(ranks) -> Report:
-    return training.run(ranks, steps=2)
+    return ddp.run(ranks, steps=2)
 
 
 @pytest.mark.slow
-def test_every_route_has_the_loss_and_the_gradients_of_one_process(report):
+def test_every_mode_has_the_loss_and_the_gradients_of_one_process(report):
     table = report.frame.set_index("route")
-    assert list(table.index) == list(EVERY)
+    assert list(table.index) == list(ROUTES)
     assert table["equal"].all(), report.notes
-    assert (table["gradients apart"] <= training.TOLERANCE).all() and (table["ranks alike"]).all()
-    assert training.passed(report)
+    assert (table["gradients apart"] <= TOLERANCE).all() and (table["ranks alike"]).all()
+    assert ddp.passed(report)
     first = report.tables["losses"].groupby("route")["one process"].first()
     assert first.nunique() == 1 and first.iloc[0] > 1
 
 
 @pytest.mark.slow
-def test_the_compiler_holds_what_each_route_lets_it_hold(report):
+def test_the_compiler_holds_what_each_mode_lets_it_hold(report):
     table = report.frame.set_index("route")
     graphs = table[["forward graphs", "backward graphs", "breaks", "given up"]].apply(tuple, axis=1).to_dict()
-    assert graphs["DDP, eager"] == graphs["FSDP2, eager"] == (0, 0, 0, 0)
+    assert graphs["DDP, eager"] == (0, 0, 0, 0)
     assert graphs["DDP, no_optimization"][:2] == (1, 1) and graphs["DDP, no_optimization"][2] > 0
     assert graphs["DDP, python_reducer"] == graphs["DDP, python_reducer, compiled autograd"] == (1, 1, 0, 0)
-    assert graphs["FSDP2, whole"][3] == 1 and graphs["FSDP2, block by block"] == (1, 1, 0, 0)
-    for name in (
-        "gathered weights",
-        "tensor parallel, functional",
-        "tensor parallel, DTensor",
-        "data x tensor parallel",
-    ):
-        assert graphs[name] == (1, 1, 0, 0)
-    # six weights: a gather and a reduce-scatter each; a message each; one bucket
-    sent = table["collectives"]
-    assert (sent["gathered weights"], sent["DDP, python_reducer"], sent["DDP, eager"]) == (12, 6, 1)
-    advice = parity.advice(report)
-    assert (
-        list(advice["route"]) == list(EVERY)
-        and (advice["it costs"] != "").all()
-        and (advice["take it"] != "").all()
-    )
-
-
-@pytest.mark.slow
-def test_what_is_sharded_is_held_in_pieces(report):
-    held = report.tables["memory"].query("rank == 1").pivot(index="route", columns="what", values="bytes")
-    whole = held.loc["DDP, eager"]
-    assert whole["parameters"] == 4 * (64 * 74 + 2 * 2 * 64 * 128)
-    for name in ("FSDP2, block by block", "gathered weights"):
-        assert held.loc[name, "parameters"] == held.loc[name, "gradients"] == whole["parameters"] / 2
-        assert held.loc[name, "Adam's moments"] == whole["Adam's moments"] / 2
-    assert (
-        whole["parameters"] / 2 < held.loc["tensor parallel, functional", "parameters"] < whole["parameters"]
-    )
-    assert (held["peak of a step"] > 0).all()
-
-
-@pytest.mark.slow
-def test_a_route_that_learns_something_else_is_found(ranks):
-    wrong = parity.run(ranks, ["in place, eager"], steps=2)
-    assert not wrong.frame["equal"].any() and not training.passed(wrong)
-    assert wrong.frame["gradients apart"].iloc[0] > 0.1 and wrong.notes[1] == "DIFFERENT: in place, eager"
+    # a message for each of six weights; one bucket
+    assert (table.loc["DDP, python_reducer", "collectives"], table.loc["DDP, eager", "collectives"]) == (6, 1)
 
 
 # --- on the clock ---
@@ -117,7 +82,8 @@ def test_a_route_that_learns_something_else_is_found(ranks):
 
 @pytest.mark.slow
 def test_a_cut_graph_starts_its_first_bucket_in_the_middle_of_backward_and_a_whole_one_behind_it(ranks):
-    clock = steps.run(ranks, ["DDP, ddp_optimizer", "DDP, no_optimization"], batch=32)
+    modes = {name: ROUTES[name] for name in ("DDP, ddp_optimizer", "DDP, no_optimization")}
+    clock = training_clock.clock(ranks, partial(Model, ddp.LARGE), modes, batch=32)
     modes = clock.frame.set_index("route")
     cut, whole = modes.loc["DDP, ddp_optimizer"], modes.loc["DDP, no_optimization"]
     assert cut["backward graphs"] > 1 == whole["backward graphs"]
@@ -126,7 +92,7 @@ def test_a_cut_graph_starts_its_first_bucket_in_the_middle_of_backward_and_a_who
         "also behind a route that used the Python reducer in this process"
     )
     assert cut["first starts at"] < 1 <= whole["first starts at"] and whole["hidden"] == 0
-    lines = steps.timelines(clock)
+    lines = training_clock.timelines(clock)
     assert lines["DDP, no_optimization"].ranks == [0, 1] and {"forward", "backward"} <= set(
         lines["DDP, no_optimization"].spans["name"]
     )
@@ -176,53 +142,15 @@ def test_two_breaks_are_three_backward_graphs_or_one(ranks):
     assert counted == {"forward": 3, "backward by AOTAutograd": 3, "backward by compiled autograd": 1}
 
 
-# --- to the end ---
-
-
-@pytest.mark.slow
-def test_in_place_in_eager_learns_something_else_and_no_rank_differs(ranks):
-    seen = []
-    learned = curves.run(ranks, steps=12, every=6, seen=seen.append)
-    ends = learned.frame.set_index("route")
-    alone = ends.loc["one process", "loss"]
-    assert ends.loc["tensor parallel, functional", "loss"] == pytest.approx(alone, rel=1e-4)
-    assert ends.loc["in place, compiled", "loss"] == pytest.approx(alone, rel=1e-4)
-    assert abs(ends.loc["in place, eager", "loss"] - alone) > 0.02
-    assert (ends["ranks apart by"] == 0).all()
-    assert [len(one.tables["curves"]) for one in seen] == [4 * 6, 4 * 12]
-    assert "in place, eager learns something else" in learned.figure().summary
+# --- a pipeline ---
 
 
 @pytest.mark.slow
 def test_a_pipeline_has_the_gradients_of_one_process(ranks):
     found = pipeline.run(ranks, [1, 4], width=32, hidden=64, batch=32, rounds=2)
-    assert (found.frame["gradients apart"] <= training.TOLERANCE).all() and (
-        found.frame["loss apart"] < 1e-5
-    ).all()
+    assert (found.frame["gradients apart"] <= TOLERANCE).all() and (found.frame["loss apart"] < 1e-5).all()
     assert set(pipeline.timelines(found)) == {"1 microbatch", "4 microbatches"}
     assert found.frame["formula"].tolist() == [0.5, 0.2]
-
-
-@pytest.mark.slow
-def test_passes_bucket_collectives_or_move_them_from_their_waits(ranks):
-    found = passes.run(ranks, ["as written", "bucketed", "reordered"], width=64, layers=3)
-    order = found.frame.set_index(["way", "pass"])
-    assert order["ranks alike"].all() and (order["gradients apart"] <= passes.TOLERANCE).all()
-    assert (
-        order.loc[("as written", "forward"), "gathers"]
-        == order.loc[("as written", "backward"), "scatters"]
-        == 3
-    )
-    assert (
-        order.loc[("bucketed", "forward"), "gathers"] == order.loc[("bucketed", "backward"), "scatters"] == 1
-    )
-    between = order["products between"].groupby("way").sum()
-    assert between["as written"] == 0 < between["reordered"]
-    ran = passes.run(ranks, ["reordered"], width=64, layers=3, execute=True)
-    assert (
-        ran.frame["gradients apart"].max() <= passes.TOLERANCE
-        and ran.frame["calls"].iloc[0] == order.loc[("reordered", "forward"), "calls"]
-    )
 
 
 # --- drills ---
@@ -242,42 +170,3 @@ def test_every_drill_comes_to_an_end_and_its_remedy_makes_it_right():
     said = found.frame.set_index(["drill", "remedy"])["said"]
     assert "rank 1: FloatingPointError: the gradient of blocks.0.up is not finite" in said["hook", "-"]
     assert "Expected to have finished reduction" in said["unused", "-"]
-
-
-# --- what takes a GPU ---
-
-
-def _older_fsdp():
-    import torch
-    from torch import nn
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    torch.manual_seed(0)
-    plain = nn.Linear(8, 8).cuda()
-    wrapped = FullyShardedDataParallel(plain, use_orig_params=True)
-    x = torch.ones(2, 8, device="cuda")
-    expected = wrapped(x).detach()
-    y = torch.compile(wrapped)(x)
-    y.sum().backward()
-    return bool(torch.allclose(y, expected))
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_the_older_fsdp_compiles_where_there_is_a_gpu():
-    torch = pytest.importorskip("torch")
-    if torch.cuda.device_count() < 1:
-        pytest.skip("no GPU here, and the older FSDP wants an accelerator where no device is named")
-    with Ranks(2 if torch.cuda.device_count() > 1 else 1, device="cuda", quiet=True) as ranks:
-        assert all(ranks.run(_older_fsdp))
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_routes_learn_the_same_on_gpus():
-    torch = pytest.importorskip("torch")
-    if torch.cuda.device_count() < 2:
-        pytest.skip("two GPUs are needed: NCCL takes one rank for each")
-    with Ranks(2, device="cuda", quiet=True) as ranks:
-        found = parity.run(ranks, [name for name in EVERY if ROUTES[name].ranks == 2], steps=2)
-    assert found.frame["equal"].all(), found.notes

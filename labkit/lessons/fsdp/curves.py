@@ -10,21 +10,22 @@ import torch
 import torch.distributed as dist
 
 from labkit import torch_compat
-from labkit.lessons.ddp import data
-from labkit.lessons.ddp.kinds import ALONE
-from labkit.lessons.ddp.model import Sizes
-from labkit.lessons.ddp.routes import build
+from labkit.lessons.fsdp.routes import TRAP
+from labkit.lessons.shared import training as data
 from labkit.lessons.shared.options import whole
-from labkit.ranks import Ranks
+from labkit.lessons.shared.training import Route
+from labkit.lessons.shared.training_model import Model, Sizes
+from labkit.lessons.shared.variants import with_own_code
+from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
 from labkit.report import Report, provenance
 from labkit.torch_compat import quiet_dynamo
 
-__all__ = ["TRAP", "run"]
+__all__ = ["run"]
 
-BATCH, RATE = 64, 0.1
+BATCH = 64
 TIMEOUT_S = 300.0
-TRAP = ("tensor parallel, functional", "in place, compiled", "in place, eager")
+ALONE = "one process"
 _running: dict[str, Any] = {}  # on a rank: what is trained between two calls
 
 
@@ -38,7 +39,7 @@ def run(
     how far the ranks' copies of the first layer are apart). Raises ValueError for what cannot be run, before anything
     runs, and RankError when a rank fails.
 
-    >>> from labkit.lessons.ddp import curves
+    >>> from labkit.lessons.fsdp import curves
     >>> curves.run(None, steps=10, every=20)
     Traceback (most recent call last):
     ValueError: every must be a whole number from 1 to steps=10, got 20
@@ -48,7 +49,7 @@ def run(
         raise ValueError(f"every must be a whole number from 1 to steps={steps}, got {every!r}")
     names = [ALONE, *TRAP]
     images, labels = data.digits()
-    made = provenance(backend=ranks.backend, device=ranks.device, steps=steps, batch=BATCH, rate=RATE)
+    made = provenance(backend=ranks.backend, device=ranks.device, steps=steps, batch=BATCH)
     losses: dict[str, list[float]] = {name: [] for name in names}
     ranks.run(_begin, names, images, labels, timeout=TIMEOUT_S)
     for start in range(0, steps, every):
@@ -74,7 +75,12 @@ def _begin(names: list[str], images: Any, labels: Any) -> None:
     _end()
     torch_compat.dynamo_reset()
     _running["data"] = data.on_device(images, labels)
-    _running["trainers"] = {name: build(name, Sizes()) for name in names}
+    _running["trainers"] = {
+        name: TRAP[name](None, "aot_eager")
+        if name in TRAP
+        else Route(with_own_code(Model(Sizes())).to(here().device), share=(0, 1))
+        for name in names
+    }
 
 
 def _go_on(name: str, start: int, stop: int) -> tuple[int, list[float]]:
@@ -85,16 +91,14 @@ def _go_on(name: str, start: int, stop: int) -> tuple[int, list[float]]:
             index = data.batch(step, BATCH, len(images) - data.HELD_OUT)
             trainer.model.zero_grad()
             losses.append(float(trainer.backward(images[index], labels[index])))
-            with torch.no_grad():
-                for parameter in trainer.model.parameters():
-                    parameter -= RATE * parameter.grad
-    return trainer.data[0], losses
+            trainer.descend()
+    return (trainer.share or (0, 1))[0], losses
 
 
 def _look(name: str) -> dict[str, float]:
     (images, labels), trainer = _running["data"], _running["trainers"][name]
     with torch.no_grad(), quiet_dynamo():
-        logits = trainer.forward(images[-data.HELD_OUT :])
+        logits = (trainer.forward or trainer.model)(images[-data.HELD_OUT :])
         first = next(p for n, p in trainer.model.named_parameters() if n.endswith("first.weight"))
         whole = trainer.whole("first.weight", first.detach()).clone()
         zero = whole.clone()
@@ -104,8 +108,6 @@ def _look(name: str) -> dict[str, float]:
 
 
 def _end() -> None:
-    for trainer in _running.pop("trainers", {}).values():
-        trainer.close()
     _running.clear()
 
 
@@ -129,5 +131,12 @@ def _report(
         rows.append(row)
     tables = {"summary": pd.DataFrame(rows), "curves": curves}
     return Report(
-        "training_curves", "Learning curves", label, tables, [], made, [], "labkit.lessons.ddp.figures:figure"
+        "training_curves",
+        "Learning curves",
+        label,
+        tables,
+        [],
+        made,
+        [],
+        "labkit.lessons.fsdp.figures:figure",
     )
