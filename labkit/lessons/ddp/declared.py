@@ -17,10 +17,8 @@ DDP = Experiment(
     ),
     parts={
         "routes": "every mode beside one process: losses, gradients, graphs, memory",
-        "clock": "DDP's modes on the clock: when each bucket's all-reduce starts",
-        "buckets": "the size of DDP's buckets: graphs, overlap, and time",
-        "backward": "compiled autograd: hooks, recompiles, cost",
-        "pipeline": "two stages and their microbatches",
+        "eager": "DDP by hand and torch's on the clock: how much of the all-reduces is hidden",
+        "compiled": "the modes of optimize_ddp on the clock, compiled autograd included",
         "drills": "what goes wrong on one rank, and how it ends",
     },
 )

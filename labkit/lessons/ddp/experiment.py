@@ -1,32 +1,50 @@
-"""DDP under the compiler: its modes, its buckets, compiled autograd, a pipeline, and what goes wrong."""
+"""DDP under the compiler: its modes beside one process, on the clock, and what goes wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from labkit.lessons.ddp import backward, drills, pipeline
+from labkit.lessons.ddp import drills
 from labkit.lessons.ddp.declared import DDP as ABOUT
-from labkit.lessons.ddp.routes import ROUTES, ddp
+from labkit.lessons.shared import program as programs
 from labkit.lessons.shared import training, training_clock
-from labkit.lessons.shared.training_model import Model, Sizes
 from labkit.ranks import Ranks
 from labkit.report import Report
 
 __all__ = ["passed", "run"]
 
-LARGE = Sizes(width=256, hidden=1024)  # large enough that a step has something to hide behind
+NEEDED = ("Model", "seeded", "LARGE", "ROUTES", "EAGER", "COMPILED", "DRILLS")  # what is taken of the program
+STALL_S = 5.0
 
 
-def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, talk: bool = False) -> Report:
-    """Every mode beside one process, or with `only` another part.
+def run(
+    ranks: Ranks,
+    only: Sequence[str] = (),
+    *,
+    program: Any = None,
+    steps: int | None = None,
+    talk: bool = False,
+) -> Report:
+    """Every route of the lesson beside one process, or with `only` another part.
 
-    `talk` goes to the parts that print as they go. Raises ValueError for a part that does not exist, more than one of
-    them, or steps for a part that takes none; and what the part raises.
+    Args:
+        ranks: started ranks.
+        only: the name of a part, or nothing for 'routes'.
+        program: the model, the routes and the drills, as a module or a mapping such as a notebook's `globals()`; None
+            is the lesson's own.
+        steps: steps of gradient descent before gradients are compared; for 'routes'.
+        talk: print as parts go on.
+
+    Raises:
+        ValueError: a part does not exist, there is more than one, or steps are given for a part that takes none;
+            nothing has run then.
+        RankError: a rank fails.
 
     >>> run(None, ["weather"])
     Traceback (most recent call last):
-    ValueError: unknown part 'weather' of ddp: there is routes, clock, buckets, backward, pipeline, drills
+    ValueError: unknown part 'weather' of ddp: there is routes, eager, compiled, drills
     """
     names = list(only) or ["routes"]
     for name in names:
@@ -35,23 +53,25 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, tal
     if len(names) > 1:
         raise ValueError(f"one part of ddp at a time, got {', '.join(names)}")
     (name,) = names
+    if steps is not None and name != "routes":
+        raise ValueError(f"ddp/{name} takes no steps: that is for ddp/routes")
+    ours = programs.choose("ddp", program, NEEDED)
+    code = ours.code
     if name == "routes":
         many = training.STEPS if steps is None else steps
-        return training.compare(ranks, partial(Model, Sizes()), ROUTES, steps=many, talk=talk)
-    if steps is not None:
-        raise ValueError(f"ddp/{name} takes no steps: that is for ddp/routes")
-    if name == "clock":
-        return training_clock.clock(ranks, partial(Model, LARGE), ROUTES, talk=talk)
-    if name == "buckets":
-        sizes = {f"{cap:g} MiB": partial(ddp, mode="ddp_optimizer", cap_mb=cap) for cap in (1, 2, 4, 25)}
-        sizes["no_optimization"] = partial(ddp, mode="no_optimization", cap_mb=25)
-        return training_clock.clock(ranks, partial(Model, LARGE), sizes, rounds=12, talk=talk)
-    if name == "drills":
-        return drills.run(ranks, talk=talk)
-    return {"backward": backward, "pipeline": pipeline}[name].run(ranks)
+        report = training.compare(ranks, code.seeded, code.ROUTES, steps=many, talk=talk)
+    elif name == "drills":
+        report = drills.run(ranks, code.DRILLS, stall=STALL_S, talk=talk)
+    else:
+        routes = code.EAGER if name == "eager" else code.COMPILED
+        large = partial(code.seeded, **code.LARGE)
+        report = training_clock.clock(ranks, large, routes, rounds=12, talk=talk)
+    report.provenance["program"] = ours.digest
+    report.notes.extend(ours.notes)
+    return report
 
 
 def passed(report: Report) -> bool:
-    """Whether every mode of a report learned what one process learns; True for the report of another part."""
+    """Whether every route of a report learned what one process learns; True for the report of another part."""
     table = report.tables.get("routes")
     return table is None or "equal" not in table or bool(table["equal"].all())

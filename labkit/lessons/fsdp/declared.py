@@ -19,6 +19,5 @@ FSDP = Experiment(
         "routes": "every route beside one process: losses, gradients, graphs, memory",
         "clock": "FSDP2 and gathered weights on the clock",
         "passes": "Inductor's passes on gathered weights",
-        "curves": "an all-reduce in place that learns something else",
     },
 )

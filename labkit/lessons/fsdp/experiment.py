@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from labkit.lessons.fsdp import curves, passes
+from labkit.lessons.fsdp import passes
 from labkit.lessons.fsdp.declared import FSDP as ABOUT
 from labkit.lessons.fsdp.routes import ROUTES
 from labkit.lessons.shared import training, training_clock
@@ -26,7 +26,7 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, tal
 
     >>> run(None, ["weather"])
     Traceback (most recent call last):
-    ValueError: unknown part 'weather' of fsdp: there is routes, clock, passes, curves
+    ValueError: unknown part 'weather' of fsdp: there is routes, clock, passes
     """
     names = list(only) or ["routes"]
     for name in names:
@@ -43,9 +43,7 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, tal
     if name == "clock":
         chosen = ("FSDP2, eager", "FSDP2, block by block", "gathered weights")
         return training_clock.clock(ranks, partial(Model, LARGE), {n: ROUTES[n] for n in chosen}, talk=talk)
-    if name == "passes":
-        return passes.run(ranks, execute=True, talk=talk)
-    return curves.run(ranks)
+    return passes.run(ranks, execute=True, talk=talk)
 
 
 def passed(report: Report) -> bool:

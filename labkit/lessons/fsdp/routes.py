@@ -21,7 +21,7 @@ from labkit.lessons.shared.training_model import Model, Sizes
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import here
 
-__all__ = ["FOUR", "ROUTES", "TRAP", "Gathered", "gathered"]
+__all__ = ["FOUR", "ROUTES", "Gathered", "gathered"]
 
 cliff = lessons.program("cliff")
 
@@ -94,8 +94,6 @@ def _joined(tensor: Tensor, dim: int, group: Any = None) -> Tensor:
 def tensor(
     model: Any,
     backend: Any,
-    reduce: Any = cliff.functional,
-    compiled: bool = True,
     share: tuple[int, int] = (0, 1),
     group: Any = None,
     replicas: Any = None,
@@ -106,8 +104,8 @@ def tensor(
     they are summed. replicas: a group that holds the same pieces for other parts of the batch, to average over.
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    split: Any = with_own_code(Model(Sizes(), ranks, rank, reduce, group)).to(here().device)
-    forward = torch.compile(split, backend=backend, fullgraph=True) if compiled else split
+    split: Any = with_own_code(Model(Sizes(), ranks, rank, cliff.functional, group)).to(here().device)
+    forward = torch.compile(split, backend=backend, fullgraph=True)
 
     def after() -> None:
         for name, parameter in split.named_parameters():
@@ -153,8 +151,3 @@ ROUTES: dict[str, Callable[[Any, Any], Route]] = {
     "tensor parallel, DTensor": placed,
 }
 FOUR: dict[str, Callable[[Any, Any], Route]] = {"data x tensor parallel": mesh_of_two}  # on 4 ranks
-TRAP: dict[str, Callable[[Any, Any], Route]] = {
-    "tensor parallel, functional": tensor,
-    "in place, compiled": partial(tensor, reduce=cliff.inplace),
-    "in place, eager": partial(tensor, reduce=cliff.inplace, compiled=False),
-}

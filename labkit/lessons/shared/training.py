@@ -105,7 +105,7 @@ class Route:
         share: (this rank's part of the batch, how many parts); one part a rank where it is left out.
         scale: what the loss is multiplied with before backward.
         whole: makes of a parameter's name and own piece the whole tensor (a collective: every rank calls it).
-        capture: a context for the backward pass.
+        back: runs the backward of a loss; `loss.backward()` where it is left out.
     """
 
     model: nn.Module
@@ -114,7 +114,11 @@ class Route:
     share: tuple[int, int] | None = None
     scale: float = 1.0
     whole: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
-    capture: Callable[[], Any] = nullcontext
+    back: Callable[[Tensor], Any] = Tensor.backward
+
+    def __post_init__(self) -> None:
+        if self.forward is None:  # a compiled module has no truth value: never `or`
+            self.forward = self.model
 
     def backward(self, images: Tensor, labels: Tensor, phase: Callable[[], Any] = nullcontext) -> Tensor:
         """Forward and backward on this rank's part of a batch; returns its loss, detached.
@@ -124,9 +128,9 @@ class Route:
         index, count = self.share or (dist.get_rank(), dist.get_world_size())
         x, y = images.chunk(count)[index], labels.chunk(count)[index]
         with phase():
-            loss = loss_of((self.forward or self.model)(x), y)
-        with phase(), self.capture():
-            (loss * self.scale).backward()
+            loss = loss_of(self.forward(x), y)  # type: ignore[misc]
+        with phase():
+            self.back(loss * self.scale)
             self.after()
         return loss.detach()
 
