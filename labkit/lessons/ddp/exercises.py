@@ -52,7 +52,7 @@ def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     if len(row["calls"]) > row["buckets"]:
         raise Mistake(
             f"{len(row['calls'])} messages a step where {row['buckets']} buckets of {CAP:,} bytes are enough",
-            "put gradients together into one flat tensor, in the order in which backward makes them: the last layer first",
+            "put gradients together into one flat tensor, in the order of backward: the last layer first",
         )
     say(_overlapped(row))
 
@@ -74,7 +74,7 @@ def _judge_overlap(seen: Any, hint: str) -> None:
         if held:
             raise Mistake(
                 f"rank {rank}: {len(held)} of {len(row['calls'])} all-reduces are waited for inside of backward",
-                "async_op=True returns a handle at once: keep it, and wait in the function that is called after backward",
+                "async_op=True returns a handle at once: keep it, and wait in the function that is called afterwards",
             )
         lost = [call for call in row["calls"] if not call["waited"]]
         if lost:

@@ -186,21 +186,28 @@ class Graphs(Capture):
     def __init__(self) -> None:
         super().__init__(aot=True)
         self.captured = 0
-        self._phases = 0
+        self._phases, self._inside = 0, False
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        if not (self._inside and self._phases % 2 == 0):
+            return super().__call__(graph, inputs)
+        self.captured += 1
+        return graph.forward
 
     @contextmanager
     def phase(self) -> Iterator[None]:
         """Forward and backward in turn, for `Route.backward`."""
         self._phases += 1
-        before = len(self.dynamo)
-        yield
-        if self._phases % 2 == 0:
-            self.captured += len(self.dynamo) - before
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
 
     @property
     def counts(self) -> tuple[int, int]:
         """The number of graphs of the forward and of the backward."""
-        return len(self.forward) - self.captured, self.captured or len(self.backward)
+        return len(self.forward), self.captured or len(self.backward)
 
 
 # --- every route beside one process ---
