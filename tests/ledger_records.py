@@ -228,13 +228,13 @@ BASE: dict[str, Record] = {
             "right": True, "breaks": 3, "reasons": ["hooks"], "graphs": 1, "collectives_in_backward": 0,
             "right_inside": True, "breaks_inside": 1,
         },
-        "fsdp": {
-            "parameters": ["DTensor"], "placements": ["S(0)"], "right": True, "compiled_right": True, "graphs": 2,
-            "breaks_inside": 0,
-        },
+        "fsdp": {"compiled_right": True, "graphs": 2, "breaks_inside": 0},
+    },
+    "sharding.sharded": {
+        "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
     },
-    "training.limits": {
+    "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
         "functional mean": "RuntimeError: only sum", "DTensor mean": True,
     },
@@ -656,7 +656,7 @@ CASES: dict[str, list[Record]] = {
     "training.hooks_break_the_graph": [
         {}, {"ddp": {"breaks_inside": 0}}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}},
     ],
-    "training.fsdp2_is_traced_whole": [
+    "sharding.fsdp2_is_traced_whole": [
         {"whole": {"FSDP2": ""}}, {"whole": {"FSDP2": "Unsupported: hooks"}},
         {"whole": {"a plain module": "Unsupported"}},
     ],
@@ -665,14 +665,14 @@ CASES: dict[str, list[Record]] = {
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
         {"fsdp": {"graphs": 0}},
     ],
-    "training.frameworks_are_not_traced_whole": [
+    "sharding.frameworks_are_not_traced_whole": [
         {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}}, {"whole": {"a plain module": "Unsupported"}},
     ],
-    "training.training_needs_another_road": [{}, {"functional mean": ""}, {"DTensor mean": False}],
-    "training.fsdp2_is_dtensor": [
+    "sharding.training_needs_another_road": [{}, {"functional mean": ""}, {"DTensor mean": False}],
+    "sharding.fsdp2_is_dtensor": [
         {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
     ],
-    "training.naive_collectives_are_in_the_graphs": [
+    "sharding.naive_collectives_are_in_the_graphs": [
         {}, {"gathered": {"right": False}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
         {"gathered": {"gathers": 0, "scatters": 0}},
     ],

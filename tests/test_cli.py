@@ -25,7 +25,7 @@ def test_list_and_doctor(capsys):
             "unknown experiment 'nothing': there is "
             "cliff, collectives, eager_trap, streams, microbatch, offload, comm_passes, divergence, guards, depth, "
             "drift, odd_shape, scale, mesh_or_world, wrong_group, cold, survival, placements, routes, "
-            "training, break-it",
+            "ddp, fsdp, break-it",
         ),
         (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
         (["run", "collectives", "--only", "send"], "no collective begins with 'send'"),

@@ -29,7 +29,7 @@ LESSONS = (
     "10_dtensor_or_explicit",
     "11_mesh_or_world",
     "12_cold_and_warm",
-    "13_training",
+    "13_ddp_and_compiled_autograd",
     "15_break_it",
     "16_beyond_this_machine",
     "19_ledger",

@@ -45,12 +45,10 @@ SMALLER = {
         "for depth in (2, 12)": "for depth in (2,)",
         "fresh(regional, depth)": "fresh(regional, depth, 2)",
     },
-    "13_training": {
-        'if "list" not in hook]': "if hook in (*backward.HOOKS[:2], backward.HOOKS[4], backward.HOOKS[-1])]",
-        "drills.run(ranks)": "drills.run(ranks, ['fewer batches', 'captured hook'])",
-        "training.run(ranks, steps=2)": "training.run(ranks, steps=1)",
-        "curves.run(ranks, steps=100, seen=grow)": "curves.run(ranks, steps=40, every=10, seen=grow)",
-        'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
+    "13_ddp_and_compiled_autograd": {
+        "rounds=12)": "rounds=2)",
+        "for cap in (1, 4, 25)": "for cap in (1,)",
+        "drills.run(ranks, DRILLS, stall=5)": "drills.run(ranks, dict(list(DRILLS.items())[4:7]), stall=5)",
     },
     "16_beyond_this_machine": {
         "TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)",

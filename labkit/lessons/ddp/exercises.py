@@ -1,134 +1,190 @@
-"""Lesson 13: a sharded weight whose gradient is right in one graph, and a loss for ranks with unequal batches."""
+"""Lesson 13: DDP written twice with hooks, and a loss for ranks with unequal batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit import torch_compat
-from labkit.lessons.shared.capture import Capture, calls
-from labkit.lessons.shared.variants import with_own_code
+from labkit import lessons
+from labkit.lessons.shared.training import TOLERANCE, differences, loss_of
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["GATHER", "WEIGH"]
+__all__ = ["BUCKETS", "ONE_BY_ONE", "WEIGH"]
 
-ROWS, COLUMNS = 6, 4
+CAP = 70_000  # bytes; three buckets for the weights of the lesson's small model
+HOOKS = (
+    "it is called as {}, hangs hooks on the parameters, and returns a function that is called after backward"
+)
 
 
-def judge_gather(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The whole weight, its gradient on every rank, the graphs, and which collectives are in them."""
-    hint = (
-        "it is called as my_gather() and returns a module: the rank's rows go in, the whole weight comes out"
-    )
-    seen = list(on_ranks(ranks, _gather, attempt, hint=hint))
-    for rank, found in enumerate(seen):
-        if found.get("kind"):
-            raise Mistake(f"my_gather() returns a {found['kind']}", hint)
-        if found.get("broke"):
+def judge_one_by_one(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Gradients reduced one by one from hooks: numbers, messages, when they start, and that each is waited for."""
+    seen = on_ranks(ranks, _steps, attempt, hint=HOOKS.format("my_one_by_one(model)"), timeout=60)
+    _judge_overlap(seen, HOOKS.format("my_one_by_one(model)"))
+    row = seen[0]
+    if len(row["calls"]) != row["weights"]:
+        raise Mistake(
+            f"{len(row['calls'])} all-reduces a step for {row['weights']} weights",
+            "one all-reduce for each weight, from the hook of that weight",
+        )
+    say(_overlapped(row))
+
+
+def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Gradients reduced in buckets: as before, with as few messages as the size of a bucket allows."""
+    hint = HOOKS.format("my_buckets(model, most_bytes)")
+    seen = on_ranks(ranks, _steps, attempt, CAP, hint=hint, timeout=60)
+    row = seen[0]
+    large = [call["bytes"] for call in row["calls"] if call["bytes"] > max(CAP, row["largest"])]
+    if large:
+        raise Mistake(
+            f"one message has {large[0]:,} bytes, and a bucket has at most {CAP:,}",
+            "begin a new bucket where the next weight would not fit any more",
+        )
+    _judge_overlap(seen, hint)
+    if len(row["calls"]) > row["buckets"]:
+        raise Mistake(
+            f"{len(row['calls'])} messages a step where {row['buckets']} buckets of {CAP:,} bytes are enough",
+            "put gradients together into one flat tensor, in the order of backward: the last layer first",
+        )
+    say(_overlapped(row))
+
+
+def _judge_overlap(seen: Any, hint: str) -> None:
+    for rank, row in enumerate(seen):
+        if row["kind"]:
+            raise Mistake(f"it returns {row['kind']}", hint)
+        if not row["calls"]:
             raise Mistake(
-                f"rank {rank}: {found['broke']}",
-                "the graph has to hold it whole: use a functional collective, a tensor in and a tensor out",
+                f"rank {rank}: dist.all_reduce is not called", "each hook starts one, or the last of a bucket"
             )
-        if found["shape"] != [ROWS * len(seen), COLUMNS]:
+        if all(call["after"] for call in row["calls"]):
             raise Mistake(
-                f"rank {rank}: the weight has the shape {found['shape']}",
-                "every rank has some rows of the weight: gather along dimension 0",
+                f"rank {rank}: every all-reduce starts after backward",
+                "start it in the hook: register_post_accumulate_grad_hook calls it as soon as the gradient is there",
             )
-        if not found["right"]:
+        held = [call for call in row["calls"] if call["waited"] == "inside"]
+        if held:
             raise Mistake(
-                f"rank {rank}: the weight has other numbers", "the rows stand in the order of the ranks"
+                f"rank {rank}: {len(held)} of {len(row['calls'])} all-reduces are waited for inside of backward",
+                "async_op=True returns a handle at once: keep it, and wait in the function that is called afterwards",
             )
-    for rank, found in enumerate(seen):
-        if found["gradient"] is None:
+        lost = [call for call in row["calls"] if not call["waited"]]
+        if lost:
             raise Mistake(
-                f"rank {rank}: the piece has no gradient",
-                "autograd does not see through what writes into a tensor of yours: the functional form has a backward",
+                f"rank {rank}: {len(lost)} of {len(row['calls'])} all-reduces are never waited for",
+                "an all-reduce may still be under way when the optimizer reads the gradient: wait for every handle",
             )
-        ratio = found["gradient"]
-        finding = f"rank {rank}: the gradient is {ratio:.3g} times the mean over the ranks"
-        if ratio != ratio or abs(ratio - 1) > 1e-4:
+        for step, (apart, ratio) in enumerate(row["apart"], 1):
+            if apart <= TOLERANCE:
+                continue
+            finding = (
+                f"rank {rank}, step {step}: gradients are {apart:.0%} of the largest away from those of DDP"
+            )
             if abs(ratio - len(seen)) < 1e-3:
                 raise Mistake(
-                    finding, "the reduce-scatter sums: divide once by the number of ranks, and nowhere else"
+                    finding, "an all-reduce adds up, and DDP averages: divide by the number of ranks, once"
                 )
-            if abs(ratio * len(seen) - 1) < 1e-3:
-                raise Mistake(finding, "it was divided twice by the number of ranks")
+            if step > 1:
+                raise Mistake(
+                    finding,
+                    "the first step is right: what a step has counted or kept has to begin anew in the next",
+                )
             raise Mistake(
-                finding,
-                "of the other ranks' batches it knows nothing: rows of one rank are used by all, so gradients are "
-                "summed where the rows live",
+                finding, "each gradient is reduced once, and what was reduced ends up in .grad again"
             )
-    names = seen[0]["forward"], seen[0]["backward"]
-    found = f"forward: {', '.join(names[0]) or 'no collective'}; backward: {', '.join(names[1]) or 'no collective'}"
-    if names != (["all_gather_into_tensor"], ["reduce_scatter_tensor"]):
-        raise Mistake(
-            found,
-            "right numbers, for more bytes than needed: one all-gather, and its backward is one reduce-scatter",
-        )
-    say(f"one graph; {found}; gradients are the mean on {len(seen)} ranks")
 
 
-def _gather(attempt: Attempt) -> dict[str, Any]:
-    made = attempt()
-    if not isinstance(made, nn.Module):
-        return {"kind": type(made).__name__}
-    rank, size = dist.get_rank(), dist.get_world_size()
-    whole = torch.randn(ROWS * size, COLUMNS, generator=torch.Generator().manual_seed(0))
-    xs = torch.randn(size, 5, COLUMNS, generator=torch.Generator().manual_seed(1))
-    piece = whole.chunk(size)[rank].clone().requires_grad_()
-    torch_compat.dynamo_reset()
-    seen = Capture(aot=True)
+def _overlapped(row: dict[str, Any]) -> str:
+    before = sum(call["done"] < row["products"] for call in row["calls"])
+    return (
+        f"{len(row['calls'])} all-reduces a step, {before} of them started before backward's last matrix product; "
+        "gradients are those of DDP in two steps"
+    )
 
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gather = made
 
-        def forward(self, piece: Any, x: Any) -> Any:
-            weight = self.gather(piece)
-            return weight, (x @ weight.T).square().mean() if weight.shape[-1] == COLUMNS else weight.sum()
-
-    found: dict[str, Any] = {}
-    try:
-        with torch_compat.quiet_dynamo():
-            weight, loss = torch.compile(with_own_code(Layer()), backend=seen, fullgraph=True)(
-                piece, xs[rank]
-            )
-        if loss.requires_grad:
-            loss.backward()
-    except Exception as error:
-        if type(error).__name__ != "Unsupported":
-            raise
-        return {"broke": str(error).splitlines()[0]}
-    finally:
-        torch_compat.dynamo_reset()
-    found["shape"] = list(weight.shape)
-    found["right"] = weight.shape == whole.shape and bool(torch.allclose(weight.detach(), whole))
-    right = whole.clone().requires_grad_()
-    torch.stack([(x @ right.T).square().mean() for x in xs]).mean().backward()
-    assert right.grad is not None
-    mine = right.grad.chunk(size)[rank]
-    found["gradient"] = None if piece.grad is None else _ratio(piece.grad, mine)
-    found["forward"], found["backward"] = (_collectives(graphs) for graphs in (seen.forward, seen.backward))
+def _steps(attempt: Attempt, *more: Any) -> dict[str, Any]:
+    """Two steps of the attempt beside torch's DDP, with every all-reduce noted."""
+    program = lessons.program("ddp")
+    rank = dist.get_rank()
+    model, right = program.seeded(), DistributedDataParallel(program.seeded())
+    finish = attempt(model, *more)
+    if not callable(finish):
+        return {"kind": type(finish).__name__}
+    weights = list(model.parameters())
+    found: dict[str, Any] = {"kind": "", "apart": [], "weights": len(weights)}
+    found["largest"] = max(p.nbytes for p in weights)
+    found["buckets"] = _fewest([p.nbytes for p in reversed(weights)])
+    for step in range(2):
+        seeded = torch.Generator().manual_seed(10 * step + rank)
+        x, y = torch.randn(8, 64, generator=seeded), torch.arange(8)
+        for each in (model, right):
+            each.zero_grad()
+        loss_of(right(x), y).backward()
+        expected = {n: p.grad for n, p in right.module.named_parameters()}
+        products = program.Products()
+        calls: list[dict[str, Any]] = []
+        inside = [True]
+        with mock.patch.object(dist, "all_reduce", partial(_noted, dist.all_reduce, calls, products, inside)):
+            loss = loss_of(model(x), y)
+            with products:
+                loss.backward()
+            inside[0] = False
+            finish()
+        dist.barrier()
+        got = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        worst = differences(got, expected)
+        ratios = [float((got[n] * g).sum() / (g * g).sum()) for n, g in expected.items() if n in got]
+        found["apart"].append((max(worst.values()), min(ratios, default=0.0)))
+        found.setdefault("calls", calls)
+        found["products"] = products.done
     return found
 
 
-def _ratio(got: Any, right: Any) -> float:
-    """`got` over `right` where that is one number, else nan."""
-    factor = float((got * right).sum() / (right * right).sum())
-    close = float((got - factor * right).abs().max()) < 1e-5 * float(right.abs().max())
-    return factor if close else float("nan")
+def _fewest(sizes: list[int]) -> int:
+    """How many buckets weights of these sizes fill in this order."""
+    buckets, held = 0, 0
+    for size in sizes:
+        if not buckets or held + size > CAP:
+            buckets, held = buckets + 1, 0
+        held += size
+    return buckets
 
 
-def _collectives(graphs: list[Any]) -> list[str]:
-    short = [name.partition("_c10d_functional.")[2] for graph in graphs for name in calls(graph)]
-    return [name for name in short if name and name != "wait_tensor"]
+def _noted(
+    real: Any,
+    calls: list[dict[str, Any]],
+    products: Any,
+    inside: list[bool],
+    tensor: Any,
+    *a: Any,
+    **more: Any,
+) -> Any:
+    """`dist.all_reduce`, which notes its bytes, the products done by then, and when it is waited for."""
+    work = real(tensor, *a, **more)
+    call = {"bytes": tensor.nbytes, "done": products.done, "after": not inside[0], "waited": ""}
+    calls.append(call)
+    when = lambda: "inside" if inside[0] else "after"  # noqa: E731
+    if not more.get("async_op"):
+        call["waited"] = when()
+        return work
+
+    class Handle:
+        def wait(self, *rest: Any) -> Any:
+            call["waited"] = call["waited"] or when()
+            return work.wait(*rest)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(work, name)
+
+    return Handle()
 
 
 # how many images each rank has; the last case gives one rank none
@@ -174,20 +230,32 @@ def _weigh(attempt: Attempt, many: tuple[int, ...]) -> dict[str, Any]:
     return {"kind": "", "right": abs(got - want) <= 1e-4 * want, "got": got, "want": want}
 
 
-GATHER = Exercise(
-    "training.gather",
-    "a weight that is whole only where it is used",
+ONE_BY_ONE = Exercise(
+    "ddp.one_by_one",
+    "DDP with an all-reduce for each gradient",
     "medium",
     15,
     (
-        "one graph under `fullgraph=True`",
-        "each rank's rows make the whole weight, and their gradient is the mean over all ranks",
-        "one all-gather forward, one reduce-scatter backward",
+        "gradients are those of torch's DDP, also in the second step",
+        "each all-reduce starts in the hook of its gradient",
+        "every one is waited for after backward",
     ),
-    judge_gather,
+    judge_one_by_one,
+)
+BUCKETS = Exercise(
+    "ddp.buckets",
+    "DDP with buckets",
+    "hard",
+    25,
+    (
+        "gradients are those of torch's DDP, also in the second step",
+        "one message for each full bucket, which starts when its last gradient is there",
+        "every one is waited for after backward",
+    ),
+    judge_buckets,
 )
 WEIGH = Exercise(
-    "training.weigh",
+    "ddp.weigh",
     "ranks with unequal batches",
     "easy",
     10,

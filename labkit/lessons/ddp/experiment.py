@@ -1,51 +1,74 @@
-"""Training on several ranks under the compiler: DDP, FSDP2, gathered weights, tensor parallelism, a pipeline."""
+"""DDP under the compiler: its modes beside one process, on the clock, and what goes wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from labkit.lessons.ddp import backward, curves, drills, parity, passes, pipeline
-from labkit.lessons.ddp import steps as timeline
-from labkit.lessons.ddp.declared import TRAINING as ABOUT
-from labkit.lessons.ddp.parity import TOLERANCE
+from labkit.lessons.ddp import drills
+from labkit.lessons.ddp.declared import DDP as ABOUT
+from labkit.lessons.shared import program as programs
+from labkit.lessons.shared import training, training_clock
 from labkit.ranks import Ranks
 from labkit.report import Report
 
-__all__ = ["TOLERANCE", "passed", "run"]
+__all__ = ["passed", "run"]
+
+NEEDED = ("Model", "seeded", "LARGE", "ROUTES", "EAGER", "COMPILED", "DRILLS")  # what is taken of the program
+STALL_S = 5.0
 
 
-def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, talk: bool = False) -> Report:
-    """Every route beside one process (`parity.run`), or with `only` another part.
+def run(
+    ranks: Ranks,
+    only: Sequence[str] = (),
+    *,
+    program: Any = None,
+    steps: int | None = None,
+    talk: bool = False,
+) -> Report:
+    """Every route of the lesson beside one process, or with `only` another part.
 
-    `talk` goes to the parts that print as they go. Raises ValueError for a part that does not exist, more than one of
-    them, or steps for a part that takes none; and what the part raises.
+    Args:
+        ranks: started ranks.
+        only: the name of a part, or nothing for 'routes'.
+        program: the model, the routes and the drills, as a module or a mapping such as a notebook's `globals()`; None
+            is the lesson's own.
+        steps: steps of gradient descent before gradients are compared; for 'routes'.
+        talk: print as parts go on.
+
+    Raises:
+        ValueError: a part does not exist, there is more than one, or steps are given for a part that takes none;
+            nothing has run then.
+        RankError: a rank fails.
 
     >>> run(None, ["weather"])
     Traceback (most recent call last):
-    ValueError: unknown part 'weather' of training: there is routes, ddp, buckets, fsdp, backward, passes, curves, ...
+    ValueError: unknown part 'weather' of ddp: there is routes, eager, compiled, drills
     """
     names = list(only) or ["routes"]
     for name in names:
         if name not in ABOUT.parts:
-            raise ValueError(f"unknown part {name!r} of training: there is {', '.join(ABOUT.parts)}")
+            raise ValueError(f"unknown part {name!r} of ddp: there is {', '.join(ABOUT.parts)}")
     if len(names) > 1:
-        raise ValueError(f"one part of training at a time, got {', '.join(names)}")
+        raise ValueError(f"one part of ddp at a time, got {', '.join(names)}")
     (name,) = names
+    if steps is not None and name != "routes":
+        raise ValueError(f"ddp/{name} takes no steps: that is for ddp/routes")
+    ours = programs.choose("ddp", program, NEEDED)
+    code = ours.code
     if name == "routes":
-        return parity.run(ranks, steps=parity.STEPS if steps is None else steps, talk=talk)
-    if steps is not None:
-        raise ValueError(f"training/{name} takes no steps: that is for training/routes")
-    if name == "ddp":
-        return timeline.run(ranks, [*timeline.DDP_MODES, "DDP, python_reducer, compiled autograd"], talk=talk)
-    if name == "fsdp":
-        return timeline.run(ranks, ["FSDP2, eager", "FSDP2, block by block", "gathered weights"], talk=talk)
-    if name == "buckets":
-        return timeline.sweep(ranks, rounds=12, talk=talk)
-    if name == "passes":
-        return passes.run(ranks, execute=True, talk=talk)
-    if name == "drills":
-        return drills.run(ranks, talk=talk)
-    return {"backward": backward, "curves": curves, "pipeline": pipeline}[name].run(ranks)
+        many = training.STEPS if steps is None else steps
+        report = training.compare(ranks, code.seeded, code.ROUTES, steps=many, talk=talk)
+    elif name == "drills":
+        report = drills.run(ranks, code.DRILLS, stall=STALL_S, talk=talk)
+    else:
+        routes = code.EAGER if name == "eager" else code.COMPILED
+        large = partial(code.seeded, **code.LARGE)
+        report = training_clock.clock(ranks, large, routes, rounds=12, talk=talk)
+    report.provenance["program"] = ours.digest
+    report.notes.extend(ours.notes)
+    return report
 
 
 def passed(report: Report) -> bool:

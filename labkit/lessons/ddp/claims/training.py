@@ -9,14 +9,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parametrize
 
 from labkit.graphs import record
-from labkit.lessons.shared.capture import Capture, calls, first_line
+from labkit.lessons.shared.capture import Capture, calls
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset, funcol
+from labkit.torch_compat import dynamo_reset
 
 
 @probe
@@ -82,13 +81,7 @@ def _parallel() -> Seen:
         "graphs": len(graphs.dynamo),
         "collectives_in_backward": sum("c10d" in c for g in graphs.backward for c in calls(g)),
     }
-    model = net()
-    for layer in model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    kinds = {type(p).__name__ for p in model.parameters()}
-    placed = {str(p.placements[0]) for p in model.parameters() if isinstance(p, DTensor)}
-    found["fsdp"] = {"parameters": sorted(kinds), "placements": sorted(placed), "right": step(model, model)}
+    found["fsdp"] = {}
     dynamo_reset()
     model, graphs = net(), Capture(aot=True)
     for layer in model.layers:
@@ -107,103 +100,7 @@ def _parallel() -> Seen:
     with record() as rec:
         found["ddp"]["right_inside"] = step(hooked, hooked)
     found["ddp"]["breaks_inside"] = len(rec.breaks)
-    dynamo_reset()
-    model, graphs = _gathered(net(), mesh), Capture(aot=True)
-    run = torch.compile(model, backend=graphs, fullgraph=True)
-    found["gathered"] = {
-        "right": step(model, run),
-        "gathers": sum("all_gather" in c for g in graphs.forward for c in calls(g)),
-        "scatters": sum("reduce_scatter" in c for g in graphs.backward for c in calls(g)),
-        "graphs": [len(graphs.forward), len(graphs.backward)],
-    }
     return found
-
-
-def _gathered(model: Any, mesh: Any) -> Any:
-    """Every parameter sharded, and gathered by a parametrization where it is used: what SimpleFSDP does."""
-
-    class Gather(nn.Module):
-        def forward(self, p):
-            return p.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial("avg")])
-
-    for module in list(model.modules()):
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            shard = nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(0)]))
-            module.register_parameter(name, shard)
-            parametrize.register_parametrization(module, name, Gather(), unsafe=True)
-    return model
-
-
-@probe
-def limits(bench: Bench) -> Seen:
-    """What the whole model under DDP and FSDP2 does with fullgraph=True, and a mean of gradients by both roads."""
-    return bench.run(_limits)[0]
-
-
-def _limits() -> Seen:
-    mesh = init_device_mesh("cpu", (2,))
-    x = torch.ones(2, 4) * (1 + dist.get_rank())
-    makes: dict[str, Any] = {
-        "a plain module": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
-        "DDP": lambda: DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
-        "FSDP2": lambda: fully_shard(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), mesh=mesh),
-    }
-    found: Seen = {"whole": {}}
-    for name, make in makes.items():
-        dynamo_reset()
-        try:
-            torch.compile(make(), backend="aot_eager", fullgraph=True)(x).sum().backward()
-            found["whole"][name] = ""
-        except Exception as error:
-            found["whole"][name] = first_line(error)
-    dynamo_reset()
-    weight = torch.ones(4, requires_grad=True)
-    try:
-        funcol.all_reduce(weight * x[0], "avg", dist.group.WORLD).sum().backward()
-        found["functional mean"] = ""
-    except Exception as error:
-        found["functional mean"] = first_line(error)
-    model = _gathered(nn.Linear(4, 4, bias=False), mesh)
-    torch.compile(model, backend="aot_eager", fullgraph=True)(x).sum().backward()
-    (parameter,) = model.parameters()
-    assert parameter.grad is not None
-    # the gradient of a sum is the sum of the inputs, 2 and 4 on the two ranks: 3 in the mean
-    found["DTensor mean"] = bool((parameter.grad.full_tensor() == 3).all())  # type: ignore[attr-defined]
-    return found
-
-
-@judging(limits)
-def frameworks_are_not_traced_whole(seen: Seen) -> Result:
-    """A model that is traced whole on its own is not under at least one of torch's own frameworks, DDP and FSDP2."""
-    whole = seen["whole"]
-    failed = [name for name in ("DDP", "FSDP2") if whole[name]]
-    said = f"with fullgraph=True: a plain module {'fails' if whole['a plain module'] else 'compiles'}"
-    return verdict(
-        not whole["a plain module"] and bool(failed), f"{said}, {' and '.join(failed) or 'none'} fails"
-    )
-
-
-@judging(limits)
-def fsdp2_is_traced_whole(seen: Seen) -> Result:
-    """A model that is traced whole on its own is traced whole under FSDP2 as well."""
-    whole = seen["whole"]
-    if whole["a plain module"]:
-        return cannot_tell("a plain module that compiles", f"a plain module: {whole['a plain module']}")
-    how = {name: "compiles" if not whole[name] else f"fails ({whole[name]})" for name in ("FSDP2", "DDP")}
-    return verdict(
-        not whole["FSDP2"],
-        f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}",
-    )
-
-
-@judging(limits)
-def training_needs_another_road(seen: Seen) -> Result:
-    """A functional mean refuses its backward, and the same mean of gradients comes out right with DTensors."""
-    refused = seen["functional mean"]
-    return verdict(
-        bool(refused) and seen["DTensor mean"],
-        f"backward of a functional mean: {refused or 'works'}; DTensor: {'right' if seen['DTensor mean'] else 'wrong'}",
-    )
 
 
 @judging(parallel)
@@ -245,25 +142,4 @@ def compiled_regions_work_with_ddp_and_fsdp(seen: Seen) -> Result:
     return verdict(
         ok,
         f"gradients right: DDP {ddp['right']} ({ddp['graphs']} graphs), FSDP2 by layer {fsdp['compiled_right']}",
-    )
-
-
-@judging(parallel)
-def fsdp2_is_dtensor(seen: Seen) -> Result:
-    """Parameters under FSDP2 are DTensors, sharded on their first dimension."""
-    row = seen["fsdp"]
-    return verdict(
-        row["parameters"] == ["DTensor"] and all("(0" in p or p.startswith("S(0") for p in row["placements"]),
-        f"parameters {', '.join(row['parameters'])}, placed {', '.join(row['placements'])}",
-    )
-
-
-@judging(parallel)
-def naive_collectives_are_in_the_graphs(seen: Seen) -> Result:
-    """With gathers written as plain operators on parameters, one forward and one backward graph hold all of them."""
-    row = seen["gathered"]
-    return verdict(
-        row["right"] and row["graphs"] == [1, 1] and row["gathers"] == row["scatters"] > 0,
-        f"{row['graphs'][0]} forward graph with {row['gathers']} all-gathers, {row['graphs'][1]} backward graph with "
-        f"{row['scatters']} reduce-scatters",
     )

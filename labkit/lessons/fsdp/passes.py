@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit import torch_compat
-from labkit.lessons.ddp.routes import gathered
+from labkit.lessons.fsdp.routes import gathered
 from labkit.lessons.shared.comm_passes import between, calls_of
 from labkit.lessons.shared.options import chosen, whole
 from labkit.ranks import Ranks, here
@@ -42,7 +42,7 @@ def run(
     ('forward', 'backward'), calls, gathers, scatters, products between a collective and its wait, right (None where
     nothing of it ran). Raises ValueError for a way or size that does not exist, and RankError when a rank fails.
 
-    >>> from labkit.lessons.ddp import passes
+    >>> from labkit.lessons.fsdp import passes
     >>> passes.run(None, ["fast"])
     Traceback (most recent call last):
     ValueError: unknown way 'fast': there is as written, bucketed, reordered, overlap scheduling
@@ -146,5 +146,5 @@ def _report(found: PerRank[list[dict[str, Any]]], label: str, made: dict[str, An
     read = "Inductor's code was read and not run; the graph was run"
     ran = "what Inductor wrote was run" if made["execute"] else read
     notes = [f"{ran}; gradients {'WRONG: ' + ', '.join(wrong) if len(wrong) else 'are those of one process'}"]
-    title, view = "Inductor's passes on gathered weights", "labkit.lessons.ddp.figures:figure"
+    title, view = "Inductor's passes on gathered weights", "labkit.lessons.fsdp.figures:figure"
     return Report("training_passes", title, label, {"order": table}, [], made, notes, view)

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from labkit import lessons
-from labkit.lessons.ddp.data import CLASSES, PIXELS
 from labkit.lessons.shared.options import whole as whole_numbers
+from labkit.lessons.shared.training import CLASSES, PIXELS
 
-__all__ = ["Block", "Model", "Sizes", "loss_of", "whole"]
+__all__ = ["Block", "Model", "Sizes", "whole"]
 
 cliff = lessons.program("cliff")
 
@@ -115,8 +115,3 @@ def whole(sizes: Sizes) -> dict[str, Tensor]:
     shapes["head.weight"] = (CLASSES, sizes.width)
     seeded = torch.Generator().manual_seed(13)
     return {name: torch.randn(s, generator=seeded) / s[1] ** 0.5 for name, s in shapes.items()}
-
-
-def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy, mean over the batch."""
-    return nn.functional.cross_entropy(logits, labels)

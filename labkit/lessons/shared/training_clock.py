@@ -2,114 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import torch.distributed as dist
+from torch import nn
 
 from labkit import torch_compat
 from labkit.graphs import merge, record
-from labkit.lessons.ddp import data
-from labkit.lessons.ddp.kinds import ROUTES
-from labkit.lessons.ddp.model import Sizes
-from labkit.lessons.ddp.routes import build
-from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.harness import settled
-from labkit.lessons.shared.options import chosen
+from labkit.lessons.shared.options import whole
 from labkit.lessons.shared.streams import Timeline, overlap
 from labkit.lessons.shared.streams.timeline import SPANS
+from labkit.lessons.shared.training import Build, Graphs, Route, built, digits, on_device
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds, compare, interleave, slowest
 from labkit.trace.events import collective_op
 
-__all__ = ["DDP_MODES", "run", "sweep", "timelines"]
+__all__ = ["clock", "timelines"]
 
-DDP_MODES = ("DDP, eager", "DDP, ddp_optimizer", "DDP, no_optimization", "DDP, python_reducer")
-SIZES = Sizes(width=256, hidden=1024)  # large enough that a step has something to hide behind
 BATCH = 256  # images a step, over all ranks
 STEPS = 3  # recorded; the one of middle length is kept
 LAUNCHED = "on a GPU work and collectives stand where the host launched them; what is hidden is not told"
-LEAST_MB = 1.0  # below DDP's first bucket, which has 1 MiB, torch's ddp_optimizer raises an AssertionError
 
 
-def run(ranks: Ranks, routes: Sequence[str] = DDP_MODES, *, batch: int = BATCH, talk: bool = False) -> Report:
+def clock(
+    ranks: Ranks,
+    make: Callable[[], nn.Module],
+    routes: Mapping[str, Build],
+    *,
+    batch: int = BATCH,
+    rounds: int = 0,
+    talk: bool = False,
+) -> Report:
     """Record one step by each route: graphs, breaks, and every collective with its place on the clock.
 
     Args:
         ranks: started ranks.
-        routes: names of routes; DDP's buckets have 2 MiB in all of them.
+        make: makes the model; large enough that a step has something to hide behind.
+        routes: by name, a function `build(model, backend) -> Route`, called on every rank.
         batch: images a step, over all ranks.
+        rounds: interleaved rounds in which whole steps (forward and backward) are timed; 0 times nothing.
         talk: print each route as it begins.
 
     Returns:
         Tables: `routes`, `collectives` (start in ms from the start of backward, and `share`: the start as a share of
-        the time until backward's last matrix product; above 1 there was nothing left to hide behind), `spans`.
+        the time until backward's last matrix product; above 1 there was nothing left to hide behind), `spans`; with
+        rounds also `samples` in seconds, and verdicts against the last route.
 
     Raises:
-        ValueError: no route, one that does not exist, or one for another number of ranks; nothing has run then.
+        ValueError: no route, or a number that is none; nothing has run then.
         RankError: a rank fails.
 
-    >>> from labkit.lessons.ddp import steps
-    >>> steps.run(None, [])
+    >>> clock(None, None, {})
     Traceback (most recent call last):
-    ValueError: nothing to run: give at least one route or size
+    ValueError: nothing to run: give at least one route
     """
-    return _run(ranks, {name: (name, 2.0) for name in routes}, batch, 0, talk)
-
-
-def sweep(
-    ranks: Ranks, caps: Sequence[float] = (1.0, 2.0, 4.0, 25.0), *, rounds: int = 8, talk: bool = False
-) -> Report:
-    """Record one step of DDP for each size of its buckets, and time whole steps; also without the optimizer.
-
-    Args:
-        ranks: started ranks.
-        caps: sizes of DDP's buckets in MiB, 1 or more.
-        rounds: interleaved rounds in which whole steps (forward and backward) are timed; 0 times nothing.
-        talk: print each size as it begins.
-
-    Returns:
-        The tables of `run`, and with rounds `samples` in seconds.
-
-    Raises:
-        ValueError: no size, or one below 1; nothing has run then.
-        RankError: a rank fails.
-
-    >>> from labkit.lessons.ddp import steps
-    >>> steps.sweep(None, [0.5])
-    Traceback (most recent call last):
-    ValueError: cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), got 0.5
-    """
-    variants = {f"{cap:g} MiB": ("DDP, ddp_optimizer", cap) for cap in caps}
-    if variants and rounds:  # what times are compared with
-        variants["no_optimization"] = ("DDP, no_optimization", max(caps))
-    return _run(ranks, variants, BATCH, rounds, talk)
-
-
-def _run(ranks: Ranks, variants: dict[str, tuple[str, float]], batch: int, rounds: int, talk: bool) -> Report:
-    if not variants:
-        raise ValueError("nothing to run: give at least one route or size")
-    for name, cap in variants.values():
-        chosen([name], ROUTES, "route")
-        if not isinstance(cap, (int, float)) or not LEAST_MB <= cap < float("inf"):
-            raise ValueError(
-                "cap_mb must be at least 1 (the first bucket has 1 MiB; ddp_optimizer refuses smaller ones), "
-                f"got {cap!r}"
-            )
-        if ROUTES[name].ranks not in (1, ranks.world_size):
-            raise ValueError(f"{name!r} needs {ROUTES[name].ranks} ranks, and these are {ranks.world_size}")
+    if not routes:
+        raise ValueError("nothing to run: give at least one route")
+    whole(batch=batch)
     if rounds:
         check_rounds(rounds)
-    images, labels = data.digits()
-    found = ranks.run(_measure, variants, images[:batch], labels[:batch], rounds, talk, timeout=300)
+    images, labels = digits()
+    found = ranks.run(_measure, make, dict(routes), images[:batch], labels[:batch], rounds, talk, timeout=300)
     made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch}
-    return _report(found, ranks.label, provenance(**made, **asdict(SIZES)))
+    return _report(found, ranks.label, provenance(**made))
 
 
 def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
@@ -126,45 +88,43 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
 
 
 def _measure(
-    variants: dict[str, tuple[str, float]], images: Any, labels: Any, rounds: int, talk: bool
+    make: Any, routes: dict[str, Build], images: Any, labels: Any, rounds: int, talk: bool
 ) -> dict[str, Any]:
-    images, labels = data.on_device(images, labels)
+    images, labels = on_device(images, labels)
     found: dict[str, Any] = {"graphs": {}, "records": {}, "breaks": {}, "samples": {}}
 
-    def step(trainer: Any, phase: Any = nullcontext) -> None:
-        trainer.model.zero_grad()
-        trainer.backward(images, labels, phase)
+    def step(route: Route, phase: Any = nullcontext) -> None:
+        route.model.zero_grad()
+        route.backward(images, labels, phase)
 
     with quiet_stderr(), torch_compat.quiet_dynamo():
-        for variant, (name, cap) in variants.items():
+        for name, build in routes.items():
             if talk and dist.get_rank() == 0:
-                print(variant, flush=True)
-            # routes share DDP's own code, whose compiles would pile up and be counted together
-            torch_compat.dynamo_reset()
-            seen, captured = Capture(aot=True), Capture()
-            with closing(build(name, SIZES, seen, cap, captured)) as trainer:
+                print(name, flush=True)
+            seen = Graphs()
+            with built(make, build, seen) as route:
                 with record(operators=False) as cold:
-                    step(trainer)
+                    step(route, seen.phase)
                 for _ in range(2):
-                    step(trainer)  # DDP arranges its buckets anew after the first step
+                    step(route)  # DDP arranges its buckets anew after the first step
                 dist.barrier()
                 with record() as rec:
                     for _ in range(STEPS):
-                        step(trainer, rec.forward)
-            found["records"][variant] = rec
+                        step(route, rec.forward)
+            found["records"][name] = rec
             # of what this route made the compiler compile: after a reset the numbers of compiles begin anew
-            found["breaks"][variant] = int((cold.breaks["during"] & (cold.breaks["kind"] == "break")).sum())
-            found["graphs"][variant] = (len(seen.forward), len(captured.dynamo) or len(seen.backward))
+            found["breaks"][name] = int((cold.breaks["during"] & (cold.breaks["kind"] == "break")).sum())
+            found["graphs"][name] = seen.counts
         if rounds:
-            torch_compat.dynamo_reset()
             with ExitStack() as open_:
-                each = {
-                    v: open_.enter_context(closing(build(n, SIZES, cap_mb=cap)))
-                    for v, (n, cap) in variants.items()
-                }
-                calls = {variant: settled(partial(step, trainer)) for variant, trainer in each.items()}
-                taken = interleave(calls, rounds=rounds, warmup=3, barrier=dist.barrier)
-            found["samples"] = {variant: m.samples for variant, m in taken.items()}
+                calls: dict[str, Callable[[], Any]] = {}
+                for name, build in routes.items():
+                    route = open_.enter_context(built(make, build, "aot_eager", fresh=not calls))
+                    calls[name] = settled(partial(step, route))
+                    for _ in range(3):
+                        calls[name]()  # compiled here, under the settings of this route
+                taken = interleave(calls, rounds=rounds, warmup=1, barrier=dist.barrier)
+            found["samples"] = {name: m.samples for name, m in taken.items()}
     return found
 
 
@@ -173,22 +133,22 @@ def _measure(
 
 def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
     routes, collectives, spans = [], [], []
-    for variant in found[0]["records"]:
-        record = merge([one["records"][variant] for one in found])
+    for name in found[0]["records"]:
+        record = merge([one["records"][name] for one in found])
         step = _middle(record.events)
         here = record.events[(record.events["rank"] == 0) & record.events["forward"].isin([step, step + 1])]
         mine, bars = _placed(record.events, step)
-        collectives += [{"route": variant, **row} for row in mine]
-        spans += [{"route": variant, **row} for row in bars]
+        collectives += [{"route": name, **row} for row in mine]
+        spans += [{"route": name, **row} for row in bars]
         each = [row for row in mine if row["rank"] == 0]
         reduced = [row for row in each if row["phase"] == "backward"]
         hidden = _hidden(bars, 0) if settings["device"] == "cpu" else float("nan")
         routes.append(
             {
-                "route": variant,
-                "forward graphs": found[0]["graphs"][variant][0],
-                "backward graphs": found[0]["graphs"][variant][1],
-                "breaks": max(one["breaks"][variant] for one in found),
+                "route": name,
+                "forward graphs": found[0]["graphs"][name][0],
+                "backward graphs": found[0]["graphs"][name][1],
+                "breaks": max(one["breaks"][name] for one in found),
                 "regions": int((here["kind"] == "region").sum()),
                 "collectives": len(each),
                 "first starts at": min((row["share"] for row in reduced), default=float("nan")),
@@ -204,10 +164,10 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
     verdicts = []
     if found[0]["samples"]:
         samples = {v: {rank: one["samples"][v] for rank, one in found.items()} for v in found[0]["samples"]}
-        times = {variant: slowest(variant, taken) for variant, taken in samples.items()}
+        times = {name: slowest(name, taken) for name, taken in samples.items()}
         rows = [
-            (variant, rank, i, s)
-            for variant, by in samples.items()
+            (name, rank, i, s)
+            for name, by in samples.items()
             for rank, taken in by.items()
             for i, s in enumerate(taken)
         ]
@@ -215,9 +175,9 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         tables["routes"]["ms a step"] = [times[v].median * 1e3 for v in tables["routes"]["route"]]
         last = list(times)[-1]
         verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
-    title, view = "One step on the clock", "labkit.lessons.ddp.figures:figure"
+    title, view = "One step on the clock", "labkit.lessons.shared.training_figures:figure"
     notes = [] if settings["device"] == "cpu" else [LAUNCHED]
-    return Report("training_steps", title, label, tables, verdicts, settings, notes, view)
+    return Report("training_clock", title, label, tables, verdicts, settings, notes, view)
 
 
 def _middle(events: pd.DataFrame) -> int:

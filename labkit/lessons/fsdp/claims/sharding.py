@@ -1,0 +1,194 @@
+"""Sharded training under the compiler, on two gloo ranks: FSDP2 and gathered weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
+
+from labkit.lessons.shared.capture import Capture, calls, first_line
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, funcol
+
+
+@probe
+def sharded(bench: Bench) -> Seen:
+    """One training step of a small stack under FSDP2, and with gathered weights: parameters, gradients, graphs."""
+    return bench.run(_sharded)[0]
+
+
+def _sharded() -> Seen:
+    mesh = init_device_mesh("cpu", (2,))
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    class Layer(
+        nn.Module
+    ):  # modules of torch itself are not compiled where a break makes them a frame of their own
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, x):
+            return self.linear(x).relu()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    def net() -> Net:
+        torch.manual_seed(0)
+        return Net()
+
+    def gradients(model: nn.Module) -> Any:
+        full = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in model.parameters()]
+        return torch.cat([g.flatten() for g in full if g is not None])
+
+    plain = net()
+    plain(x).sum().backward()
+    expected = gradients(plain)
+    dist.all_reduce(expected)
+    expected /= 2
+
+    def step(model: Any, run: Any) -> bool:
+        run(x).sum().backward()
+        return bool(torch.allclose(gradients(model), expected, atol=1e-5))
+
+    found: Seen = {}
+    model = net()
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    kinds = {type(p).__name__ for p in model.parameters()}
+    placed = {str(p.placements[0]) for p in model.parameters() if isinstance(p, DTensor)}
+    found["fsdp"] = {"parameters": sorted(kinds), "placements": sorted(placed), "right": step(model, model)}
+    dynamo_reset()
+    model, graphs = _gathered(net(), mesh), Capture(aot=True)
+    run = torch.compile(model, backend=graphs, fullgraph=True)
+    found["gathered"] = {
+        "right": step(model, run),
+        "gathers": sum("all_gather" in c for g in graphs.forward for c in calls(g)),
+        "scatters": sum("reduce_scatter" in c for g in graphs.backward for c in calls(g)),
+        "graphs": [len(graphs.forward), len(graphs.backward)],
+    }
+    return found
+
+
+def _gathered(model: Any, mesh: Any) -> Any:
+    """Every parameter sharded, and gathered by a parametrization where it is used: what SimpleFSDP does."""
+
+    class Gather(nn.Module):
+        def forward(self, p):
+            return p.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial("avg")])
+
+    for module in list(model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            shard = nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(0)]))
+            module.register_parameter(name, shard)
+            parametrize.register_parametrization(module, name, Gather(), unsafe=True)
+    return model
+
+
+@probe
+def limits(bench: Bench) -> Seen:
+    """What the whole model under DDP and FSDP2 does with fullgraph=True, and a mean of gradients by both roads."""
+    return bench.run(_limits)[0]
+
+
+def _limits() -> Seen:
+    mesh = init_device_mesh("cpu", (2,))
+    x = torch.ones(2, 4) * (1 + dist.get_rank())
+    makes: dict[str, Any] = {
+        "a plain module": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+        "DDP": lambda: DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
+        "FSDP2": lambda: fully_shard(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), mesh=mesh),
+    }
+    found: Seen = {"whole": {}}
+    for name, make in makes.items():
+        dynamo_reset()
+        try:
+            torch.compile(make(), backend="aot_eager", fullgraph=True)(x).sum().backward()
+            found["whole"][name] = ""
+        except Exception as error:
+            found["whole"][name] = first_line(error)
+    dynamo_reset()
+    weight = torch.ones(4, requires_grad=True)
+    try:
+        funcol.all_reduce(weight * x[0], "avg", dist.group.WORLD).sum().backward()
+        found["functional mean"] = ""
+    except Exception as error:
+        found["functional mean"] = first_line(error)
+    model = _gathered(nn.Linear(4, 4, bias=False), mesh)
+    torch.compile(model, backend="aot_eager", fullgraph=True)(x).sum().backward()
+    (parameter,) = model.parameters()
+    assert parameter.grad is not None
+    # the gradient of a sum is the sum of the inputs, 2 and 4 on the two ranks: 3 in the mean
+    found["DTensor mean"] = bool((parameter.grad.full_tensor() == 3).all())  # type: ignore[attr-defined]
+    return found
+
+
+@judging(limits)
+def frameworks_are_not_traced_whole(seen: Seen) -> Result:
+    """A model that is traced whole on its own is not under at least one of torch's own frameworks, DDP and FSDP2."""
+    whole = seen["whole"]
+    failed = [name for name in ("DDP", "FSDP2") if whole[name]]
+    said = f"with fullgraph=True: a plain module {'fails' if whole['a plain module'] else 'compiles'}"
+    return verdict(
+        not whole["a plain module"] and bool(failed), f"{said}, {' and '.join(failed) or 'none'} fails"
+    )
+
+
+@judging(limits)
+def fsdp2_is_traced_whole(seen: Seen) -> Result:
+    """A model that is traced whole on its own is traced whole under FSDP2 as well."""
+    whole = seen["whole"]
+    if whole["a plain module"]:
+        return cannot_tell("a plain module that compiles", f"a plain module: {whole['a plain module']}")
+    how = {name: "compiles" if not whole[name] else f"fails ({whole[name]})" for name in ("FSDP2", "DDP")}
+    return verdict(
+        not whole["FSDP2"],
+        f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}",
+    )
+
+
+@judging(limits)
+def training_needs_another_road(seen: Seen) -> Result:
+    """A functional mean refuses its backward, and the same mean of gradients comes out right with DTensors."""
+    refused = seen["functional mean"]
+    return verdict(
+        bool(refused) and seen["DTensor mean"],
+        f"backward of a functional mean: {refused or 'works'}; DTensor: {'right' if seen['DTensor mean'] else 'wrong'}",
+    )
+
+
+@judging(sharded)
+def fsdp2_is_dtensor(seen: Seen) -> Result:
+    """Parameters under FSDP2 are DTensors, sharded on their first dimension."""
+    row = seen["fsdp"]
+    return verdict(
+        row["parameters"] == ["DTensor"] and all("(0" in p or p.startswith("S(0") for p in row["placements"]),
+        f"parameters {', '.join(row['parameters'])}, placed {', '.join(row['placements'])}",
+    )
+
+
+@judging(sharded)
+def naive_collectives_are_in_the_graphs(seen: Seen) -> Result:
+    """With gathers written as plain operators on parameters, one forward and one backward graph hold all of them."""
+    row = seen["gathered"]
+    return verdict(
+        row["right"] and row["graphs"] == [1, 1] and row["gathers"] == row["scatters"] > 0,
+        f"{row['graphs'][0]} forward graph with {row['gathers']} all-gathers, {row['graphs'][1]} backward graph with "
+        f"{row['scatters']} reduce-scatters",
+    )
