@@ -1,4 +1,4 @@
-"""The pictures of the lesson: learning curves, and the order of calls in Inductor's code."""
+"""The pictures of the lesson: when weights are whole, and the order of calls in Inductor's code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table_of
 
-__all__ = ["figure"]
+__all__ = ["figure", "lifetimes"]
 
 ROW = 0.34  # inches
-LINES = ("#000000", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#E69F00")
-MARKS = ("-", "--", ":", "-", "-.", "--")
 CALLS = {
     "all_gather": ("#E69F00", "G", "all_gather"),
     "reduce_scatter": ("#D55E00", "S", "reduce_scatter"),
@@ -27,7 +25,7 @@ CALLS = {
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw a report of this topic: curves (loss over steps), or the order of calls in Inductor's code.
+    """Draw the order of calls in Inductor's code.
 
     Raises ValueError for a report with none of these.
     """
@@ -38,38 +36,6 @@ def figure(report: Any) -> Figure:
                 return empty_figure(Sheet(), "nothing was measured", report.label)
             return draw(report, found)
     raise ValueError(f"report {report.name!r} has no picture: it has {', '.join(report.tables)}")
-
-
-def _curves(report: Any, table: pd.DataFrame) -> Figure:
-    need(table, ["route", "step", "loss"], "curves")
-    sheet = Sheet()
-    names = list(dict.fromkeys(table["route"]))
-    ends = table.groupby("route", sort=False)["loss"].last()
-    sheet.title(_apart(table, names), "Loss of each step on its batch of digits.")
-    sheet.legend([(name, _line(i)) for i, name in enumerate(names)])
-    ax = sheet.axes(0.75, sheet.width - 1.2, 3.0)
-    sheet.top += 0.5
-    for i, name in enumerate(names):
-        mine = table[table["route"] == name]
-        look = {"color": LINES[i % 6], "linestyle": MARKS[i % 6], "linewidth": 2.6 - 0.4 * (i % 4)}
-        ax.plot(mine["step"], mine["loss"], **look)
-        sheet.say(f"{name}: {ends[name]:.3f} after {int(mine['step'].max())} steps")
-    ax.set(xlabel="step", ylabel="loss, nats", ylim=(0, None))
-    ax.grid(color=style.FAINT, linewidth=0.7)
-    return sheet.finish(report.label)
-
-
-def _apart(table: pd.DataFrame, names: list[str]) -> str:
-    wide = table.pivot(index="step", columns="route", values="loss")
-    off = [name for name in names[1:] if (wide[name] - wide[names[0]]).abs().max() > 1e-3]
-    if not off:
-        return f"All {len(names)} learn the same"
-    return f"{', '.join(off)} learns something else than {names[0]}, and {len(names) - 1 - len(off)} the same"
-
-
-def _line(i: int) -> Callable[..., Any]:
-    look = {"color": LINES[i % 6], "linestyle": MARKS[i % 6], "linewidth": 2}
-    return lambda ax, x, y: ax.plot([x, x + 0.22], [y + 0.06, y + 0.06], **look)
 
 
 def _order(report: Any, table: pd.DataFrame) -> Figure:
@@ -99,6 +65,81 @@ def _order(report: Any, table: pd.DataFrame) -> Figure:
 
 
 DRAWN: dict[str, Callable[[Any, pd.DataFrame], Figure]] = {
-    "curves": _curves,
     "order": _order,
 }
+
+
+GATHERED = {
+    "gathering": ("#E69F00", "gathering"),
+    "whole": ("#0072B2", "whole"),
+    "reducing": ("#D55E00", "gradients being reduced"),
+}
+
+
+@styled
+def lifetimes(table: pd.DataFrame, label: str) -> Figure:
+    """Draw when each unit is gathered, whole and reduced: a lane a unit, a panel a route.
+
+    The title tells how many blocks hold memory at once, at most: those that are whole, or on their way.
+
+    Args:
+        table: the spans, as `moments.spans` makes them.
+        label: what the ranks are, such as 'gloo · cpu'.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    need(table, ["route", "unit", "what", "start", "end"], "spans")
+    sheet = Sheet()
+    if table.empty:
+        return empty_figure(sheet, "nothing was measured", label)
+    routes = list(dict.fromkeys(table["route"]))
+    most = {route: held_at_once(table[table["route"] == route]) for route in routes}
+    said = ", ".join(f"{count} ({route})" for route, count in most.items())
+    sheet.title(
+        f"Blocks in memory at once, at most: {said}",
+        "One step on one rank. A lane is a unit; a block is in memory from the launch of its gather until it is freed.",
+    )
+    sheet.legend([(name, key(colour)) for colour, name in GATHERED.values()])
+    for route in routes:
+        mine = table[table["route"] == route]
+        units = sorted(mine["unit"].unique(), key=lambda unit: (unit != "root", unit))
+        sheet.top += 0.35
+        left = 0.3 + max(style.text_width(unit, style.NORMAL) for unit in units)
+        ax = sheet.axes(left, sheet.width - left - 0.3, 0.3 * len(units))
+        ax.set_title(route, loc="left", fontsize=style.NORMAL, color=style.INK)
+        for row in mine.itertuples():
+            colour, _ = GATHERED[row.what]
+            low = row.what == "reducing"
+            ax.barh(
+                units.index(row.unit) + (0.24 if low else 0),
+                row.end - row.start,
+                left=row.start,
+                height=0.24 if low else 0.7 if row.what == "whole" else 0.46,
+                color=colour,
+            )
+        ax.set(ylim=(len(units) - 0.4, -0.6), xlim=(0, mine["end"].max() * 1.01), xlabel="ms")
+        ax.set_yticks(range(len(units)), units)
+        ax.tick_params(axis="y", length=0, labelcolor=style.INK)
+        sheet.top += 0.55
+        spoken = mine.groupby("what", sort=False).size()
+        sheet.say(f"{route}: {', '.join(f'{what} {count} times' for what, count in spoken.items())}")
+    return sheet.finish(label)
+
+
+def held_at_once(table: pd.DataFrame) -> int:
+    """The largest number of blocks, the root left out, that are whole or on their way at one time.
+
+    >>> columns = ["unit", "what", "start", "end"]
+    >>> rows = [("root", "whole", 0, 9), ("a", "gathering", 0, 1), ("a", "whole", 1, 4), ("b", "gathering", 3, 5)]
+    >>> held_at_once(pd.DataFrame(rows, columns=columns))
+    2
+    """
+    held = table[(table["unit"] != "root") & table["what"].isin(["gathering", "whole"])]
+    return max(
+        (
+            held[(held["start"] <= now) & (held["end"] > now)]["unit"].nunique()
+            for now in held["start"]
+        ),
+        default=0,
+    )
