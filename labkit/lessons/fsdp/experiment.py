@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from labkit.lessons.fsdp import passes
@@ -35,8 +36,8 @@ def run(
         program: what has the lesson's names; the lesson's own where it is left out.
 
     Raises:
-        ValueError: a part does not exist, more than one is given, `passes` is given steps, or the number of ranks or the
-            program cannot be run; nothing has run then.
+        ValueError: a part does not exist, more than one is given, `passes` is given steps, or the number of ranks or
+            the program cannot be run; nothing has run then.
         RankError: a rank fails.
 
     >>> run(None, ["weather"])
@@ -55,13 +56,14 @@ def run(
             raise ValueError("fsdp/passes takes no steps: that is for fsdp/routes")
         return passes.run(ranks, execute=True, talk=talk, program=program)
     if ranks.world_size not in (2, 5, 10):
-        raise ValueError(f"10 rows of a weight are divided over 2, 5 or 10 ranks, and these are {ranks.world_size}")
+        raise ValueError(
+            f"10 rows of a weight are divided over 2, 5 or 10 ranks, and these are {ranks.world_size}"
+        )
     chosen = programs.choose("fsdp", program, NEEDED)
     many = training.STEPS if steps is None else steps
     report = training.compare(ranks, chosen.code.seeded, chosen.code.ROUTES, steps=many, talk=talk)
-    report.notes += chosen.notes
-    report.provenance["program"] = chosen.digest
-    return report
+    made = report.provenance | {"program": chosen.digest}
+    return replace(report, notes=[*report.notes, *chosen.notes], provenance=made)
 
 
 def passed(report: Report) -> bool:

@@ -137,9 +137,6 @@ def held_at_once(table: pd.DataFrame) -> int:
     """
     held = table[(table["unit"] != "root") & table["what"].isin(["gathering", "whole"])]
     return max(
-        (
-            held[(held["start"] <= now) & (held["end"] > now)]["unit"].nunique()
-            for now in held["start"]
-        ),
+        (held[(held["start"] <= now) & (held["end"] > now)]["unit"].nunique() for now in held["start"]),
         default=0,
     )

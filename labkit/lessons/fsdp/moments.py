@@ -19,9 +19,9 @@ Range = tuple[str, float, float]
 def spans(ranges: Mapping[str, Iterable[Range]]) -> pd.DataFrame:
     """Turn marked ranges into spans of three kinds.
 
-    'gathering' is from the launch of an all-gather until its result was copied out, 'whole' until the weights are freed,
-    and 'reducing' from the launch of a reduce-scatter until somebody has waited for it. A unit that is not gathered
-    again before its backward was not freed by its forward.
+    'gathering' is from the launch of an all-gather until its result was copied out, 'whole' until the weights are
+    freed, and 'reducing' from the launch of a reduce-scatter until somebody has waited for it. A unit that is not
+    gathered again before its backward was not freed by its forward.
 
     Args:
         ranges: by route, a list of (name, start, end) in microseconds of one step on one rank; names as torch's FSDP

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-from labkit import lessons, torch_compat
+from labkit import torch_compat
 from labkit.lessons.shared import program as programs
 from labkit.lessons.shared.comm_passes import between
 from labkit.lessons.shared.options import chosen, whole
@@ -46,8 +46,8 @@ def run(
         program: what has `NEEDED`; the lesson's own where it is left out.
 
     Returns:
-        Table `order`: way, pass ('forward', 'backward'), calls, gathers, scatters, products between a collective and its
-        wait, whether all ranks wrote the same, and how far gradients are apart from one process.
+        Table `order`: way, pass ('forward', 'backward'), calls, gathers, scatters, products between a collective and
+        its wait, whether all ranks wrote the same, and how far gradients are apart from one process.
 
     Raises:
         ValueError: a way or a size cannot be run, or the program lacks something; nothing has run then.
@@ -65,7 +65,12 @@ def run(
         raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
     found = ranks.run(_measure, code.code, ways, width, layers, execute, talk, timeout=300)
     made = provenance(
-        backend=ranks.backend, device=ranks.device, width=width, layers=layers, execute=execute, program=code.digest
+        backend=ranks.backend,
+        device=ranks.device,
+        width=width,
+        layers=layers,
+        execute=execute,
+        program=code.digest,
     )
     return _report(found, ranks.label, made, code.notes)
 
@@ -73,7 +78,9 @@ def run(
 # --- on a rank ---
 
 
-def _measure(code: Any, ways: list[str], width: int, layers: int, execute: bool, talk: bool) -> list[dict[str, Any]]:
+def _measure(
+    code: Any, ways: list[str], width: int, layers: int, execute: bool, talk: bool
+) -> list[dict[str, Any]]:
     rank, size = dist.get_rank(), dist.get_world_size()
     inputs = torch.randn(size, 32, width, generator=torch.Generator().manual_seed(0))
 

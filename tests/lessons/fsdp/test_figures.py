@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.fsdp import figures as training
+from labkit.lessons.fsdp import figures
+from labkit.lessons.fsdp.moments import COLUMNS
 from labkit.report import Report
 
 
@@ -13,35 +14,31 @@ def report(**tables: pd.DataFrame) -> Report:
     return Report("t", "t", "gloo · cpu", tables)
 
 
-def curve(route: str, *losses: float) -> list[tuple[str, int, float]]:
-    return [(route, i + 1, loss) for i, loss in enumerate(losses)]
-
-
-def curves(*rows: list[tuple[str, int, float]]) -> pd.DataFrame:
-    return pd.DataFrame([r for each in rows for r in each], columns=["route", "step", "loss"])
-
-
-def test_a_curve_that_leaves_the_others_is_the_finding():
-    alike = curves(curve("one process", 2, 1), curve("a", 2, 1))
-    assert training.figure(report(curves=alike)).summary.startswith("All 2 learn the same")
-    apart = curves(curve("one process", 2, 1), curve("a", 2, 1), curve("b", 2, 1.5))
-    said = training.figure(report(curves=apart)).summary
-    assert (
-        said.startswith("b learns something else than one process, and 1 the same")
-        and "b: 1.500 after 2 steps" in said
-    )
+def test_blocks_in_memory_at_once_are_the_finding():
+    rows = [
+        ("torch's", "root", "whole", 0, 9),
+        ("torch's", "blocks.0", "gathering", 0, 2),
+        ("torch's", "blocks.0", "whole", 2, 4),
+        ("torch's", "blocks.0", "reducing", 4, 9),
+        ("torch's", "blocks.1", "gathering", 3, 5),
+        ("mine", "blocks.0", "whole", 0, 3),
+        ("mine", "blocks.1", "gathering", 3, 5),
+    ]
+    said = figures.lifetimes(pd.DataFrame(rows, columns=COLUMNS), "gloo · cpu").summary
+    assert said.startswith("Blocks in memory at once, at most: 2 (torch's), 1 (mine)")
+    assert "torch's: whole 2 times, gathering 2 times, reducing 1 times" in said and "gloo · cpu" in said
 
 
 def test_the_order_of_calls_is_written_out():
     table = pd.DataFrame(
         [{"way": "as written", "pass": "forward", "calls": "all_gather wait mm", "products between": 0}]
     )
-    assert "as written, forward: all_gather wait mm" in training.figure(report(order=table)).summary
+    assert "as written, forward: all_gather wait mm" in figures.figure(report(order=table)).summary
 
 
 def test_what_is_empty_or_unknown_is_said():
-    assert "nothing was measured" in training.figure(report(curves=curves())).summary
+    assert "nothing was measured" in figures.lifetimes(pd.DataFrame(columns=COLUMNS), "gloo").summary
     with pytest.raises(ValueError, match="report 't' has no picture: it has words"):
-        training.figure(report(words=pd.DataFrame()))
+        figures.figure(report(words=pd.DataFrame()))
     with pytest.raises(ValueError, match="table 'order' has no column 'calls'"):
-        training.figure(report(order=pd.DataFrame({"way": ["x"], "pass": ["y"]})))
+        figures.figure(report(order=pd.DataFrame({"way": ["x"], "pass": ["y"]})))

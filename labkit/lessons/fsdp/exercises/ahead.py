@@ -35,7 +35,9 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         )
     held = _held(found["events"])
     if held > MOST_HELD:
-        raise Mistake(f"{held} blocks hold memory at once", "one unit ahead is enough, each further one holds memory")
+        raise Mistake(
+            f"{held} blocks hold memory at once", "one unit ahead is enough, each further one holds memory"
+        )
     late = [(name, backward) for _, name, backward, ahead in gathers if not ahead and name != "root"]
     if late:
         name, backward = late[0]
@@ -50,12 +52,18 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             else "in forward the next unit is order[i + 1]",
         )
     if found["apart"] > TOLERANCE:
-        raise Mistake(f"gradients are apart by {found['apart']:.1e}", "leave the units as they are: return some, change none")
-    say(f"{len(gathers)} gathers, {2 * BLOCKS} of them ahead; at most {held} blocks hold memory; gradients as alone")
+        raise Mistake(
+            f"gradients are apart by {found['apart']:.1e}",
+            "leave the units as they are: return some, change none",
+        )
+    say(
+        f"{len(gathers)} gathers, {2 * BLOCKS} of them ahead; at most {held} blocks hold memory; gradients as alone"
+    )
 
 
 def _held(events: list[tuple[Any, ...]]) -> int:
-    held, most = set(), 0
+    held: set[str] = set()
+    most = 0
     for what, name, *_ in events:
         if name != "root":
             (held.add if what == "gather" else held.discard)(name)

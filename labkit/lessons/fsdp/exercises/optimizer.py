@@ -37,21 +37,29 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         if found["apart"] > TOLERANCE:
             said = f"rank {rank}: after {STEPS} steps the weights are apart by {found['apart']:.1e}"
             if found["from sum"] <= TOLERANCE:
-                raise Mistake(said, "a reduce-scatter sums: one process has the mean over all images, so divide once")
+                raise Mistake(
+                    said, "a reduce-scatter sums: one process has the mean over all images, so divide once"
+                )
             if found["from own"] <= TOLERANCE:
                 raise Mistake(said, "each rank followed its own gradients: reduce them before the update")
             if found["ranks apart"]:
-                raise Mistake(said, "the ranks hold different weights: after the update every rank needs all parts")
-            raise Mistake(said, "the parts stand in the order of the ranks, in one flat vector of all parameters")
+                raise Mistake(
+                    said, "the ranks hold different weights: after the update every rank needs all parts"
+                )
+            raise Mistake(
+                said, "the parts stand in the order of the ranks, in one flat vector of all parameters"
+            )
     names = seen[0]["collectives"]
     found = f"collectives a step: {', '.join(names) or 'none'}"
     if len(names) != 2 or "reduce_scatter" not in names[0] or "gather" not in names[1]:
         raise Mistake(
             found,
-            "right numbers, for more messages or bytes than needed: a rank needs only its part of the sum, which is one "
-            "reduce-scatter of all gradients; then one all-gather",
+            "right numbers, for more messages or bytes than needed: a rank needs only its part of the sum, which is "
+            "one reduce-scatter of all gradients; then one all-gather",
         )
-    say(f"state for {seen[0]['own']} of {seen[0]['numbers']} numbers; {found}; the weights of one process on all ranks")
+    say(
+        f"state for {seen[0]['own']} of {seen[0]['numbers']} numbers; {found}; the weights of one process on all ranks"
+    )
 
 
 def _model() -> nn.Module:
@@ -104,7 +112,9 @@ def _train(attempt: Attempt) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": "", "numbers": numbers, "own": sum(handed), "part": -(-numbers // size)}
     found |= {"collectives": list(names), "ranks apart": any(not torch.equal(o, flat) for o in others)}
     for name, model in models.items():
-        found[name] = float((torch.cat([p.detach().flatten() for p in model.parameters()]) - flat).abs().max())
+        found[name] = float(
+            (torch.cat([p.detach().flatten() for p in model.parameters()]) - flat).abs().max()
+        )
     return found
 
 
