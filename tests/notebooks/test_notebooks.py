@@ -48,6 +48,10 @@ SMALLER = {
         "curves.run(ranks, steps=100, seen=grow)": "curves.run(ranks, steps=40, every=10, seen=grow)",
         'claims.choose("13", ["t12.*", "soc.*"])': 'claims.choose("13", ["t12.*", "soc.*"])[:1]',
     },
+    "14_fsdp_and_passes": {
+        "layers=3, program": "layers=2, program",
+        'choose("14", ["t12.*", "soc.*"])': 'choose("14", ["t12.*", "soc.*"])[:1]',
+    },
     "16_beyond_this_machine": {
         "TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)",
         "rounds=20": "rounds=8",
