@@ -30,6 +30,7 @@ LESSONS = (
     "11_mesh_or_world",
     "12_cold_and_warm",
     "13_ddp_and_compiled_autograd",
+    "14_fsdp_and_passes",
     "15_break_it",
     "16_beyond_this_machine",
     "19_ledger",

@@ -50,6 +50,10 @@ SMALLER = {
         "for cap in (1, 4, 25)": "for cap in (1,)",
         "drills.run(ranks, DRILLS, stall=5)": "drills.run(ranks, dict(list(DRILLS.items())[4:7]), stall=5)",
     },
+    "14_fsdp_and_passes": {
+        "layers=3, program": "layers=2, program",
+        'choose("14", ["t12.*", "soc.*"])': 'choose("14", ["t12.*", "soc.*"])[:1]',
+    },
     "16_beyond_this_machine": {
         "TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)",
         "rounds=20": "rounds=8",

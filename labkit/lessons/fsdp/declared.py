@@ -9,7 +9,7 @@ FSDP = Experiment(
     name="fsdp",
     module="fsdp.experiment",
     title="Sharded training under the compiler",
-    question="Who gathers the weights, and what do FSDP2 and tensor parallelism need to train as one process does?",
+    question="Who gathers the weights, and what does each way to shard them need to train as one process does?",
     source="topic 12, introduction and mental model; the compile post, core claims 2, 7 and 12",
     cpu_backend="gloo",
     options=(
@@ -17,7 +17,6 @@ FSDP = Experiment(
     ),
     parts={
         "routes": "every route beside one process: losses, gradients, graphs, memory",
-        "clock": "FSDP2 and gathered weights on the clock",
         "passes": "Inductor's passes on gathered weights",
     },
 )

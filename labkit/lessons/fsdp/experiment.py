@@ -1,32 +1,48 @@
-"""Sharded training under the compiler: FSDP2, gathered weights, tensor parallelism, and Inductor's passes."""
+"""Sharded training under the compiler: routes beside one process, and Inductor's passes on gathered weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
+from typing import Any
 
 from labkit.lessons.fsdp import passes
 from labkit.lessons.fsdp.declared import FSDP as ABOUT
-from labkit.lessons.fsdp.routes import ROUTES
-from labkit.lessons.shared import training, training_clock
-from labkit.lessons.shared.training_model import Model, Sizes
+from labkit.lessons.shared import program as programs
+from labkit.lessons.shared import training
 from labkit.ranks import Ranks
 from labkit.report import Report
 
-__all__ = ["passed", "run"]
+__all__ = ["NEEDED", "passed", "run"]
 
-LARGE = Sizes(width=256, hidden=1024)  # large enough that a step has something to hide behind
+NEEDED = ("ROUTES", "seeded", "ddp", "fsdp", "Unit", "small_fsdp", "gathered_weights", "gathered_again")
 
 
-def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, talk: bool = False) -> Report:
-    """Every route beside one process, or with `only` another part.
+def run(
+    ranks: Ranks,
+    only: Sequence[str] = (),
+    *,
+    steps: int | None = None,
+    talk: bool = False,
+    program: Any = None,
+) -> Report:
+    """Every route of lesson 14 beside one process, or with `only` Inductor's passes.
 
-    `talk` goes to the parts that print as they go. Raises ValueError for a part that does not exist, more than one of
-    them, or steps for a part that takes none; and what the part raises.
+    Args:
+        ranks: started ranks; the routes need two or more that divide 10, the rows of the smallest weight.
+        only: 'routes' or 'passes', one of them.
+        steps: steps of gradient descent before gradients are compared; for routes.
+        talk: print each route or setting.
+        program: what has the lesson's names; the lesson's own where it is left out.
+
+    Raises:
+        ValueError: a part does not exist, more than one is given, `passes` is given steps, or the number of ranks or
+            the program cannot be run; nothing has run then.
+        RankError: a rank fails.
 
     >>> run(None, ["weather"])
     Traceback (most recent call last):
-    ValueError: unknown part 'weather' of fsdp: there is routes, clock, passes
+    ValueError: unknown part 'weather' of fsdp: there is routes, passes
     """
     names = list(only) or ["routes"]
     for name in names:
@@ -35,15 +51,19 @@ def run(ranks: Ranks, only: Sequence[str] = (), *, steps: int | None = None, tal
     if len(names) > 1:
         raise ValueError(f"one part of fsdp at a time, got {', '.join(names)}")
     (name,) = names
-    if name == "routes":
-        many = training.STEPS if steps is None else steps
-        return training.compare(ranks, partial(Model, Sizes()), ROUTES, steps=many, talk=talk)
-    if steps is not None:
-        raise ValueError(f"fsdp/{name} takes no steps: that is for fsdp/routes")
-    if name == "clock":
-        chosen = ("FSDP2, eager", "FSDP2, block by block", "gathered weights")
-        return training_clock.clock(ranks, partial(Model, LARGE), {n: ROUTES[n] for n in chosen}, talk=talk)
-    return passes.run(ranks, execute=True, talk=talk)
+    if name == "passes":
+        if steps is not None:
+            raise ValueError("fsdp/passes takes no steps: that is for fsdp/routes")
+        return passes.run(ranks, execute=True, talk=talk, program=program)
+    if ranks.world_size not in (2, 5, 10):
+        raise ValueError(
+            f"10 rows of a weight are divided over 2, 5 or 10 ranks, and these are {ranks.world_size}"
+        )
+    chosen = programs.choose("fsdp", program, NEEDED)
+    many = training.STEPS if steps is None else steps
+    report = training.compare(ranks, chosen.code.seeded, chosen.code.ROUTES, steps=many, talk=talk)
+    made = report.provenance | {"program": chosen.digest}
+    return replace(report, notes=[*report.notes, *chosen.notes], provenance=made)
 
 
 def passed(report: Report) -> bool:

@@ -1,4 +1,4 @@
-"""The picture of the lesson: the order of calls in Inductor's code."""
+"""The pictures of the lesson: when weights are whole, and the order of calls in Inductor's code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.views import style
 from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table_of
 
-__all__ = ["figure"]
+__all__ = ["figure", "lifetimes"]
 
 ROW = 0.34  # inches
 CALLS = {
@@ -66,3 +67,76 @@ def _order(report: Any, table: pd.DataFrame) -> Figure:
 DRAWN: dict[str, Callable[[Any, pd.DataFrame], Figure]] = {
     "order": _order,
 }
+
+
+GATHERED = {
+    "gathering": ("#E69F00", "gathering"),
+    "whole": ("#0072B2", "whole"),
+    "reducing": ("#D55E00", "gradients being reduced"),
+}
+
+
+@styled
+def lifetimes(table: pd.DataFrame, label: str) -> Figure:
+    """Draw when each unit is gathered, whole and reduced: a lane a unit, a panel a route.
+
+    The title tells how many blocks hold memory at once, at most: those that are whole, or on their way.
+
+    Args:
+        table: the spans, as `moments.spans` makes them.
+        label: what the ranks are, such as 'gloo · cpu'.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    need(table, ["route", "unit", "what", "start", "end"], "spans")
+    sheet = Sheet()
+    if table.empty:
+        return empty_figure(sheet, "nothing was measured", label)
+    routes = list(dict.fromkeys(table["route"]))
+    most = {route: held_at_once(table[table["route"] == route]) for route in routes}
+    said = ", ".join(f"{count} ({route})" for route, count in most.items())
+    sheet.title(
+        f"Blocks in memory at once, at most: {said}",
+        "One step on one rank. A lane is a unit; a block is in memory from the launch of its gather until it is freed.",
+    )
+    sheet.legend([(name, key(colour)) for colour, name in GATHERED.values()])
+    for route in routes:
+        mine = table[table["route"] == route]
+        units = sorted(mine["unit"].unique(), key=lambda unit: (unit != "root", unit))
+        sheet.top += 0.35
+        left = 0.3 + max(style.text_width(unit, style.NORMAL) for unit in units)
+        ax = sheet.axes(left, sheet.width - left - 0.3, 0.3 * len(units))
+        ax.set_title(route, loc="left", fontsize=style.NORMAL, color=style.INK)
+        for row in mine.itertuples():
+            colour, _ = GATHERED[row.what]
+            low = row.what == "reducing"
+            ax.barh(
+                units.index(row.unit) + (0.24 if low else 0),
+                row.end - row.start,
+                left=row.start,
+                height=0.24 if low else 0.7 if row.what == "whole" else 0.46,
+                color=colour,
+            )
+        ax.set(ylim=(len(units) - 0.4, -0.6), xlim=(0, mine["end"].max() * 1.01), xlabel="ms")
+        ax.set_yticks(range(len(units)), units)
+        ax.tick_params(axis="y", length=0, labelcolor=style.INK)
+        sheet.top += 0.55
+        spoken = mine.groupby("what", sort=False).size()
+        sheet.say(f"{route}: {', '.join(f'{what} {count} times' for what, count in spoken.items())}")
+    return sheet.finish(label)
+
+
+def held_at_once(table: pd.DataFrame) -> int:
+    """The largest number of blocks, the root left out, that are whole or on their way at one time.
+
+    >>> columns = ["unit", "what", "start", "end"]
+    >>> rows = [("root", "whole", 0, 9), ("a", "gathering", 0, 1), ("a", "whole", 1, 4), ("b", "gathering", 3, 5)]
+    >>> held_at_once(pd.DataFrame(rows, columns=columns))
+    2
+    """
+    held = table[(table["unit"] != "root") & table["what"].isin(["gathering", "whole"])]
+    return max(
+        (held[(held["start"] <= now) & (held["end"] > now)]["unit"].nunique() for now in held["start"]),
+        default=0,
+    )

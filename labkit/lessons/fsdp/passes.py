@@ -8,114 +8,103 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from labkit import torch_compat
-from labkit.lessons.fsdp.routes import gathered
-from labkit.lessons.shared.comm_passes import between, calls_of
+from labkit.lessons.shared import program as programs
+from labkit.lessons.shared.comm_passes import between
 from labkit.lessons.shared.options import chosen, whole
-from labkit.ranks import Ranks, here
+from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report, provenance
 
-__all__ = ["WAYS", "run"]
+__all__ = ["NEEDED", "run"]
 
-WAYS = ("as written", "bucketed", "reordered", "overlap scheduling")
-_, BUCKETED, REORDERED, SCHEDULED = WAYS
+NEEDED = ("WAYS", "Chain", "gathered", "inductor_calls")
 TOLERANCE = 1e-5  # of the largest gradient of the same weight, float32
 
 
 def run(
     ranks: Ranks,
-    ways: Sequence[str] = WAYS,
+    ways: Sequence[str] = (),
     *,
     width: int = 128,
     layers: int = 4,
     execute: bool = False,
     talk: bool = False,
+    program: Any = None,
 ) -> Report:
     """Compile a forward and a backward through gathered weights under each setting, and read the order of the calls.
 
-    A chain of `layers` square weights and nothing else, so that the code is calls. execute: also compile and run what
-    Inductor wrote, and compare gradients; otherwise it stops when the code is written (bucketing copies in C++, which
-    takes a compiler's seconds) and the step runs the graph as it was before the passes. Table `order`: way, pass
-    ('forward', 'backward'), calls, gathers, scatters, products between a collective and its wait, right (None where
-    nothing of it ran). Raises ValueError for a way or size that does not exist, and RankError when a rank fails.
+    Args:
+        ranks: started ranks.
+        ways: names of settings, the program's `WAYS`; all for an empty list.
+        width: rows and columns of each weight, a multiple of the ranks.
+        layers: weights in the chain. There is nothing else, so that the code is calls.
+        execute: also compile and run what Inductor wrote. Otherwise it stops when the code is written (bucketing copies
+            in C++, which takes a compiler's seconds), and the step runs the graph as it was before the passes.
+        talk: print each setting as it begins.
+        program: what has `NEEDED`; the lesson's own where it is left out.
+
+    Returns:
+        Table `order`: way, pass ('forward', 'backward'), calls, gathers, scatters, products between a collective and
+        its wait, whether all ranks wrote the same, and how far gradients are apart from one process.
+
+    Raises:
+        ValueError: a way or a size cannot be run, or the program lacks something; nothing has run then.
+        RankError: a rank fails.
 
     >>> from labkit.lessons.fsdp import passes
     >>> passes.run(None, ["fast"])
     Traceback (most recent call last):
     ValueError: unknown way 'fast': there is as written, bucketed, reordered, overlap scheduling
     """
-    ways = chosen(ways, WAYS, "way")
+    code = programs.choose("fsdp", program, NEEDED)
+    ways = chosen(list(ways or code.code.WAYS), code.code.WAYS, "way")
     whole(width=width, layers=layers)
     if width % ranks.world_size:
         raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
-    found = ranks.run(_measure, ways, width, layers, execute, talk, timeout=300)
-    made = provenance(backend=ranks.backend, device=ranks.device, width=width, layers=layers, execute=execute)
-    return _report(found, ranks.label, made)
+    found = ranks.run(_measure, code.code, ways, width, layers, execute, talk, timeout=300)
+    made = provenance(
+        backend=ranks.backend,
+        device=ranks.device,
+        width=width,
+        layers=layers,
+        execute=execute,
+        program=code.digest,
+    )
+    return _report(found, ranks.label, made, code.notes)
 
 
 # --- on a rank ---
 
 
-def _settings(way: str) -> dict[str, Any]:
-    # times of nodes are stated, so that all ranks choose alike and nothing is measured on the way
-    if way == BUCKETED:
-        return {"bucket_all_gathers_fx": "all", "bucket_reduce_scatters_fx": "all"}
-    if way == REORDERED:
-        return {
-            "reorder_for_compute_comm_overlap": True,
-            "reorder_for_compute_comm_overlap_passes": ["raise_comms", "sink_waits"],
-            "estimate_op_runtime": lambda node: 15.0,
-        }
-    if way == SCHEDULED:
-        return torch_compat.overlap_scheduling()
-    return {}
-
-
-def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool) -> list[dict[str, Any]]:
+def _measure(
+    code: Any, ways: list[str], width: int, layers: int, execute: bool, talk: bool
+) -> list[dict[str, Any]]:
     rank, size = dist.get_rank(), dist.get_world_size()
-    device = here().device
-    seeded = torch.Generator().manual_seed(0)
-    weights = [(torch.randn(width, width, generator=seeded) / width**0.5).to(device) for _ in range(layers)]
-    x = torch.randn(size, 32, width, generator=seeded).to(device)
-    top = torch.randn(32, width, generator=seeded).to(device)
+    inputs = torch.randn(size, 32, width, generator=torch.Generator().manual_seed(0))
 
-    def chain() -> nn.Module:
-        model = nn.Sequential(*(nn.Linear(width, width, bias=False, device=device) for _ in range(layers)))
-        with torch.no_grad():
-            for layer, weight in zip(model, weights, strict=True):
-                layer.weight.copy_(weight)  # type: ignore[union-attr, operator]
-        return model
+    def chain() -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return code.Chain(width, layers)
 
-    expected: list[list[Any]] = []
-    for each in x:  # what all ranks would sum
-        plain = chain()
-        plain(each).backward(top)
-        expected.append([p.grad for p in plain.parameters()])
-    right = [torch.stack(grads).sum(0).chunk(size)[rank] for grads in zip(*expected, strict=True)]
+    summed = chain()  # what the reduce-scatter sums: every rank's own output
+    for x in inputs:
+        summed(x).sum().backward()
+    right = [parameter.grad.chunk(size)[rank] for parameter in summed.parameters()]
     rows = []
     for way in ways:
         if talk and rank == 0:
             print(way, flush=True)
         torch_compat.dynamo_reset()
-        texts: list[str] = []
-        model: Any = gathered(chain())
-        with (
-            quiet_stderr(),
-            torch_compat.no_compile_caches(),
-            torch_compat.stated_hardware(),
-            torch_compat.patched("inductor.config", **torch_compat.no_default_overlap() | _settings(way)),
-        ):
-            backend = torch_compat.inductor_code(texts, execute)
-            torch.compile(model, backend=backend, fullgraph=True)(x[rank]).backward(top)
-        apart = max(
-            float((p.grad - g).abs().max() / g.abs().max())
-            for p, g in zip(model.parameters(), right, strict=True)
-        )
-        for name, text in zip(("forward", "backward"), texts, strict=True):
-            rows.append({"way": way, "pass": name, "calls": calls_of(text), "apart": apart})
+        model = code.gathered(chain())
+        with quiet_stderr():
+            pieces = code.inductor_calls(model, way, inputs[rank], execute)
+        pairs = zip(model.parameters(), right, strict=True)
+        apart = max(float((p.grad - g).abs().max() / g.abs().max()) for p, g in pairs)
+        for name, calls in zip(("forward", "backward"), pieces, strict=True):
+            rows.append({"way": way, "pass": name, "calls": calls, "apart": apart})
     torch_compat.dynamo_reset()
     return rows
 
@@ -123,7 +112,9 @@ def _measure(ways: list[str], width: int, layers: int, execute: bool, talk: bool
 # --- in the kernel ---
 
 
-def _report(found: PerRank[list[dict[str, Any]]], label: str, made: dict[str, Any]) -> Report:
+def _report(
+    found: PerRank[list[dict[str, Any]]], label: str, made: dict[str, Any], edited: list[str]
+) -> Report:
     rows = []
     for i, row in enumerate(found[0]):
         calls = row["calls"]
@@ -147,4 +138,4 @@ def _report(found: PerRank[list[dict[str, Any]]], label: str, made: dict[str, An
     ran = "what Inductor wrote was run" if made["execute"] else read
     notes = [f"{ran}; gradients {'WRONG: ' + ', '.join(wrong) if len(wrong) else 'are those of one process'}"]
     title, view = "Inductor's passes on gathered weights", "labkit.lessons.fsdp.figures:figure"
-    return Report("training_passes", title, label, {"order": table}, [], made, notes, view)
+    return Report("fsdp_passes", title, label, {"order": table}, [], made, [*notes, *edited], view)

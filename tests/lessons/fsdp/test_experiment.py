@@ -1,20 +1,16 @@
-"""Sharded training: every route learns what one process learns, and what the compiler made of each."""
+"""Sharded training: every route learns what one process learns, and what is gathered, graphed and reordered."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
-from labkit import Ranks
+from labkit import Ranks, lessons
 from labkit.lessons.fsdp import experiment as fsdp
 from labkit.lessons.fsdp import passes
-from labkit.lessons.fsdp.routes import FOUR, ROUTES
-from labkit.lessons.shared.training import compare
-from labkit.lessons.shared.training_model import Model, Sizes
+from labkit.lessons.fsdp.moments import spans
 from labkit.report import Report
 
-make = partial(Model, Sizes())
+WHOLE = 4 * (64 * 128 + 4 * 2 * 128 * 512 + 10 * 128)  # bytes of all weights of the lesson's model
 
 
 class Two:
@@ -23,11 +19,19 @@ class Two:
     world_size = 2
 
 
+class Three(Two):
+    world_size = 3
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: fsdp.run(Two(), ["clock", "routes"]), "one part of fsdp at a time, got clock, routes"),
-        (lambda: fsdp.run(Two(), ["clock"], steps=3), "fsdp/clock takes no steps"),
+        (lambda: fsdp.run(Two(), ["passes", "routes"]), "one part of fsdp at a time, got passes, routes"),
+        (lambda: fsdp.run(Two(), ["passes"], steps=3), "fsdp/passes takes no steps"),
+        (lambda: fsdp.run(Two(), steps=0), "steps must be a whole number above 0, got 0"),
+        (lambda: fsdp.run(Three()), "over 2, 5 or 10 ranks, and these are 3"),
+        (lambda: fsdp.run(Two(), program={"ROUTES": {}}), "the program has no 'seeded'"),
+        (lambda: passes.run(Two(), ["fast"]), "unknown way 'fast': there is as written, bucketed"),
         (lambda: passes.run(Two(), width=5), "width must be a multiple of the 2 ranks, got 5"),
     ],
 )
@@ -44,42 +48,66 @@ def report(ranks) -> Report:
 @pytest.mark.slow
 def test_every_route_has_the_loss_and_the_gradients_of_one_process(report):
     table = report.frame
-    assert list(table["route"]) == list(ROUTES)
+    assert list(table["route"]) == list(lessons.program("fsdp").ROUTES)
     assert table["equal"].all() and table["ranks alike"].all() and fsdp.passed(report), report.notes
 
 
 @pytest.mark.slow
-def test_the_compiler_holds_what_each_route_lets_it_hold(report):
+def test_each_route_gathers_and_reduces_what_it_must(report):
+    sent = report.tables["collectives"]
+    gathers = sent[sent["collective"].str.contains("gather")].set_index("route")["a step"].to_dict()
+    scatters = sent[sent["collective"].str.contains("scatter")].set_index("route")["a step"].to_dict()
+    # four blocks and the root; a block is gathered again in backward unless it was kept
+    assert gathers == {
+        "one unit": 1, "units": 9, "units, kept": 5, "units, compiled": 9, "small FSDP": 9,
+        "gathered weights": 10, "gathered again": 19,
+    }  # fmt: skip
+    assert scatters == {
+        "one unit": 1, "units": 5, "units, kept": 5, "units, compiled": 5, "small FSDP": 5,
+        "gathered weights": 10, "gathered again": 10,
+    }  # fmt: skip
     table = report.frame.set_index("route")
     graphs = table[["forward graphs", "backward graphs", "breaks", "given up"]].apply(tuple, axis=1).to_dict()
-    assert graphs["FSDP2, eager"] == (0, 0, 0, 0)
-    assert graphs["FSDP2, whole"][3] == 1 and graphs["FSDP2, block by block"] == (1, 1, 0, 0)
-    for name in ("gathered weights", "tensor parallel, functional", "tensor parallel, DTensor"):
+    for name in ("units, compiled", "gathered weights", "gathered again"):
         assert graphs[name] == (1, 1, 0, 0)
-    # six weights: a gather and a reduce-scatter each
-    assert table.loc["gathered weights", "collectives"] == 12
+    assert graphs["units"] == graphs["small FSDP"] == (0, 0, 0, 0)
 
 
 @pytest.mark.slow
-def test_what_is_sharded_is_held_in_pieces(report):
+def test_what_is_sharded_is_held_in_pieces_and_gathering_again_saves_memory(report):
     held = report.tables["memory"].query("rank == 1").pivot(index="route", columns="what", values="bytes")
-    whole = 4 * (64 * 74 + 2 * 2 * 64 * 128)
-    for name in ("FSDP2, block by block", "gathered weights"):
-        assert held.loc[name, "parameters"] == held.loc[name, "gradients"] == whole / 2
-        assert held.loc[name, "Adam's moments"] == whole
-    assert whole / 2 < held.loc["tensor parallel, functional", "parameters"] < whole
-    assert (held["peak of a step"] > 0).all()
+    assert held.loc["DDP", "parameters"] == WHOLE
+    for name in ("units", "small FSDP", "gathered weights"):
+        assert held.loc[name, "parameters"] == held.loc[name, "gradients"] == WHOLE / 2
+        assert held.loc[name, "Adam's moments"] == WHOLE
+    peak = held["peak of a step"]
+    assert peak["units"] < peak["units, kept"] and peak["gathered again"] < peak["gathered weights"]
+
+
+def _wrong_mean():
+    """A program whose small FSDP forgets to divide by the ranks."""
+    program = lessons.program("fsdp")
+
+    def summed(model, backend):
+        route = program.small_fsdp(model)
+        finish = route.after
+
+        def after():
+            finish()
+            for piece in model.parameters():
+                piece.grad *= 2
+
+        route.after = after
+        return route
+
+    return {name: getattr(program, name) for name in fsdp.NEEDED} | {"ROUTES": {"summed": summed}}
 
 
 @pytest.mark.slow
-def test_two_axes_take_four_ranks():
-    with Ranks(4, device="cpu", backend="gloo", quiet=True, live=False) as four:
-        found = compare(four, make, FOUR, steps=2).frame
-    assert found["equal"].all() and found.loc[0, ["forward graphs", "backward graphs", "ranks"]].tolist() == [
-        1,
-        1,
-        4,
-    ]
+def test_an_edited_program_is_run_and_named_and_a_wrong_gradient_is_found(ranks):
+    wrong = fsdp.run(ranks, steps=2, program=_wrong_mean())
+    assert not wrong.frame["equal"].any() and not fsdp.passed(wrong)
+    assert wrong.notes == ["DIFFERENT from one process: summed", "program: ROUTES edited"]
 
 
 @pytest.mark.slow
@@ -87,21 +115,40 @@ def test_passes_bucket_collectives_or_move_them_from_their_waits(ranks):
     found = passes.run(ranks, ["as written", "bucketed", "reordered"], width=64, layers=3)
     order = found.frame.set_index(["way", "pass"])
     assert order["ranks alike"].all() and (order["gradients apart"] <= passes.TOLERANCE).all()
-    assert (
-        order.loc[("as written", "forward"), "gathers"]
-        == order.loc[("as written", "backward"), "scatters"]
-        == 3
-    )
-    assert (
-        order.loc[("bucketed", "forward"), "gathers"] == order.loc[("bucketed", "backward"), "scatters"] == 1
-    )
+    written, bucketed = (order.xs(way, level="way") for way in ("as written", "bucketed"))
+    assert written.loc["forward", "gathers"] == written.loc["backward", "scatters"] == 3
+    assert bucketed.loc["forward", "gathers"] == bucketed.loc["backward", "scatters"] == 1
     between = order["products between"].groupby("way").sum()
     assert between["as written"] == 0 < between["reordered"]
     ran = passes.run(ranks, ["reordered"], width=64, layers=3, execute=True)
-    assert (
-        ran.frame["gradients apart"].max() <= passes.TOLERANCE
-        and ran.frame["calls"].iloc[0] == order.loc[("reordered", "forward"), "calls"]
-    )
+    assert ran.frame["gradients apart"].max() <= passes.TOLERANCE
+    assert ran.frame["calls"].iloc[0] == order.loc[("reordered", "forward"), "calls"]
+
+
+def _marked():
+    import torch
+
+    from labkit.lessons.shared import training
+
+    route = lessons.program("fsdp").ROUTES["units"](lessons.program("fsdp").seeded(16, 32, 3), None)
+    images, labels = training.on_device(*(part[:8] for part in training.digits()))
+    for _ in range(2):
+        route.backward(images, labels)
+    with torch.profiler.profile() as profile:
+        route.backward(images, labels)
+    return [(e.name, e.time_range.start, e.time_range.end) for e in profile.events() if "FSDP::" in e.name]
+
+
+@pytest.mark.slow
+def test_spans_are_read_from_what_torch_marks():
+    with Ranks(2, device="cpu", backend="gloo", quiet=True, live=False) as two:
+        table = spans({"units": two.run(_marked)[0]})
+    counts = table.groupby(["unit", "what"]).size()
+    assert counts["root"].to_dict() == {"gathering": 1, "whole": 1, "reducing": 1}
+    for block in ("blocks.0", "blocks.1", "blocks.2"):
+        assert counts[block].to_dict() == {"gathering": 2, "whole": 2, "reducing": 1}
+    with pytest.raises(ValueError, match="no all-gather is marked in the step of 'none'"):
+        spans({"none": [("aten::mm", 0, 1)]})
 
 
 # --- what takes a GPU ---
@@ -139,5 +186,5 @@ def test_routes_learn_the_same_on_gpus():
     if torch.cuda.device_count() < 2:
         pytest.skip("two GPUs are needed: NCCL takes one rank for each")
     with Ranks(2, device="cuda", quiet=True) as ranks:
-        found = compare(ranks, make, ROUTES, steps=2)
+        found = fsdp.run(ranks, steps=2)
     assert found.frame["equal"].all(), found.notes

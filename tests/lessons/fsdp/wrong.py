@@ -57,4 +57,134 @@ GATHERED = {
 }
 
 
-WRONG = {"training.gather": GATHERED}
+def nothing(order, i, backward):
+    return []
+
+
+def forgets_to_return(order, i, backward):
+    order[i + 1 : i + 2]
+
+
+def always_the_next(order, i, backward):
+    return order[i + 1 : i + 2]
+
+
+def everything(order, i, backward):
+    return order[i + 1 :] if not backward else []
+
+
+def forward_only(order, i, backward):
+    return [] if backward else order[i + 1 : i + 2]
+
+
+def forgets_the_root(order, i, backward):
+    return order[max(i - 1, 1) : i] if backward else order[i + 1 : i + 2]
+
+
+def falls_off_the_end(order, i, backward):
+    return [order[i - 1 or -1] if backward else order[i + 1]]
+
+
+AHEAD = {
+    nothing: "in forward the next unit is order[i + 1]",
+    forgets_to_return: "returns a list of units",
+    always_the_next: "from the last to the first",
+    everything: "each further one holds memory",
+    forward_only: "the first block that it needs is the last one",
+    forgets_the_root: "the first block that it needs is the last one",
+    falls_off_the_end: "returns a list of units",
+}
+
+
+class _Steps:
+    def __init__(self, step):
+        self.step = step
+
+
+def _flat(tensors):
+    flat = torch.cat([t.detach().flatten() for t in tensors])
+    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))
+
+
+def _sharded(parameters, make, reduce, gathers=True):
+    parameters, rank, size = list(parameters), dist.get_rank(), dist.get_world_size()
+    piece = nn.Parameter(_flat(parameters).chunk(size)[rank].clone())
+    optimizer = make([piece])
+
+    def step():
+        piece.grad = reduce(_flat(p.grad for p in parameters))
+        optimizer.step()
+        rows = [torch.zeros_like(piece) for _ in range(size)]
+        if gathers:
+            dist.all_gather(rows, piece.detach())
+        else:
+            rows = list(_flat(parameters).chunk(size))
+            rows[rank] = piece.detach()
+        sizes = [p.numel() for p in parameters]
+        for p, new in zip(parameters, torch.cat(rows)[: sum(sizes)].split(sizes), strict=True):
+            p.data.copy_(new.view(p.shape))
+
+    return _Steps(step)
+
+
+def _scattered(flat, share):
+    mine = torch.empty_like(flat.chunk(dist.get_world_size())[0])
+    dist.reduce_scatter(mine, list(flat.chunk(dist.get_world_size())))
+    return mine * share
+
+
+def _reduced(flat):
+    dist.all_reduce(flat)
+    return flat.chunk(dist.get_world_size())[dist.get_rank()] / dist.get_world_size()
+
+
+def sums(parameters, make):
+    return _sharded(parameters, make, lambda flat: _scattered(flat, 1))
+
+
+def keeps_it_to_itself(parameters, make):
+    return _sharded(parameters, make, lambda flat: _scattered(flat, 1 / dist.get_world_size()), gathers=False)
+
+
+def reduces_all(parameters, make):
+    return _sharded(parameters, make, _reduced)
+
+
+def never_reduces(parameters, make):
+    return _sharded(parameters, make, lambda flat: flat.chunk(dist.get_world_size())[dist.get_rank()])
+
+
+def state_of_all(parameters, make):
+    parameters = list(parameters)
+    optimizer = make(parameters)
+
+    def step():
+        for p in parameters:
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        optimizer.step()
+
+    return _Steps(step)
+
+
+def some_parameters_each(parameters, make):
+    mine = list(parameters)[dist.get_rank() :: dist.get_world_size()]
+    return make(mine)
+
+
+def no_step(parameters, make):
+    return None
+
+
+OPTIMIZER = {
+    sums: "divide once",
+    keeps_it_to_itself: "every rank needs all parts",
+    reduces_all: "a rank needs only its part of the sum",
+    never_reduces: "in one flat vector",
+    state_of_all: "give `make` this rank's part only",
+    some_parameters_each: "pad the flat vector with zeros",
+    no_step: "returns an object with a method step()",
+}
+
+
+WRONG = {"fsdp.gather": GATHERED, "fsdp.ahead": AHEAD, "fsdp.optimizer": OPTIMIZER}

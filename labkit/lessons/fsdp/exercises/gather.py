@@ -131,7 +131,7 @@ def _collectives(graphs: list[Any]) -> list[str]:
 
 
 GATHER = Exercise(
-    "training.gather",
+    "fsdp.gather",
     "a weight that is whole only where it is used",
     "medium",
     15,

@@ -1,0 +1,1 @@
+"""The exercises of the lesson on sharded training."""
