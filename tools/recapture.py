@@ -41,7 +41,7 @@ __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSON = "07_streams_in_compile"
-LOOKS = {"capture", "replay", "look", "unchecked", "in_a_child", "traced"}  # into a child process
+LOOKS = {"capture", "look", "unchecked", "in_a_child", "traced"}  # into a child process
 MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
 
 

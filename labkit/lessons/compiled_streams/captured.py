@@ -7,7 +7,7 @@ streams (`torch_compat.pretend_streams`), and autograd on such tensors can take 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGr
 from labkit.lessons.shared.streams.ops import DEFAULT, StreamError
 from labkit.ranks import Ranks
 
-__all__ = ["Replay", "capture", "in_a_child", "is_view", "replay", "short"]
+__all__ = ["Replay", "capture", "in_a_child", "is_view", "short"]
 
 TIMEOUT_S = 60.0  # most take one second; a child that has not answered by then is ended, by its id
 
@@ -59,18 +59,6 @@ def capture(fn: Callable[..., Any], *tensors: Any, streams: int = 1, gradients: 
     """
     _streams(streams)
     return in_a_child(_capture, fn, tensors, streams, gradients)
-
-
-def replay(
-    fn: Callable[..., Any], *tensors: Any, streams: int = 1, slow: Mapping[str, float] | None = None
-) -> Replay:
-    """Run the forward graph of `fn` with one thread for each stream, every output filled with NaN until it is written.
-
-    slow: seconds by which a node, by its name in the graph, is late. A wait that is missing then shows as NaN in the
-    values; without it they would often be right by luck. Raises StreamError for a node that is not there.
-    """
-    _streams(streams)
-    return in_a_child(_replay, fn, tensors, streams, dict(slow or {}))
 
 
 def _streams(count: int) -> None:
@@ -242,17 +230,6 @@ def is_view(node: Any) -> bool:
 def _size(node: Any) -> int:
     value = node.meta.get("val")
     return int(value.numel() * value.element_size()) if hasattr(value, "numel") else 0
-
-
-def _replay(fn: Callable[..., Any], tensors: tuple, streams: int, slow: dict[str, float]) -> Any:
-    _, forward, _, error = _compiled(fn, tensors, streams, False)
-    if error:
-        return StreamError(f"it does not compile: {error}")
-    module = forward[0]
-    kernels = [n.name for n in module.graph.nodes if n.op == "call_function"]
-    if unknown := [name for name in slow if name not in kernels]:
-        return StreamError(f"no node is named {unknown[0]!r}; there is {', '.join(kernels)}")
-    return _on_threads(module, tensors, slow)
 
 
 def _tried(

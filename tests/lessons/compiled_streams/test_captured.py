@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.lessons.compiled_streams.captured import capture, replay
+from labkit.lessons.compiled_streams.captured import _tried, capture, in_a_child
 from labkit.lessons.shared.streams import StreamError, simulate
 
 torch = pytest.importorskip("torch")
@@ -72,7 +72,8 @@ def test_data_dependence_alone_does_not_keep_every_order_safe(graphs):
 
 def test_the_wrong_values_of_a_missing_wait():
     x = torch.linspace(0, 1, 4)
-    good, bad = (replay(fn, x, slow={"sin": 0.3}) for fn in (waits, forgets))
+    # of the runs, the second has its first kernel late
+    good, bad = (in_a_child(_tried, fn, (x,), 1, 0.3)[1][1] for fn in (waits, forgets))
     assert good.right and good.nan == 0 and [name for _, name in good.ran] == ["sin", "cos", "add"]
     assert not bad.right and bad.nan == 4 and bad.ran[0] == ("s1", "cos")
     assert good.values == good.expected == bad.expected
@@ -97,12 +98,8 @@ def test_what_does_not_compile_says_why():
 
     found = capture(breaks, torch.ones(4))
     assert "event was recorded" in found.error and repr(found).startswith("not compiled")
-    with pytest.raises(StreamError, match="it does not compile"):
-        replay(breaks, torch.ones(4))
 
 
 def test_names_and_numbers_are_checked():
     with pytest.raises(StreamError, match="streams must be a number from 1 to 16, got 0"):
         capture(waits, torch.ones(2), streams=0)
-    with pytest.raises(StreamError, match="no node is named 'tan'"):
-        replay(waits, torch.ones(2), slow={"tan": 1.0})
