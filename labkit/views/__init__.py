@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from labkit.views.compare import ratios, ratios_by_machine, timings
-from labkit.views.graph import graph, graph_text
+from labkit.views.graph import graph
 from labkit.views.stages import stages, stages_static
 from labkit.views.strip import strip, strip_text, strips
 from labkit.views.style import label_figure
 
 __all__ = [
     "graph",
-    "graph_text",
     "label_figure",
     "ratios",
     "ratios_by_machine",

@@ -16,7 +16,7 @@ from labkit.graphs.nodes import nodes as read
 from labkit.views import style
 from labkit.views.style import KINDS, Figure, Sheet, styled
 
-__all__ = ["graph", "graph_text"]
+__all__ = ["graph"]
 
 MOST = 26  # boxes in a drawing
 _OPS = 3  # operations named in a box
@@ -39,34 +39,6 @@ WORDS = {
     "input": "inputs",
 }
 SIGNS = {"collective": "⇄ ", "wait": "… "}
-
-
-def graph_text(what: Any, stage: str = "dynamo") -> str:
-    """Describe the drawing of a graph in text, one box a line.
-
-    Args:
-        what: a Frame, or a graph's printed text.
-        stage: of a Frame.
-
-    Returns:
-        The text.
-
-    Raises:
-        ValueError: `what` is no graph, or has none at this stage.
-
-    >>> code = "class G:\\n    def forward(self, x: 'f32[4]'):\\n        y: 'f32[4]' = torch.ops.aten.sin.default(x)"
-    >>> print(graph_text(code + "\\n        return (y,)"))
-    1 operation, no collective
-      1 input: x
-      sin: f32[4]
-      output
-    """
-    folded = fold(_nodes(what, stage))
-    lines = [_counts(folded)]
-    for box in folded.boxes:
-        times = f" (x {box.times})" if box.times > 1 else ""
-        lines.append(f"  {SIGNS.get(box.kind, '')}{box.title}{f': {box.below}' if box.below else ''}{times}")
-    return "\n".join(lines)
 
 
 @styled
