@@ -70,5 +70,5 @@ def run(
 
 def _play(drill: Callable[[], float]) -> float:
     torch_compat.dynamo_reset()
-    with quiet_stderr(), torch_compat.quiet_dynamo():
+    with quiet_stderr(), torch_compat.quiet_dynamo(), torch_compat.ddp_mode("ddp_optimizer"):
         return float(drill())

@@ -108,4 +108,5 @@ def test_every_drill_comes_to_an_end_and_its_remedy_makes_it_right():
     assert ended["fewer batches on rank 1"] == "waits, and is ended"
     said = found.frame.set_index("drill")["said"]
     assert "rank 1: FloatingPointError: the gradient of blocks.0.up is" in said["a hook raises on rank 1"]
+    assert said["the same under compiled autograd"] == said["a hook raises on rank 1"]
     assert "Expected to have finished reduction" in said["a weight that is not used"]
