@@ -33,7 +33,7 @@ __all__ = [
 ROOT = files.ours("notebooks").parent
 MOST_BYTES = 1_500_000
 # in all other lessons the subject stands in the cells: prose stands in Markdown, and every number in it has a source
-NOT_OPENED = ("13_training", "19_ledger")
+NOT_OPENED = ("13_training",)
 OPENED = tuple(path.stem for path in files.lessons() if path.stem not in NOT_OPENED)
 MAP = "lesson-map"  # the tag of the cell that `tools.course` writes
 MOST_SAID = 100  # characters of a string that a code cell shows
