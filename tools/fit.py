@@ -19,7 +19,6 @@ from labkit import files
 
 __all__ = [
     "MOST_BYTES",
-    "OPENED",
     "alt_text",
     "code_cells",
     "headings",
@@ -32,9 +31,6 @@ __all__ = [
 
 ROOT = files.ours("notebooks").parent
 MOST_BYTES = 1_500_000
-# in all other lessons the subject stands in the cells: prose stands in Markdown, and every number in it has a source
-NOT_OPENED = ("19_ledger",)
-OPENED = tuple(path.stem for path in files.lessons() if path.stem not in NOT_OPENED)
 MAP = "lesson-map"  # the tag of the cell that `tools.course` writes
 MOST_SAID = 100  # characters of a string that a code cell shows
 SHOWS = ("print", "display", "Markdown", "HTML", "Latex")
