@@ -14,7 +14,7 @@ _WHERE = {
     "PerRank": "labkit.per_rank",
     "Report": "labkit.report",
     "record": "labkit.graphs",
-    "look": "labkit.looking",
+    "look": "labkit.looking.call",
     "predict": "labkit.study",
     "check": "labkit.study",
     "attach": "labkit.experiments.progress",

@@ -1,0 +1,54 @@
+"""`labkit.look`: what `labkit look` shows of a script, of a function on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from labkit.looking.found import nothing, together
+from labkit.looking.program import watch
+from labkit.looking.steps import Options
+
+if TYPE_CHECKING:
+    from labkit.ranks import Ranks
+    from labkit.report import Report
+
+__all__ = ["look"]
+
+
+def look(
+    ranks: Ranks,
+    fn: Callable[..., Any],
+    *args: Any,
+    skip: int = 2,
+    steps: int = 3,
+    step: str = "",
+    **kwargs: Any,
+) -> Report:
+    """Call a function on ranks, record some of its steps, and report what `labkit look` shows of a script.
+
+    Steps are found as in a script: by calls of compiled callables and of `optimizer.step`. What the function calls has
+    to be compiled inside it.
+
+    Args:
+        ranks: The ranks.
+        fn: The function: a training loop, or a loop of forwards.
+        *args: Its positional arguments.
+        skip: Steps before the first recorded one.
+        steps: Steps to record.
+        step: The function whose calls are the steps, where they are not found as above: `fn`'s own name.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        A Report with tables `summary`, `costly` (executed breaks, those that cost most first), those of
+        `labkit.record()`, and what was compiled in the whole call; its figure is the fragment strip.
+
+    Raises:
+        ValueError: If no step was found.
+        RankError: As `Ranks.run` does.
+    """
+    options = Options(skip, steps, step)
+    found = together(list(ranks.run(watch, fn, args, kwargs, options)))
+    if not found.steps:
+        raise ValueError(nothing(found, options))
+    return found.report()
