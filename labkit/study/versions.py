@@ -41,12 +41,14 @@ def matrix(claims: Claims, folder: Path | None = None) -> pd.DataFrame:
         that differ between versions come first, then those that changed before all of them, then the rest.
     """
     rows = pd.DataFrame(index=[row.id for row in claims.rows])
+    unrun = ledger.run(claims, [row for row in claims.rows if ledger.needs_no_run(row)])
+    told = pd.Series({line.claim.id: line.status for line in unrun.lines}, dtype=object)
     for version, path in recorded.ledgers(folder).items():
         lines = results.current(claims, Report.load(path)).frame.set_index("id")
-        rows[version] = lines["status"].reindex(rows.index).fillna(results.NOT_RUN)
+        rows[version] = lines["status"].reindex(rows.index).fillna(told).fillna(results.NOT_RUN)
     # only words about torch itself differ by torch; "cannot tell" is the machine's
-    told = rows.where(rows.isin((ledger.HOLDS, *ledger.REFUTED, ledger.READ)))
-    differs = told.nunique(axis=1) > 1
+    about_torch = rows.where(rows.isin((ledger.HOLDS, *ledger.REFUTED, ledger.READ)))
+    differs = about_torch.nunique(axis=1) > 1
     refuted = rows.isin(ledger.REFUTED).any(axis=1)
     order = (~differs * 2 + ~(differs | refuted)).sort_values(kind="stable").index
     return rows.loc[order]
