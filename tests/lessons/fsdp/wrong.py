@@ -77,22 +77,12 @@ def forward_only(order, i, backward):
     return [] if backward else order[i + 1 : i + 2]
 
 
-def forgets_the_root(order, i, backward):
-    return order[max(i - 1, 1) : i] if backward else order[i + 1 : i + 2]
-
-
-def falls_off_the_end(order, i, backward):
-    return [order[i - 1 or -1] if backward else order[i + 1]]
-
-
 AHEAD = {
     nothing: "in forward the next unit is order[i + 1]",
     forgets_to_return: "returns a list of units",
     always_the_next: "from the last to the first",
     everything: "each further one holds memory",
     forward_only: "the first block that it needs is the last one",
-    forgets_the_root: "the first block that it needs is the last one",
-    falls_off_the_end: "returns a list of units",
 }
 
 
