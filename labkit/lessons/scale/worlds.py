@@ -33,7 +33,7 @@ def parse_worlds(worlds: str | Sequence[int], config: Any) -> tuple[int, ...]:
 
     Raises ValueError naming the one that is no world size or over which the block cannot be split evenly.
 
-    >>>     >>> from labkit import lessons
+    >>> from labkit import lessons
     >>> parse_worlds("4, 2", lessons.program("cliff").Config(dim=64, heads=8))
     (2, 4)
     """

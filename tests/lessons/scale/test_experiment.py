@@ -7,7 +7,7 @@ import re
 import pytest
 
 import labkit
-from labkit import cli
+from labkit import cli, lessons
 from labkit.lessons.cliff.program import Config
 from labkit.lessons.scale import experiment as scale
 from labkit.lessons.scale import worlds
@@ -159,7 +159,7 @@ def where_a_group_is(fails: bool) -> tuple[str, float]:
     import torch.distributed as dist
 
     try:
-        worlds.trace(Config(dim=64, heads=8, blocks=1), 4)
+        worlds.trace(lessons.program("scale"), Config(dim=64, heads=8, blocks=1), 4)
         said = "traced"
     except RuntimeError as error:
         said = str(error)
@@ -189,7 +189,7 @@ def traced_and_left(fails: bool) -> dict:
 
         torch.compile = stop
     try:
-        found = worlds.trace(Config(dim=64, heads=8, blocks=1, tokens=4), 8, 7)
+        found = worlds.trace(lessons.program("scale"), Config(dim=64, heads=8, blocks=1, tokens=4), 8, 7)
         said = f"{len(found['collectives'])} collectives"
     except OSError as error:
         said = str(error)
