@@ -248,6 +248,7 @@ BASE: dict[str, Record] = {
     },
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
+        "pointwise": {"eager": 9, "rounded once": 0},
         "without_inductor_differ": {"eager": 0, "aot_eager": 0},
     },
     "stream_inside.inside": {
@@ -692,6 +693,9 @@ CASES: dict[str, list[Record]] = {
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
     ],
     "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "backend.fusion_leaves_out_casts": [
+        {}, {"pointwise": {"eager": 0, "rounded once": 0}}, {"pointwise": {"eager": 9, "rounded once": 4}},
+    ],
     "backend.passes_move_collectives": [
         {}, {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
         {"ways": {"sink_waits": ["all_gather mm wait", 1, False]}},

@@ -70,7 +70,7 @@ def _ignore_a_wait() -> Seen:
 
 @probe
 def rounding(bench: Bench) -> Seen:
-    """A chain of bfloat16 operations by stage of the compiler: how many of its sums differ from eager."""
+    """Chains of bfloat16 operations, by stage of the compiler: how many of their elements differ from eager."""
     return bench.run(_rounding, ranks=1)[0]
 
 
@@ -78,15 +78,24 @@ def _rounding() -> Seen:
     def chain(a, b):
         return ((a * b) * 1.1 + b).sum(-1)
 
+    def no_sum(a):
+        return a * 0.3 + a
+
     torch.manual_seed(0)
     dynamo_reset()
     a, b = torch.randn(2, 32, 256, dtype=torch.bfloat16).unbind(0)
     eager, compiled = chain(a, b), torch.compile(chain)(a, b)
     stages = {name: torch.compile(chain, backend=name)(a, b) for name in ("eager", "aot_eager")}
     emulated = torch.compile(chain, options={"emulate_precision_casts": True})(a, b)
+    pointwise = torch.compile(no_sum)(a)
+    rounded_once = no_sum(a.float()).bfloat16()
     return {
         "without_inductor_differ": {name: int((y != eager).sum()) for name, y in stages.items()},
         "emulated_differ": int((emulated != eager).sum()),
+        "pointwise": {
+            "eager": int((pointwise != no_sum(a)).sum()),
+            "rounded once": int((pointwise != rounded_once).sum()),
+        },
         "largest_difference": float((eager - compiled).abs().max()),
         "elements_that_differ": int((eager != compiled).sum()),
         "elements": eager.numel(),
@@ -149,6 +158,17 @@ def stages_can_be_told_apart(seen: Seen) -> Result:
         not any(row.values()) and seen["elements_that_differ"] > 0,
         f"elements that differ: {row['eager']} after tracing, {row['aot_eager']} after AOTAutograd, "
         f"{seen['elements_that_differ']} after Inductor",
+    )
+
+
+@judging(rounding)
+def fusion_leaves_out_casts(seen: Seen) -> Result:
+    """A fused kernel rounds once, at its end; eager rounds to bfloat16 after each operation."""
+    differ = seen["pointwise"]
+    return verdict(
+        differ["eager"] > 0 and differ["rounded once"] == 0,
+        f"a * 0.3 + a, compiled: {differ['eager']} elements differ from eager, {differ['rounded once']} from "
+        "float32 that is rounded once",
     )
 
 
