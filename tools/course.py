@@ -1,7 +1,7 @@
-"""The map of the lessons, made from what each lesson says of itself in its first cell.
+"""The map of the lessons, made from what each lesson says of itself in its first cell, and README's table of versions.
 
-    python -m tools.course            write the map into 00_start_here and the README
-    python -m tools.course --check    only say where it is older than the lessons
+    python -m tools.course            write the map into 00_start_here and the README, and the table into the README
+    python -m tools.course --check    only say where they are older than the lessons and the recorded ledgers
 
 A lesson's first cell is its title and three paragraphs:
 
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.study import claims, ledger, versions
 from tools.fit import MAP, ROOT
 
 __all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
@@ -124,10 +125,8 @@ def _renewed(root: Path) -> dict[Path, str]:
     """What the files with a map should hold."""
     rows = lessons(root)
     front, readme = root / "notebooks" / f"{FRONT}.ipynb", root / "README.md"
-    return {
-        front: _with_map(front, table(rows)),
-        readme: _with_list(readme.read_text(encoding="utf-8"), rows),
-    }
+    text = _with_list(readme.read_text(encoding="utf-8"), rows)
+    return {front: _with_map(front, table(rows)), readme: _with_versions(text)}
 
 
 def _with_map(path: Path, text: str) -> str:
@@ -153,6 +152,27 @@ def _with_list(readme: str, rows: Sequence[Lesson]) -> str:
     if found[1] != 1:
         raise ValueError(f"README.md needs one table '| lesson | the question |', found {found[1]}")
     return found[0]
+
+
+def _with_versions(readme: str) -> str:
+    """The README with its table of the claims that moved between torch versions, where it has one."""
+    whole = claims.load()
+    words = versions.matrix(whole)
+    torch_said = words.where(words.isin((ledger.HOLDS, *ledger.REFUTED, ledger.READ)))
+    moved = words[torch_said.nunique(axis=1) > 1]
+    told = {row.id: row for row in whole.rows}
+    lines = [f"| claim | lesson | {' | '.join(words.columns)} |", "|---" * (len(words.columns) + 2) + "|"]
+    for name, row in moved.iterrows():
+        said = told[str(name)].claim.replace("|", r"\|").rstrip(".")
+        lesson = told[str(name)].lesson
+        link = f"[{lesson[:2]}](notebooks/{lesson}.ipynb)"
+        lines.append(f"| {said} | {link} | {' | '.join(row)} |")
+    return re.sub(
+        r"^\| claim \| lesson \|.*\n(?:\|.*\n)+",
+        lambda _: "\n".join(lines) + "\n",
+        readme,
+        flags=re.MULTILINE,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
