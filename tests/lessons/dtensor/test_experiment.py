@@ -74,7 +74,7 @@ def shares(kind):
     from torch.distributed.device_mesh import init_device_mesh
 
     program = lessons.program("dtensor")
-    whole, x = routes_ranks.whole_of(kind, 64), program.sample(64, 4)
+    whole, x = routes_ranks.whole_of(program, kind, 64), program.sample(64, 4)
     mesh, found = init_device_mesh("cpu", (2,)), {}
     with torch.no_grad():
         expected = whole(x)
