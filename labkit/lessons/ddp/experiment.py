@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -66,9 +67,9 @@ def run(
         routes = code.EAGER if name == "eager" else code.COMPILED
         large = partial(code.seeded, **code.LARGE)
         report = training_clock.clock(ranks, large, routes, rounds=12, talk=talk)
-    report.provenance["program"] = ours.digest
-    report.notes.extend(ours.notes)
-    return report
+    made, notes = report.provenance | {"program": ours.digest}, [*report.notes, *ours.notes]
+    own = "ddp" if name == "routes" else f"ddp_{name}"
+    return replace(report, name=own, notes=notes, provenance=made)
 
 
 def passed(report: Report) -> bool:

@@ -63,7 +63,8 @@ def run(
     many = training.STEPS if steps is None else steps
     report = training.compare(ranks, chosen.code.seeded, chosen.code.ROUTES, steps=many, talk=talk)
     made = report.provenance | {"program": chosen.digest}
-    return replace(report, notes=[*report.notes, *chosen.notes], provenance=made)
+    notes = [*report.notes, *chosen.notes]
+    return replace(report, name="fsdp", notes=notes, provenance=made)
 
 
 def passed(report: Report) -> bool:
