@@ -28,16 +28,6 @@ def _waits(model):
     return lambda: None
 
 
-def _waits_for_the_handle(model):
-    def reduce(p):
-        p.grad /= dist.get_world_size()
-        dist.all_reduce(p.grad, async_op=True).wait()
-
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(reduce)
-    return lambda: None
-
-
 def _afterwards(model):
     def finish():
         for p in model.parameters():
@@ -156,7 +146,6 @@ WRONG = {
     "ddp.one_by_one": {
         _sum: "DDP averages: divide by the number of ranks",
         _waits: "async_op=True returns a handle at once",
-        _waits_for_the_handle: "async_op=True returns a handle at once",
         _afterwards: "start it in the hook",
         _never_waits: "wait for every handle",
         _nothing: "each hook starts one",
