@@ -18,6 +18,7 @@ from labkit.ranks.introspect import Activity, Snapshot
 from labkit.ranks.nodes.driver import Nodes
 from labkit.ranks.output import Printer
 from labkit.ranks.process import Process, Starter, now
+from labkit.ranks.signals import no_interrupt
 from labkit.ranks.wire import Packed
 
 START_LIMIT_S = 60.0
@@ -325,5 +326,6 @@ class Pool:
 
 def _end(spawner: Starter, processes: list[Process], owner: int) -> None:
     if os.getpid() == owner:  # a fork of the kernel must not end the kernel's ranks
-        spawner.kill(processes)
-        spawner.release()
+        with no_interrupt():
+            spawner.kill(processes)
+            spawner.release()
