@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.graphs import record
 from labkit.lessons.shared.capture import Capture, calls
+from labkit.lessons.shared.one_step import OneStep, net
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset
 
@@ -25,47 +20,8 @@ def parallel(bench: Bench) -> Seen:
 
 
 def _parallel() -> Seen:
-    mesh = init_device_mesh("cpu", (2,))
-    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
-
-    class Layer(
-        nn.Module
-    ):  # modules of torch itself are not compiled where a break makes them a frame of their own
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(64, 64)
-
-        def forward(self, x):
-            return self.linear(x).relu()
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(Layer() for _ in range(4))
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    def net() -> Net:
-        torch.manual_seed(0)
-        return Net()
-
-    def gradients(model: nn.Module) -> Any:
-        full = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in model.parameters()]
-        return torch.cat([g.flatten() for g in full if g is not None])
-
-    plain = net()
-    plain(x).sum().backward()
-    expected = gradients(plain)
-    dist.all_reduce(expected)
-    expected /= 2
-
-    def step(model: Any, run: Any) -> bool:
-        run(x).sum().backward()
-        return bool(torch.allclose(gradients(model), expected, atol=1e-5))
-
+    one = OneStep()
+    mesh, step = one.mesh, one.right
     found: Seen = {}
     dynamo_reset()
     replicated, graphs = DistributedDataParallel(net(), bucket_cap_mb=1), Capture(aot=True)
