@@ -47,13 +47,7 @@ def run(
     Traceback (most recent call last):
     ValueError: unknown part 'weather' of ddp: there is routes, eager, compiled, drills
     """
-    names = list(only) or ["routes"]
-    for name in names:
-        if name not in ABOUT.parts:
-            raise ValueError(f"unknown part {name!r} of ddp: there is {', '.join(ABOUT.parts)}")
-    if len(names) > 1:
-        raise ValueError(f"one part of ddp at a time, got {', '.join(names)}")
-    (name,) = names
+    name = training.one_part(ABOUT, only)
     if steps is not None and name != "routes":
         raise ValueError(f"ddp/{name} takes no steps: that is for ddp/routes")
     ours = programs.choose("ddp", program, NEEDED)

@@ -44,13 +44,7 @@ def run(
     Traceback (most recent call last):
     ValueError: unknown part 'weather' of fsdp: there is routes, passes
     """
-    names = list(only) or ["routes"]
-    for name in names:
-        if name not in ABOUT.parts:
-            raise ValueError(f"unknown part {name!r} of fsdp: there is {', '.join(ABOUT.parts)}")
-    if len(names) > 1:
-        raise ValueError(f"one part of fsdp at a time, got {', '.join(names)}")
-    (name,) = names
+    name = training.one_part(ABOUT, only)
     if name == "passes":
         if steps is not None:
             raise ValueError("fsdp/passes takes no steps: that is for fsdp/routes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from labkit import torch_compat
+from labkit.experiments.experiment import Experiment
 from labkit.graphs import record
 from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.memory import peak
@@ -39,6 +40,7 @@ __all__ = [
     "digits",
     "loss_of",
     "on_device",
+    "one_part",
 ]
 
 PIXELS, CLASSES = 64, 10  # images of 8 x 8 in 17 greys
@@ -170,6 +172,17 @@ def built(make: Callable[[], nn.Module], build: Build, backend: Any, fresh: bool
         torch_compat.dynamo_reset()
     with torch_compat.ddp_mode("ddp_optimizer"):
         yield build(with_own_code(make()).to(here().device), backend)
+
+
+def one_part(about: Experiment, only: Sequence[str]) -> str:
+    """The part of an experiment that was asked for, or 'routes'. Raises ValueError for an unknown one, or several."""
+    names = list(only) or ["routes"]
+    for name in names:
+        if name not in about.parts:
+            raise ValueError(f"unknown part {name!r} of {about.name}: there is {', '.join(about.parts)}")
+    if len(names) > 1:
+        raise ValueError(f"one part of {about.name} at a time, got {', '.join(names)}")
+    return names[0]
 
 
 def differences(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
