@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ def _program(given: argparse.Namespace) -> Program:
         if not os.path.isfile(target):
             raise ValueError(f"there is no script {target}")
         target = os.path.abspath(target)
+    elif PathFinder.find_spec(target.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+        raise ValueError(f"there is no module {target}, neither here nor among the installed ones")
     backend = "" if given.backend == "auto" else given.backend
     return Program(target, given.module is not None, tuple(arguments), backend)
 

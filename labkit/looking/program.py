@@ -26,14 +26,16 @@ from labkit.graphs.record_builder import build_record
 from labkit.looking.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
 from labkit.report import Report
-from labkit.torch_compat import default_store
+from labkit.torch_compat import default_store, process_groups
 from labkit.trace import RawEvent
 from labkit.trace.profiler import BODY
 
 __all__ = ["Program", "run", "watch"]
 
 STEP = "__labkit_step__"  # what the decorator of the named function is called in the script
-_kept: list[Any] = []  # the store that torchrun's agent would keep
+_kept: list[
+    Any
+] = []  # the store that torchrun's agent would keep, and process groups that the script has destroyed
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,15 @@ def _as_torchrun_does(backend: str) -> None:
     """Leave labkit's process group: the script makes its own, over the same store."""
     _kept.append(default_store())
     dist.destroy_process_group()
+    ended = dist.destroy_process_group
+
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        # torch 2.13: the thread of a gloo group frees a backward's last all-reduce under Python's lock (GIL); where the
+        # group's last reference goes meanwhile, its end waits for that thread and keeps the lock, for ever
+        _kept.extend(process_groups())
+        ended(*args, **kwargs)
+
+    dist.destroy_process_group = destroy_process_group
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     if not backend:
         return
@@ -136,6 +147,7 @@ def _execute(program: Program, options: Options, steps: Steps) -> None:
     """Run the script as `__main__`, with the decorator on the function that is the step."""
     main = types.ModuleType("__main__")
     path = program.target
+    sys.path.insert(0, os.getcwd() if program.module else os.path.dirname(path))
     if program.module:
         spec = importlib.util.find_spec(path)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -145,7 +157,6 @@ def _execute(program: Program, options: Options, steps: Steps) -> None:
         path, main.__spec__, main.__package__ = spec.origin, spec, spec.parent
     main.__file__ = path
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
-    sys.path.insert(0, os.getcwd() if program.module else os.path.dirname(path))
     sys.argv[:] = [path, *program.arguments]
     tree = ast.parse(Path(path).read_bytes(), path)
     if options.step and not _decorate(tree, options.step):

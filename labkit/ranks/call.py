@@ -69,7 +69,7 @@ class Call:
         """Wait until the call is 'done', has 'failed', or ran into its limits: 'timeout' or 'stalled'.
 
         It has stalled when, for `patience` seconds, every rank that has not finished stood in the same collective or
-        store wait.
+        store wait, or slept in native code that lets no other thread run Python.
         """
         done = lambda: all(m.outcome for m in self.members)  # noqa: E731
         how = "interrupted"
@@ -100,8 +100,9 @@ class Call:
             unfinished = [m for m in self.members if not m.outcome]
             self.pool.ask("look", unfinished)
             self.progress.show(self.members, asked)
-            activities = [m.activity for m in unfinished]
-            if any(m.outcome for m in unfinished) or not all(a and a.waits for a in activities):
+            activities = [m.activity or m.process.idle() for m in unfinished]
+            waits = all(a if isinstance(a, bool) else a.waits for a in activities)
+            if any(m.outcome for m in unfinished) or not waits:
                 seen = None
             elif activities != seen:
                 seen, since = activities, asked

@@ -110,7 +110,7 @@ class Outcome:
             return f"{who} finished, but its result cannot travel back to the kernel: {self.message}"
         if self.kind == "unfinished":
             if not self.frames:
-                return f"{who} was {self.message or 'busy outside Python and did not say where'}."
+                return f"{who} was {self.message}."
             doing = f"was waiting in {self.waits}" if self.waits else "was"
             return f"{who} {doing} here:\n{stack(self.frames)}"
         return f"{who} raised {self._raised()}"
@@ -343,7 +343,12 @@ def explain(
                 error.__cause__ = wire.loads(first.exception)
         return error
     if how == "stalled":
-        head = f"stalled: the ranks have waited for each other for {patience:g} s (stall limit), {seconds:.1f} s in all"
+        did = (
+            "the ranks have waited for each other"
+            if any(o.waits for o in outcomes)
+            else "no rank has gone on"
+        )
+        head = f"stalled: {did} for {patience:g} s (stall limit), {seconds:.1f} s in all"
         return waiting(head, "stalled", outcomes, after)
     return waiting(f"no end within {limit:g} s (timeout)", "timed out", outcomes, after)
 

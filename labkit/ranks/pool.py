@@ -23,6 +23,7 @@ from labkit.ranks.wire import Packed
 
 START_LIMIT_S = 60.0
 STOPPED = "stopped by a signal; SIGCONT lets it go on"
+SILENT = "in native code that holds Python's lock (GIL), and could not say where"
 
 
 def start_method(start: str) -> str:
@@ -135,7 +136,7 @@ class Member:
     def unfinished(self) -> Outcome:
         """Return how the call stands on this rank, which has not ended it."""
         if self.snapshot is None:
-            return Outcome(self.rank, "unfinished", message=STOPPED if self.process.stopped else "")
+            return Outcome(self.rank, "unfinished", message=STOPPED if self.process.stopped else SILENT)
         silent = "in a built-in function called directly"
         return Outcome(
             self.rank,
@@ -156,7 +157,7 @@ class Member:
             return "idle"
         if self.outcome is not None:
             return "finished"
-        return self.activity.describe() if self.activity else "busy outside Python"
+        return self.activity.describe() if self.activity else "in native code that holds Python's lock"
 
     def ended(self) -> Outcome:
         """Return how the call ended or stands, with what the rank has said about its collectives."""

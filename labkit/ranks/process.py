@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from labkit.ranks import wire
@@ -18,6 +19,7 @@ from labkit.ranks.errors import how_it_ended
 
 now = time.monotonic
 NOTE = "labkit: "  # begins what a rank leaves for the kernel as it ends itself
+TICKS = os.sysconf("SC_CLK_TCK")  # a second of processor time, as the kernel counts it
 LOCAL_PIDS = 1 << 32  # pids of this machine are below; on other machines a multiple of it is added
 
 
@@ -37,6 +39,7 @@ class Process:
     crash: int  # a file where the rank writes its stack as a fatal signal ends it
     code: int | None = None
     closed: bool = field(default=False, repr=False)
+    _spent: tuple[float, float] = field(default=(0.0, 0.0), repr=False)  # seconds of processor time, and when
 
     def close(self) -> None:
         """Close the kernel's ends; calling it again does nothing."""
@@ -60,11 +63,23 @@ class Process:
     @property
     def stopped(self) -> bool:
         """Whether a signal such as SIGSTOP holds it; False where that cannot be told."""
+        return self._stat()[0] in ("T", "t")
+
+    def idle(self) -> bool:
+        """Whether it sleeps, and has used less than a fiftieth of a processor since this was asked last."""
+        state, *times = self._stat()
+        spent, asked = sum(map(int, times[10:12])) / TICKS, now()  # user and system time
+        (before, last), self._spent = self._spent, (spent, asked)
+        return state == "S" and spent - before < 0.02 * (asked - last)
+
+    def _stat(self) -> list[str]:
+        """The fields of /proc/PID/stat from the state on; [''] for what has ended, other machines and no Linux."""
         try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-        except OSError:  # it has ended, is on another machine, or this is no Linux
-            return False
+            return Path(f"/proc/{self.pid}/stat").read_text(errors="replace").rpartition(")")[2].split() or [
+                ""
+            ]
+        except OSError:
+            return [""]
 
 
 class Starter:

@@ -68,6 +68,7 @@ from labkit.torch_compat.groups import (
     local_gloo,
     not_in_flight_record,
     on_eager_collective,
+    process_groups,
     replace_backend,
     replace_process_group,
     world_name,

@@ -23,8 +23,9 @@ FEATURES = (
         (
             "torch.distributed.distributed_c10d._get_default_group",
             "torch.distributed.distributed_c10d._get_default_store",
+            "torch.distributed.distributed_c10d._world",
         ),
-        "lesson 01 on stores, and the checks that call bare functional operators",
+        "`labkit look`, lesson 01 on stores, and the checks that call bare functional operators",
     ),
     Feature(
         "the fake backend",
@@ -71,6 +72,11 @@ def functional_op(name: str, namespace: str = "_c10d_functional") -> Any:
 def world_name() -> str:
     """Return the name by which a functional operator knows the default process group."""
     return require("torch.distributed.distributed_c10d")._get_default_group().group_name
+
+
+def process_groups() -> list[Any]:
+    """Return every process group that is up on this rank."""
+    return list(require("torch.distributed.distributed_c10d")._world.pg_map)
 
 
 def default_store() -> Any:

@@ -45,6 +45,7 @@ def left(text: str) -> list[int]:
     [
         ([], "labkit look needs a script, or -m MODULE"),
         (["nowhere.py"], "there is no script nowhere.py"),
+        (["-m", "nowhere.train"], "there is no module nowhere.train"),
         (["--against", "none.json", "SCRIPT"], "cannot read none.json"),
         (["--against", "SCRIPT", "SCRIPT"], "is no baseline"),
         (["--out", ".", "SCRIPT"], "is there already and not empty"),
@@ -165,5 +166,13 @@ def test_a_script_without_steps_is_a_request_that_cannot_be_met(tmp_path):
     done = look(tmp_path, "-n", "1", "plain.py", "--lr", "3")
     assert done.returncode == 2 and "called nothing that torch.compile made" in done.stderr
     assert "ran ['--lr', '3'] __main__" in done.stdout
-    named = look(tmp_path, "-n", "1", "--step", "nowhere", "plain.py")
+    command = (
+        str(Path(sys.executable).parent / "labkit"),
+        "look",
+    )  # python -m finds modules of this folder anyway
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "plain.py").rename(tmp_path / "mine" / "plain.py")
+    module = look(tmp_path, "-n", "1", "-m", "mine.plain", "--lr", "3", launcher=command)
+    assert module.returncode == 2 and "ran ['--lr', '3'] __main__" in module.stdout
+    named = look(tmp_path, "-n", "1", "--step", "nowhere", "mine/plain.py")
     assert named.returncode == 2 and "plain.py defines no such function" in named.stderr

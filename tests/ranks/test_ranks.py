@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import os
 import signal
@@ -201,6 +202,24 @@ def test_timeout_says_where_every_rank_stood(ranks):
     text = str(caught.value)
     assert "time.sleep(60)" in text and ("while True:" in text or "pass" in text)
     assert ranks.run(all_reduce, 1).same() == [3.0, 3.0, 3.0]
+
+
+def test_a_rank_that_sleeps_with_pythons_lock_is_part_of_a_stall(ranks):
+    def deadlock():
+        import torch.distributed as dist
+
+        if dist.get_rank():
+            dist.barrier()
+        ctypes.PyDLL(None).sleep(600)
+
+    with pytest.raises(labkit.RankError, match="stalled: the ranks have waited") as caught:
+        ranks.run(deadlock, stall=1, timeout=60)
+    assert "rank 0 was in native code that holds Python's lock" in str(caught.value)
+    assert "rank 1 was waiting in barrier" in str(caught.value)
+    with pytest.raises(labkit.RankError, match="stalled: no rank has gone on for 1 s"):
+        ranks.run(lambda: ctypes.PyDLL(None).sleep(600), stall=1, timeout=60)
+    # one long step of the interpreter holds it too, and is no stall: it works
+    assert ranks.run(lambda: 7**2_000_000 % 10**300_000 > 0, stall=1, timeout=120)[0]
 
 
 def test_a_result_that_cannot_travel_leaves_the_ranks_up(ranks):
