@@ -13,6 +13,7 @@ import contract_records
 import gpu_records
 from lessons.cold import records as cold_records
 
+from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -205,6 +206,17 @@ BASE: dict[str, Record] = {
         "guarded": {**DONE, "values": [{"value": 5, "graphs": 2}, {"value": 5, "graphs": 2}]},
     },
     "bucketing.breaking": {"alike": GATHERED, "default": GATHERED, "bucketed": {"how": "failed"}},
+    "released.files": {
+        "CUDAStream": ["ncclStreams_"], "CUDAEvent": ["ncclEvents_"], "NCCLComm": ["devNCCLCommMap_"],
+        "thread": ["ncclCommWatchdogThread_"], "methods": ["broadcastUniqueNCCLID", "destroyNCCLComms"],
+        "included": ["mpi.h"], "said": [*SENTENCES],
+    },
+    "training.releases": {
+        "wheels": [
+            {"torch": "2.0.1", "module": "no", "setting": "no"}, {"torch": "2.3.1", "module": "yes", "setting": "no"},
+            {"torch": "2.4.0", "module": "yes", "setting": "yes"},
+        ],
+    },
     "membership.mesh_and_world": {
         "outside": {
             **DONE, "values": [
@@ -226,13 +238,17 @@ BASE: dict[str, Record] = {
     "training.parallel": {
         "ddp": {
             "right": True, "breaks": 3, "reasons": ["hooks"], "graphs": 1, "collectives_in_backward": 0,
-            "right_inside": True, "breaks_inside": 1,
+            "right_inside": True, "breaks_inside": 1, "eager": {"forward": 0, "backward": 3, "behind": 1},
         },
-        "fsdp": {"compiled_right": True, "graphs": 2, "breaks_inside": 0},
+        "fsdp": {
+            "compiled_right": True, "graphs": 2, "breaks_inside": 0,
+            "eager": {"forward": 0, "backward": 4, "behind": 0},
+        },
     },
     "sharding.sharded": {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
+        "compiled autograd": {"right": True, "reduces": [8]},
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
@@ -268,8 +284,9 @@ BASE: dict[str, Record] = {
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
     "stream_orders.graphs": {
         "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
-        "backward": [["kernel"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"]],
-        "delays": [{"next": "mul", "with": [51.0, 1.0], "without": [3.0, 1.0]}],
+        "backward": [
+            ["kernel", "s1"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"], ["kernel", "s1"],
+        ],
     },
     "stream_code.code": {
         "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True,
@@ -307,7 +324,10 @@ BASE: dict[str, Record] = {
             node("add", 2), node("sync_dealloc"),
         ],
         "graphs_after_other_streams": 1, "meta_keys": [], "stream_constants": 0,
-        "event": {"error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")]},
+        "event": {
+            "error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")],
+            "origins": ["sin", "cos"],
+        },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
         "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
         "frees": {"error": "", "nodes": [node("cos", 1), node("control_deps(synchronize_stream)"), node("add")]},
@@ -467,6 +487,9 @@ CASES: dict[str, list[Record]] = {
         {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
     ],
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
+    "cliff.an_increase_is_slower": [
+        {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"C": [COUNTS_B] * 2}, {"B": [{**COUNTS_B, "graphs": 1}] * 2},
+    ],
     "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
     "cliff.recorded_functional_is_faster_than_eager": [
         {}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
@@ -652,7 +675,28 @@ CASES: dict[str, list[Record]] = {
     ],
     "membership.the_wrong_group_deadlocks": [{}, {"world_inside": DONE}, {"world_inside": {"how": "failed"}}],
     "training.ddp_communicates_in_hooks": [
-        {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}},
+        {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}}, {"ddp": {"eager": {"backward": 0}}},
+    ],
+    "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": []}],
+    "released.communicators_are_managed": [
+        {}, {"NCCLComm": []}, {"methods": ["broadcastUniqueNCCLID"]}, {"said": ["the id"]},
+    ],
+    "released.the_id_is_broadcast": [{}, {"methods": ["destroyNCCLComms"]}, {"said": ["on demand"]}],
+    "released.events_synchronize": [{}, {"CUDAEvent": []}, {"said": ["syncing"]}, {"said": ["waiting"]}],
+    "released.threads_streams_and_events": [{}, {"thread": []}, {"CUDAStream": []}, {"CUDAEvent": []}],
+    "released.mpi_is_the_one_installed": [{}, {"included": []}, {"said": ["installed"]}],
+    "training.compiled_autograd_since": [
+        {"claimed": "2.4"}, {"claimed": "2.1"}, {"claimed": "2.3"},
+        {"wheels": [{"torch": "2.4.0", "module": "yes", "setting": "yes"}]},
+        {"wheels": [{"torch": "2.4.0", "module": "yes", "setting": "no"}]},
+    ],
+    "training.reductions_are_part_of_backward": [
+        {}, {"ddp": {"eager": {"backward": 0, "behind": 4}}}, {"fsdp": {"eager": {"backward": 0, "behind": 4}}},
+        {"fsdp": {"eager": {"forward": 1}}},
+    ],
+    "sharding.both_paths_bring_communication_into_graphs": [
+        {}, {"compiled autograd": {"right": False}}, {"compiled autograd": {"reduces": [4, 4]}},
+        {"compiled autograd": {"reduces": [0]}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
     ],
     "training.hooks_break_the_graph": [
         {}, {"ddp": {"breaks_inside": 0}}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}},
@@ -735,8 +779,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "streams.beta_since": [{}, {"torch": "2.11.0"}, {"schemas": None}, {"claimed": "2.14"}],
     "stream_orders.the_next_work_is_delayed": [
-        {}, {"delays": []}, {"delays": [{"next": "mul", "with": [3.0, 1.0], "without": [3.0, 1.0]}]},
-        {"delays": [{"next": "mul", "with": [51.0, 50.0], "without": [3.0, 1.0]}]},
+        {}, {"backward": [["kernel", "s1"]]}, {"backward": [["kernel", "s1"], ["sync_dealloc", "e5", "s1"]]},
+        {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_event", "e5"], ["kernel", "s1"]]},
     ],
     "stream_graphs.stream_code_compiles_as_it_is": [
         {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
@@ -807,7 +851,7 @@ CASES: dict[str, list[Record]] = {
     "stream_graphs.dependencies_pass_through": [
         {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
         {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
-        {"event": {"nodes": [node("control_deps(record_event)")]}},
+        {"event": {"nodes": [node("control_deps(record_event)")]}}, {"event": {"origins": ["sin", ""]}},
     ],
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
