@@ -242,7 +242,7 @@ def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
 
 
 def check_of(row: Claim, gpus: int | None = None) -> str:
-    """The name of the check that tells about a row with so many GPUs (by default those that are visible); '' for none."""
+    """The name of the check for a row with so many GPUs, by default those that are visible; '' for none."""
     return row.read if row.read and _missing(row, gpus) else row.check or ""
 
 

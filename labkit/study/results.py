@@ -226,7 +226,11 @@ def affordable(
     """
     asked = [row for row in (claims.rows if rows is None else rows) if not ledger.needs_no_run(row)]
     probes = {row.id: CHECKS[name].probe.name for row in asked if (name := ledger.check_of(row)) in CHECKS}
-    known = costs[costs["probe"].isin(probes.values())].dropna(subset=["seconds"]).sort_values(["seconds", "probe"])
+    known = (
+        costs[costs["probe"].isin(probes.values())]
+        .dropna(subset=["seconds"])
+        .sort_values(["seconds", "probe"])
+    )
     known = known[known["seconds"].cumsum() <= seconds]
     names = set(known["probe"])
     chosen = tuple(row for row in asked if probes.get(row.id) in names)

@@ -232,7 +232,7 @@ def accumulation_waits(seen: Seen) -> Result:
 
 @judging(graphs)
 def dependencies_pass_through(seen: Seen) -> Result:
-    """What follows an event takes its values from the operators that stand for the event, which return them unchanged."""
+    """What follows an event takes its values from the operators that stand for it, which return them unchanged."""
     product = [node["takes"] for node in seen["event"]["nodes"] if node["op"] == "mul"]
     names = [node["op"] for node in seen["event"]["nodes"]]
     through = [n for n in names if n.startswith("control_deps")]

@@ -41,8 +41,8 @@ def no_order_crosses_an_event(seen: Seen) -> Result:
     """No order of a graph that keeps every value before its users lets work cross an event."""
     return verdict(
         not seen["racing_as_it_is"] and not seen["racing_orders"],
-        f"{seen['racing_orders']} of {seen['orders']} orders that keep every value before its users leave a reader or a "
-        "writer unordered",
+        f"{seen['racing_orders']} of {seen['orders']} orders that keep every value before its users leave a reader or "
+        "a writer unordered",
     )
 
 
@@ -72,7 +72,7 @@ def the_host_goes_on(seen: Seen) -> Result:
 
 @judging(graphs)
 def the_next_work_is_delayed(seen: Seen) -> Result:
-    """Behind a sync_dealloc, which waits on the owner's stream, stands more work of that stream, and no stop of the host."""
+    """Behind a sync_dealloc, which waits on the owner's stream, stands more work of it, and nothing stops the host."""
     nodes = seen["backward"]
     stops = [word for word, *_ in nodes if word.startswith("synchronize")]
     behind = [
@@ -80,7 +80,7 @@ def the_next_work_is_delayed(seen: Seen) -> Result:
         for i, (word, *arguments) in enumerate(nodes)
         if word == "sync_dealloc"
     ]
-    said = "; ".join(f"{count} kernels of {owner} behind its sync_dealloc" for owner, count in behind)
+    said = "; ".join(f"{owner} waits, and has {count} kernels left" for owner, count in behind)
     return verdict(
         any(count for _, count in behind) and not stops,
         f"{said or 'no sync_dealloc'}; {', '.join(stops) or 'nothing stops the host'}",

@@ -60,7 +60,9 @@ def _parallel() -> Seen:
         found["ddp"]["right_inside"] = step(hooked, hooked)
     found["ddp"]["breaks_inside"] = len(rec.breaks)
     dynamo_reset()
-    small = DistributedDataParallel(net(), bucket_cap_mb=0.02)  # a bucket for about a layer, from the second step on
+    small = DistributedDataParallel(
+        net(), bucket_cap_mb=0.02
+    )  # a bucket for about a layer, from the second step on
     _eager(small, one.x)
     found["ddp"]["eager"] = _eager(small, one.x)
     sharded = net()
@@ -71,7 +73,7 @@ def _parallel() -> Seen:
 
 
 def _eager(model: Any, x: torch.Tensor) -> Seen:
-    """How many collectives that reduce gradients one step starts in forward, in backward, and after its last gradient."""
+    """How many reductions one step starts in forward, in backward, and after the last gradient of backward."""
     phase, started = "forward", {"forward": 0, "backward": 0, "behind": 0}
 
     def reached(name: str) -> None:
@@ -92,14 +94,14 @@ def _eager(model: Any, x: torch.Tensor) -> Seen:
 
 @judging(parallel)
 def reductions_are_part_of_backward(seen: Seen) -> Result:
-    """DDP and FSDP2 in eager start reducing gradients while backward still computes others, and none in forward."""
+    """DDP and FSDP2 in eager start to reduce while backward still computes gradients, and not in forward."""
     eager = {"DDP": seen["ddp"]["eager"], "FSDP2": seen["fsdp"]["eager"]}
     inside = all(row["backward"] > 0 and not row["forward"] for row in eager.values())
     return verdict(
         inside,
         "; ".join(
-            f"{name}: {row['forward']} reductions in forward, {row['backward']} within backward, {row['behind']} behind "
-            "its last gradient"
+            f"{name}: {row['forward']} reductions in forward, {row['backward']} within backward, {row['behind']} "
+            "behind its last gradient"
             for name, row in eager.items()
         ),
     )
@@ -111,7 +113,7 @@ def ddp_communicates_in_hooks(seen: Seen) -> Result:
     row = seen["ddp"]
     return verdict(
         row["right"] and row["collectives_in_backward"] == 0 and row["eager"]["backward"] > 0,
-        f"{row['eager']['backward']} reductions start within an eager backward; compiled: gradients "
+        f"reductions started within an eager backward: {row['eager']['backward']}; compiled: gradients "
         f"{'averaged' if row['right'] else 'not averaged'}, {row['collectives_in_backward']} collectives in the "
         f"backward of {row['graphs']} graph(s)",
     )

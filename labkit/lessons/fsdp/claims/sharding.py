@@ -117,7 +117,8 @@ def frameworks_are_not_traced_whole(seen: Seen) -> Result:
     failed = [name for name in ("DDP", "FSDP2") if whole[name]]
     said = f"with fullgraph=True: a plain module {'fails' if whole['a plain module'] else 'compiles'}"
     return verdict(
-        not whole["a plain module"] and bool(failed), f"{said}, {' and '.join(failed) or 'neither'} {'fail' if len(failed) == 2 else 'fails'}"
+        not whole["a plain module"] and bool(failed),
+        f"{said}, {' and '.join(failed) or 'neither'} {'fail' if len(failed) == 2 else 'fails'}",
     )
 
 
@@ -162,8 +163,8 @@ def both_paths_bring_communication_into_graphs(seen: Seen) -> Result:
     traced = fsdp["right"] and fsdp["graphs"] == [1, 1] and fsdp["scatters"] > 0
     return verdict(
         captured and traced,
-        f"compiled autograd over DDP: all-reduces by graph of backward {ddp['reduces']}, right: {ddp['right']}; FSDP on "
-        f"DTensors, traced whole: {fsdp['scatters']} reduce-scatters in backward, right: {fsdp['right']}",
+        f"compiled autograd over DDP: all-reduces by graph of backward {ddp['reduces']}, right: {ddp['right']}; FSDP "
+        f"on DTensors, traced whole: {fsdp['scatters']} reduce-scatters in backward, right: {fsdp['right']}",
     )
 
 

@@ -26,10 +26,14 @@ SENTENCES = {
 
 @probe
 def files(bench: Bench) -> Seen:
-    """Of the classes for NCCL and MPI: the members by type, the methods, the headers included, and what comments say."""
+    """Of the classes for NCCL and MPI: members by type, methods, included headers, and what comments say."""
     folder = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
     nccl, mpi = ((folder / name).read_text(encoding="utf-8") for name in (NCCL, MPI))
-    strings = [n.value for n in ast.walk(ast.parse(inspect.getsource(distributed_c10d))) if isinstance(n, ast.Constant)]
+    strings = [
+        n.value
+        for n in ast.walk(ast.parse(inspect.getsource(distributed_c10d)))
+        if isinstance(n, ast.Constant)
+    ]
     told = plain(nccl) + plain(mpi) + " ".join(" ".join(s.split()) for s in strings if isinstance(s, str))
     return {
         **declared(nccl),
@@ -86,12 +90,14 @@ def communicators_are_managed(seen: Seen) -> Result:
 def the_id_is_broadcast(seen: Seen) -> Result:
     """The class has a method that broadcasts NCCL's unique id, and says that the store is used for that of rank 0."""
     names = [name for name in seen["methods"] if name.startswith("broadcast")]
-    return _read(seen, bool(names), f"{NCCL} declares {', '.join(names) or 'no broadcast of an id'}", "the id")
+    return _read(
+        seen, bool(names), f"{NCCL} declares {', '.join(names) or 'no broadcast of an id'}", "the id"
+    )
 
 
 @judging(files, word=READ)
 def events_synchronize(seen: Seen) -> Result:
-    """The class keeps CUDA events to synchronize its streams, and waiting lets the current stream wait, not the host."""
+    """The class keeps CUDA events to synchronize its streams; its wait lets the current stream wait, not the host."""
     events = seen["CUDAEvent"]
     return _read(seen, bool(events), f"{NCCL} keeps {', '.join(events) or 'no event'}", "syncing", "waiting")
 
@@ -101,7 +107,9 @@ def threads_streams_and_events(seen: Seen) -> Result:
     """The class keeps threads, CUDA streams and CUDA events."""
     kept = {kind: sorted(set(seen[kind])) for kind in ("thread", "CUDAStream", "CUDAEvent")}
     return _read(
-        seen, all(kept.values()), f"{NCCL} keeps {'; '.join(', '.join(n) or f'no {k}' for k, n in kept.items())}"
+        seen,
+        all(kept.values()),
+        f"{NCCL} keeps {'; '.join(', '.join(n) or f'no {k}' for k, n in kept.items())}",
     )
 
 
