@@ -125,6 +125,9 @@ BASE: dict[str, Record] = {
         "synchronized": {"same_memory": True, "read": 1.0}, "not synchronized": {"same_memory": True, "read": 7.0},
     },
     "cuda_handover.microbatches": batches(),
+    "stream_offload.measured": {
+        "kept": {"step_ms": 100.0, "peak_mib": 3000.0}, "waits at the end": {"step_ms": 110.0, "peak_mib": 2600.0},
+    },
 }  # fmt: skip
 CASES: dict[str, list[Record]] = {
     "nccl.rank_zero_makes_an_id": [
@@ -132,6 +135,15 @@ CASES: dict[str, list[Record]] = {
         {"ranks": [rank(0, late={"0": 1}), rank(1)]},  # rank 1 made one, too
         {"ranks": [rank(0), rank(1, late={"1": 0})]},  # rank 0 made none while it was alone
         ranks(identity=IDS[:1]),
+    ],
+    "nccl.rings_come_behind_the_store": [
+        {},
+        {"ranks": [rank(0), rank(1, **log(1, before=made(1, 1)))]},
+        ranks(**log(0, after=[])),
+        ranks(identity=[]),
+    ],
+    "stream_offload.the_peak_is_lower_and_the_step_longer": [
+        {}, {"waits at the end": {"peak_mib": 3000.0}}, {"waits at the end": {"step_ms": 100.0}},
     ],
     "nccl.the_id_holds_address_and_key": [
         {},

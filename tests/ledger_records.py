@@ -78,6 +78,16 @@ BASE: dict[str, Record] = {
         name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False}
         for name in (*CLASSIC, "all_to_all_single", "broadcast")
     },
+    "functional.source": {
+        "file": "_functional_collectives.py",
+        "defined": ["all_reduce", "wait_tensor", "AsyncCollectiveTensor", "broadcast"],
+    },
+    "routes.pipelined": {
+        "before": [
+            "_c10d_functional.all_gather_into_tensor", "aten.mm", "aten.mm", "_c10d_functional.reduce_scatter_tensor",
+        ],
+        "after": ["symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"],
+    },
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
@@ -257,7 +267,6 @@ BASE: dict[str, Record] = {
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
         "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
-        "overlap_by_default": {"reorder": False},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
@@ -404,6 +413,15 @@ CASES: dict[str, list[Record]] = {
     "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
     "functional.registered_with_the_dispatcher": [
         {}, {"broadcast": {"kernel": False}}, {"broadcast": {"mutates": True}}, {"broadcast": {"returns": []}},
+    ],
+    "functional.the_source_is_one_file": [{}, {"file": "collectives.py"}, {"defined": ["all_reduce"]}],
+    "routes.async_tp_rewrites_naive_collectives": [
+        {}, {"after": ["_c10d_functional.all_gather_into_tensor", "aten.mm", "symm_mem.fused_matmul_reduce_scatter"]},
+        {"before": ["aten.mm"]}, {"after": ["aten.mm", "aten.mm"]},
+    ],
+    "tracing.a_wait_follows_the_all_reduce": [
+        {}, {"functional": {"calls": KEPT_CALLS[::-1]}}, {"functional": {"calls": KEPT_CALLS[:1]}},
+        {"functional": {"calls": None}},
     ],
     "autograd.functional_has_gradients": [{}, {"functional": 2.0}, {"compiled": 2.0}, {"gather": 2.0}],
     "autograd.functional_has_none": [
@@ -623,6 +641,10 @@ CASES: dict[str, list[Record]] = {
     "symmetry.other_order_hangs_or_corrupts": [
         {}, {"other_kind": DONE}, {"other_kind": {"how": "failed"}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
     ],
+    "symmetry.divergence_ends_as_another_order_does": [
+        {}, {"other_kind": DONE}, {"data_branch": {"how": "failed"}}, {"shape_branch": DONE}, {"flag_branch": DONE},
+    ],
+    "symmetry.shapes_and_data_of_a_rank_deadlock": [{}, {"shape_branch": DONE}, {"data_branch": {"how": "failed"}}],
     "symmetry.other_metadata_goes_wrong": [{}, {"other_dtype": {"values": [2, 2]}}],
     "symmetry.data_branches_diverge": [
         {}, {"data_branch": {**DONE, "values": [3, 3]}}, {"data_branch": {"how": "failed"}},
@@ -731,7 +753,10 @@ CASES: dict[str, list[Record]] = {
     "backend.a_second_compile_hits_the_cache": [
         {}, {"cached": [[True], [True]]}, {"cached": [[False], [False]]}, {"cached": [[False], []]},
     ],
-    "backend.collectives_are_not_optimized_by_default": [{}, {"overlap_by_default": {"reorder": True}}],
+    "backend.collectives_are_not_optimized_by_default": [
+        {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
+        {"ways": {"default": ["all_gather wait mm", 0, False]}},
+    ],
     "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}],
     "backend.stages_can_be_told_apart": [
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
@@ -884,6 +909,7 @@ CASES: dict[str, list[Record]] = {
     "logs.graph_breaks_are_shown": [{}, {"graph_breaks": []}],
     "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
     "logs.guards_are_shown": [{}, {"guards": []}],
+    "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],
     "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
 }  # fmt: skip
 

@@ -120,7 +120,7 @@ def patched(dotted: str, **values: Any) -> Any:
 def no_default_overlap() -> dict[str, Any]:
     """Return settings for `patched("inductor.config")` under which Inductor moves no collective by default.
 
-    Since torch 2.15 Inductor moves some by default; before, there is nothing to turn off.
+    Since torch 2.14 Inductor moves some by default; before, there is nothing to turn off.
     """
     there = hasattr(require("torch._inductor.config").aten_distributed_optimizations, "enable_simple_overlap")
     return {"aten_distributed_optimizations.enable_simple_overlap": False} if there else {}

@@ -1,11 +1,12 @@
 """Activation offloading, by the graphs of AOTAutograd's own passes: which copies stand where, and what stays behind.
 
-Read off the graphs: no copy is made and no memory is taken, so times and peaks are not told here.
+Read off the graphs, where no copy is made and no memory is taken; times and peaks are measured where there is a GPU.
 """
 
 from __future__ import annotations
 
 from labkit import lessons
+from labkit.lessons.compiled_streams import experiment
 from labkit.lessons.compiled_streams.offload import traced
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
@@ -78,3 +79,19 @@ def bytes_are_carried_for_bytes_kept(seen: Seen) -> Result:
     less, carried = _kept(seen, "without") - _kept(seen, "with"), seen["with"]["carried"]
     said = f"{less} bytes less are kept, {carried} bytes cross the link"
     return verdict(less > 0 and carried == 2 * less and not seen["without"]["carried"], said)
+
+
+@probe
+def measured(bench: Bench) -> Seen:
+    """The time of a step and its peak on a GPU, at the slides' small shape with two layers: kept, and offloaded."""
+    report = experiment.run(bench.ranks(1, "nccl", "cuda"), ["Small"], deep=2)
+    rows = report.frame.set_index("way")
+    return {name: {c: float(rows.loc[name, c]) for c in ("step_ms", "peak_mib")} for name in (KEPT, AHEAD)}
+
+
+@judging(measured)
+def the_peak_is_lower_and_the_step_longer(seen: Seen) -> Result:
+    """Offloading lowers the peak allocation, and the step takes longer."""
+    (kept, peak), (step, low) = ((seen[name]["step_ms"], seen[name]["peak_mib"]) for name in (KEPT, AHEAD))
+    said = f"peak {low:.0f} instead of {peak:.0f} MiB, step {step:.1f} instead of {kept:.1f} ms (cuda, two layers)"
+    return verdict(low < peak and step > kept, said)

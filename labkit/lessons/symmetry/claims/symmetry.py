@@ -130,6 +130,22 @@ def other_order_hangs_or_corrupts(seen: Seen) -> Result:
 
 
 @judging(drills)
+def divergence_ends_as_another_order_does(seen: Seen) -> Result:
+    """Ranks that diverge by a shape, a flag or their data wait without end, as ranks do that call in another order."""
+    diverged = {name: seen[f"{name}_branch"]["how"] for name in ("shape", "flag", "data")}
+    order = seen["other_kind"]["how"]
+    said = ", ".join(f"{name} {how}" for name, how in diverged.items())
+    return verdict({order, *diverged.values()} == {"hung"}, f"another order: {order}; divergence by {said}")
+
+
+@judging(drills)
+def shapes_and_data_of_a_rank_deadlock(seen: Seen) -> Result:
+    """A shape that only one rank has, and a branch on its own data, each leave the ranks waiting for each other."""
+    shape, data = (seen[f"{name}_branch"]["how"] for name in ("shape", "data"))
+    return verdict(shape == data == "hung", f"another shape on rank 1: {shape}; a branch on its data: {data}")
+
+
+@judging(drills)
 def other_metadata_goes_wrong(seen: Seen) -> Result:
     """Tensors of another dtype on one rank end in an error, a hang or wrong numbers."""
     row = seen["other_dtype"]
