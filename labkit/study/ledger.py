@@ -282,8 +282,7 @@ def _line(
         return Line(row, CANNOT_TELL, missing=f"{missing}; no check yet") if missing else Line(row, UNTESTED)
     if missing and not row.read:
         return Line(row, CANNOT_TELL, missing=missing)
-    name = check_of(row, gpus)
-    check = checks.get(name)
+    check = checks.get(name := check_of(row, gpus))
     if check is None:
         return Line(row, CANNOT_TELL, missing=f"there is no check {name!r}")
     record = seen[check.probe.name]

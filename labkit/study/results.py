@@ -226,11 +226,8 @@ def affordable(
     """
     asked = [row for row in (claims.rows if rows is None else rows) if not ledger.needs_no_run(row)]
     probes = {row.id: CHECKS[name].probe.name for row in asked if (name := ledger.check_of(row)) in CHECKS}
-    known = (
-        costs[costs["probe"].isin(probes.values())]
-        .dropna(subset=["seconds"])
-        .sort_values(["seconds", "probe"])
-    )
+    known = costs[costs["probe"].isin({*probes.values()})].dropna(subset=["seconds"])
+    known = known.sort_values(["seconds", "probe"])
     known = known[known["seconds"].cumsum() <= seconds]
     names = set(known["probe"])
     chosen = tuple(row for row in asked if probes.get(row.id) in names)
@@ -383,8 +380,7 @@ def current(claims: Claims, other: Report) -> Report:
 
 def _row(line: Line) -> dict[str, Any]:
     claim = line.claim
-    name = ledger.check_of(claim)
-    check = CHECKS.get(name)
+    check = CHECKS.get(name := ledger.check_of(claim))
     return {
         "id": claim.id,
         "lesson": claim.lesson,

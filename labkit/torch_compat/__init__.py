@@ -50,6 +50,7 @@ from labkit.torch_compat.compiler import (
     no_default_overlap,
     overlap_scheduling,
     patched,
+    pipeline_tensor_parallel,
     quiet_dynamo,
     renamed,
     setting,
@@ -57,13 +58,7 @@ from labkit.torch_compat.compiler import (
     uncompiled,
 )
 from labkit.torch_compat.compiler_collectives import compiler_collectives_on_cpu, compiling_together
-from labkit.torch_compat.dispatch import (
-    around_operators,
-    decomposable,
-    has_kernel,
-    on_collective,
-    pipeline_tensor_parallel,
-)
+from labkit.torch_compat.dispatch import around_operators, decomposable, has_kernel, on_collective
 from labkit.torch_compat.dtensor import dtensor_cache, dtensor_rules, forget_dtensor_rules
 from labkit.torch_compat.groups import (
     default_store,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 from labkit.torch_compat.versions import Feature, require
 
@@ -18,14 +17,6 @@ FEATURES = (
         "kernels by dispatch key",
         ("torch._C._dispatch_has_kernel_for_dispatch_key",),
         "a check of functional collectives in the ledger",
-    ),
-    Feature(
-        "the pass for asynchronous tensor parallelism",
-        (
-            "torch._inductor.fx_passes.micro_pipeline_tp.micro_pipeline_tp_pass",
-            "torch.distributed._symmetric_memory._test_mode",
-        ),
-        "a check of async TP in the ledger, and a section of lesson 10",
     ),
     Feature(
         "the list of decompositions",
@@ -82,13 +73,3 @@ def has_kernel(operator: str, key: str) -> bool:
 def decomposable() -> set[str]:
     """List the operators that torch can decompose into others. DTensor looks there for what it has no rule for."""
     return {str(op) for op in require("torch._decomp").decomposition_table}
-
-
-def pipeline_tensor_parallel(graph: Any) -> None:
-    """Run Inductor's pass for asynchronous tensor parallelism over a graph, pretending NCCL and symmetric memory."""
-    micro = require("torch._inductor.fx_passes.micro_pipeline_tp")
-    with (
-        require("torch.distributed._symmetric_memory")._test_mode(),
-        mock.patch("torch.distributed.is_nccl_available", lambda: True),
-    ):
-        micro.micro_pipeline_tp_pass(graph)
