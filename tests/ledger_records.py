@@ -157,13 +157,16 @@ BASE: dict[str, Record] = {
     "dtensor.placements": {
         "shard_local": [256, 512], "replicate_local": [1024, 512], "passed_logical": [4096, 512],
         "passed_local": [1024, 512], "own_logical": [1024, 512], "grid_logical": [4, 4], "partial_local": 1.0,
-        "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0], "zeros_local": [2, 4], "is_tensor_subclass": True,
+        "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0],
+        "shapes": [[2], [3], [4], [5]], "zeros_local": [2, 4], "is_tensor_subclass": True,
         "in_python": True, "shard_logical": [1024, 512], "shard_whole": True, "bare": ["DTensor", [256, 512]],
         "mixed_whole": [[1.0, 1.0], [1.0, 1.0], [5.0, 5.0], [5.0, 5.0]],
         "torch_zeros": "TypeError: device_mesh", "two_by_four_logical": [8192, 4096],
         "two_by_four_local": [4096, 1024],
     },
-    "dtensor.dispatching": {"operations": 3, "dtensor": 3, "in_python": 3},
+    "dtensor.dispatching": {
+        "operations": 3, "dtensor": 3, "in_python": 3, "local": [[[8, 16], [16, 16]]], "product": ["DTensor", [8, 32]],
+    },
     "redistribute.operations": {
         "view(-1,)": op("R", all_gather_into_tensor=1), "view(8, 2)": op("R", all_gather_into_tensor=1),
         "view(2, 2, 4)": op("S(2)"),
@@ -564,7 +567,13 @@ CASES: dict[str, list[Record]] = {
     "dtensor.placements_are_per_axis": [
         {}, {"mixed_whole": [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]}, {"mixed_whole": [[6.0, 6.0]]},
     ],
-    "dtensor.from_local_checks_by_default": [{"replicas": [0.0] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]}],
+    "dtensor.from_local_checks_by_default": [
+        {"replicas": ["ValueError"] * 4, "shapes": ["ValueError"] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]},
+        {"shapes": [[2], [3], [4], [5]]},
+    ],
+    "dtensor.the_local_kernel_runs": [
+        {}, {"local": []}, {"local": [[[8, 16], [16, 32]]]}, {"product": ["Tensor", [8, 32]]},
+    ],
     "redistribute.column_product_needs_nothing": [
         {}, {"column": op("R")}, {"column": op("S(1)", all_gather=1)}, {"column": op("S(1)", right=False)},
     ],
@@ -587,7 +596,10 @@ CASES: dict[str, list[Record]] = {
     "redistribute.mismatch_gathers": [
         {}, {"mismatched": op("S(0)", all_gather_into_tensor=0)}, {"mismatched": op("S(0)", all_reduce=1)},
     ],
-    "redistribute.results_are_wrapped": [{}, {"sum": {"type": "Tensor"}}],
+    "redistribute.communication_math_and_gradients": [
+        {}, {"mismatched": {"collectives": None}}, {"partial_used": {"right": False}},
+        {"backward_partial": {"gradient": 0.0}},
+    ],
     "redistribute.results_are_right": [{}, {"partial_used": {"right": False}}],
     "redistribute.shard_to_replicate_gathers": [
         {}, {"gather": {"collectives": {"all_gather_into_tensor": 2}}}, {"gather": {"collectives": {"all_reduce": 1}}},
@@ -615,7 +627,9 @@ CASES: dict[str, list[Record]] = {
     "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
     "groups.add_counts_atomically": [{}, {"counts": [1, 1]}],
     "groups.get_shares_a_key": [{}, {"read_by_other": ""}],
-    "groups.wait_blocks_on_a_key": [{}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}],
+    "groups.requests_are_served": [
+        {}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}, {"counts": [1, 1]}, {"read_by_other": ""},
+    ],
     "groups.get_blocks_on_a_key": [{}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}],
     "groups.wait_takes_a_target_value": [{"target_value": ""}, {"target_value": "TypeError"}],
     "groups.connecting_needs_the_server": [{}, {"no_server": ""}],
@@ -645,6 +659,9 @@ CASES: dict[str, list[Record]] = {
         {}, {"other_kind": DONE}, {"data_branch": {"how": "failed"}}, {"shape_branch": DONE}, {"flag_branch": DONE},
     ],
     "symmetry.shapes_and_data_of_a_rank_deadlock": [{}, {"shape_branch": DONE}, {"data_branch": {"how": "failed"}}],
+    "symmetry.another_program_goes_wrong": [
+        {}, {"other_kind": DONE}, {"swapped": {"values": [[2, 20], [2, 20]]}}, {"other_dtype": {"values": [2, 2]}},
+    ],
     "symmetry.other_metadata_goes_wrong": [{}, {"other_dtype": {"values": [2, 2]}}],
     "symmetry.data_branches_diverge": [
         {}, {"data_branch": {**DONE, "values": [3, 3]}}, {"data_branch": {"how": "failed"}},

@@ -166,12 +166,9 @@ def _one_millisecond(node: Any, override_size: Any = None) -> float | None:
 
 def pipeline_tensor_parallel(graph: Any) -> None:
     """Run Inductor's pass for asynchronous tensor parallelism over a graph, pretending NCCL and symmetric memory."""
-    run, memory = (
-        require("torch._inductor.fx_passes.micro_pipeline_tp"),
-        require("torch.distributed._symmetric_memory"),
-    )
+    memory = require("torch.distributed._symmetric_memory")
     with memory._test_mode(), mock.patch("torch.distributed.is_nccl_available", lambda: True):
-        run.micro_pipeline_tp_pass(graph)
+        require("torch._inductor.fx_passes.micro_pipeline_tp").micro_pipeline_tp_pass(graph)
 
 
 @contextlib.contextmanager
