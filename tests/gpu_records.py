@@ -126,7 +126,8 @@ BASE: dict[str, Record] = {
     },
     "cuda_handover.microbatches": batches(),
     "stream_offload.measured": {
-        "kept": {"step_ms": 100.0, "peak_mib": 3000.0}, "waits at the end": {"step_ms": 110.0, "peak_mib": 2600.0},
+        "peak_mib": {"kept": 3000.0, "waits at the end": 2600.0},
+        "steps": {"outcome": "slower", "ratio": 1.1, "low": 1.05, "high": 1.2, "label": "cuda · 1 gpu"},
     },
 }  # fmt: skip
 CASES: dict[str, list[Record]] = {
@@ -143,7 +144,10 @@ CASES: dict[str, list[Record]] = {
         ranks(identity=[]),
     ],
     "stream_offload.the_peak_is_lower_and_the_step_longer": [
-        {}, {"waits at the end": {"peak_mib": 3000.0}}, {"waits at the end": {"step_ms": 100.0}},
+        {},
+        {"peak_mib": {"waits at the end": 3000.0}},
+        {"steps": {"outcome": "faster", "ratio": 0.9}},
+        {"steps": {"outcome": "cannot tell", "high": 1.3}},
     ],
     "nccl.the_id_holds_address_and_key": [
         {},
