@@ -125,6 +125,10 @@ BASE: dict[str, Record] = {
         "synchronized": {"same_memory": True, "read": 1.0}, "not synchronized": {"same_memory": True, "read": 7.0},
     },
     "cuda_handover.microbatches": batches(),
+    "stream_offload.measured": {
+        "peak_mib": {"kept": 3000.0, "waits at the end": 2600.0},
+        "steps": {"outcome": "slower", "ratio": 1.1, "low": 1.05, "high": 1.2, "label": "cuda · 1 gpu"},
+    },
 }  # fmt: skip
 CASES: dict[str, list[Record]] = {
     "nccl.rank_zero_makes_an_id": [
@@ -132,6 +136,18 @@ CASES: dict[str, list[Record]] = {
         {"ranks": [rank(0, late={"0": 1}), rank(1)]},  # rank 1 made one, too
         {"ranks": [rank(0), rank(1, late={"1": 0})]},  # rank 0 made none while it was alone
         ranks(identity=IDS[:1]),
+    ],
+    "nccl.rings_come_behind_the_store": [
+        {},
+        {"ranks": [rank(0), rank(1, **log(1, before=made(1, 1)))]},
+        ranks(**log(0, after=[])),
+        ranks(identity=[]),
+    ],
+    "stream_offload.the_peak_is_lower_and_the_step_longer": [
+        {},
+        {"peak_mib": {"waits at the end": 3000.0}},
+        {"steps": {"outcome": "faster", "ratio": 0.9}},
+        {"steps": {"outcome": "cannot tell", "high": 1.3}},
     ],
     "nccl.the_id_holds_address_and_key": [
         {},

@@ -13,6 +13,7 @@ import contract_records
 import gpu_records
 from lessons.cold import records as cold_records
 
+from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -76,6 +77,16 @@ BASE: dict[str, Record] = {
     "functional.operators": {
         name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False}
         for name in (*CLASSIC, "all_to_all_single", "broadcast")
+    },
+    "functional.source": {
+        "file": "_functional_collectives.py",
+        "defined": ["all_reduce", "wait_tensor", "AsyncCollectiveTensor", "broadcast"],
+    },
+    "routes.pipelined": {
+        "before": [
+            "_c10d_functional.all_gather_into_tensor", "aten.mm", "aten.mm", "_c10d_functional.reduce_scatter_tensor",
+        ],
+        "after": ["symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"],
     },
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
@@ -146,13 +157,16 @@ BASE: dict[str, Record] = {
     "dtensor.placements": {
         "shard_local": [256, 512], "replicate_local": [1024, 512], "passed_logical": [4096, 512],
         "passed_local": [1024, 512], "own_logical": [1024, 512], "grid_logical": [4, 4], "partial_local": 1.0,
-        "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0], "zeros_local": [2, 4], "is_tensor_subclass": True,
+        "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0],
+        "shapes": [[2], [3], [4], [5]], "zeros_local": [2, 4], "is_tensor_subclass": True,
         "in_python": True, "shard_logical": [1024, 512], "shard_whole": True, "bare": ["DTensor", [256, 512]],
         "mixed_whole": [[1.0, 1.0], [1.0, 1.0], [5.0, 5.0], [5.0, 5.0]],
         "torch_zeros": "TypeError: device_mesh", "two_by_four_logical": [8192, 4096],
         "two_by_four_local": [4096, 1024],
     },
-    "dtensor.dispatching": {"operations": 3, "dtensor": 3, "in_python": 3},
+    "dtensor.dispatching": {
+        "operations": 3, "dtensor": 3, "in_python": 3, "local": [[[8, 16], [16, 16]]], "product": ["DTensor", [8, 32]],
+    },
     "redistribute.operations": {
         "view(-1,)": op("R", all_gather_into_tensor=1), "view(8, 2)": op("R", all_gather_into_tensor=1),
         "view(2, 2, 4)": op("S(2)"),
@@ -205,6 +219,17 @@ BASE: dict[str, Record] = {
         "guarded": {**DONE, "values": [{"value": 5, "graphs": 2}, {"value": 5, "graphs": 2}]},
     },
     "bucketing.breaking": {"alike": GATHERED, "default": GATHERED, "bucketed": {"how": "failed"}},
+    "released.files": {
+        "CUDAStream": ["ncclStreams_"], "CUDAEvent": ["ncclEvents_"], "NCCLComm": ["devNCCLCommMap_"],
+        "thread": ["ncclCommWatchdogThread_"], "methods": ["broadcastUniqueNCCLID", "destroyNCCLComms"],
+        "included": ["mpi.h"], "said": [*SENTENCES],
+    },
+    "training.releases": {
+        "wheels": [
+            {"torch": "2.0.1", "module": "no", "setting": "no"}, {"torch": "2.3.1", "module": "yes", "setting": "no"},
+            {"torch": "2.4.0", "module": "yes", "setting": "yes"},
+        ],
+    },
     "membership.mesh_and_world": {
         "outside": {
             **DONE, "values": [
@@ -226,13 +251,17 @@ BASE: dict[str, Record] = {
     "training.parallel": {
         "ddp": {
             "right": True, "breaks": 3, "reasons": ["hooks"], "graphs": 1, "collectives_in_backward": 0,
-            "right_inside": True, "breaks_inside": 1,
+            "right_inside": True, "breaks_inside": 1, "eager": {"forward": 0, "backward": 3, "behind": 1},
         },
-        "fsdp": {"compiled_right": True, "graphs": 2, "breaks_inside": 0},
+        "fsdp": {
+            "compiled_right": True, "graphs": 2, "breaks_inside": 0,
+            "eager": {"forward": 0, "backward": 4, "behind": 0},
+        },
     },
     "sharding.sharded": {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
+        "compiled autograd": {"right": True, "reduces": [8]},
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
@@ -241,7 +270,6 @@ BASE: dict[str, Record] = {
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
         "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
-        "overlap_by_default": {"reorder": False},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
@@ -268,8 +296,9 @@ BASE: dict[str, Record] = {
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
     "stream_orders.graphs": {
         "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
-        "backward": [["kernel"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"]],
-        "delays": [{"next": "mul", "with": [51.0, 1.0], "without": [3.0, 1.0]}],
+        "backward": [
+            ["kernel", "s1"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"], ["kernel", "s1"],
+        ],
     },
     "stream_code.code": {
         "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True,
@@ -307,7 +336,10 @@ BASE: dict[str, Record] = {
             node("add", 2), node("sync_dealloc"),
         ],
         "graphs_after_other_streams": 1, "meta_keys": [], "stream_constants": 0,
-        "event": {"error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")]},
+        "event": {
+            "error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")],
+            "origins": ["sin", "cos"],
+        },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
         "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
         "frees": {"error": "", "nodes": [node("cos", 1), node("control_deps(synchronize_stream)"), node("add")]},
@@ -384,6 +416,15 @@ CASES: dict[str, list[Record]] = {
     "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
     "functional.registered_with_the_dispatcher": [
         {}, {"broadcast": {"kernel": False}}, {"broadcast": {"mutates": True}}, {"broadcast": {"returns": []}},
+    ],
+    "functional.the_source_is_one_file": [{}, {"file": "collectives.py"}, {"defined": ["all_reduce"]}],
+    "routes.async_tp_rewrites_naive_collectives": [
+        {}, {"after": ["_c10d_functional.all_gather_into_tensor", "aten.mm", "symm_mem.fused_matmul_reduce_scatter"]},
+        {"before": ["aten.mm"]}, {"after": ["aten.mm", "aten.mm"]},
+    ],
+    "tracing.a_wait_follows_the_all_reduce": [
+        {}, {"functional": {"calls": KEPT_CALLS[::-1]}}, {"functional": {"calls": KEPT_CALLS[:1]}},
+        {"functional": {"calls": None}},
     ],
     "autograd.functional_has_gradients": [{}, {"functional": 2.0}, {"compiled": 2.0}, {"gather": 2.0}],
     "autograd.functional_has_none": [
@@ -467,6 +508,9 @@ CASES: dict[str, list[Record]] = {
         {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
     ],
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
+    "cliff.an_increase_is_slower": [
+        {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"C": [COUNTS_B] * 2}, {"B": [{**COUNTS_B, "graphs": 1}] * 2},
+    ],
     "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
     "cliff.recorded_functional_is_faster_than_eager": [
         {}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
@@ -523,7 +567,13 @@ CASES: dict[str, list[Record]] = {
     "dtensor.placements_are_per_axis": [
         {}, {"mixed_whole": [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]}, {"mixed_whole": [[6.0, 6.0]]},
     ],
-    "dtensor.from_local_checks_by_default": [{"replicas": [0.0] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]}],
+    "dtensor.from_local_checks_by_default": [
+        {"replicas": ["ValueError"] * 4, "shapes": ["ValueError"] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]},
+        {"shapes": [[2], [3], [4], [5]]},
+    ],
+    "dtensor.the_local_kernel_runs": [
+        {}, {"local": []}, {"local": [[[8, 16], [16, 32]]]}, {"product": ["Tensor", [8, 32]]},
+    ],
     "redistribute.column_product_needs_nothing": [
         {}, {"column": op("R")}, {"column": op("S(1)", all_gather=1)}, {"column": op("S(1)", right=False)},
     ],
@@ -546,7 +596,10 @@ CASES: dict[str, list[Record]] = {
     "redistribute.mismatch_gathers": [
         {}, {"mismatched": op("S(0)", all_gather_into_tensor=0)}, {"mismatched": op("S(0)", all_reduce=1)},
     ],
-    "redistribute.results_are_wrapped": [{}, {"sum": {"type": "Tensor"}}],
+    "redistribute.communication_math_and_gradients": [
+        {}, {"mismatched": {"collectives": None}}, {"partial_used": {"right": False}},
+        {"backward_partial": {"gradient": 0.0}},
+    ],
     "redistribute.results_are_right": [{}, {"partial_used": {"right": False}}],
     "redistribute.shard_to_replicate_gathers": [
         {}, {"gather": {"collectives": {"all_gather_into_tensor": 2}}}, {"gather": {"collectives": {"all_reduce": 1}}},
@@ -574,7 +627,9 @@ CASES: dict[str, list[Record]] = {
     "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
     "groups.add_counts_atomically": [{}, {"counts": [1, 1]}],
     "groups.get_shares_a_key": [{}, {"read_by_other": ""}],
-    "groups.wait_blocks_on_a_key": [{}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}],
+    "groups.requests_are_served": [
+        {}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}, {"counts": [1, 1]}, {"read_by_other": ""},
+    ],
     "groups.get_blocks_on_a_key": [{}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}],
     "groups.wait_takes_a_target_value": [{"target_value": ""}, {"target_value": "TypeError"}],
     "groups.connecting_needs_the_server": [{}, {"no_server": ""}],
@@ -599,6 +654,13 @@ CASES: dict[str, list[Record]] = {
     "symmetry.divergence_hangs": [{}, {"one_call_fewer": DONE}, {"one_call_fewer": {"how": "failed"}}],
     "symmetry.other_order_hangs_or_corrupts": [
         {}, {"other_kind": DONE}, {"other_kind": {"how": "failed"}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
+    ],
+    "symmetry.divergence_ends_as_another_order_does": [
+        {}, {"other_kind": DONE}, {"data_branch": {"how": "failed"}}, {"shape_branch": DONE}, {"flag_branch": DONE},
+    ],
+    "symmetry.shapes_and_data_of_a_rank_deadlock": [{}, {"shape_branch": DONE}, {"data_branch": {"how": "failed"}}],
+    "symmetry.another_program_goes_wrong": [
+        {}, {"other_kind": DONE}, {"swapped": {"values": [[2, 20], [2, 20]]}}, {"other_dtype": {"values": [2, 2]}},
     ],
     "symmetry.other_metadata_goes_wrong": [{}, {"other_dtype": {"values": [2, 2]}}],
     "symmetry.data_branches_diverge": [
@@ -652,7 +714,28 @@ CASES: dict[str, list[Record]] = {
     ],
     "membership.the_wrong_group_deadlocks": [{}, {"world_inside": DONE}, {"world_inside": {"how": "failed"}}],
     "training.ddp_communicates_in_hooks": [
-        {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}},
+        {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}}, {"ddp": {"eager": {"backward": 0}}},
+    ],
+    "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": []}],
+    "released.communicators_are_managed": [
+        {}, {"NCCLComm": []}, {"methods": ["broadcastUniqueNCCLID"]}, {"said": ["the id"]},
+    ],
+    "released.the_id_is_broadcast": [{}, {"methods": ["destroyNCCLComms"]}, {"said": ["on demand"]}],
+    "released.events_synchronize": [{}, {"CUDAEvent": []}, {"said": ["syncing"]}, {"said": ["waiting"]}],
+    "released.threads_streams_and_events": [{}, {"thread": []}, {"CUDAStream": []}, {"CUDAEvent": []}],
+    "released.mpi_is_the_one_installed": [{}, {"included": []}, {"said": ["the id"]}],
+    "training.compiled_autograd_since": [
+        {"claimed": "2.4"}, {"claimed": "2.1"}, {"claimed": "2.3"},
+        {"wheels": [{"torch": "2.4.0", "module": "yes", "setting": "yes"}]},
+        {"wheels": [{"torch": "2.4.0", "module": "yes", "setting": "no"}]},
+    ],
+    "training.reductions_are_part_of_backward": [
+        {}, {"ddp": {"eager": {"backward": 0, "behind": 4}}}, {"fsdp": {"eager": {"backward": 0, "behind": 4}}},
+        {"fsdp": {"eager": {"forward": 1}}},
+    ],
+    "sharding.both_paths_bring_communication_into_graphs": [
+        {}, {"compiled autograd": {"right": False}}, {"compiled autograd": {"reduces": [4, 4]}},
+        {"compiled autograd": {"reduces": [0]}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
     ],
     "training.hooks_break_the_graph": [
         {}, {"ddp": {"breaks_inside": 0}}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}},
@@ -687,7 +770,10 @@ CASES: dict[str, list[Record]] = {
     "backend.a_second_compile_hits_the_cache": [
         {}, {"cached": [[True], [True]]}, {"cached": [[False], [False]]}, {"cached": [[False], []]},
     ],
-    "backend.collectives_are_not_optimized_by_default": [{}, {"overlap_by_default": {"reorder": True}}],
+    "backend.collectives_are_not_optimized_by_default": [
+        {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
+        {"ways": {"default": ["all_gather wait mm", 0, False]}},
+    ],
     "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}],
     "backend.stages_can_be_told_apart": [
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
@@ -735,8 +821,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "streams.beta_since": [{}, {"torch": "2.11.0"}, {"schemas": None}, {"claimed": "2.14"}],
     "stream_orders.the_next_work_is_delayed": [
-        {}, {"delays": []}, {"delays": [{"next": "mul", "with": [3.0, 1.0], "without": [3.0, 1.0]}]},
-        {"delays": [{"next": "mul", "with": [51.0, 50.0], "without": [3.0, 1.0]}]},
+        {}, {"backward": [["kernel", "s1"]]}, {"backward": [["kernel", "s1"], ["sync_dealloc", "e5", "s1"]]},
+        {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_event", "e5"], ["kernel", "s1"]]},
     ],
     "stream_graphs.stream_code_compiles_as_it_is": [
         {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
@@ -807,7 +893,7 @@ CASES: dict[str, list[Record]] = {
     "stream_graphs.dependencies_pass_through": [
         {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
         {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
-        {"event": {"nodes": [node("control_deps(record_event)")]}},
+        {"event": {"nodes": [node("control_deps(record_event)")]}}, {"event": {"origins": ["sin", ""]}},
     ],
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
@@ -840,6 +926,7 @@ CASES: dict[str, list[Record]] = {
     "logs.graph_breaks_are_shown": [{}, {"graph_breaks": []}],
     "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
     "logs.guards_are_shown": [{}, {"guards": []}],
+    "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],
     "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
 }  # fmt: skip
 

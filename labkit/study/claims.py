@@ -37,7 +37,7 @@ LESSONS = (
 )
 # what a row may need: how many GPUs, and how to say so
 NEEDS = {"gpu": (1, "a GPU"), "2 gpus": (2, "2 GPUs"), "nvlink": (2, "2 GPUs joined by NVLink")}
-FIELDS = {"id", "section", "claim", "kind", "figure", "lesson", "check", "needs", "beyond", "can", "never"}
+FIELDS = {*"id section claim words kind figure lesson check read needs beyond can never".split()}
 REQUIRED = ("id", "section", "claim", "kind", "lesson")
 
 
@@ -53,8 +53,10 @@ class Claim:
         claim: what it says.
         kind: one of KINDS.
         lesson: one of LESSONS.
+        words: how the source says it, where its text is at hand.
         figure: the number that is claimed.
         check: name of the check; None while there is none.
+        read: name of a check that reads torch's released files, for where what the row needs is not there.
         needs: names in NEEDS.
         can: whether it says that something can happen, which a run without it does not refute.
         never: why it has been true on no torch, where a check says that it is not.
@@ -68,8 +70,10 @@ class Claim:
     claim: str
     kind: str
     lesson: str
+    words: str = ""
     figure: str = ""
     check: str | None = None
+    read: str = ""
     needs: tuple[str, ...] = ()
     can: bool = False
     never: str = ""
@@ -204,8 +208,11 @@ def _row(
         if need not in NEEDS:
             raise ValueError(f"{who}: it cannot need {need!r}: there are {', '.join(map(repr, NEEDS))}")
     check = entry.get("check")
-    if checks is not None and check is not None and check not in checks:
-        raise ValueError(f"{who}: there is no check {check!r} in labkit/lessons/<topic>/claims")
+    for name in filter(None, (check, entry.get("read"))):
+        if checks is not None and name not in checks:
+            raise ValueError(f"{who}: there is no check {name!r} in labkit/lessons/<topic>/claims")
+    if entry.get("read") and not needs:
+        raise ValueError(f"{who}: it needs nothing, so its check can run and nothing has to be read instead")
     if check is not None and entry.get("beyond"):
         raise ValueError(f"{who}: it has a check, so it cannot be beyond one")
     if not isinstance(entry.get("can", False), bool):

@@ -16,7 +16,7 @@ from labkit.study.catalog import CHECKS
 from labkit.study.checks import Bench, Check, Probe, Result
 from labkit.study.claims import NEEDS, Claim, Claims
 
-__all__ = ["MEANINGS", "REFUTED", "STATUSES", "Ledger", "Line", "needs_no_run", "possible", "run"]
+__all__ = ["MEANINGS", "REFUTED", "STATUSES", "Ledger", "Line", "check_of", "needs_no_run", "possible", "run"]
 
 # what may stand about a row, and what each word means: the one place where it is defined
 MEANINGS = {
@@ -25,7 +25,7 @@ MEANINGS = {
     " of an older torch still has it",
     "never true": "run here, and not so; what the source says has been so on no torch, and the row says why",
     "not provoked": "the claim says that something can happen; it did not here, and one run without it refutes nothing",
-    "read in the source": "stands in the files of this torch as they were released; they were read, not run",
+    "read in the source": "stands in torch's files as they were released; they were read, not run",
     "simulated": "shown by a model of what hardware would do, and on no such hardware",
     "enforced": "advice that labkit follows: the check runs labkit's own code and shows nothing about PyTorch",
     "cited": "a figure or a fact of the source that no run of ours can tell; at most our copy of it was compared",
@@ -145,8 +145,9 @@ def _table(lines: list[Line], width: int, claims: bool, since: Mapping[str, str]
         )
         if claims:
             deep = " " * (status + 4)
+            quoted = f"“{line.claim.words}” " if line.claim.words else ""
             rows += textwrap.wrap(
-                f"{line.claim.claim} ({line.claim.source}, {line.claim.section}; {line.claim.date})",
+                f"{line.claim.claim} {quoted}({line.claim.source}, {line.claim.section}; {line.claim.date})",
                 width,
                 initial_indent=deep,
                 subsequent_indent=deep,
@@ -190,7 +191,7 @@ def run(
     seen: dict[str, dict[str, Any] | str] = {}
     by_probe: dict[str, list[Claim]] = {}
     for row in chosen:
-        check = checks.get(row.check or "")
+        check = checks.get(check_of(row, count))
         if check is not None and not needs_no_run(row, count):
             by_probe.setdefault(check.probe.name, []).append(row)
 
@@ -203,7 +204,7 @@ def run(
         for name, mine in by_probe.items():
             if talk:
                 talk(name)
-            seen[name] = _measure(checks[mine[0].check or ""].probe, bench)
+            seen[name] = _measure(checks[check_of(mine[0], count)].probe, bench)
             if each:
                 each(judged(mine, {name: seen[name]}))
     return judged(chosen, seen)
@@ -237,7 +238,12 @@ def needs_no_run(row: Claim, gpus: int | None = None) -> bool:
     >>> needs_no_run(load().choose(only=["t11.exp.cliff-breaks"])[0])
     False
     """
-    return row.check is None or bool(_missing(row, len(hardware.gpus()) if gpus is None else gpus))
+    return row.check is None or (not row.read and bool(_missing(row, gpus)))
+
+
+def check_of(row: Claim, gpus: int | None = None) -> str:
+    """The name of the check for a row with so many GPUs, by default those that are visible; '' for none."""
+    return row.read if row.read and _missing(row, gpus) else row.check or ""
 
 
 def _measure(probe: Probe, bench: Bench) -> dict[str, Any] | str:
@@ -258,8 +264,9 @@ def _reason(error: Exception) -> str:
     return next(iter(said.splitlines()), type(error).__name__)[:200]
 
 
-def _missing(row: Claim, gpus: int) -> str:
-    lacking = [words for name in row.needs for least, words in [NEEDS[name]] if gpus < least]
+def _missing(row: Claim, gpus: int | None) -> str:
+    there = len(hardware.gpus()) if gpus is None else gpus
+    lacking = [words for name in row.needs for least, words in [NEEDS[name]] if there < least]
     return f"needs {' and '.join(lacking)}" if lacking else ""
 
 
@@ -273,11 +280,11 @@ def _line(
         return Line(row, CITED if cited else CANNOT_TELL, missing=f"no run can tell: {row.beyond}")
     if row.check is None:
         return Line(row, CANNOT_TELL, missing=f"{missing}; no check yet") if missing else Line(row, UNTESTED)
-    if missing:
+    if missing and not row.read:
         return Line(row, CANNOT_TELL, missing=missing)
-    check = checks.get(row.check)
+    check = checks.get(name := check_of(row, gpus))
     if check is None:
-        return Line(row, CANNOT_TELL, missing=f"there is no check {row.check!r}")
+        return Line(row, CANNOT_TELL, missing=f"there is no check {name!r}")
     record = seen[check.probe.name]
     if isinstance(record, str):
         return Line(row, CANNOT_TELL, missing=f"{check.probe.name} failed: {record}")

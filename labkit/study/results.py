@@ -225,11 +225,12 @@ def affordable(
     ({'reference.tables'}, 0.01)
     """
     asked = [row for row in (claims.rows if rows is None else rows) if not ledger.needs_no_run(row)]
-    wanted = {CHECKS[row.check].probe.name for row in asked if row.check in CHECKS}
-    known = costs[costs["probe"].isin(wanted)].dropna(subset=["seconds"]).sort_values(["seconds", "probe"])
+    probes = {row.id: CHECKS[name].probe.name for row in asked if (name := ledger.check_of(row)) in CHECKS}
+    known = costs[costs["probe"].isin({*probes.values()})].dropna(subset=["seconds"])
+    known = known.sort_values(["seconds", "probe"])
     known = known[known["seconds"].cumsum() <= seconds]
     names = set(known["probe"])
-    chosen = tuple(row for row in asked if row.check in CHECKS and CHECKS[row.check].probe.name in names)
+    chosen = tuple(row for row in asked if probes.get(row.id) in names)
     return chosen, float(known["seconds"].sum())
 
 
@@ -312,7 +313,7 @@ def standing(claims: Claims, found: Ledger | None = None, kept: Report | None = 
     for part in (of(told, TOLD), kept, None if found is None else of(found)):
         for line in [] if part is None else part.tables["lines"].to_dict("records"):
             if part is not kept or line["id"] in counts:
-                rows[line["id"]] = {**rows[line["id"]], **line}
+                rows[line["id"]] = {**rows[line["id"]], **line, "words": rows[line["id"]]["words"]}
     probes = [] if found is None else of(found).tables["probes"].to_dict("records")
     return _report(list(rows.values()), probes, told.provenance)
 
@@ -340,7 +341,7 @@ def filled(here: Report, other: Report) -> Report:
     for row in here.tables["lines"].to_dict("records"):
         line = there.get(row["id"], {})
         if row["status"] == NOT_RUN and _is_of(line, row):
-            row = {**line, "origin": _recorded_on(line)}
+            row = {**row, **line, "words": row["words"], "origin": _recorded_on(line)}
         rows.append(row)
     return _report(rows, here.tables["probes"].to_dict("records"), here.provenance)
 
@@ -379,19 +380,20 @@ def current(claims: Claims, other: Report) -> Report:
 
 def _row(line: Line) -> dict[str, Any]:
     claim = line.claim
-    check = CHECKS.get(claim.check or "")
+    check = CHECKS.get(name := ledger.check_of(claim))
     return {
         "id": claim.id,
         "lesson": claim.lesson,
         "status": line.status,
         "claim": claim.claim,
+        "words": claim.words,
         "claimed": claim.figure,
         "measured": line.measured,
         "missing": line.missing,
         "kind": claim.kind,
         "source": claim.source,
         "section": claim.section,
-        "check": claim.check or "",
+        "check": name,
         "no": claim.no,
         "probe": check.probe.name if check and not ledger.needs_no_run(claim) else "",
     }

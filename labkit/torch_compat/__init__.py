@@ -50,6 +50,7 @@ from labkit.torch_compat.compiler import (
     no_default_overlap,
     overlap_scheduling,
     patched,
+    pipeline_tensor_parallel,
     quiet_dynamo,
     renamed,
     setting,

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from labkit.study import ledger, results
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import FILE, KINDS, LESSONS, load, parse
 
@@ -81,7 +82,7 @@ def test_the_number_of_rows_without_a_check_is_the_one_written_down():
 
 
 def test_every_check_tests_a_row():
-    assert {row.check for row in CLAIMS.rows} - {None} == set(CHECKS)
+    assert {name for row in CLAIMS.rows for name in (row.check, row.read) if name} == set(CHECKS)
 
 
 def test_the_five_documents_are_covered():
@@ -101,6 +102,30 @@ def test_a_claim_is_one_sentence_in_plain_text():
         assert row.claim.endswith("."), row.id
         assert len(row.claim) <= 180, row.id
         assert re.fullmatch(r"[a-z0-9]+(\.[a-z0-9-]+)+(\.\d+)?", row.id) or "9.6" in row.id, row.id
+
+
+def test_a_row_quotes_its_source_in_a_few_words():
+    quoting = {row.id.partition(".")[0] for row in CLAIMS.rows if row.words}
+    assert quoting == {"t11", "t12", "streams", "soc", "ntd"}
+    for row in CLAIMS.rows:
+        # the text of the RFC is not at hand
+        assert row.id.startswith("rfc.") or 0 < len(row.words.split()) <= 30, row.id
+        assert row.words == row.words.strip() != row.claim, row.id
+
+
+def test_what_is_read_stands_for_a_check_that_needs_hardware():
+    row = next(row for row in CLAIMS.rows if row.read)
+    assert ledger.check_of(row, 0) == row.read and ledger.check_of(row, 8) == row.check
+    assert not ledger.needs_no_run(row, 0)
+    (line,) = ledger.run(CLAIMS, [row], gpus=0).lines
+    assert (
+        line.status == "read in the source" and results.of(ledger.Ledger((line,), {}, 0, 1)).frame["check"][0]
+    )
+    needless = GOOD.replace('kind = "semantics"', 'kind = "semantics"\nread = "breaks.splits"')
+    with pytest.raises(ValueError, match="claim 'doc.one': it needs nothing, so its check can run"):
+        parse(needless)
+    with pytest.raises(ValueError, match="there is no check 'breaks.splits'"):
+        parse(needless, checks={"a.b"})
 
 
 def test_a_figure_of_the_past_that_is_checked_has_a_number():
@@ -124,7 +149,7 @@ def test_rows_are_chosen_by_lesson_and_id():
 
 def test_comments_in_the_file_explain_every_field():
     head = FILE.read_text().partition("untested =")[0]
-    for name in ("id", "section", "kind", "figure", "lesson", "check", "needs", "beyond"):
+    for name in ("id", "section", "words", "kind", "figure", "lesson", "check", "needs", "read", "beyond"):
         assert re.search(rf"^#.*\b{name}\b", head, re.M), name
 
 

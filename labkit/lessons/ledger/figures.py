@@ -33,7 +33,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "not run": ("#FFFFFF", "////"),
 }
 ALL = "all"
-LEFT, BAR, ROW = 2.15, 0.3, 0.66  # inches
+LEFT, BAR, ROW = 2.15, 0.3, 0.84  # inches
 ROWS = 8  # of a page
 COLUMNS = ["id", "lesson", "status", "claim", "claimed", "measured", "missing"]
 
@@ -169,7 +169,7 @@ def across(table: pd.DataFrame, label: str, most: int = 24) -> Figure:
 def page(
     report: Any, lesson: str = ALL, status: str = ALL, words: str = "", number: int = 1
 ) -> tuple[Figure, str]:
-    """One page of the rows that match, as a figure and a line of text: status, claim, and what was measured.
+    """One page of the rows that match, as a figure and a line of text: status, claim, quotation, and what was measured.
 
     lesson: its name, or its number such as '04'. words: each must stand somewhere in the row, in any case. Raises
     ValueError for a lesson or status that no row has, and for a page that there is none of.
@@ -186,7 +186,7 @@ def page(
             raise ValueError(f"no row has the {column} {wanted!r}: there are {', '.join(there)}")
         lines = lines[mine]
     for word in words.split():
-        text = lines[COLUMNS].astype(str).agg(" ".join, axis=1).str.lower()
+        text = lines[[*COLUMNS, "words"]].astype(str).agg(" ".join, axis=1).str.lower()
         lines = lines[text.str.contains(word.lower(), regex=False)]
     pages = max(1, -(-len(lines) // ROWS))
     if not isinstance(number, int) or not 1 <= number <= pages:
@@ -220,8 +220,12 @@ def _entry(ax: Axes, top: float, row: dict[str, Any], width: float) -> None:
     ax.text(1.28, top + 0.05, f"{row['lesson']}  ·  {row['id']}", fontweight="bold", **text)
     claim = f"{row['claim']} [{row['claimed']}]" if row["claimed"] else str(row["claim"])
     ax.text(1.28, top + 0.23, style.cut(claim, room, style.SMALL), **text)
+    quoted = (
+        style.cut(f"“{row['words']}”", room, style.SMALL) if row["words"] else "no text of the source here"
+    )
+    ax.text(1.28, top + 0.41, quoted, fontstyle="italic", **text)
     said = style.cut(f"{_where(row)}: {_told(row)}", room, style.SMALL)
-    ax.text(1.28, top + 0.41, said, color=style.QUIET, **text)
+    ax.text(1.28, top + 0.59, said, color=style.QUIET, **text)
 
 
 def _where(row: dict[str, Any]) -> str:
@@ -278,6 +282,7 @@ def browser(report: Any, **first: Any) -> Browser:
 
 def _lines(report: Any) -> pd.DataFrame:
     lines = table(report, "lines", COLUMNS).fillna("")
+    lines["words"] = lines.get("words", "")  # no run from before there were quotations has them
     unknown = [status for status in pd.unique(lines["status"]) if status not in LOOKS]
     if unknown:
         raise ValueError(f"table 'lines' has the status {unknown[0]!r}: known are {', '.join(LOOKS)}")

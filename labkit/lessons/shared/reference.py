@@ -15,7 +15,7 @@ def names() -> list[str]:
     """The tables there are. Raises ValueError where labkit was installed without the repository.
 
     >>> names()
-    ['activation_offload', 'issue_138773', 'scope_runs']
+    ['activation_offload', 'compiled_autograd', 'issue_138773', 'scope_runs']
     """
     if not FOLDER.is_dir():
         raise ValueError("the reference tables are part of the repository: run labkit from a checkout of it")

@@ -127,6 +127,17 @@ def functional_is_faster_than_disabled(seen: Seen) -> Result:
 
 
 @judging(forwards)
+def an_increase_is_slower(seen: Seen) -> Result:
+    """Where disabled collectives raise the counts of breaks and graphs above those of the same model, it is slower."""
+    more, less = seen["B"][0], seen["C"][0]
+    counts = "; ".join(f"{name} {less[name]} and {more[name]}" for name in ("breaks", "graphs"))
+    if not all(more[name] > less[name] for name in ("breaks", "graphs")):
+        return verdict(False, f"no increase: {counts}")
+    found = timing_result(seen["CB"], "faster", GPUS)
+    return Result(found.status, f"{counts}; with fewer {found.measured}", found.missing)
+
+
+@judging(forwards)
 def disabled_is_slower_than_eager(seen: Seen) -> Result:
     """Compiled with disabled collectives is slower than not compiled at all."""
     return timing_result(seen["BA"], "slower", GPUS)

@@ -12,7 +12,7 @@ import torch
 from labkit.lessons.shared.capture import Capture, first_line
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
-from labkit.torch_compat import dynamo_reset, pretend_streams
+from labkit.torch_compat import control_deps, dynamo_reset, pretend_streams
 
 
 def two_streams(x, y, one, two):
@@ -71,8 +71,10 @@ def _graphs() -> Seen:
         try:
             torch.compile(program, backend=seen, fullgraph=True)(torch.ones(4), stream(1))
         except Exception as error:
-            return {"error": first_line(error), "nodes": []}
-        return {"error": "", "nodes": _nodes(seen.forward[0])}
+            return {"error": first_line(error), "nodes": [], "origins": []}
+        product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
+        origins = [_origin(n, seen.forward[0]) for n in product.all_input_nodes] if product else []
+        return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins}
 
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
@@ -117,6 +119,19 @@ def _operation(node: Any) -> str:
         inner = next((str(a.target) for a in node.args if getattr(a, "op", "") == "get_attr"), "")
         return f"{name}({inner.removeprefix('subgraph_').partition('_default')[0].rstrip('_0123456789')})"
     return name
+
+
+def _origin(node: Any, module: Any) -> str:
+    """The operation that made a value which control_deps operators hand through; '' where one of them changes it."""
+    while _operation(node) == "getitem" and node.args[0].target is control_deps():
+        held, index = node.args
+        inner = list(getattr(module, held.args[1].target).graph.nodes)
+        given = [n for n in inner if n.op == "placeholder"]
+        returned = inner[-1].args[0][index]
+        if returned not in given:
+            return ""
+        node = held.args[2 + given.index(returned)]
+    return _operation(node)
 
 
 def _on(nodes: list[Seen], op: str) -> list[Any]:
@@ -217,14 +232,15 @@ def accumulation_waits(seen: Seen) -> Result:
 
 @judging(graphs)
 def dependencies_pass_through(seen: Seen) -> Result:
-    """What follows an event takes its values from the operator that stands for the event."""
+    """What follows an event takes its values from the operators that stand for it, which return them unchanged."""
     product = [node["takes"] for node in seen["event"]["nodes"] if node["op"] == "mul"]
     names = [node["op"] for node in seen["event"]["nodes"]]
     through = [n for n in names if n.startswith("control_deps")]
-    ok = bool(through) and bool(product) and set(product[0]) == {"getitem"}
-    return verdict(
-        ok, f"{', '.join(through) or 'no control_deps'}; the product takes {product[0] if product else '-'}"
-    )
+    origins = seen["event"]["origins"]
+    takes = product[0] if product else []
+    ok = bool(through) and set(takes) == {"getitem"} and origins == ["sin", "cos"]
+    said = f"{', '.join(through) or 'no control_deps'}; the product takes {', '.join(takes) or 'nothing'}"
+    return verdict(ok, f"{said}, which is {', '.join(o or 'something else' for o in origins) or 'nothing'}")
 
 
 @judging(graphs)

@@ -1,12 +1,14 @@
 """Activation offloading, by the graphs of AOTAutograd's own passes: which copies stand where, and what stays behind.
 
-Read off the graphs: no copy is made and no memory is taken, so times and peaks are not told here.
+Read off the graphs, where no copy is made and no memory is taken; times and peaks are measured where there is a GPU.
 """
 
 from __future__ import annotations
 
 from labkit import lessons
+from labkit.lessons.compiled_streams import experiment
 from labkit.lessons.compiled_streams.offload import traced
+from labkit.lessons.shared.timed import timed, timing_result
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
 KEPT, AHEAD = "kept", "waits at the end"  # ways of the lesson's program
@@ -78,3 +80,25 @@ def bytes_are_carried_for_bytes_kept(seen: Seen) -> Result:
     less, carried = _kept(seen, "without") - _kept(seen, "with"), seen["with"]["carried"]
     said = f"{less} bytes less are kept, {carried} bytes cross the link"
     return verdict(less > 0 and carried == 2 * less and not seen["without"]["carried"], said)
+
+
+@probe
+def measured(bench: Bench) -> Seen:
+    """The time of a step and its peak on a GPU, at the slides' small shape with two layers: kept, and offloaded."""
+    report = experiment.run(bench.ranks(1, "nccl", "cuda"), ["Small"], deep=2)
+    peaks = report.tables["summary"].set_index("way")["peak_mib"]
+    taken = report.tables["samples"].groupby("variant")["seconds"].apply(tuple)
+    return {
+        "peak_mib": {name: float(peaks[name]) for name in (KEPT, AHEAD)},
+        "steps": timed(report.label, taken, AHEAD, KEPT),
+    }
+
+
+@judging(measured)
+def the_peak_is_lower_and_the_step_longer(seen: Seen) -> Result:
+    """Offloading lowers the peak allocation, and the step takes longer."""
+    peaks, found = seen["peak_mib"], timing_result(seen["steps"], "slower", "larger configurations on a GPU")
+    said = f"two layers: a peak of {peaks[AHEAD]:.0f} instead of {peaks[KEPT]:.0f} MiB; a step is {found.measured}"
+    if peaks[AHEAD] >= peaks[KEPT]:
+        return verdict(False, said)
+    return Result(found.status, said, found.missing)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.graphs import record
+from labkit.lessons.shared import reference
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.one_step import OneStep, net
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset
+from labkit.study.checks import READ, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset, on_collective
 
 
 @probe
@@ -56,17 +59,63 @@ def _parallel() -> Seen:
     with record() as rec:
         found["ddp"]["right_inside"] = step(hooked, hooked)
     found["ddp"]["breaks_inside"] = len(rec.breaks)
+    dynamo_reset()
+    small = DistributedDataParallel(
+        net(), bucket_cap_mb=0.02
+    )  # a bucket for about a layer, from the second step on
+    _eager(small, one.x)
+    found["ddp"]["eager"] = _eager(small, one.x)
+    sharded = net()
+    for layer in sharded.layers:
+        fully_shard(layer, mesh=mesh)
+    found["fsdp"]["eager"] = _eager(fully_shard(sharded, mesh=mesh), one.x)
     return found
+
+
+def _eager(model: Any, x: torch.Tensor) -> Seen:
+    """How many reductions one step starts in forward, in backward, and after the last gradient of backward."""
+    phase, started = "forward", {"forward": 0, "backward": 0, "behind": 0}
+
+    def reached(name: str) -> None:
+        nonlocal phase
+        phase = name
+
+    def seen(name: str, nbytes: int) -> None:
+        started[phase] += "reduce" in name
+
+    x = x.clone().requires_grad_()
+    x.register_hook(lambda gradient: reached("behind"))  # the gradient of the input comes last
+    with on_collective(seen):
+        loss = model(x).sum()
+        reached("backward")
+        loss.backward()
+    return started
+
+
+@judging(parallel)
+def reductions_are_part_of_backward(seen: Seen) -> Result:
+    """DDP and FSDP2 in eager start to reduce while backward still computes gradients, and not in forward."""
+    eager = {"DDP": seen["ddp"]["eager"], "FSDP2": seen["fsdp"]["eager"]}
+    inside = all(row["backward"] > 0 and not row["forward"] for row in eager.values())
+    return verdict(
+        inside,
+        "; ".join(
+            f"{name}: {row['forward']} reductions in forward, {row['backward']} within backward, {row['behind']} "
+            "behind its last gradient"
+            for name, row in eager.items()
+        ),
+    )
 
 
 @judging(parallel)
 def ddp_communicates_in_hooks(seen: Seen) -> Result:
-    """DDP averages gradients from hooks outside the compiled backward: no collective is in its graphs."""
+    """DDP reduces from within backward in eager; compiled, from outside of the graphs, which hold no collective."""
     row = seen["ddp"]
     return verdict(
-        row["right"] and row["collectives_in_backward"] == 0,
-        f"gradients {'averaged' if row['right'] else 'not averaged'}, {row['collectives_in_backward']} collectives in "
-        f"the backward of {row['graphs']} graph(s)",
+        row["right"] and row["collectives_in_backward"] == 0 and row["eager"]["backward"] > 0,
+        f"reductions started within an eager backward: {row['eager']['backward']}; compiled: gradients "
+        f"{'averaged' if row['right'] else 'not averaged'}, {row['collectives_in_backward']} collectives in the "
+        f"backward of {row['graphs']} graph(s)",
     )
 
 
@@ -99,3 +148,20 @@ def compiled_regions_work_with_ddp_and_fsdp(seen: Seen) -> Result:
         ok,
         f"gradients right: DDP {ddp['right']} ({ddp['graphs']} graphs), FSDP2 by layer {fsdp['compiled_right']}",
     )
+
+
+@probe
+def releases(bench: Bench) -> Seen:
+    """Which wheels of older versions of torch have compiled autograd, and the setting that turns it on."""
+    return {"wheels": reference.load("compiled_autograd").to_dict("records")}
+
+
+@judging(releases, word=READ)
+def compiled_autograd_since(seen: Seen) -> Result:
+    """The first wheel with a setting for compiled autograd is of the claimed version, and the one before has none."""
+    wheels = seen["wheels"]
+    first = next((i for i, wheel in enumerate(wheels) if wheel["setting"] == "yes"), 0)
+    module = next((wheel["torch"] for wheel in wheels if wheel["module"] == "yes"), "none")
+    said = f"torch._dynamo.config.compiled_autograd is in the wheel of {wheels[first]['torch']} and not in that of "
+    said += f"{wheels[first - 1]['torch']}; the module behind it has been there since {module}"
+    return verdict(first > 0 and wheels[first]["torch"].startswith(seen["claimed"] + "."), said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from labkit.lessons.shared.capture import first_line
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import around_operators
 
 
 @probe
@@ -46,6 +48,12 @@ def _placements() -> Seen:
     except Exception as error:
         mine = first_line(error)
     dist.all_gather_object(replicas, mine)
+    shapes: list[Any] = [0] * 4
+    try:
+        fitting: Any = list(DTensor.from_local(torch.ones(2 + dist.get_rank()), mesh, [Replicate()]).shape)
+    except Exception as error:
+        fitting = first_line(error)
+    dist.all_gather_object(shapes, fitting)
     made = dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)])
     found: Seen = {
         "shard_local": list(sharded.to_local().shape),
@@ -61,6 +69,7 @@ def _placements() -> Seen:
         "partial_local": partial.to_local()[0].item(),
         "partial_whole": partial.full_tensor()[0].item(),
         "replicas": replicas,
+        "shapes": shapes,
         "zeros_local": list(made.to_local().shape),
         "in_python": type(DTensor.redistribute).__name__ == "function",
         "is_tensor_subclass": issubclass(DTensor, torch.Tensor),
@@ -197,8 +206,28 @@ def _dispatching() -> Seen:
 
     x = torch.ones(4)
     with torch.no_grad():
-        wrapped = distribute_tensor(x, init_device_mesh("cpu", (2,)), [Replicate()])
-        return {"operations": 3, "dtensor": calls(wrapped), "in_python": calls(x.as_subclass(InPython))}
+        mesh, local = init_device_mesh("cpu", (2,)), []
+        wrapped = distribute_tensor(x, mesh, [Replicate()])
+
+        def below(func: Any, args: Any, kwargs: Any) -> Any:
+            if any(isinstance(argument, DTensor) for argument in args):
+                return NotImplemented  # on to the operators on what the ranks have
+            if func is torch.ops.aten.mm.default:
+                local.append([list(matrix.shape) for matrix in args])
+            return func(*args, **kwargs)
+
+        whole, split = torch.ones(8, 16), distribute_tensor(torch.ones(16, 32), mesh, [Shard(1)])
+        copied = distribute_tensor(whole, mesh, [Replicate()])
+        torch.matmul(copied, split)  # the first use works its rule out, with tensors that have no memory
+        with around_operators(below):
+            product = torch.matmul(copied, split)
+        return {
+            "operations": 3,
+            "dtensor": calls(wrapped),
+            "in_python": calls(x.as_subclass(InPython)),
+            "local": local,
+            "product": [type(product).__name__, list(product.shape)],
+        }
 
 
 @judging(dispatching)
@@ -214,13 +243,23 @@ def operations_arrive_in_dispatch(seen: Seen) -> Result:
     )
 
 
+@judging(dispatching)
+def the_local_kernel_runs(seen: Seen) -> Result:
+    """A product of DTensors runs the ordinary product on what the rank has, and wraps the result again."""
+    made, shape = seen["product"]
+    return verdict(
+        seen["local"] == [[[8, 16], [16, 16]]] and made == "DTensor" and shape == [8, 32],
+        f"aten.mm on local {' and '.join(map(str, seen['local'])) or 'nothing'}, then a {made} of {shape}",
+    )
+
+
 @judging(placements)
 def from_local_checks_by_default(seen: Seen) -> Result:
     """Unless the check is skipped with run_check=False, from_local notices local tensors that do not fit together."""
-    replicas = seen["replicas"]
-    noticed = len(set(replicas)) == 1 or any(isinstance(value, str) for value in replicas)
-    said = "noticed" if noticed else "taken without a word by default"
-    return verdict(noticed, f"four different replicas are {said}: {replicas}")
+    told = {"values": seen["replicas"], "shapes": seen["shapes"]}
+    noticed = {what: any(isinstance(value, str) for value in values) for what, values in told.items()}
+    said = "; ".join(f"{what} {'noticed' if noticed[what] else told[what]}" for what in told)
+    return verdict(all(noticed.values()), f"replicas that differ between ranks, taken by default: {said}")
 
 
 @judging(placements)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.debug import CommDebugMode
 
 from labkit.lessons.shared.capture import Capture, calls, first_line
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset
 
 
@@ -171,13 +171,6 @@ PRODUCTS = ("column", "sum", "inner", "partial_used", "mismatched")
 
 
 @judging(operations)
-def results_are_wrapped(seen: Seen) -> Result:
-    """What an operation on DTensors returns is a DTensor again."""
-    kinds = {seen[name]["type"] for name in PRODUCTS}
-    return verdict(kinds == {"DTensor"}, f"results of type {', '.join(sorted(kinds))}")
-
-
-@judging(operations)
 def results_are_right(seen: Seen) -> Result:
     """Operations on DTensors give what the same operations on the whole tensors give."""
     right = [name for name in PRODUCTS if seen[name]["right"]]
@@ -212,6 +205,13 @@ def gradients_flow(seen: Seen) -> Result:
         right and all(row["gradient_type"] == "DTensor" for row in rows),
         f"gradients of type {rows[0]['gradient_type']}, {'as' if right else 'not as'} expected",
     )
+
+
+@judging(operations)
+def communication_math_and_gradients(seen: Seen) -> Result:
+    """Operations on DTensors communicate where they have to, give the right numbers, and pass gradients back."""
+    found = [judge(seen) for judge in (mismatch_gathers, results_are_right, gradients_flow)]
+    return verdict(all(one.status == HOLDS for one in found), "; ".join(one.measured for one in found))
 
 
 @judging(operations)

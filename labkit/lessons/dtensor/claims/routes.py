@@ -13,9 +13,16 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from labkit import lessons, torch_compat
 from labkit.graphs import record
 from labkit.lessons.dtensor.on_ranks import whole_of
+from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.variants import with_own_code
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
-from labkit.torch_compat import dtensor_cache, dynamo_reset, forget_dtensor_rules
+from labkit.torch_compat import (
+    dtensor_cache,
+    dynamo_reset,
+    forget_dtensor_rules,
+    funcol,
+    pipeline_tensor_parallel,
+)
 
 program = lessons.program("dtensor")
 DIM = 64
@@ -238,3 +245,43 @@ def _said(seen: Seen) -> str:
         ranks = ", ".join(f"rank {i} {' '.join(e['into'])} and gets {e['rows']}" for i, e in enumerate(each))
         parts.append(f"{way}, {ROWS[-1]} rows are gathered from {ranks}")
     return "; ".join(parts)
+
+
+@probe
+def pipelined(bench: Bench) -> Seen:
+    """The calls of a gather, two products and a scatter, before and after Inductor's pass for asynchronous TP."""
+    return bench.run(_pipelined, ranks=2, backend="fake")[0]
+
+
+def _pipelined() -> Seen:
+    def mlp(x, up, down):
+        hidden = F.gelu(funcol.all_gather_tensor(x, 0, dist.group.WORLD) @ up)
+        return funcol.reduce_scatter_tensor(hidden @ down, "sum", 0, dist.group.WORLD)
+
+    dynamo_reset()
+    seen = Capture(aot=True)
+    with torch.no_grad():
+        torch.compile(mlp, backend=seen, fullgraph=True)(
+            torch.zeros(16, 32), torch.zeros(32, 64), torch.zeros(64, 32)
+        )
+    (graph,) = seen.forward
+    found = {"before": calls(graph)}
+    pipeline_tensor_parallel(graph.graph)
+    return found | {"after": calls(graph)}
+
+
+@judging(pipelined)
+def async_tp_rewrites_naive_collectives(seen: Seen) -> Result:
+    """A pass takes naively inserted collectives out of the graph, each with the product beside it."""
+    before, after = (
+        [c for c in seen[when] if any(w in c for w in ("c10d", "mm", "fused"))]
+        for when in ("before", "after")
+    )
+    naive = [
+        sum("all_gather" in c or "reduce_scatter" in c for c in cs if "c10d" in c) for cs in (before, after)
+    ]
+    fused = sum("fused" in call for call in after)
+    return verdict(
+        naive[0] > naive[1] == 0 and fused == naive[0],
+        f"{', '.join(before)} becomes {', '.join(after)} (by the pass alone: nothing was run)",
+    )

@@ -16,12 +16,12 @@ from torch.nn.utils import parametrize
 from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.lessons.shared.one_step import OneStep, net
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset, funcol
+from labkit.torch_compat import compiled_autograd, ddp_mode, dynamo_reset, funcol
 
 
 @probe
 def sharded(bench: Bench) -> Seen:
-    """One training step of a small stack under FSDP2, and with gathered weights: parameters, gradients, graphs."""
+    """A training step of a small stack under FSDP2, with gathered weights, and under DDP with compiled autograd."""
     return bench.run(_sharded)[0]
 
 
@@ -45,6 +45,15 @@ def _sharded() -> Seen:
         "scatters": sum("reduce_scatter" in c for g in graphs.backward for c in calls(g)),
         "graphs": [len(graphs.forward), len(graphs.backward)],
     }
+    dynamo_reset()
+    whole = Capture()
+    with ddp_mode("python_reducer"):  # the mode of DDP that torch means for compiled autograd
+        replicated = DistributedDataParallel(net())
+        run = torch.compile(replicated, backend="aot_eager")
+        with compiled_autograd(torch.compile(backend=whole, fullgraph=True)):
+            right = step(replicated, run)
+    reduces = [sum("all_reduce" in c for c in calls(graph)) for graph in whole.dynamo]
+    found["compiled autograd"] = {"right": right, "reduces": reduces}
     return found
 
 
@@ -108,7 +117,8 @@ def frameworks_are_not_traced_whole(seen: Seen) -> Result:
     failed = [name for name in ("DDP", "FSDP2") if whole[name]]
     said = f"with fullgraph=True: a plain module {'fails' if whole['a plain module'] else 'compiles'}"
     return verdict(
-        not whole["a plain module"] and bool(failed), f"{said}, {' and '.join(failed) or 'none'} fails"
+        not whole["a plain module"] and bool(failed),
+        f"{said}, {' and '.join(failed) or 'neither'} {'fail' if len(failed) == 2 else 'fails'}",
     )
 
 
@@ -142,6 +152,19 @@ def fsdp2_is_dtensor(seen: Seen) -> Result:
     return verdict(
         row["parameters"] == ["DTensor"] and all("(0" in p or p.startswith("S(0") for p in row["placements"]),
         f"parameters {', '.join(row['parameters'])}, placed {', '.join(row['placements'])}",
+    )
+
+
+@judging(sharded)
+def both_paths_bring_communication_into_graphs(seen: Seen) -> Result:
+    """Compiled autograd has DDP's reductions in one graph of backward, and parameters as DTensors FSDP's in theirs."""
+    ddp, fsdp = seen["compiled autograd"], seen["gathered"]
+    captured = ddp["right"] and len(ddp["reduces"]) == 1 and ddp["reduces"][0] > 0
+    traced = fsdp["right"] and fsdp["graphs"] == [1, 1] and fsdp["scatters"] > 0
+    return verdict(
+        captured and traced,
+        f"compiled autograd over DDP: all-reduces by graph of backward {ddp['reduces']}, right: {ddp['right']}; FSDP "
+        f"on DTensors, traced whole: {fsdp['scatters']} reduce-scatters in backward, right: {fsdp['right']}",
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from labkit.lessons.shared.capture import first_line
 from labkit.ranks import Ranks
-from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.study.checks import READ, Bench, Result, Seen, judging, probe, quietly, verdict
 from labkit.torch_compat import funcol, functional_op, has_kernel, world_name
 
 OPERATORS = (
@@ -131,4 +134,23 @@ def registered_with_the_dispatcher(seen: Seen) -> Result:
     return verdict(
         len(tidy) == len(OPERATORS),
         f"{len(tidy)} of {len(OPERATORS)} registered so; argument types: {', '.join(types)}",
+    )
+
+
+@probe
+def source(bench: Bench) -> Seen:
+    """The name of the file that implements functional collectives, and what is defined at its top."""
+    body = ast.parse(inspect.getsource(funcol)).body
+    defined = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    return {"file": Path(inspect.getfile(funcol)).name, "defined": defined}
+
+
+@judging(source, word=READ)
+def the_source_is_one_file(seen: Seen) -> Result:
+    """The collectives, the wait and the tensor that waits are defined in the file that the source names."""
+    names = ("all_reduce", "wait_tensor", "AsyncCollectiveTensor")
+    there = [name for name in names if name in seen["defined"]]
+    return verdict(
+        seen["file"] == "_functional_collectives.py" and len(there) == len(names),
+        f"{seen['file']} defines {', '.join(there) or 'none of them'}, and {len(seen['defined']) - len(there)} more",
     )

@@ -205,3 +205,13 @@ def no_streams_in_the_graph(seen: Seen) -> Result:
         bool(calls) and not streams,
         f"stream operators: {', '.join(streams) or 'none'}, among {', '.join(dict.fromkeys(calls))}",
     )
+
+
+@judging(traced)
+def a_wait_follows_the_all_reduce(seen: Seen) -> Result:
+    """A functional all-reduce stands in the graph as all_reduce, and then a wait_tensor."""
+    made = [call for call in seen["functional"]["calls"] if "c10d" in call]
+    pattern = [call.rpartition(".")[2] for call in made]
+    return verdict(
+        pattern == ["all_reduce", "wait_tensor"], ", then ".join(made) or "no collective in the graph"
+    )

@@ -91,9 +91,14 @@ def get_shares_a_key(seen: Seen) -> Result:
 
 
 @judging(store)
-def wait_blocks_on_a_key(seen: Seen) -> Result:
-    """Waiting for a key that nobody sets blocks, until the timeout."""
-    return verdict("imeout" in seen["missing_key"], seen["missing_key"] or "it returned at once")
+def requests_are_served(seen: Seen) -> Result:
+    """The store serves SET and GET between clients, ADD on one counter, and WAIT, which blocks until the timeout."""
+    served = {
+        "SET and GET": seen["read_by_other"] == "secret",
+        "ADD": seen["counts"] == [1, 2],
+        "WAIT": "imeout" in seen["missing_key"],
+    }
+    return verdict(all(served.values()), "; ".join(f"{name}: {ok}" for name, ok in served.items()))
 
 
 @judging(store)

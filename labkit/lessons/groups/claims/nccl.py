@@ -200,6 +200,15 @@ def all_connect(seen: Seen) -> Result:
 
 
 @judging(communicators)
+def rings_come_behind_the_store(seen: Seen) -> Result:
+    """Before the ids are in the store no communicator has a channel of a ring; behind them every rank has."""
+    before, after = (_lines(seen, when, r"(Channel \S+) : ") for when in ("before", "after"))
+    ids = len(seen["ranks"][0]["identity"])
+    said = f"channels: {len(before[0])} before, {len(after[0])} after {ids} ids went through the store"
+    return verdict(bool(ids) and not any(before) and all(after), said)
+
+
+@judging(communicators)
 def the_group_owns_its_communicator(seen: Seen) -> Result:
     """A group has no communicator before its first collective, one after it, and none once it is destroyed."""
     before, after = (_initialized(seen, when) for when in ("before", "after"))

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
 
 PROGRAM = """
 import torch
@@ -65,3 +65,12 @@ def graph_code_is_shown(seen: Seen) -> Result:
     """TORCH_LOGS=graph_code shows the code of every graph, so that fragments can be counted."""
     graphs = [line for line in seen["graph_code"] if "class GraphModule" in line]
     return verdict(len(graphs) >= 2, f"{len(graphs)} graphs shown")
+
+
+@judging(logs)
+def health_is_shown(seen: Seen) -> Result:
+    """TORCH_LOGS=graph_breaks,recompiles,guards shows each of the three."""
+    counts = {kind: len(seen[kind]) for kind in ("graph_breaks", "recompiles", "guards")}
+    shown = (graph_breaks_are_shown, recompiles_are_shown, guards_are_shown)
+    ok = all(judge(seen).status == HOLDS for judge in shown)
+    return verdict(ok, "lines: " + ", ".join(f"{kind} {count}" for kind, count in counts.items()))

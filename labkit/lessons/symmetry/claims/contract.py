@@ -50,7 +50,7 @@ def settings(bench: Bench) -> Seen:
     def tripwires(ex: Exchange, odd: bool) -> Any:
         return contract.assert_parity(ex, contract.InputDigests(ex, every=0 if odd else 1).settings())
 
-    names = ("tensor_parallel", "compile", "fullgraph", "attention_backend", "pipeline")
+    names = ("tensor_parallel", "compile", "fullgraph", "attention_backend", "pipeline", "compile_pipeline")
     found = {name: two(flag(name)) for name in names}
     return found | {
         "effective": two(auto),
@@ -64,9 +64,11 @@ def settings(bench: Bench) -> Seen:
 def calls(bench: Bench) -> Seen:
     """Plans that differ in one thing on rank 1, and calls that were made otherwise than planned."""
 
+    phases = {"recompute": False, "num_denoise_steps": 4, "init_cache": False}
+
     def plan(**other: Any) -> Callable[[Exchange, bool], Any]:
         def body(ex: Exchange, odd: bool) -> Any:
-            usual: dict[str, Any] = {"calls": 2, "phases": {"recompute": False}, "epochs": {"cache": 1}}
+            usual: dict[str, Any] = {"calls": 2, "phases": phases, "epochs": {"cache": 1}}
             return contract.agree(ex, Plan.of(**{"action": "infer", **usual, **(other if odd else {})}))
 
         return body
@@ -88,8 +90,10 @@ def calls(bench: Bench) -> Seen:
     others: dict[str, dict[str, Any]] = {
         "action": {"action": "noop"},
         "epoch": {"epochs": {"cache": 2}},
-        "phase": {"phases": {"recompute": True}},
+        "phase": {"phases": phases | {"recompute": True}},
         "number": {"calls": 3},
+        "steps": {"phases": phases | {"num_denoise_steps": 3}},
+        "set-up": {"phases": phases | {"init_cache": True}},
     }
     found = {name: two(plan(**other)) for name, other in others.items()}
     return found | {"fewer": two(made(1)), "more": two(made(3)), "announced": two(announced)}
@@ -176,6 +180,13 @@ def the_pipeline_is_pinned(seen: Seen) -> Result:
 
 
 @judging(settings, word=ENFORCED)
+def whether_the_pipeline_is_compiled_is_compared(seen: Seen) -> Result:
+    """Compiling the whole pipeline on one rank only raises on both."""
+    row = seen["compile_pipeline"]
+    return verdict(_caught(row, "ParityError"), _line(row))
+
+
+@judging(settings, word=ENFORCED)
 def tripwires_are_compared(seen: Seen) -> Result:
     """Digests that are on for one rank only are a difference in settings."""
     return verdict(_caught(seen["tripwires"], "ParityError"), _line(seen["tripwires"]))
@@ -198,6 +209,18 @@ def phases_are_in_the_plan(seen: Seen) -> Result:
     """An optional phase, or a number of calls, that one rank has otherwise raises on both before the call."""
     rows = [seen["phase"], seen["number"]]
     return verdict(all(_caught(row, "PlanError") for row in rows), "; ".join(map(_line, rows)))
+
+
+@judging(calls, word=ENFORCED)
+def steps_are_in_the_plan(seen: Seen) -> Result:
+    """Another number of denoising steps on one rank raises on both before the call."""
+    return verdict(_caught(seen["steps"], "PlanError"), _line(seen["steps"]))
+
+
+@judging(calls, word=ENFORCED)
+def cache_set_up_is_in_the_plan(seen: Seen) -> Result:
+    """A cache that one rank alone sets up raises on both before the call."""
+    return verdict(_caught(seen["set-up"], "PlanError"), _line(seen["set-up"]))
 
 
 @judging(calls, word=ENFORCED)

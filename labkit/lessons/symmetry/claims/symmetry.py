@@ -13,7 +13,7 @@ from labkit.contract import Exchange
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.outcomes import drill
 from labkit.lessons.symmetry.drills import DRILLS, Site
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 
@@ -127,6 +127,30 @@ def other_order_hangs_or_corrupts(seen: Seen) -> Result:
     bad = kinds["how"] == "hung" and (wrong or alike["how"] == "hung")
     said = f"silently {alike['values'][0]} instead of [2, 20]" if wrong else alike["how"]
     return verdict(bad, f"different kinds: {kinds['how']}; alike: {said}")
+
+
+@judging(drills)
+def another_program_goes_wrong(seen: Seen) -> Result:
+    """Collectives in another order on one rank, and tensors of another dtype, end in a hang or in wrong numbers."""
+    order, metadata = other_order_hangs_or_corrupts(seen), other_metadata_goes_wrong(seen)
+    wrong = order.status == metadata.status == HOLDS
+    return verdict(wrong, f"{order.measured}; {metadata.measured}")
+
+
+@judging(drills)
+def divergence_ends_as_another_order_does(seen: Seen) -> Result:
+    """Ranks that diverge by a shape, a flag or their data wait without end, as ranks do that call in another order."""
+    diverged = {name: seen[f"{name}_branch"]["how"] for name in ("shape", "flag", "data")}
+    order = seen["other_kind"]["how"]
+    said = ", ".join(f"{name} {how}" for name, how in diverged.items())
+    return verdict({order, *diverged.values()} == {"hung"}, f"another order: {order}; divergence by {said}")
+
+
+@judging(drills)
+def shapes_and_data_of_a_rank_deadlock(seen: Seen) -> Result:
+    """A shape that only one rank has, and a branch on its own data, each leave the ranks waiting for each other."""
+    shape, data = (seen[f"{name}_branch"]["how"] for name in ("shape", "data"))
+    return verdict(shape == data == "hung", f"another shape on rank 1: {shape}; a branch on its data: {data}")
 
 
 @judging(drills)
