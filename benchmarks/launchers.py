@@ -1,8 +1,10 @@
 """Starting ranks and calling them: labkit beside a bare floor, torchrun and ipyparallel, all in one run.
 
-    python benchmarks/launchers.py [--starts 20] [--rounds 60] [--save DIR]
+    python benchmarks/launchers.py [--starts 20] [--rounds 60] [--only first] [--save DIR]
 
 Two ranks, gloo on CPU unless a row says otherwise. 'started' is up to a finished all_reduce and the end of the ranks.
+The first ranks are those of a fresh kernel, its `import labkit` and an all_reduce included, beside
+`import torch.distributed` in a fresh interpreter, in turns; `--only first` measures nothing else.
 The warm calls are timed inside a real Jupyter kernel, in interleaved batches of ten; a sample is the mean of a batch.
 `--save DIR` keeps the Report as DIR/launchers.json.
 """
@@ -36,6 +38,25 @@ x = torch.ones(1)
 dist.all_reduce(x)
 assert x.item() == dist.get_world_size()
 os._exit(0)
+"""
+
+IMPORT = """
+import time
+began = time.perf_counter()
+import torch.distributed
+print(time.perf_counter() - began)
+"""
+
+FIRST = """
+import time
+began = time.perf_counter()
+import labkit
+def call():
+    import torch, torch.distributed as dist
+    dist.all_reduce(torch.ones(1))
+ranks = labkit.Ranks(2, device="cpu", backend="gloo", quiet=True)
+ranks.run(call)
+print("first", time.perf_counter() - began)
 """
 
 # in a kernel: every way to call a function with one all_reduce on two processes that are up
@@ -177,11 +198,20 @@ def replacements(starts: int) -> Measurement:
     return Measurement("replaced after a failure", tuple(samples))
 
 
-def warm_calls(rounds: int) -> tuple[list[Measurement], list[str], Measurement | None]:
-    """The warm calls, what was left out, and how long ipyparallel took to start."""
+def first_ranks(starts: int) -> list[Measurement]:
+    """The first ranks of a fresh kernel, and `import torch.distributed` in a fresh interpreter."""
+    taken: dict[str, list[float]] = {"first ranks of a kernel": [], "import torch.distributed": []}
+    for _ in range(starts):
+        taken["first ranks of a kernel"].append(float(in_a_kernel(FIRST)["first"]))
+        done = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True)
+        taken["import torch.distributed"].append(float(done.stdout))
+    return [Measurement(name, tuple(samples)) for name, samples in taken.items()]
+
+
+def in_a_kernel(code: str) -> dict[str, str]:
+    """Run code in a fresh Jupyter kernel; returns the lines that it printed, by their first words."""
     from jupyter_client.manager import start_new_kernel
 
-    code = WARM.format(port=_free_port(), other=_free_port(), rounds=rounds, BATCH=BATCH)
     manager, client = start_new_kernel(kernel_name="python3")
     printed: list[str] = []
 
@@ -190,17 +220,23 @@ def warm_calls(rounds: int) -> tuple[list[Measurement], list[str], Measurement |
         printed.append(content.get("text", "") + "\n".join(content.get("traceback", ())))
 
     try:
-        client.execute_interactive(code, timeout=600, output_hook=hear)
+        answer = client.execute_interactive(code, timeout=600, output_hook=hear)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    lines = "".join(printed).splitlines()
-    found = {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
-    if "samples" not in found:
+    if answer["content"]["status"] != "ok":
         raise RuntimeError("the kernel measured nothing:\n" + "".join(printed))
+    lines = "".join(printed).splitlines()
+    return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+
+
+def warm_calls(rounds: int) -> tuple[list[Measurement], list[str], Measurement | None]:
+    """The warm calls, what was left out, and how long ipyparallel took to start."""
+    found = in_a_kernel(WARM.format(port=_free_port(), other=_free_port(), rounds=rounds, BATCH=BATCH))
     taken = [Measurement(name, tuple(s)) for name, s in json.loads(found["samples"]).items()]
     started = Measurement("ipyparallel", (json.loads(found["started"]),)) if "started" in found else None
-    return taken, [line for line in lines if "left out" in line], started
+    left_out = [f"{name} {rest}" for name, rest in found.items() if "left out" in rest]
+    return taken, left_out, started
 
 
 def _free_port() -> int:
@@ -234,45 +270,55 @@ def _processor_s(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(starts: int, rounds: int) -> labkit.Report:
+def measure(starts: int, rounds: int, only: str = "") -> labkit.Report:
     """The whole comparison as a Report; times in seconds."""
+    first = first_ranks(max(8, starts // 2))  # fewer give no verdict
+    kinds = [("first ranks", first)]
+    if only:
+        return _report(kinds, [compare(*first)], {}, [], starts=len(first[0].samples))
     fresh()()  # the zygote is up
     began = interleave({"labkit, zygote up": fresh()}, rounds=starts)
     slowly = {"torchrun": torchrun, "labkit, start='fresh'": fresh(start="fresh")}
     slow = interleave(slowly, rounds=max(3, starts // 6), warmup=0)
     warm, notes, parallel = warm_calls(rounds)
-    kinds = [
+    kinds += [
         ("two ranks started", [*began.values(), *slow.values(), *([parallel] if parallel else [])]),
         ("replaced", [replacements(starts)]),
         ("warm call in a kernel", warm),
     ]
+    by_name = {m.name: m for m in warm}
+    others = [name for name in ("bare processes behind pipes", "ipyparallel") if name in by_name]
+    verdicts = [compare(*first), *(compare(by_name["labkit"], by_name[other]) for other in others)]
+    settings = {"starts": starts, "rounds": rounds, "calls_a_sample": BATCH}
+    return _report(kinds, verdicts, {"idle": idle_and_memory()}, notes, **settings)
+
+
+def _report(
+    kinds: list[tuple[str, list[Measurement]]],
+    verdicts: list[Any],
+    more: dict[str, pd.DataFrame],
+    notes: list[str],
+    **settings: int,
+) -> labkit.Report:
     rows = [
         (kind, m.name, m.median * 1e3, m.p10 * 1e3, m.p90 * 1e3, m.n) for kind, taken in kinds for m in taken
     ]
-    columns = ["what", "by", "median_ms", "p10_ms", "p90_ms", "n"]
-    by_name = {m.name: m for m in warm}
-    others = [name for name in ("bare processes behind pipes", "ipyparallel") if name in by_name]
-    verdicts = [compare(by_name["labkit"], by_name[other]) for other in others]
-    return labkit.Report(
-        "launchers",
-        "Starting two ranks and calling them",
-        "gloo · cpu",
-        {"summary": pd.DataFrame(rows, columns=columns), "idle": idle_and_memory()},
-        verdicts,
-        provenance(starts=starts, rounds=rounds, calls_a_sample=BATCH),
-        notes,
-    )
+    summary = pd.DataFrame(rows, columns=["what", "by", "median_ms", "p10_ms", "p90_ms", "n"])
+    title, tables = "Starting two ranks and calling them", {"summary": summary, **more}
+    return labkit.Report("launchers", title, "gloo · cpu", tables, verdicts, provenance(**settings), notes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--starts", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--only", choices=["first"], default="")
     parser.add_argument("--save", metavar="DIR")
     options = parser.parse_args()
-    report = measure(options.starts, options.rounds)
+    report = measure(options.starts, options.rounds, options.only)
     print(report)
-    print(report.tables["idle"].to_string(index=False))
+    if "idle" in report.tables:
+        print(report.tables["idle"].to_string(index=False))
     if options.save:
         print(f"saved: {report.save(options.save)}")
 

@@ -63,7 +63,8 @@ class Printer:
 
     def finish(self) -> None:
         """Print what is left of an unfinished line; half a character appears as U+FFFD."""
-        self._feed(self._decoder.decode(b"", final=True))
+        if left := self._decoder.decode(b"", final=True):
+            self._feed(left)
         if self._rest:
             self._stream().write(self.label + self._rest + "\n")
             self._rest = ""

@@ -147,6 +147,11 @@ class Member:
         )
 
     @property
+    def watched(self) -> tuple[bool, ...]:
+        """What decides which of its files are polled, and for what."""
+        return self.dead, self.process.calls.wants_write, *(printer.open for printer in self.printers)
+
+    @property
     def state(self) -> str:
         """What the rank is doing, as far as it last said."""
         if self.dead:
@@ -276,13 +281,7 @@ class Pool:
 
     def serve(self, wait: float | None) -> None:
         """Wait at most `wait` seconds (None: without limit) for something to happen, and handle it."""
-        kinds = (
-            self.spawner.fileno(),
-            *(
-                (m.dead, m.process.calls.wants_write, *(printer.open for printer in m.printers))
-                for m in self.members
-            ),
-        )
+        kinds = [self.spawner.fileno(), *(member.watched for member in self.members)]
         if kinds != self._kinds:  # mostly not: registering everything anew took a tenth of a call
             self._kinds = kinds
             self._poller, self._handlers = self._watched()

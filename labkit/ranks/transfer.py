@@ -27,6 +27,7 @@ import cloudpickle.cloudpickle as by_value
 from labkit import places
 from labkit.ranks import wire
 
+NOTHING = wire.pack(((), {}))  # the arguments of most calls
 _by_value: set[str] = set()  # in the kernel: modules whose functions travel by value
 _homes: dict[str, ModuleType] = {}  # in a rank: the stand-ins
 _files: dict[str, ModuleType] = {}  # and the modules that were run from their files
@@ -70,7 +71,7 @@ def pack_call(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tupl
     if not callable(fn):
         raise ValueError(f"run() needs a function, got {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
-    if any(map(_waits, (fn, type(fn).__call__))):
+    if _waits(fn) or not isinstance(fn, FunctionType) and _waits(type(fn).__call__):
         raise ValueError(
             f"run() needs a function that runs when it is called, and {name!r} is an async def: "
             "give one that calls asyncio.run(...)"
@@ -78,7 +79,7 @@ def pack_call(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tupl
     send_by_value(fn)
     function = dumps(fn, f"function {name!r}")
     try:
-        return function, wire.pack((args, kwargs))
+        return function, wire.pack((args, kwargs)) if args or kwargs else NOTHING
     except Exception:
         for where, value in [
             *((f"argument {i + 1}", v) for i, v in enumerate(args)),

@@ -102,6 +102,8 @@ class Packed:
 
 def pack(value: Any) -> Packed:
     """Pickle a value for a message, its big buffers apart; raises what pickling raises."""
+    if value is None or type(value) in (bool, int, float):
+        return Packed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), [])
     buffer, apart = io.BytesIO(), list[memoryview]()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=_big_into(apart)).dump(value)
     return Packed(buffer.getbuffer() if buffer.tell() >= APART else buffer.getvalue(), apart)
@@ -220,12 +222,12 @@ class Channel:
             self._out.clear()
 
     def poll(self) -> list[Any]:
-        """Return the messages that are complete.
+        """Return the messages that are complete; the socket stays readable where further ones have come.
 
         Raises:
             EOFError: If the other side is gone and nothing is left to read.
         """
-        while not self._closed:
+        while not (self._closed or self._ready):  # one try more would find nothing, as a rule
             try:
                 n = self.sock.recv_into(self._room[self._got :], min(len(self._room) - self._got, CHUNK))
             except BlockingIOError:

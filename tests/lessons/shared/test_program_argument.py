@@ -133,8 +133,9 @@ EDITS = {
         "cold", "for _ in range(requests - 1):", "for _ in range(requests):", "serve",
         _run("cold", ["eager"], requests=4, sweep=True), lambda r: len(r.tables["latency"]), (8, 10)),
     "survival": Edit(
-        "cold", '    "shape": "6 rows come where 4 were compiled for",\n', "", "CHANGES",
-        _run("survival", ["second process"], sweep=True), lambda r: len(r.frame), (6, 5)),
+        "cold", 'batch(6 if change == "shape" else 4)', "batch(4)", "use",
+        _run("survival", ["second process"], ["nothing", "shape"], sweep=True),
+        lambda r: list(r.frame["outcome"]), (["hit", "miss"], ["hit", "hit"])),
     "offload": Edit(
         "compiled_streams", "Layer(shape.width) for _ in range(shape.layers)",
         "Layer(shape.width) for _ in range(2 * shape.layers)", "Model",

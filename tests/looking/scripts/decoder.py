@@ -1,4 +1,4 @@
-"""Trains a tiny Llama for a few steps: python decoder.py ddp | fsdp | tp [--print] [--branch] [--iterations N].
+"""Trains a tiny Llama for a few steps: python decoder.py ddp | fsdp | tp [--print] [--branch] [--backend NAME].
 
 Plain torch and transformers: it knows nothing of labkit. Under torchrun it would do the same.
 """
@@ -37,7 +37,7 @@ def build(given):
     if given.print or given.branch:
         model.model.norm = Chatty(model.model.norm, given.print, given.branch)
     if given.parallel == "ddp":
-        return torch.compile(DistributedDataParallel(model))
+        return torch.compile(DistributedDataParallel(model), backend=given.backend)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in model.model.layers:
         if given.parallel == "fsdp":
@@ -47,7 +47,7 @@ def build(given):
             parallelize_module(layer, mesh, {**plan, "mlp.down_proj": RowwiseParallel()})
     if given.parallel == "fsdp":
         fully_shard(model, mesh=mesh)
-    return torch.compile(model)
+    return torch.compile(model, backend=given.backend)
 
 
 def main():
@@ -55,12 +55,12 @@ def main():
     parser.add_argument("parallel", choices=("ddp", "fsdp", "tp"))
     parser.add_argument("--print", action="store_true")
     parser.add_argument("--branch", action="store_true")
-    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--backend", default="inductor")
     given = parser.parse_args()
     dist.init_process_group("gloo")
     model = build(given)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(given.iterations):
+    for _ in range(5):
         tokens = torch.randint(0, 128, (2, 16))
         loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
