@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.study import claims, ledger, versions
+from labkit.study import claims, versions
 from tools.fit import MAP, ROOT
 
 __all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
@@ -158,8 +158,7 @@ def _with_versions(readme: str) -> str:
     """The README with its table of the claims that moved between torch versions, where it has one."""
     whole = claims.load()
     words = versions.matrix(whole)
-    torch_said = words.where(words.isin((ledger.HOLDS, *ledger.REFUTED, ledger.READ)))
-    moved = words[torch_said.nunique(axis=1) > 1]
+    moved = words[versions.moved(words)]
     told = {row.id: row for row in whole.rows}
     lines = [f"| claim | lesson | {' | '.join(words.columns)} |", "|---" * (len(words.columns) + 2) + "|"]
     for name, row in moved.iterrows():
