@@ -164,9 +164,7 @@ def stated(notebook: Any) -> list[str]:
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     tasks = sum(int(n) for text in texts for n in re.findall(r"\*\*Exercise\*\*.*?(\d+) minutes", text))
     if told and int(told[1]) != tasks:
-        found.append(
-            f"its first cell says {told[1]} minutes for the exercises, and they add up to {tasks}"
-        )
+        found.append(f"its first cell says {told[1]} minutes for the exercises, and they add up to {tasks}")
     return found
 
 
