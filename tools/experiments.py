@@ -41,30 +41,28 @@ def page(rows: list[dict[str, Any]] | None = None, root: Path = ROOT) -> str:
     Raises:
         ValueError: an entry names a claim, an experiment or a cell that there is none of.
     """
-    if rows is None:
-        rows = tomllib.loads(files.ours("data/experiments.toml").read_text())["experiment"]
+    rows = rows or tomllib.loads(files.ours("data/experiments.toml").read_text())["experiment"]
     version, every = TESTED[-1], claims.load()
-    run = results.current(every, versions.record(version)).frame.set_index("id")
+    recording = versions.record(version)
+    run = results.current(every, recording).frame.set_index("id")
     words = versions.matrix(every)
     table, told = [], []
     for row in rows:
         chosen = every.choose(only=row["claims"])
         found = run.reindex([one.id for one in chosen]).fillna("")
         found["status"] = words.loc[found.index, version]
-        count = Counter(found["status"])
         place = f"[{row['lesson'][:2]}](../notebooks/{row['lesson']}.ipynb), In [{_cell(row, root)}]"
-        outcome = ", ".join(f"{n} {word}" for word, n in count.items())
-        table.append(
-            f"| **{row['source']}.** {row['asks']} | {place} | {_command(row)} | {_needs(row, chosen)} | {outcome} |"
-        )
+        outcome = ", ".join(f"{n} {word}" for word, n in Counter(found["status"]).items())
+        asks = f"**{row['source']}.** {row['asks']}"
+        table.append(f"| {' | '.join([asks, place, _command(row), _needs(row, chosen), outcome])} |")
         told.append(f"\n**{row['source']}**\n")
         for claim in chosen:
             word, said = found.loc[claim.id, "status"], found.loc[claim.id, "measured"].replace("`", "'")
             if word != ledger.CITED:  # nothing was measured
                 told.append(f"* {claim.claim} *{word}*" + f": `{said}`" * bool(said))
-    ran_on = versions.record(version).provenance.get("hardware", "")
+    intro = INTRO.format(version=version, hardware=recording.provenance.get("hardware", ""))
     head = ["| experiment | where | command | needs | came of it |", "|---|---|---|---|---|"]
-    parts = [INTRO.format(version=version, hardware=ran_on), *head, *table, "\n## What was measured", *told]
+    parts = [intro, *head, *table, "\n## What was measured", *told]
     return "\n".join(parts) + "\n"
 
 
@@ -82,8 +80,7 @@ def _command(row: dict[str, Any]) -> str:
     """The command, and the newest recorded report of it where there is one."""
     if "run" not in row:
         return f"`labkit ledger --only '{row['claims'][0]}'`"
-    name = experiments.get(row["run"].split()[0]).name
-    report = recorded.newest(name.partition("/")[0])
+    report = recorded.newest(experiments.get(row["run"].split()[0]).name.partition("/")[0])
     kept = f" ([recorded](../{report.relative_to(ROOT)}))" if report else ""
     return f"`{row.get('settings', '')} labkit run {row['run']}`".replace("` ", "`") + kept
 
@@ -91,5 +88,4 @@ def _command(row: dict[str, Any]) -> str:
 def _needs(row: dict[str, Any], chosen: tuple[claims.Claim, ...]) -> str:
     ranks = row.get("ranks") or experiments.get(row["run"].split()[0]).ranks
     gpu = sorted({need for claim in chosen for need in claim.needs})
-    told = f"{ranks} rank{'s' * (ranks > 1)}, any machine"
-    return told + f"; its claims take {', '.join(gpu)}" * bool(gpu)
+    return f"{ranks} rank{'s' * (ranks > 1)}, any machine" + f"; its claims take {', '.join(gpu)}" * bool(gpu)

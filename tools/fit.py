@@ -157,12 +157,10 @@ def stated(notebook: Any) -> list[str]:
     says = re.search(r"\b(\d+) of them to run", first)
     seconds = notebook.metadata.get("labkit", {}).get("seconds")
     if says and seconds is not None and not int(says[1]) - 1.25 <= seconds / 60 <= int(says[1]) + 0.25:
-        found.append(
-            f"its first cell says {says[1]} minutes to run, and it ran for {seconds} s when it was executed"
-        )
+        found.append(f"its first cell says {says[1]} minutes to run, and it ran for {seconds} s")
     told = re.search(r"\b(\d+) of them for the exercises", first)
-    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
-    tasks = sum(int(n) for text in texts for n in re.findall(r"\*\*Exercise\*\*.*?(\d+) minutes", text))
+    words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    tasks = sum(map(int, re.findall(r"\*\*Exercise\*\*.*?(\d+) minutes", words)))
     if told and int(told[1]) != tasks:
         found.append(f"its first cell says {told[1]} minutes for the exercises, and they add up to {tasks}")
     return found
