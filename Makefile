@@ -70,7 +70,7 @@ check: setup ## formatting, lint, types and the fast tests, in under two minutes
 notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
 	$(PY) -m tools.notebooks execute $(NOTEBOOKS)
 
-map: setup ## the map of the lessons in 00_start_here and the README, from the lessons' own first cells
+map: setup ## the map of the lessons, and what else is generated in README and docs
 	$(PY) -m tools.course
 
 book: setup ## the lessons as a website, from the outputs they were saved with: build/book/index.html

@@ -1,6 +1,6 @@
-"""The map of the lessons, made from what each lesson says of itself in its first cell, and README's table of versions.
+"""The map of the lessons, made from what each lesson says of itself, README's table of versions, docs/experiments.md.
 
-    python -m tools.course            write the map into 00_start_here and the README, and the table into the README
+    python -m tools.course            write the map into 00_start_here and the README, the table, and the page
     python -m tools.course --check    only say where they are older than the lessons and the recorded ledgers
 
 A lesson's first cell is its title and three paragraphs:
@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.study import claims, ledger, versions
+from labkit.study import claims, versions
+from tools import experiments
 from tools.fit import MAP, ROOT
 
 __all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
@@ -126,7 +127,9 @@ def _renewed(root: Path) -> dict[Path, str]:
     rows = lessons(root)
     front, readme = root / "notebooks" / f"{FRONT}.ipynb", root / "README.md"
     text = _with_list(readme.read_text(encoding="utf-8"), rows)
-    return {front: _with_map(front, table(rows)), readme: _with_versions(text)}
+    renewed = {front: _with_map(front, table(rows)), readme: _with_versions(text)}
+    page = root / experiments.PAGE
+    return renewed | ({page: experiments.page(root=root)} if page.exists() else {})
 
 
 def _with_map(path: Path, text: str) -> str:
@@ -158,8 +161,7 @@ def _with_versions(readme: str) -> str:
     """The README with its table of the claims that moved between torch versions, where it has one."""
     whole = claims.load()
     words = versions.matrix(whole)
-    torch_said = words.where(words.isin((ledger.HOLDS, *ledger.REFUTED, ledger.READ)))
-    moved = words[torch_said.nunique(axis=1) > 1]
+    moved = words[versions.moved(words)]
     told = {row.id: row for row in whole.rows}
     lines = [f"| claim | lesson | {' | '.join(words.columns)} |", "|---" * (len(words.columns) + 2) + "|"]
     for name, row in moved.iterrows():
@@ -183,10 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parser.parse_args(arguments).check:
             found = stale()
             for name in found:
-                print(f"{name}: its map of the lessons is stale: `make map` writes it", file=sys.stderr)
+                print(f"{name}: what is generated in it is stale: `make map` writes it", file=sys.stderr)
             return bool(found)
         for path in write():
-            print(f"{path.name}: map of the lessons written")
+            print(f"{path.name}: written")
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

@@ -144,12 +144,26 @@ def outputs(notebook: Any) -> list[str]:
 
 
 def stated(notebook: Any) -> list[str]:
-    """Minutes to run, as the first cell states them, that are not those that executing the notebook took."""
-    says = re.search(r"\b(\d+) of them to run", notebook.cells[0].source if notebook.cells else "")
+    """Minutes in the first cell that are not so: those to run are not those that executing took, those for the
+    exercises are not what the exercises add up to.
+
+    >>> import nbformat.v4 as v4
+    >>> head = v4.new_markdown_cell("**Needs.** 40 minutes, 20 of them for the exercises.")
+    >>> task = v4.new_markdown_cell("**Exercise** `a.b` · easy · 15 minutes. **Target:** a sum.")
+    >>> stated(v4.new_notebook(cells=[head, task]))
+    ['its first cell says 20 minutes for the exercises, and they add up to 15']
+    """
+    first, found = notebook.cells[0].source if notebook.cells else "", []
+    says = re.search(r"\b(\d+) of them to run", first)
     seconds = notebook.metadata.get("labkit", {}).get("seconds")
-    if not says or seconds is None or int(says[1]) - 1.25 <= seconds / 60 <= int(says[1]) + 0.25:
-        return []
-    return [f"its first cell says {says[1]} minutes to run, and it ran for {seconds} s when it was executed"]
+    if says and seconds is not None and not int(says[1]) - 1.25 <= seconds / 60 <= int(says[1]) + 0.25:
+        found.append(f"its first cell says {says[1]} minutes to run, and it ran for {seconds} s")
+    told = re.search(r"\b(\d+) of them for the exercises", first)
+    words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    tasks = sum(map(int, re.findall(r"\*\*Exercise\*\*.*?(\d+) minutes", words)))
+    if told and int(told[1]) != tasks:
+        found.append(f"its first cell says {told[1]} minutes for the exercises, and they add up to {tasks}")
+    return found
 
 
 def prose(notebook: Any) -> list[str]:

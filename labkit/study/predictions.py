@@ -256,7 +256,8 @@ def _counted(value: float, unit: str) -> str:
     first, _, rest = unit.partition(" ")
     if value == 1 and len(first) > 2 and first.endswith("s"):
         first = first[:-1]
-    return f"{value:g} {first} {rest}".rstrip()
+    digits = f"{value:.4g}" if abs(value) < 1e4 else f"{value:g}"  # no more than a measurement is worth
+    return f"{digits} {first} {rest}".rstrip()
 
 
 def _plain(question: str, unit: str) -> str:

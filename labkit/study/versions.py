@@ -11,7 +11,7 @@ from labkit.report import Report
 from labkit.study import ledger, recorded, results
 from labkit.study.claims import Claims
 
-__all__ = ["differing", "matrix", "record", "since", "text"]
+__all__ = ["differing", "matrix", "moved", "record", "since", "text"]
 
 
 def record(version: str, folder: Path | None = None) -> Report:
@@ -46,12 +46,25 @@ def matrix(claims: Claims, folder: Path | None = None) -> pd.DataFrame:
     for version, path in recorded.ledgers(folder).items():
         lines = results.current(claims, Report.load(path)).frame.set_index("id")
         rows[version] = lines["status"].reindex(rows.index).fillna(told).fillna(results.NOT_RUN)
-    # only words about torch itself differ by torch; "cannot tell" is the machine's
-    about_torch = rows.where(rows.isin((ledger.HOLDS, *ledger.REFUTED, ledger.READ)))
-    differs = about_torch.nunique(axis=1) > 1
+    differs = moved(rows)
     refuted = rows.isin(ledger.REFUTED).any(axis=1)
     order = (~differs * 2 + ~(differs | refuted)).sort_values(kind="stable").index
     return rows.loc[order]
+
+
+def moved(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Whether a claim has one word about torch on one version and another word on another.
+
+    Args:
+        rows: what `matrix` gives.
+
+    Returns:
+        A bool for each row. Words such as "cannot tell here" are the machine's, and make no difference.
+
+    >>> moved(pd.DataFrame({"2.13.0": ["holds", "holds"], "2.15.0": ["changed", "cannot tell here"]})).tolist()
+    [True, False]
+    """
+    return rows.where(rows.isin((ledger.HOLDS, *ledger.REFUTED, ledger.READ))).nunique(axis=1) > 1
 
 
 def since(claims: Claims, folder: Path | None = None) -> dict[str, str]:

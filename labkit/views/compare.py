@@ -102,7 +102,7 @@ def _timing_rows(
             ax.plot([low, high], [y, y], color=colour, linewidth=4.5, alpha=0.3, solid_capstyle="butt")
             ax.plot(median, y, MARKERS[j % 8], color=colour, markersize=6, markeredgecolor="white", zorder=4)
         median = float(np.median(mine["seconds"]) * 1e3)
-        rate = f"    {1000 / median:.3g} frames/s" if per == "forward" else ""
+        rate = f"    {1000 / median:{',.0f' if median < 10 else '.3g'}} frames/s" if per == "forward" else ""
         note_beside(ax, middle, f"{median:.3g} ms{rate}")
     label_rows(ax, centres, variants)
     # a round in which the machine was busy elsewhere must not squeeze all others into a corner

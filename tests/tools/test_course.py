@@ -131,6 +131,6 @@ def test_the_command_line_checks_without_writing(checkout, monkeypatch, capsys):
     for name in ("stale", "write"):
         monkeypatch.setattr(course, name, functools.partial(getattr(course, name), checkout))
     assert course.main(["--check"]) == 1
-    assert "README.md: its map of the lessons is stale: `make map` writes it" in capsys.readouterr().err
-    assert course.main([]) == 0 and "README.md: map of the lessons written" in capsys.readouterr().out
+    assert "README.md: what is generated in it is stale: `make map` writes it" in capsys.readouterr().err
+    assert course.main([]) == 0 and "README.md: written" in capsys.readouterr().out
     assert course.main(["--check"]) == 0

@@ -82,12 +82,14 @@ def waterfall(lanes: Mapping[str, Sequence[Span]], label: str) -> Figure:
         label: what they were measured on.
     """
     sheet = Sheet()
-    length: dict[str, float] = {}
-    for phase, start, end in (span for spans in lanes.values() for span in spans):
-        length[phase] = length.get(phase, 0.0) + end - start
-    largest = max(length, key=lambda phase: length[phase])
+    share: dict[tuple[str, str], float] = {}
+    for lane, spans in lanes.items():
+        whole = sum(end - start for _, start, end in spans)
+        for phase, start, end in spans:
+            share[lane, phase] = share.get((lane, phase), 0.0) + (end - start) / whole
+    lane, largest = max(share, key=lambda one: share[one])
     sheet.title(
-        f"The longest phase is “{largest}”: {length[largest] / sum(length.values()):.0%} of the ranks' time",
+        f"“{largest}” takes the largest part: {share[lane, largest]:.0%} of the time of {lane}",
         "From a barrier to the answer to the first request; one run.",
     )
     _bars(sheet, lanes, [_s(spans[-1][2]) for spans in lanes.values()])

@@ -43,7 +43,7 @@ def _order(report: Any, table: pd.DataFrame) -> Figure:
     sheet = Sheet()
     by = table.groupby("way", sort=False)["products between"].sum()
     sheet.title(
-        f"Products between a collective and its wait: {', '.join(f'{w} {n}' for w, n in by.items())}",
+        f"Products between start and wait: {', '.join(f'{w} {n}' for w, n in by.items())}",
         "The calls of Inductor's code, in order.",
     )
     sheet.legend(

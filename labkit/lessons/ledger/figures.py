@@ -138,19 +138,17 @@ SHORT = {"cannot tell here": "cannot tell", "read in the source": "read"}  # as 
 
 
 @styled
-def across(table: pd.DataFrame, label: str, most: int = 24) -> Figure:
+def across(table: pd.DataFrame, moved: pd.Series[bool], label: str, most: int = 24) -> Figure:
     """Draw claims by torch versions: what differs between versions first, then what changed before all of them.
 
-    `table` is what `labkit.study.versions.matrix` gives, `most` the number of rows. Raises ValueError for a table
-    without a version.
+    `table` is what `labkit.study.versions.matrix` gives, `moved` what `versions.moved` says of its rows, `most` the
+    number of rows. Raises ValueError for a table without a version.
     """
     if not len(table.columns):
         raise ValueError("no torch version is recorded: `labkit ledger --torch 2.15.0` makes one")
-    told = table.where(~table.isin(["cannot tell here", "not run"]))
-    differs = int((told.nunique(axis=1) > 1).sum())
     sheet = Sheet()
     sheet.title(
-        f"{differs} of {len(table)} claims read otherwise on one torch than on another",
+        f"{int(moved.sum())} of {len(table)} claims read otherwise on one torch than on another",
         f"The first {min(most, len(table))} rows: what differs between versions, then what changed before all of them.",
     )
     shown = table.head(most)

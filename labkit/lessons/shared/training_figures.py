@@ -44,12 +44,12 @@ def _memory(report: Any, table: pd.DataFrame) -> Figure:
     least, most = kept.idxmin(), kept.idxmax()
     sheet.title(
         f"A rank keeps {kept[most]:.0f} kB ({most}) down to {kept[least]:.0f} kB ({least})",
-        "Of the rank that holds most. Bars: what stays between steps. Diamond: with the most that a step adds to it.",
+        "Of the rank that holds most. Bars: what stays between steps. Diamond: what is there at the peak of a step.",
     )
     sheet.legend(
         [
             *((name, key(colour)) for name, colour in MEMORY.items()),
-            ("with the peak of a step", mark("D", style.INK, 5)),
+            ("at the peak of a step", mark("D", style.INK, 5)),
         ]
     )
     left = 0.3 + max(style.text_width(str(name), style.NORMAL) for name in worst.index)
@@ -63,7 +63,7 @@ def _memory(report: Any, table: pd.DataFrame) -> Figure:
         # gradients are part of what a step adds
         top = edge - row["gradients"] + row["peak of a step"]
         ax.plot([top], [i], "D", color=style.INK, markersize=5)
-        sheet.say(f"{name}: {edge:.0f} kB kept, {top:.0f} kB at most")
+        sheet.say(f"{name}: {edge:.0f} kB kept, {top:.0f} kB at the peak")
     ax.set(ylim=(len(worst) - 0.4, -0.6), xlim=(0, None), xlabel="kB a rank")
     ax.set_yticks(range(len(worst)), worst.index)
     ax.tick_params(axis="y", length=0, labelcolor=style.INK)

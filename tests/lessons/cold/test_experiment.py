@@ -103,7 +103,7 @@ def test_each_picture_says_what_it_shows(told):
     assert "cold: 5.0 s, 1 C++ build: Dynamo 5.0 s" in told.figure().summary
     lanes = {"rank 0": [(DYNAMO, 0.0, 1.0), (RUN, 1.0, 6.0)], "rank 1": [(DYNAMO, 0.0, 6.0)]}
     summary = drawn.waterfall(lanes, "shm · cpu").summary
-    assert "The longest phase is “Dynamo”: 58% of the ranks' time" in summary
+    assert "“Dynamo” takes the largest part: 100% of the time of rank 1" in summary
     assert "rank 0: 6.0 s: Dynamo 1.0 s, run, or wait for a peer 5.0 s" in summary
 
 

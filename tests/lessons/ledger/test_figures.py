@@ -7,6 +7,7 @@ import pytest
 
 from labkit.lessons.ledger.figures import LOOKS, ROWS, across, browser, figure, page
 from labkit.report import Report
+from labkit.study.versions import moved
 
 STATUSES = ("holds", "holds", "changed", "cannot tell here", "not run")
 
@@ -124,11 +125,14 @@ def test_the_controls_choose_and_a_page_that_is_not_there_is_said():
 
 def test_versions_stand_side_by_side_with_their_words():
     table = pd.DataFrame(
-        {"2.13.0": ["holds", "changed", "holds"], "2.15.0": ["changed", "changed", "cannot tell here"]},
-        index=["doc.moved", "doc.old", "doc.busy"],
+        {
+            "2.13.0": ["holds", "changed", "holds", "holds"],
+            "2.15.0": ["changed", "changed", "cannot tell here", "not provoked"],
+        },
+        index=["doc.moved", "doc.old", "doc.busy", "doc.rare"],
     )
-    fig = across(table, "recorded", most=2)
-    assert texts(fig)[0] == "1 of 3 claims read otherwise on one torch than on another"
+    fig = across(table, moved(table), "recorded", most=2)
+    assert texts(fig)[0] == "1 of 4 claims read otherwise on one torch than on another"
     assert "doc.moved: holds on 2.13.0, changed on 2.15.0" in fig.summary and "doc.busy" not in fig.summary
     with pytest.raises(ValueError, match="no torch version is recorded"):
-        across(pd.DataFrame(index=["doc.a"]), "recorded")
+        across(pd.DataFrame(index=["doc.a"]), pd.Series(dtype=bool), "recorded")

@@ -17,7 +17,7 @@ def test_memory_is_that_of_the_rank_that_holds_most():
     sizes = {"parameters": 1000, "gradients": 1000, "Adam's moments": 2000, "peak of a step": 1500}
     rows = [("a", rank, what, size * (1 + rank)) for rank in (0, 1) for what, size in sizes.items()]
     figure = training.figure(report(memory=pd.DataFrame(rows, columns=["route", "rank", "what", "bytes"])))
-    assert "a: 8 kB kept, 9 kB at most" in figure.summary
+    assert "a: 8 kB kept, 9 kB at the peak" in figure.summary
 
 
 def test_starts_are_drawn_for_every_rank_and_counted_before_the_end():

@@ -1,0 +1,40 @@
+"""docs/in_a_hurry.md: its cells run as they stand in the page, and print what the page says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from nbformat import v4
+
+from tools import notebooks
+from tools.fit import ROOT
+
+PAGE = (ROOT / "docs" / "in_a_hurry.md").read_text()
+CELLS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PRINTED = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+START = '    """On a rank: compile eight layers; Dynamo\'s count of breaks, and a record of one steady forward."""\n'
+EDIT = "    reduce = hidden if dist.get_rank() == 0 else functional_sum\n"
+
+
+def printed(cell):
+    return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+
+
+def drawn(cell):
+    return next(o.data["text/plain"] for o in cell.outputs if "image/png" in o.get("data", {}))
+
+
+@pytest.mark.slow
+@pytest.mark.kernel
+def test_the_cells_run_as_they_stand_and_an_edit_changes_the_figure(tmp_path):
+    assert len(CELLS) == 5 and sum(bool(line) for cell in CELLS for line in cell.splitlines()) <= 80
+    assert EDIT.strip() in PAGE and CELLS[1].count(START) == 1
+    edited = CELLS[1].replace(START, START + EDIT)
+    cells = [v4.new_code_cell(source) for source in (*CELLS, edited, CELLS[4])]
+    notebooks.run(v4.new_notebook(cells=cells), tmp_path, "in_a_hurry", timeout=300)
+    *four, strips, _, again = cells
+    assert [printed(cell) for cell in four] == PRINTED
+    assert not [output for cell in cells for output in cell.outputs if output.get("name") == "stderr"]
+    assert drawn(strips).startswith("The same forward: 1 compiled region in functional, 16 in hidden")
+    assert re.search(r"rank 0: 16 regions.*rank 1: 1 region", drawn(again))

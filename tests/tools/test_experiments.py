@@ -1,0 +1,48 @@
+"""The page of the sources' experiments: nothing in it that is not there, and no experiment of the lists left out."""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+
+import pytest
+
+from labkit import files
+from labkit.study import claims
+from tools import course, experiments
+
+ROWS = tomllib.loads(files.ours("data/experiments.toml").read_text())["experiment"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"claims": ["t11.exp.nothing"]}, "t11.exp.nothing"),
+        ({"run": "clif"}, "clif"),
+        ({"cell": "no cell has this"}, "0 code cells of 04_graph_break_cliff have 'no cell has this'"),
+        ({"cell": "import"}, "code cells of 04_graph_break_cliff have 'import'"),
+    ],
+)
+def test_a_row_that_names_what_is_not_there_is_refused(change, said):
+    with pytest.raises(ValueError, match=said):
+        experiments.page([ROWS[0] | change])
+
+
+def test_a_row_says_where_how_and_what_came_of_it():
+    text = experiments.page(ROWS[:1])
+    (line,) = [line for line in text.splitlines() if line.startswith("| **Topic 11, 1.**")]
+    _, asks, where, command, needs, outcome, _ = line.split("|")
+    assert "04_graph_break_cliff.ipynb), In [" in where and "`labkit run cliff`" in command
+    assert needs.strip() == "2 ranks, any machine" and "holds" in outcome and "cited" in outcome
+    assert "160" in text.partition("What was measured")[2]
+
+
+def test_every_experiment_of_the_sources_lists_has_a_row():
+    listed = [row.id for row in claims.load().rows if row.id.split(".")[1] in ("exp", "suite")]
+    patterns = [pattern for row in ROWS for pattern in row["claims"]]
+    assert [name for name in listed if not any(fnmatch.fnmatch(name, p) for p in patterns)] == []
+
+
+def test_the_page_is_as_the_ledger_and_the_lessons_are():
+    page = course.ROOT / experiments.PAGE
+    assert page.read_text() == experiments.page(), "`make map` writes it"
