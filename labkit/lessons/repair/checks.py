@@ -44,7 +44,9 @@ def _whole(facts: Facts) -> Judged:
     counts = {shard: found["breaks"] for shard, found in facts.items()}
     breaks = facts[0]["record"].breaks
     sites = [f"{row.reason} at {row.place}" for row in breaks[breaks["executed"] > 0].itertuples()]
-    return not any(counts.values()), f"breaks a frame: {_by_shard(counts)}{'; ' * bool(sites)}{_listed(sites)}"
+    return not any(
+        counts.values()
+    ), f"breaks a frame: {_by_shard(counts)}{'; ' * bool(sites)}{_listed(sites)}"
 
 
 def _in_place(facts: Facts) -> Judged:

@@ -15,7 +15,7 @@ REPAIR = Experiment(
     device="cpu",
     options=(
         words(
-            "only",
+            "stage",
             "delivered|group|timeout|cold|setting|shape|counter|hidden|log|functional",
             "only the service as it is delivered, or after these mends",
         ),

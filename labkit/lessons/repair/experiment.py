@@ -30,7 +30,7 @@ TIMEOUT_S = 600.0
 
 def run(
     ranks: Ranks,
-    only: Sequence[str] = (),
+    stage: Sequence[str] = (),
     *,
     rounds: int = 20,
     program: Any = None,
@@ -41,13 +41,13 @@ def run(
 
     The yardstick is the mended service without torch.compile. Tables: `stages` (stage, breaks, regions, recompiles in
     traffic, functional collectives a frame, and the checks that fail), `checks` (stage, check, passed, said),
-    `segments` and `breaks` of one frame for each stage, and `samples` (evidence, variant, rank, round, seconds a
+    `counts`, `segments` and `breaks` of frames by `variant`, which is the stage, and `samples` (evidence, variant, rank, round, seconds a
     frame). Counts come from Dynamo alone (`backend="eager"`), times from Inductor.
 
     Args:
         ranks: the two shards, on the CPU. Three ranks more, over gloo, are started for the drills.
-        only: stages to measure, all by default: 'delivered', or the name of a fault, for the service after its mend and
-            all those before it in the lesson's order.
+        stage: stages to measure, all by default: 'delivered', or the name of a fault, for the service after its mend
+            and all those before it in the lesson's order.
         rounds: of the timing; 0 leaves it out.
         program: the service, as a module or a mapping such as a notebook's `globals()`, which is measured in the place
             of the stages; None is the lesson's own.
@@ -70,24 +70,28 @@ def run(
     if rounds:
         check_rounds(rounds)
     ours = choose_program("repair", program, NEEDED)
-    services = {name: ours.code} if program is not None else _stages(only)
-    tables: dict[str, list[pd.DataFrame]] = {key: [] for key in ("stages", "checks", "segments", "breaks")}
+    services = {name: ours.code} if program is not None else _stages(stage)
+    tables: dict[str, list[pd.DataFrame]] = {
+        key: [] for key in ("stages", "checks", "counts", "segments", "breaks")
+    }
     with Ranks(3, device="cpu", backend="gloo", quiet=True, live=False) as three:
-        for stage, service in services.items():
+        for made, service in services.items():
             facts = ranks.run(on_ranks.watched, service, timeout=TIMEOUT_S)
             found = _described(facts, drills(three, service))
             for key, table in found.items():
-                tables[key].append(table.assign(stage=stage))
+                tables[key].append(
+                    table.assign(**{"stage" if key in ("stages", "checks") else "variant": made})
+                )
             if talk:
-                print(f"{stage}: {', '.join(found['stages']['fails']) or 'all checks pass'}", flush=True)
+                print(f"{made}: {', '.join(found['stages']['fails']) or 'all checks pass'}", flush=True)
     whole = {key: pd.concat(parts, ignore_index=True) for key, parts in tables.items()}
     verdicts = []
     if rounds:
         timed = {BASELINE: (stages.sources(stages.faults()), False)}
-        timed |= {stage: (service, True) for stage, service in services.items()}
+        timed |= {made: (service, True) for made, service in services.items()}
         taken = ranks.run(on_ranks.timed, timed, rounds, timeout=TIMEOUT_S).frame()
         whole["samples"] = taken.assign(evidence=ranks.label)
-        verdicts = compare_all(taken, [(stage, BASELINE) for stage in services])
+        verdicts = compare_all(taken, [(made, BASELINE) for made in services])
     facts_of = provenance(
         backend=ranks.backend, device=ranks.device, world_size=2, threads=ranks.threads, rounds=rounds,
         program=ours.digest,
@@ -139,7 +143,9 @@ def drills(three: Ranks, service: Any) -> dict[str, tuple[bool, str]]:
     found = {}
     for check, (work, settings) in asked.items():
         try:
-            answers = three.run(on_ranks.day, service, work, stall=STALL_S, timeout=4 * PATIENCE_S, **settings)[0]
+            answers = three.run(
+                on_ranks.day, service, work, stall=STALL_S, timeout=4 * PATIENCE_S, **settings
+            )[0]
             found[check] = (len(answers) == len(work), f"{len(answers)} of {len(work)} answers")
         except RankError as error:
             how, said = judge_end(error)
@@ -147,10 +153,10 @@ def drills(three: Ranks, service: Any) -> dict[str, tuple[bool, str]]:
     return found
 
 
-def _stages(only: Sequence[str]) -> dict[str, dict[str, str]]:
+def _stages(wanted: Sequence[str]) -> dict[str, dict[str, str]]:
     faults = stages.faults()
     known = [DELIVERED, *faults]
-    return {name: stages.sources(faults[: known.index(name)]) for name in chosen(only, known, "stage")}
+    return {name: stages.sources(faults[: known.index(name)]) for name in chosen(wanted, known, "stage")}
 
 
 def _described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str, pd.DataFrame]:
@@ -164,4 +170,5 @@ def _described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str
     most["functional"] = max(found["functional"] for found in facts)
     row = {**most, "fails": ", ".join(checks[~checks["passed"]]["check"])}
     typical = record.segments[record.segments["forward"] == record.segments["forward"].max()]
-    return {"stages": pd.DataFrame([row]), "checks": checks, "segments": typical, "breaks": record.breaks}
+    return {"stages": pd.DataFrame([row]), "checks": checks, "counts": record.counts(), "segments": typical,
+            "breaks": record.breaks}  # fmt: skip

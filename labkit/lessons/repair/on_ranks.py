@@ -25,7 +25,9 @@ __all__ = ["PROMPTS", "day", "timed", "watched"]
 PROMPTS = tuple(tuple(range(length)) for length in (11, 9, 10))  # what comes, again and again
 TURNS = 4  # how often they come before anything is counted: a counter has run into Dynamo's limit by then
 FUNCTIONAL = "_c10d_functional::"
-RESUMED = "torch_dynamo_resume_in"  # what follows a break is compiled anew for each shape of what comes before it
+RESUMED = (
+    "torch_dynamo_resume_in"  # what follows a break is compiled anew for each shape of what comes before it
+)
 
 
 def watched(service: Any) -> dict[str, Any]:

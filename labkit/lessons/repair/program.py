@@ -1,4 +1,4 @@
-"""The program of lesson 18, run from the cells of its notebook: a tensor-parallel service, its faults and their mends."""
+"""The program of lesson 18, run from the cells of its notebook: a service, and the mends of its nine faults."""
 
 from __future__ import annotations
 
