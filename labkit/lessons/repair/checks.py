@@ -90,4 +90,4 @@ def _by_shard(values: dict[int, Any]) -> str:
 
 def _listed(texts: list[str]) -> str:
     kinds = list(dict.fromkeys(texts))
-    return "; ".join(kinds[:3]) + (f"; and {len(kinds) - 3} more" if len(kinds) > 3 else "")
+    return "; ".join(kinds[:2]) + (f"; and {len(kinds) - 2} more" if len(kinds) > 2 else "")

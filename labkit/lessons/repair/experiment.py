@@ -20,12 +20,13 @@ from labkit.ranks import RankError, Ranks
 from labkit.report import Report, provenance
 from labkit.timing import check_rounds, compare_all
 
-__all__ = ["BASELINE", "DELIVERED", "drills", "run", "together"]
+__all__ = ["BASELINE", "DELIVERED", "described", "drills", "run", "together"]
 
 BASELINE, DELIVERED, YOURS = "eager", "delivered", "yours"
 NEEDED = ("Settings", "Shard", "serve", "replay", "FRAME", "CALIBRATE")  # what is taken of the program
 STALL_S, PATIENCE_S, PAUSE_S = 1.5, 30.0, 1.5
 TIMEOUT_S = 600.0
+DRAWN = ("segments", "events")  # of one frame
 
 
 def run(
@@ -39,10 +40,10 @@ def run(
 ) -> Report:
     """Mend the service fault by fault; after each mend count, compare with the contract, and time against eager.
 
-    The yardstick is the mended service without torch.compile. Tables: `stages` (stage, breaks, regions, recompiles in
-    traffic, functional collectives a frame, and the checks that fail), `checks` (stage, check, passed, said),
-    `counts`, `segments` and `breaks` of frames by `variant`, which is the stage, and `samples` (evidence, variant, rank, round, seconds a
-    frame). Counts come from Dynamo alone (`backend="eager"`), times from Inductor.
+    The yardstick is the mended service without torch.compile. Counts come from Dynamo alone (`backend="eager"`), times
+    from Inductor. Tables: `stages` (stage, breaks, regions, recompiles in traffic, functional collectives a frame, and
+    the checks that fail), `checks` (stage, check, passed, said), those of a record by `variant` (the stage), and
+    `samples` (evidence, variant, rank, round, seconds a frame).
 
     Args:
         ranks: the two shards, on the CPU. Three ranks more, over gloo, are started for the drills.
@@ -72,12 +73,12 @@ def run(
     ours = choose_program("repair", program, NEEDED)
     services = {name: ours.code} if program is not None else _stages(stage)
     tables: dict[str, list[pd.DataFrame]] = {
-        key: [] for key in ("stages", "checks", "counts", "segments", "breaks")
+        key: [] for key in ("stages", "checks", "counts", "breaks", *DRAWN)
     }
     with Ranks(3, device="cpu", backend="gloo", quiet=True, live=False) as three:
         for made, service in services.items():
             facts = ranks.run(on_ranks.watched, service, timeout=TIMEOUT_S)
-            found = _described(facts, drills(three, service))
+            found = described(facts, drills(three, service))
             for key, table in found.items():
                 tables[key].append(
                     table.assign(**{"stage" if key in ("stages", "checks") else "variant": made})
@@ -159,8 +160,16 @@ def _stages(wanted: Sequence[str]) -> dict[str, dict[str, str]]:
     return {name: stages.sources(faults[: known.index(name)]) for name in chosen(wanted, known, "stage")}
 
 
-def _described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str, pd.DataFrame]:
-    """The tables of one stage."""
+def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str, pd.DataFrame]:
+    """Make the tables of one stage.
+
+    Args:
+        facts: what `on_ranks.watched` found, by shard.
+        drilled: what `drills` found.
+
+    Returns:
+        A table for each name that `run` lists, without the stage's own name.
+    """
     record = merge(found["record"] for found in facts)
     counts = record.counts().set_index("rank")
     facts = PerRank([found | {"breaks": float(counts.loc[rank, "breaks"])} for rank, found in facts.items()])
@@ -169,6 +178,16 @@ def _described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str
     most["recompiles"] = max(found["recompiles"] for found in facts)
     most["functional"] = max(found["functional"] for found in facts)
     row = {**most, "fails": ", ".join(checks[~checks["passed"]]["check"])}
-    typical = record.segments[record.segments["forward"] == record.segments["forward"].max()]
-    return {"stages": pd.DataFrame([row]), "checks": checks, "counts": record.counts(), "segments": typical,
-            "breaks": record.breaks}  # fmt: skip
+    last = {
+        key: table[table["forward"] == table["forward"].max()]
+        for key, table in record.tables.items()
+        if key in DRAWN
+    }
+    last["events"] = last["events"][last["events"]["kind"] != "op"]
+    return {
+        "stages": pd.DataFrame([row]),
+        "checks": checks,
+        "counts": record.counts(),
+        "breaks": record.breaks,
+        **last,
+    }

@@ -24,7 +24,7 @@ __all__ = ["PROMPTS", "day", "timed", "watched"]
 
 PROMPTS = tuple(tuple(range(length)) for length in (11, 9, 10))  # what comes, again and again
 TURNS = 4  # how often they come before anything is counted: a counter has run into Dynamo's limit by then
-FUNCTIONAL = "_c10d_functional::"
+FUNCTIONAL = "_c10d_functional::all_reduce"
 RESUMED = (
     "torch_dynamo_resume_in"  # what follows a break is compiled anew for each shape of what comes before it
 )
@@ -42,6 +42,7 @@ def watched(service: Any) -> dict[str, Any]:
     settings = replace(code.Settings(), backend="eager")
     whole = code.Shard(replace(settings, compiled=False), 0, 1, None)
     with quiet_stderr(), torch.no_grad():
+        before = {compiled.id for compiled in install().known()}
         shard = code.Shard(settings, here().rank, here().world_size, dist.group.WORLD)
         shard.warm_up()
         warm = {compiled.id for compiled in install().known()}
@@ -59,9 +60,11 @@ def watched(service: Any) -> dict[str, Any]:
     new = [compiled for compiled in install().known() if compiled.id not in warm]
     events = rec.events[rec.events["forward"] >= 0]
     regions = events[events["kind"] == "region"]
-    calls = events[events["name"].str.startswith(FUNCTIONAL) & ~events["name"].str.contains("wait_tensor")]
-    around = pd.concat([regions, calls])  # one call shows up as two events, one in the other
-    eager = [row for row in calls.itertuples() if not _inside(row, around.drop(row.Index))]
+    eager = [row for row in events[events["name"] == FUNCTIONAL].itertuples() if not _inside(row, regions)]
+    breaks = rec.tables["breaks"]
+    rec.tables["breaks"] = breaks[
+        ~breaks["compile_id"].isin(before)
+    ]  # a stage before this one may have given up
     return {
         "first": [_place(c) for c in new if c.id.endswith("/0") and not c.co_name.startswith(RESUMED)],
         "recompiles": traffic.recompiles,

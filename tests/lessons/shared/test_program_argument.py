@@ -31,6 +31,7 @@ LESSONS = {
     "cold": "12_cold_and_warm",
     "break_it": "15_break_it",
     "scale": "16_beyond_this_machine",
+    "repair": "18_repair_it",
 }
 PROTOCOLS = [one for one in experiments.declared().values() if one.module.partition(".")[0] in LESSONS]
 
@@ -135,6 +136,9 @@ EDITS = {
     "survival": Edit(
         "cold", '    "shape": "6 rows come where 4 were compiled for",\n', "", "CHANGES",
         _run("survival", ["second process"], sweep=True), lambda r: len(r.frame), (6, 5)),
+    "repair": Edit(
+        "repair", "blocks: int = 6", "blocks: int = 2", "Settings", _run("repair", ["delivered"], rounds=0),
+        lambda r: r.frame["breaks"].item(), (18.0, 6.0)),
     "offload": Edit(
         "compiled_streams", "Layer(shape.width) for _ in range(shape.layers)",
         "Layer(shape.width) for _ in range(2 * shape.layers)", "Model",
