@@ -24,7 +24,7 @@ __all__ = ["BASELINE", "DELIVERED", "described", "drills", "run", "together"]
 
 BASELINE, DELIVERED, YOURS = "eager", "delivered", "yours"
 NEEDED = ("Settings", "Shard", "serve", "replay", "FRAME", "CALIBRATE")  # what is taken of the program
-STALL_S, PATIENCE_S, PAUSE_S = 1.5, 30.0, 1.5
+STALL_S, PATIENCE_S, PAUSE_S = 1.0, 30.0, 1.0
 TIMEOUT_S = 600.0
 DRAWN = ("segments", "events")  # of one frame
 
@@ -104,7 +104,8 @@ def run(
 def together(reports: Sequence[Report]) -> Report:
     """Put the reports of several stages into one, in this order, with the last one's label and provenance.
 
-    Each was timed against eager in rounds of its own, so the eager times of all of them are kept apart by `stage`.
+    Each was timed against eager in rounds of its own: verdicts compare within these, and the rounds of eager of all
+    reports stand together in `samples`.
 
     Raises:
         ValueError: there are none, or two have a stage of the same name.
@@ -116,7 +117,15 @@ def together(reports: Sequence[Report]) -> Report:
     if twice:
         raise ValueError(f"two reports have a stage {twice[0]!r}: give each run a name of its own")
     last = reports[-1]
-    tables = {key: pd.concat([r.tables[key] for r in reports if key in r.tables]) for key in last.tables}
+    parts: dict[str, list[pd.DataFrame]] = {key: [] for key in last.tables}
+    rounds = 0
+    for report in reports:
+        for key, table in report.tables.items():
+            if key == "samples":
+                table = table.assign(round=table["round"] + rounds)
+                rounds = int(table["round"].max()) + 1
+            parts.setdefault(key, []).append(table)
+    tables = {key: pd.concat(tables, ignore_index=True) for key, tables in parts.items()}
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     return Report("repair", ABOUT.title, last.label, tables, verdicts, last.provenance, last.notes, last.view)
 

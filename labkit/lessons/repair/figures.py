@@ -15,7 +15,7 @@ from labkit.views.tables import need, table
 __all__ = ["fragments", "progress"]
 
 BASELINE = "eager"
-NAMES, ROW, GAP, NOTE = 1.35, 0.3, 0.5, 3.0  # inches
+NAMES, ROW, GAP, NOTE = 1.35, 0.36, 0.5, 2.6  # inches
 SLOW, FAST, EAGER = "#D55E00", "#0072B2", "#000000"
 
 
@@ -71,7 +71,7 @@ def progress(report: Any, title: str | None = None) -> Figure:
         broken.annotate(f"{row['breaks']:g}", (row["breaks"], y), (4, 0), textcoords="offset points", va="center",
                         fontsize=8.5)  # fmt: skip
         said = row["fails"] or "none"
-        style.note_beside(broken, y, style.cut(said, NOTE - 0.35, style.SMALL), right=14)
+        style.note_beside(broken, y, "\n".join(style.wrap(said, NOTE - 0.4, style.SMALL + 0.3)), right=14)
         sheet.say(f"{row['stage']}: {row['breaks']:g} breaks a frame, checks that fail: {said}")
     if BASELINE in rates.index:
         speed.axvline(float(rates.loc[BASELINE, "middle"]), color=EAGER, linewidth=0.9, linestyle=":")
@@ -86,7 +86,8 @@ def progress(report: Any, title: str | None = None) -> Figure:
     speed.tick_params(axis="y", length=0, labelsize=style.NORMAL, labelcolor=style.INK)
     sheet.top = top + height + 0.5
     return sheet.finish(
-        report.label, "Each row has the mends of all rows above it. The dotted line is eager."
+        report.label,
+        "Each row has its own mend and all those before it. The dotted line is eager; orange is slower, blue is faster.",
     )
 
 

@@ -131,6 +131,20 @@ def test_reports_of_single_stages_are_put_together(path):
     assert list(both.frame["stage"]) == [*PATH, "a"]
 
 
+def test_rounds_of_several_reports_stay_apart():
+    def timed(stage, seconds):
+        rows = [
+            {"variant": name, "rank": 0, "round": 0, "seconds": s}
+            for name, s in zip(("eager", stage), seconds, strict=True)
+        ]
+        stages_table = pd.DataFrame({"stage": [stage], "breaks": [0.0], "fails": [""]})
+        return Report("repair", "", "", {"stages": stages_table, "samples": pd.DataFrame(rows)})
+
+    both = experiment.together([timed("a", (0.004, 0.008)), timed("b", (0.002, 0.002))])
+    assert list(both.tables["samples"]["round"]) == [0, 0, 1, 1]
+    assert "eager 375 frames per second" in figures.progress(both).summary
+
+
 def test_frames_per_second_stand_beside_eager():
     rows = [
         {"variant": name, "rank": 0, "round": i, "seconds": seconds}
