@@ -33,7 +33,7 @@ def run(
     ranks: Ranks,
     stage: Sequence[str] = (),
     *,
-    rounds: int = 20,
+    rounds: int = 40,
     program: Any = None,
     name: str = YOURS,
     talk: bool = False,

@@ -87,7 +87,7 @@ def progress(report: Any, title: str | None = None) -> Figure:
     sheet.top = top + height + 0.5
     return sheet.finish(
         report.label,
-        "Each row has its own mend and all those before it. The dotted line is eager; orange is slower, blue is faster.",
+        "Each row has its own mend and all those before it. The dotted line is eager: orange is slower, blue faster.",
     )
 
 
