@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from labkit.looking.found import nothing, together
+from labkit.looking.found import Looked, nothing, together
 from labkit.looking.program import watch
 from labkit.looking.steps import Options
 
@@ -13,10 +13,22 @@ if TYPE_CHECKING:
     from labkit.ranks import Ranks
     from labkit.report import Report
 
-__all__ = ["look"]
+__all__ = ["look", "looked"]
 
 
-def look(
+def look(ranks: Ranks, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
+    """Call a function on ranks, record some of its steps, and report what `labkit look` shows of a script.
+
+    Takes what `looked` takes, and raises what it raises.
+
+    Returns:
+        A Report with tables `summary`, `costly` (executed breaks, those that cost most first), those of
+        `labkit.record()`, and what was compiled in the whole call; its figure is the fragment strip.
+    """
+    return looked(ranks, fn, *args, **kwargs).report()
+
+
+def looked(
     ranks: Ranks,
     fn: Callable[..., Any],
     *args: Any,
@@ -24,8 +36,8 @@ def look(
     steps: int = 3,
     step: str = "",
     **kwargs: Any,
-) -> Report:
-    """Call a function on ranks, record some of its steps, and report what `labkit look` shows of a script.
+) -> Looked:
+    """Call a function on ranks and record some of its steps; `labkit.looking.gate` compares what it returns.
 
     Steps are found as in a script: by calls of compiled callables and of `optimizer.step`. What the function calls has
     to be compiled inside it.
@@ -36,12 +48,12 @@ def look(
         *args: Its positional arguments.
         skip: Steps before the first recorded one.
         steps: Steps to record.
-        step: The function whose calls are the steps, where they are not found as above: `fn`'s own name.
+        step: The function whose calls are the steps, where they are not found as above: `fn`'s own name, or that of a
+            function or `Class.method` that `fn` uses.
         **kwargs: Its keyword arguments.
 
     Returns:
-        A Report with tables `summary`, `costly` (executed breaks, those that cost most first), those of
-        `labkit.record()`, and what was compiled in the whole call; its figure is the fragment strip.
+        The records of all ranks.
 
     Raises:
         ValueError: If no step was found.
@@ -51,4 +63,4 @@ def look(
     found = together(list(ranks.run(watch, fn, args, kwargs, options)))
     if not found.steps:
         raise ValueError(nothing(found, options))
-    return found.report()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import inspect
 import os
 import pkgutil
 import shlex
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import torch.distributed as dist
@@ -103,8 +105,21 @@ def watch(fn: Callable[..., Any], args: tuple, kwargs: dict, options: Options) -
     """
     kept: list[Report] = []
     with _followed(options, lambda steps: kept.append(_report(steps, here().rank, fn.__name__))) as steps:
-        (wrapped(fn, steps.named) if options.step == fn.__name__ else fn)(*args, **kwargs)
+        with _marked(fn, steps):
+            (wrapped(fn, steps.named) if options.step == fn.__name__ else fn)(*args, **kwargs)
     return kept[-1]
+
+
+def _marked(fn: Callable[..., Any], steps: Steps) -> Any:
+    """Mark in a block what `fn` knows under the name of the step: a function, or `Class.method`."""
+    owner, _, name = steps.options.step.rpartition(".")
+    known = getattr(inspect.unwrap(fn), "__globals__", {})  # a decorated function has those of its decorator
+    holder = known.get(owner)
+    if isinstance(holder, type) and hasattr(holder, name):
+        return mock.patch.object(holder, name, wrapped(getattr(holder, name), steps.named))
+    if not owner and name in known:
+        return mock.patch.dict(known, {name: wrapped(known[name], steps.named)})
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

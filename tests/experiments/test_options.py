@@ -16,6 +16,7 @@ from labkit.lessons.dtensor import experiment as routes
 from labkit.lessons.functional import experiment as collectives
 from labkit.lessons.guards import drift
 from labkit.lessons.mesh import wrong_group
+from labkit.lessons.repair import experiment as repair
 from labkit.lessons.scale import experiment as scale
 from labkit.lessons.shared import variants
 from labkit.lessons.symmetry import experiment as divergence
@@ -82,6 +83,7 @@ WORDS = {
     ("survival", "change"): [*lessons.program("cold").CHANGES, survival.VARIABLE],
     ("routes", "mlp"): routes.SIZES,
     ("routes", "block"): routes.SIZES,
+    ("repair", "stage"): (repair.DELIVERED, *lessons.program("repair").FIXES),
     ("offload", "shape"): ("Small", "Med", "XL"),  # of the program of lesson 07
     **{(name, "also"): hardware.BACKENDS for name in ("cliff", "eager_trap", "scale")},
 }

@@ -106,6 +106,36 @@ def test_a_named_function_is_the_step(ranks):
     assert list(report.frame["regions"]) == [8, 8]
 
 
+class Server:
+    def __init__(self) -> None:
+        import torch
+
+        self.model = torch.compile(lambda x: x.sin() + 1, backend="eager")
+
+    def frame(self) -> None:
+        import torch
+
+        self.model(torch.ones(3)), self.model(torch.ones(3))
+
+
+def one_frame(server: Server) -> None:
+    server.frame()
+
+
+def serving(count: int) -> None:
+    server = Server()
+    for _ in range(count):
+        one_frame(server)
+
+
+@pytest.mark.parametrize("step", ["Server.frame", "one_frame"])
+def test_a_function_that_the_program_uses_is_the_step(ranks, step):
+    report = labkit.look(ranks, serving, 5, step=step)
+    assert list(report.frame["regions"]) == [2, 2]
+    with pytest.raises(ValueError, match="the script never called Server.other"):
+        labkit.look(ranks, serving, 5, step="Server.other")
+
+
 def test_torch_is_as_it_was_afterwards(ranks):
     def untouched():
         import torch

@@ -60,6 +60,11 @@ SMALLER = {
         "TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)",
         "rounds=20": "rounds=8",
     },
+    "18_repair_it": {
+        '"delivered", "setting", "shape", "counter", "hidden", "log", "functional"': '"delivered", "functional"',
+        "rounds=40": "rounds=8",
+        "rounds=60": "rounds=8",
+    },
     "19_ledger": {"seconds=8": "seconds=3"},
 }
 

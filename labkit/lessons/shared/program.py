@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit import files, lessons, places
 
-__all__ = ["Program", "cells", "choose", "load", "names_of"]
+__all__ = ["Program", "cells", "choose", "execute", "load", "names_of"]
 
 TAG = "program"
 MISSING = object()
@@ -64,14 +64,27 @@ def cells(lesson: str) -> dict[str, str]:
 def load(lesson: str, namespace: dict[str, Any]) -> None:
     """Run the tagged cells of a lesson in a namespace, which is a module's `globals()`.
 
+    Raises:
+        ValueError: as `cells` and `execute` do.
+    """
+    execute(cells(lesson), namespace)
+
+
+def execute(sources: Mapping[str, str], namespace: dict[str, Any]) -> None:
+    """Run cells in a namespace, which is a module's `globals()`.
+
     Each cell is compiled under its label as file name, and its lines are put where tracebacks and Dynamo look for them.
     The names that the cells define, without what they import, are left in `__program__`.
 
+    Args:
+        sources: the source of each cell by its label.
+        namespace: where the names go.
+
     Raises:
-        ValueError: as `cells` does; or a cell does not parse, or fails when it is run. The message names the cell.
+        ValueError: a cell does not parse, or fails when it is run. The message names the cell.
     """
     defined: list[str] = []
-    for label, source in cells(lesson).items():
+    for label, source in sources.items():
         linecache.cache[label] = (len(source), None, source.splitlines(keepends=True), label)
         places.register(label, label)
         try:

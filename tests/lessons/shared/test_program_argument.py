@@ -31,6 +31,7 @@ LESSONS = {
     "cold": "12_cold_and_warm",
     "break_it": "15_break_it",
     "scale": "16_beyond_this_machine",
+    "repair": "18_repair_it",
 }
 PROTOCOLS = [one for one in experiments.declared().values() if one.module.partition(".")[0] in LESSONS]
 
@@ -136,6 +137,9 @@ EDITS = {
         "cold", 'batch(6 if change == "shape" else 4)', "batch(4)", "use",
         _run("survival", ["second process"], ["nothing", "shape"], sweep=True),
         lambda r: list(r.frame["outcome"]), (["hit", "miss"], ["hit", "hit"])),
+    "repair": Edit(
+        "repair", "blocks: int = 6", "blocks: int = 2", "Settings", _run("repair", ["delivered"], rounds=0),
+        lambda r: r.frame["breaks"].item(), (18.0, 6.0)),
     "offload": Edit(
         "compiled_streams", "Layer(shape.width) for _ in range(shape.layers)",
         "Layer(shape.width) for _ in range(2 * shape.layers)", "Model",

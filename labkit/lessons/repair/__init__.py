@@ -1,0 +1,1 @@
+"""The lesson on a broken tensor-parallel service and its repair: experiment, figures, hints and checks."""

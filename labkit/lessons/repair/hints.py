@@ -1,0 +1,77 @@
+"""Hints for the repair of lesson 18: three for each symptom, from where to look to what to write."""
+
+from __future__ import annotations
+
+__all__ = ["HINTS", "hint"]
+
+# the check that fails, with a number where several faults fail the same one; from the first hint to the third
+HINTS: dict[str, tuple[str, str, str]] = {
+    "ends": (
+        "Read the report of the hang: which rank waits in which call, and which rank is not in that call at all.",
+        "The shards wait in a collective of three ranks. Only two have a reason to call it.",
+        "Give the all-reduce of `calibrate` its `group`. Without one it is a collective of the world.",
+    ),
+    "patient": (
+        "The router ends first. Its error names the limit that it ran into.",
+        "A limit has to be longer than the longest pause that is none of its business: a compile, a slow disk.",
+        "Raise `timeout_s` in `Settings` to a minute. A watchdog can be faster, because it hears heartbeats.",
+    ),
+    "warm": (
+        "Compare the two shards: what does one of them compile only after the first prompt has come?",
+        "`warm_up` does not run the same code on both shards.",
+        "Take the `if` out of `warm_up`. Both shards encode the prompt, so both have to compile the encoder.",
+    ),
+    "alike": (
+        "The graphs differ in one operator. Compare the code of a graph on the two shards.",
+        "It is the activation, and the program reads it from the file of the host.",
+        "Write the same `activation` in both lines of `HOSTS`, and compare settings at start-up from now on.",
+    ),
+    "steady 1": (
+        "Read the guards that failed: which of them name a size?",
+        "Prompts differ in length, and every length gets graphs of its own. Who asked for that?",
+        "`dynamic=False` makes every shape static. Write `dynamic=True`, or pad all prompts to one length.",
+    ),
+    "steady 2": (
+        "Read the guards that failed: which of them name an attribute of a module?",
+        "Dynamo compiles the value of an `int` attribute into the graph, and this one counts the frames.",
+        "Make `number` of the encoder a tensor, and fill it. Its value is then read when the graph runs.",
+    ),
+    "whole 1": (
+        "Read the reason of the breaks: which function is not traced, and why not?",
+        "Somebody hid the all-reduce from Dynamo. The Dynamo of this torch can trace it.",
+        "Remove the decorator of `add_up`.",
+    ),
+    "whole 2": (
+        "One break a block is left. Read its place.",
+        "Dynamo cannot trace a method of a logger, whatever the level of the log.",
+        "Remove the log call from `Block.forward`, or log once a frame outside of compiled code.",
+    ),
+    "in place": (
+        "Some all-reduces do not run in compiled code. Which function calls them, and which form do they have?",
+        "Outside of a graph, a functional collective returns a tensor subclass whose operators run through Python.",
+        "Let `decode` call `add_up`, which is in place where nothing is compiled.",
+    ),
+}
+
+
+def hint(symptom: str, depth: int = 1) -> str:
+    """Give a hint for a check that fails.
+
+    Args:
+        symptom: such as 'ends', or 'whole 2' for the second fault behind one check.
+        depth: 1 says where to look, 2 what is wrong, 3 what to write.
+
+    Returns:
+        The hint.
+
+    Raises:
+        ValueError: there is no such symptom, or no hint of this depth.
+
+    >>> hint("whole 1", 3)
+    'Remove the decorator of `add_up`.'
+    """
+    if symptom not in HINTS:
+        raise ValueError(f"no hints for {symptom!r}: there are some for {', '.join(HINTS)}")
+    if depth not in (1, 2, 3):
+        raise ValueError(f"hints are 1, 2 or 3 deep, got {depth!r}")
+    return HINTS[symptom][depth - 1]
