@@ -10,12 +10,12 @@ __all__ = ["DECLARING", "TOPICS", "modules"]
 # one package of `labkit.lessons` each, in the order of the course
 TOPICS = (
     *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
-    *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "fsdp", "break_it", "scale", "ledger"),
+    *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "fsdp", "break_it", "scale", "since", "ledger"),
 )
 # packages with experiments, which their `declared.py` lists, in the order of `labkit list`
 DECLARING = (
     *("cliff", "functional", "trap", "streams", "compiled_streams", "shared", "symmetry", "guards"),
-    *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it"),
+    *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it", "since"),
 )
 LESSONS = Path(__file__).with_name("lessons")
 
