@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from labkit import lessons
 from labkit.ranks import Ranks
+from labkit.study.checks import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import funcol
 
@@ -24,14 +25,14 @@ def judge_as_data(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     """Compile without the switch, on two ranks: numbers, one graph, equal graphs, and own rows only."""
     hint = "it is called as my_program(x, me): x is (4, 2), me is a tensor with one number"
     with _pair(ranks) as two:
-        _judge(list(on_ranks(two, _by_data, attempt, hint=hint)), say, "2 rows")
+        _judge(list(on_ranks(two, quietly, _by_data, attempt, hint=hint)), say, "2 rows")
 
 
 def judge_switched(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Compile with the switch, on two ranks: five rows, numbers, one graph, equal graphs, and own rows only."""
     hint = "it is called as my_portable(x, mesh): x is a plain tensor, (5, 2), and a plain tensor comes back"
     with _pair(ranks) as two:
-        _judge(list(on_ranks(two, _by_mesh, attempt, hint=hint)), say, "its own rows")
+        _judge(list(on_ranks(two, quietly, _by_mesh, attempt, hint=hint)), say, "its own rows")
 
 
 def _pair(ranks: Ranks) -> Ranks:
@@ -102,7 +103,7 @@ LETTERS: dict[str, Callable[..., Any]] = {
 
 def judge_stays(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Compare a set of letters with the programs whose graphs differ on two ranks, with the switch on."""
-    named = attempt()
+    named = on_ranks(ranks, attempt, only=0, hint="it is called without arguments")[0]
     if not isinstance(named, set) or not named <= set(LETTERS):
         raise Mistake(f"the answer is {named!r}", f"a set of letters from {', '.join(LETTERS)}")
     with Ranks(2, device="cpu", backend="fake", quiet=True) as two:
@@ -111,7 +112,9 @@ def judge_stays(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
     if missing := sorted(differ - named):
         raise Mistake(
             f"{', '.join(missing)}: the graphs of the two ranks differ",
-            "the switch reaches what torch asks the mesh for while it traces, and not what your Python gets as a number",
+            "distribute_tensor cuts the whole tensor in Python, by the coordinate as a number; redistribute asks later"
+            if missing == ["f"]
+            else "the switch reaches what DTensor asks the mesh for in a redistribution, and no number of your Python's",
         )
     if extra := sorted(named - differ):
         raise Mistake(
@@ -129,7 +132,7 @@ def _text(letter: str) -> str:
 
 def judge_placements(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Put four local tensors together with the placements, in one process."""
-    named = attempt()
+    named = on_ranks(ranks, attempt, only=0, hint="it is called without arguments")[0]
     if not isinstance(named, list | tuple) or len(named) != 2 or not all(isinstance(p, Placement) for p in named):
         raise Mistake(f"the answer is {named!r}", "a list of two placements: the one for dp, then the one for tp")
     with Ranks(4, device="cpu", backend="fake", quiet=True) as four:

@@ -1,4 +1,4 @@
-"""The program of lesson 17, run from the cells of its notebook: programs to compare by rank, stores to carry them, ranks in one process."""
+"""The program of lesson 17, run from the cells of its notebook: programs, stores, and ranks in one process."""
 
 from __future__ import annotations
 
