@@ -10,7 +10,7 @@ from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table
 
-__all__ = ["carried", "carried_figure", "constants", "figure"]
+__all__ = ["carried", "carried_figure", "constants", "figure", "first_calls"]
 
 EQUAL, DIFFERENT = "#009E73", "#E69F00"  # Okabe-Ito
 # an outcome: its colour, and what it means; the word itself stands in the cell
@@ -97,3 +97,15 @@ def carried(found: pd.DataFrame, label: str) -> Figure:
     for name, rows in found.groupby(points, sort=False):
         sheet.say(f"{name}: " + ", ".join(f"rank {row.rank} {row.outcome}" for row in rows.itertuples()))
     return sheet.finish(label)
+
+
+def first_calls(found: pd.DataFrame, label: str = "") -> pd.DataFrame:
+    """Sum up first calls: the slowest rank's seconds, and the CPU seconds of all ranks.
+
+    Args:
+        found: a row for each call, with the columns ranks, way, seconds and cpu_s.
+        label: what was run, as the name of the columns.
+    """
+    by = need(found, ["ranks", "way", "seconds", "cpu_s"], "first").groupby(["ranks", "way"], sort=False)
+    table = pd.DataFrame({"slowest rank, s": by["seconds"].max(), "CPU s, summed": by["cpu_s"].sum()})
+    return table.round(2).rename_axis(columns=label)
