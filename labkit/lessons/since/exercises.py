@@ -53,7 +53,12 @@ def _compiled(attempt: Attempt, x: torch.Tensor, other: Any) -> dict[str, Any]:
     graphs, y = program.captured(attempt, x, other)
     right = type(y) is torch.Tensor and y.shape == x.shape and torch.equal(y, 2 * x)
     whole = f"f32[{len(x)}, 2]"
-    doubled = [line for text in graphs for line in text.splitlines() if "aten.mul.Tensor" in line and line.endswith(", 2)")]
+    doubled = [
+        line
+        for text in graphs
+        for line in text.splitlines()
+        if "aten.mul.Tensor" in line and line.endswith(", 2)")
+    ]
     return {
         "graphs": graphs,
         "right": bool(right),
@@ -67,7 +72,8 @@ def _judge(found: Sequence[dict[str, Any]], say: Callable[[str], None], part: st
     counts = [len(one["graphs"]) for one in found]
     if not all(numbers):
         raise Mistake(
-            f"right numbers by rank: {numbers}", "every rank returns all rows, each doubled, as a plain tensor"
+            f"right numbers by rank: {numbers}",
+            "every rank returns all rows, each doubled, as a plain tensor",
         )
     if not all(one["gathers"] for one in found) or any(one["all"] for one in found):
         raise Mistake(
@@ -95,7 +101,9 @@ LETTERS: dict[str, Callable[..., Any]] = {
     "c": lambda x, mesh: x + mesh.get_local_rank(),
     "d": lambda x, mesh: x + mesh.get_coordinate()[0],
     "e": lambda x, mesh: (
-        DTensor.from_local(x, mesh, [Shard(0)], run_check=False).redistribute(placements=[Replicate()]).to_local()
+        DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+        .redistribute(placements=[Replicate()])
+        .to_local()
     ),
     "f": lambda x, mesh: distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None).to_local(),
 }
@@ -114,7 +122,7 @@ def judge_stays(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
             f"{', '.join(missing)}: the graphs of the two ranks differ",
             "distribute_tensor cuts the whole tensor in Python, by the coordinate as a number; redistribute asks later"
             if missing == ["f"]
-            else "the switch reaches what DTensor asks the mesh for in a redistribution, and no number of your Python's",
+            else "the switch reaches what DTensor asks its mesh in a redistribution, and no number of your Python's",
         )
     if extra := sorted(named - differ):
         raise Mistake(
@@ -133,8 +141,14 @@ def _text(letter: str) -> str:
 def judge_placements(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Put four local tensors together with the placements, in one process."""
     named = on_ranks(ranks, attempt, only=0, hint="it is called without arguments")[0]
-    if not isinstance(named, list | tuple) or len(named) != 2 or not all(isinstance(p, Placement) for p in named):
-        raise Mistake(f"the answer is {named!r}", "a list of two placements: the one for dp, then the one for tp")
+    if (
+        not isinstance(named, list | tuple)
+        or len(named) != 2
+        or not all(isinstance(p, Placement) for p in named)
+    ):
+        raise Mistake(
+            f"the answer is {named!r}", "a list of two placements: the one for dp, then the one for tp"
+        )
     with Ranks(4, device="cpu", backend="fake", quiet=True) as four:
         whole = on_ranks(four, _whole, named, only=0, hint="these parts cannot be put together so")[0]
     meant = (torch.arange(8.0).reshape(2, 4) + 10).tolist()
@@ -148,7 +162,11 @@ def _why(named: Sequence[Placement]) -> str:
     dp, tp = named
     if not dp.is_partial():
         return "the numbers of dp 0 and dp 1 have to be added: each has a summand of the whole"
-    return "the parts along tp lie side by side: they are cut along the columns" if not tp.is_shard(1) else "add them up"
+    return (
+        "the parts along tp lie side by side: they are cut along the columns"
+        if not tp.is_shard(1)
+        else "add them up"
+    )
 
 
 def _whole(named: Sequence[Placement]) -> list[list[float]]:
@@ -160,7 +178,9 @@ def _whole(named: Sequence[Placement]) -> list[list[float]]:
 
     with program.LocalTensorMode(4) as mode:
         placed = DTensor.from_local(mode.rank_map(part), mesh, list(named), run_check=False)
-        return placed.redistribute(placements=[Replicate(), Replicate()]).to_local()._local_tensors[0].tolist()
+        return (
+            placed.redistribute(placements=[Replicate(), Replicate()]).to_local()._local_tensors[0].tolist()
+        )
 
 
 AS_DATA = Exercise(

@@ -19,7 +19,15 @@ from labkit.report import Report, provenance
 
 __all__ = ["FORMS", "run"]
 
-NEEDED = ("PROGRAMS", "STORES", "graphs_of", "compile_ahead", "use", "first_call", "compile_alone")  # what is taken of the program
+NEEDED = (
+    "PROGRAMS",
+    "STORES",
+    "graphs_of",
+    "compile_ahead",
+    "use",
+    "first_call",
+    "compile_alone",
+)  # what is taken of the program
 FORMS = ("mesh", "DTensor")  # how the sum is asked for
 SIZES = (2, 4)
 EACH, AHEAD, ALONE = "each compiles", "one compiled ahead", "the one, beforehand"
@@ -59,7 +67,9 @@ def run(
     """
     on_cpu(ranks)
     if ranks.world_size < 4 or ranks.world_size % 2:
-        raise ValueError(f"ranks form pairs, two at the least: give 4 ranks or 6 or more, got {ranks.world_size}")
+        raise ValueError(
+            f"ranks form pairs, two at the least: give 4 ranks or 6 or more, got {ranks.world_size}"
+        )
     if any(size < 2 or size % 2 for size in sizes):
         raise ValueError(f"sizes are even numbers of ranks, got {list(sizes)}")
     ours = choose("since", program, NEEDED)
@@ -86,7 +96,9 @@ def run(
                 else:
                     found = list(ranks.run(code.use, kind, form, on, Path(folder)))
             point = {"store": kind, "form": form, "switch": _word(on)}
-            carried += [{**point, "rank": r, "outcome": out, "said": said} for r, (out, said) in enumerate(found)]
+            carried += [
+                {**point, "rank": r, "outcome": out, "said": said} for r, (out, said) in enumerate(found)
+            ]
     first = [row for size in sizes for row in _first_calls(code, size)]
     columns = ["store", "form", "switch", "rank", "outcome", "said"]
     tables = {"graphs": pd.DataFrame(graphs), "carried": pd.DataFrame(carried, columns=columns)}

@@ -81,7 +81,9 @@ def carried(found: pd.DataFrame, label: str) -> Figure:
     if found.empty:
         return empty_figure(sheet, "Nothing was stored", label)
     points = found[["store", "form", "switch"]].agg(", ".join, axis=1)
-    everywhere = found.assign(point=points).groupby("point", sort=False)["outcome"].agg(lambda o: set(o) == {"right"})
+    everywhere = (
+        found.assign(point=points).groupby("point", sort=False)["outcome"].agg(lambda o: set(o) == {"right"})
+    )
     sheet.title(
         f"One process compiled: {everywhere.sum()} of {len(everywhere)} ways run on every rank",
         "Each row is a store, how the sum is asked for, and the switch. Each cell is a rank.",

@@ -6,7 +6,10 @@ from typing import Any
 
 Record = dict[str, Any]
 
-RIGHT, ERROR = {"outcomes": ["right"] * 4, "said": ""}, {"outcomes": ["error"] * 4, "said": "AttributeError: no"}
+RIGHT, ERROR = (
+    {"outcomes": ["right"] * 4, "said": ""},
+    {"outcomes": ["error"] * 4, "said": "AttributeError: no"},
+)
 PAIR = {"outcomes": ["right", "right", "refused", "refused"], "said": "guard: '3'"}
 AGAIN = {"outcomes": ["right", *["right, compiled again"] * 3], "said": ""}
 SUMS = [6.0] * 4

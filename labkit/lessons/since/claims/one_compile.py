@@ -26,7 +26,9 @@ def graphs(bench: Bench) -> Seen:
     """How many different graphs four ranks have, by program and switch; and where the switch stands."""
     ranks = bench.ranks(SIZE, "fake")
     counts = {
-        name: {word: _number(ranks.run(quietly, _text, name, on)) for word, on in (("off", False), ("on", True))}
+        name: {
+            word: _number(ranks.run(quietly, _text, name, on)) for word, on in (("off", False), ("on", True))
+        }
         for name in NAMES
     }
     return {"counts": counts, **bench.run(_place)[0]}
@@ -83,7 +85,9 @@ def carried(bench: Bench) -> Seen:
 def agreeing(bench: Bench) -> Seen:
     """The sizes in the graphs of two ranks with 4 and 6 rows: alone, together, and together with mends."""
     alone, together = (list(bench.run(program.first_sizes, on)) for on in (False, True))
-    with Ranks(2, device="cpu", backend="gloo", quiet=True, stall=20) as two:  # the mends stay in these processes
+    with Ranks(
+        2, device="cpu", backend="gloo", quiet=True, stall=20
+    ) as two:  # the mends stay in these processes
         mended = list(two.run(quietly, program.first_sizes, True, program.mend))
     return {"alone": alone, "together": together, "mended": mended}
 
@@ -113,7 +117,9 @@ def _values(y: Any) -> list[float]:
 
 
 def _real() -> float:
-    return float((funcol.all_reduce(torch.full((1,), float(dist.get_rank())), "sum", dist.group.WORLD) + 0)[0])
+    return float(
+        (funcol.all_reduce(torch.full((1,), float(dist.get_rank())), "sum", dist.group.WORLD) + 0)[0]
+    )
 
 
 @probe
@@ -133,7 +139,9 @@ def _comms() -> Seen:
 
 def _equal(seen: Seen, name: str) -> Result:
     off, on = (seen["counts"][name][word] for word in ("off", "on"))
-    return verdict(on == 1 and off != 1, f"different graphs of {SIZE} ranks: {off} without the switch, {on} with it")
+    return verdict(
+        on == 1 and off != 1, f"different graphs of {SIZE} ranks: {off} without the switch, {on} with it"
+    )
 
 
 @judging(graphs)
@@ -189,7 +197,9 @@ def one_graph_runs_on_all(seen: Seen) -> Result:
     """What one process compiled by aot_compile with the switch on runs on all ranks; without it, not on all."""
     found = _everywhere(seen, "aot_compile", "mesh")
     off = set(seen["ways"]["aot_compile, mesh, off"]["outcomes"])
-    return found if off != {"right"} else verdict(False, f"{found.measured}; and so it does without the switch")
+    return (
+        found if off != {"right"} else verdict(False, f"{found.measured}; and so it does without the switch")
+    )
 
 
 @judging(carried)
@@ -254,9 +264,13 @@ def the_switch_works_in_one_process(seen: Seen) -> Result:
 @judging(layers)
 def products_are_fused_with_gathers(seen: Seen) -> Result:
     """The pass makes one operator of an all-gather and the product behind it."""
-    fused = "symm_mem.fused_all_gather_matmul" in seen["after"] and "all_gather_into_tensor" not in seen["after"]
+    fused = (
+        "symm_mem.fused_all_gather_matmul" in seen["after"] and "all_gather_into_tensor" not in seen["after"]
+    )
     apart = "all_gather_into_tensor" in seen["before"] and "aten.mm" in seen["before"]
-    return verdict(fused and apart, "one operator after the pass" if fused else "the pass left the graph as it was")
+    return verdict(
+        fused and apart, "one operator after the pass" if fused else "the pass left the graph as it was"
+    )
 
 
 @judging(layers)
