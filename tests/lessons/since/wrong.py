@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from labkit import lessons
 
@@ -17,21 +17,12 @@ def by_hand(x, me):
     return all_gather(x[first : first + 2] * 2, dist.group.WORLD)
 
 
-def as_a_number(x, me):
-    first = 2 * int(me)
-    return all_gather(x[first : first + 2] * 2, dist.group.WORLD)
-
-
 def no_gather(x, me):
     return x * 2
 
 
 def own_part(x, me):
     return x.index_select(0, 2 * me + torch.arange(2)) * 2
-
-
-def all_rows(x, me):
-    return all_gather((x * 2).index_select(0, 2 * me + torch.arange(2)), dist.group.WORLD)
 
 
 def in_two_graphs(x, me):
@@ -45,14 +36,9 @@ def padded(x, mesh):
     return all_gather(F.pad(mine, (0, 0, 0, 3 - len(mine))), mesh)[:5]
 
 
-def left_placed(x, mesh):
+def only_mine(x, mesh):
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
-    return (whole.redistribute(placements=[Shard(0)]) * 2).redistribute(placements=[Replicate()])
-
-
-def distributed(x, mesh):
-    mine = distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None) * 2
-    return mine.redistribute(placements=[Replicate()]).to_local()
+    return (whole.redistribute(placements=[Shard(0)]) * 2).to_local()
 
 
 def whole(x, mesh):
@@ -79,10 +65,6 @@ def rows_and_columns():
     return [Shard(0), Shard(1)]
 
 
-def other_way_round():
-    return [Shard(1), Partial()]
-
-
 def summed_twice():
     return [Partial(), Partial()]
 
@@ -93,16 +75,13 @@ def one_placement():
 
 DATA = {
     by_hand: "Python's numbers become constants",
-    as_a_number: "Python's numbers become constants",
     no_gather: "the work is to be shared",
     own_part: "every rank returns all rows",
-    all_rows: "the work is to be shared",
     in_two_graphs: "breaks the graph",
 }
 SWITCHED = {
     padded: "Python's numbers become constants",
-    left_placed: "as a plain tensor",
-    distributed: "Python's numbers become constants",
+    only_mine: "every rank returns all rows",
     whole: "the work is to be shared",
 }
 STAYS = {
@@ -113,7 +92,6 @@ STAYS = {
 }
 PLACED = {
     rows_and_columns: "have to be added",
-    other_way_round: "have to be added",
     summed_twice: "cut along the columns",
     one_placement: "a list of two placements",
 }
