@@ -49,7 +49,7 @@ def constants(graphs: pd.DataFrame, label: str) -> Figure:
     most = graphs.groupby(["program", "switch"], sort=False)["graphs"].max().unstack()
     differ, mended = most["off"] > 1, (most["off"] > 1) & (most["on"] == 1)
     sheet.title(
-        f"The switch makes {mended.sum()} of {differ.sum()} programs equal on all ranks that differ without it",
+        f"Of {differ.sum()} programs whose graphs differ by rank, the switch makes {mended.sum()} equal",
         "Each cell: how many different graphs the ranks have. 1 means that all ranks have the same.",
     )
     sheet.legend([("the same on all ranks", key(EQUAL)), ("different", key(DIFFERENT))])
@@ -62,7 +62,7 @@ def constants(graphs: pd.DataFrame, label: str) -> Figure:
         )
         for row in graphs.itertuples()
     ]  # fmt: skip
-    matrix(sheet, names, [f"{size} ranks\n{switch}" for size, switch in columns], cells, height=0.26)
+    matrix(sheet, names, [f"{size} ranks,\nswitch {switch}" for size, switch in columns], cells, height=0.26)
     for name, row in most.iterrows():
         sheet.say(f"{name}: {row['off']} graphs without the switch, {row['on']} with it")
     return sheet.finish(label)
