@@ -11,12 +11,12 @@ __all__ = ["DECLARING", "TOPICS", "modules"]
 TOPICS = (
     *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
     *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "fsdp", "break_it"),
-    *("scale", "repair", "ledger"),
+    *("scale", "since", "repair", "ledger"),
 )
 # packages with experiments, which their `declared.py` lists, in the order of `labkit list`
 DECLARING = (
     *("cliff", "functional", "trap", "streams", "compiled_streams", "shared", "symmetry", "guards"),
-    *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it", "repair"),
+    *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it", "since", "repair"),
 )
 LESSONS = Path(__file__).with_name("lessons")
 

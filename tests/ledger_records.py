@@ -12,6 +12,7 @@ from typing import Any
 import contract_records
 import gpu_records
 from lessons.cold import records as cold_records
+from lessons.since import records as since_records
 
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.study.catalog import CHECKS
@@ -930,8 +931,8 @@ CASES: dict[str, list[Record]] = {
     "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
 }  # fmt: skip
 
-BASE |= contract_records.BASE | cold_records.BASE | gpu_records.BASE
-CASES |= contract_records.CASES | cold_records.CASES | gpu_records.CASES
+BASE |= contract_records.BASE | cold_records.BASE | gpu_records.BASE | since_records.BASE
+CASES |= contract_records.CASES | cold_records.CASES | gpu_records.CASES | since_records.CASES
 CASES |= {
     "routes.explicit_is_more_predictable": [
         {},

@@ -33,6 +33,7 @@ LESSONS = (
     "14_fsdp_and_passes",
     "15_break_it",
     "16_beyond_this_machine",
+    "17_one_compile",
     "19_ledger",
 )
 # what a row may need: how many GPUs, and how to say so

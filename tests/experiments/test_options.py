@@ -83,6 +83,7 @@ WORDS = {
     ("survival", "change"): [*lessons.program("cold").CHANGES, survival.VARIABLE],
     ("routes", "mlp"): routes.SIZES,
     ("routes", "block"): routes.SIZES,
+    ("one_compile", "store"): ("aot_compile", "disk cache", "precompile"),  # the last one since torch 2.15
     ("repair", "stage"): (repair.DELIVERED, *lessons.program("repair").FIXES),
     ("offload", "shape"): ("Small", "Med", "XL"),  # of the program of lesson 07
     **{(name, "also"): hardware.BACKENDS for name in ("cliff", "eager_trap", "scale")},

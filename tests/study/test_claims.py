@@ -87,9 +87,11 @@ def test_every_check_tests_a_row():
 
 def test_the_five_documents_are_covered():
     per_source = {key: [r for r in CLAIMS.rows if r.id.startswith(f"{key}.")] for key in CLAIMS.sources}
-    assert list(per_source) == ["t11", "t12", "streams", "soc", "rfc", "ntd"]
+    assert list(per_source) == ["t11", "t12", "streams", "soc", "rfc", "ntd", "since"]
     # the RFC stands behind topic 11: eight goals, and one thing that it does not aim for
     assert [row.section for row in per_source.pop("rfc")] == 8 * ["Goals"] + ["Non-goals"]
+    # PyTorch's own words since then belong to one lesson
+    assert {row.lesson for row in per_source.pop("since")} == {"17_one_compile"}
     assert all(len(rows) >= 50 for rows in per_source.values())
     assert {row.kind for row in CLAIMS.rows} == set(KINDS)
     # no document makes claims about the collection itself, nor about worlds of a thousand ranks

@@ -31,6 +31,7 @@ LESSONS = {
     "cold": "12_cold_and_warm",
     "break_it": "15_break_it",
     "scale": "16_beyond_this_machine",
+    "since": "17_one_compile",
     "repair": "18_repair_it",
 }
 PROTOCOLS = [one for one in experiments.declared().values() if one.module.partition(".")[0] in LESSONS]
@@ -140,6 +141,10 @@ EDITS = {
     "repair": Edit(
         "repair", "blocks: int = 6", "blocks: int = 2", "Settings", _run("repair", ["delivered"], rounds=0),
         lambda r: r.frame["breaks"].item(), (18.0, 6.0)),
+    "one_compile": Edit(
+        "since", "return summed(y, dist.group.WORLD) if odd else y", "return y", "with_flag",
+        _run("one_compile", ["aot_compile"], programs=["08 flag"], sizes=()),
+        lambda r: set(r.frame["graphs"]), ({2}, {1})),
     "offload": Edit(
         "compiled_streams", "Layer(shape.width) for _ in range(shape.layers)",
         "Layer(shape.width) for _ in range(2 * shape.layers)", "Model",
@@ -151,7 +156,7 @@ EDITS = {
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edited_cell_is_what_a_protocol_measures(name, request, tmp_path):
     edit = EDITS[name]
-    ranks = request.getfixturevalue("three" if edit.topic == "mesh" else "ranks")
+    ranks = request.getfixturevalue({"mesh": "three", "since": "four"}.get(edit.topic, "ranks"))
     lesson = edit.call(ranks, tmp_path)
     edited = edit.call(
         ranks, tmp_path, program=lesson_cells.copied(LESSONS[edit.topic], (edit.before, edit.after))
@@ -166,3 +171,9 @@ def test_an_edited_cell_is_what_a_protocol_measures(name, request, tmp_path):
 def three():
     with Ranks(3, device="cpu", backend="gloo", timeout=120, quiet=True) as three:
         yield three
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Ranks(4, device="cpu", backend="gloo", timeout=120, quiet=True) as four:
+        yield four

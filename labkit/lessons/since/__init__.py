@@ -1,0 +1,1 @@
+"""The lesson on one compile for all ranks: its experiment, figures, exercises and claims."""

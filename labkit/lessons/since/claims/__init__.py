@@ -1,0 +1,1 @@
+"""The claims of the lesson on one compile for all ranks."""

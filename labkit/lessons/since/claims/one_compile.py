@@ -1,0 +1,280 @@
+"""Graphs that are the same on all ranks, what carries them to other ranks, and ranks in one process."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit import lessons
+from labkit.ranks import Ranks
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
+from labkit.torch_compat import funcol
+
+program = lessons.program("since")
+
+NAMES = ("uneven shards", "a group of its own", "a sub mesh", "slice by dist.get_rank()")
+WAYS = (("aot_compile", "mesh"), ("aot_compile", "DTensor"), ("disk cache", "mesh"), ("precompile", "mesh"))
+SIZE = 4
+
+
+@probe
+def graphs(bench: Bench) -> Seen:
+    """How many different graphs four ranks have, by program and switch; and where the switch stands."""
+    ranks = bench.ranks(SIZE, "fake")
+    counts = {
+        name: {
+            word: _number(ranks.run(quietly, _text, name, on)) for word, on in (("off", False), ("on", True))
+        }
+        for name in NAMES
+    }
+    return {"counts": counts, **bench.run(_place)[0]}
+
+
+def _text(name: str, on: bool) -> str:
+    try:
+        return program.graphs_of(name, on)
+    except Exception as error:  # what a torch makes of a program is the finding
+        return f"failed: {program.first_line(error)}"
+
+
+def _number(texts: Any) -> int | str:
+    found = set(texts)
+    failed = next((text for text in found if text.startswith("failed")), "")
+    return failed or len(found)
+
+
+def _place() -> Seen:
+    new = hasattr(torch.compiler.config, "compile_on_one_rank")
+    default = (torch.compiler.config if new else torch.distributed.config).compile_on_one_rank
+    x = program.replicated(5)
+    with program.switched():
+        old = torch.distributed.config.compile_on_one_rank
+        _, y = program.captured(program.there_and_back, x)
+    return {"new": new, "default": default, "old_name_is_on": old, "right": torch.equal(y, x.to_local() * 2)}
+
+
+@probe
+def carried(bench: Bench) -> Seen:
+    """What became on four ranks of what one process compiled, by store, form and switch."""
+    found: dict[str, Any] = {}
+    # new processes on both sides: the names of groups are counted up
+    with (
+        Ranks(SIZE, device="cpu", backend="fake", quiet=True) as one,
+        Ranks(SIZE, device="cpu", backend="gloo", quiet=True, stall=20) as four,
+    ):
+        for store, form in WAYS:
+            for on in (False, True):
+                if store not in program.STORES:
+                    continue
+                with tempfile.TemporaryDirectory() as folder:
+                    point = (store, form, on, Path(folder))
+                    failed = one.run(quietly, program.compile_ahead, *point, ranks=0)[0]
+                    seen = [("not made", failed)] * SIZE if failed else four.run(quietly, program.use, *point)
+                    outcomes, said = zip(*seen, strict=True)
+                key = f"{store}, {form}, {'on' if on else 'off'}"
+                found[key] = {"outcomes": list(outcomes), "said": next(filter(None, said), "")}
+    last = bench.ranks(SIZE, "fake").run(quietly, program.empty_shard, ranks=SIZE - 1)[SIZE - 1]
+    return {"ways": found, "stores": list(program.STORES), "without_rows": last}
+
+
+@probe
+def agreeing(bench: Bench) -> Seen:
+    """The sizes in the graphs of two ranks with 4 and 6 rows: alone, together, and together with mends."""
+    alone, together = (list(bench.run(program.first_sizes, on)) for on in (False, True))
+    with Ranks(
+        2, device="cpu", backend="gloo", quiet=True, stall=20
+    ) as two:  # the mends stay in these processes
+        mended = list(two.run(quietly, program.first_sizes, True, program.mend))
+    return {"alone": alone, "together": together, "mended": mended}
+
+
+@probe
+def one_process(bench: Bench) -> Seen:
+    """LocalTensorMode beside four real ranks: a sum, what the rank is, and a sum with the switch on."""
+    found = bench.run(_local, ranks=SIZE, backend="fake")[0]
+    return {**found, "real": [float(y) for y in bench.run(_real, ranks=SIZE)]}
+
+
+def _local() -> Seen:
+    with program.LocalTensorMode(SIZE) as mode, torch.no_grad():
+        numbers = mode.rank_map(lambda rank: torch.full((1,), float(rank)))
+        total = funcol.all_reduce(numbers, "sum", dist.group.WORLD) + 0
+        rank = torch.arange(float(SIZE)).narrow(0, dist.get_rank(), 1) + 0 * numbers
+        with program.switched():
+            try:
+                switched = _values(funcol.all_reduce(numbers, "sum", dist.group.WORLD) + 0)
+            except (RuntimeError, TypeError) as error:
+                switched = program.first_line(error)
+        return {"total": _values(total), "rank": _values(rank), "switched": switched}
+
+
+def _values(y: Any) -> list[float]:
+    return [float(part[0]) for part in y._local_tensors.values()]
+
+
+def _real() -> float:
+    return float(
+        (funcol.all_reduce(torch.full((1,), float(dist.get_rank())), "sum", dist.group.WORLD) + 0)[0]
+    )
+
+
+@probe
+def layers(bench: Bench) -> Seen:
+    """The graph of an all-gather and a product before and after the pass; and the switch of TorchComms."""
+    before, after = bench.run(program.after_the_pass, False, backend="fake")[0]
+    return {"before": before, "after": after, **bench.run(_comms)[0]}
+
+
+def _comms() -> Seen:
+    config = torch.distributed.config
+    default = config.use_torchcomms
+    with config.patch(use_torchcomms=True):
+        backend = dist.get_backend(dist.new_group())
+    return {"default": bool(default), "backend": backend}
+
+
+def _equal(seen: Seen, name: str) -> Result:
+    off, on = (seen["counts"][name][word] for word in ("off", "on"))
+    return verdict(
+        on == 1 and off != 1, f"different graphs of {SIZE} ranks: {off} without the switch, {on} with it"
+    )
+
+
+@judging(graphs)
+def coordinates_are_operators(seen: Seen) -> Result:
+    """Uneven shards give one graph on all ranks with the switch, several without it, and right numbers."""
+    found = _equal(seen, "uneven shards")
+    return found if seen["right"] else verdict(False, f"{found.measured}; wrong numbers")
+
+
+@judging(graphs)
+def groups_are_inputs(seen: Seen) -> Result:
+    """A group of its own on every rank gives one graph with the switch, and several without it."""
+    return _equal(seen, "a group of its own")
+
+
+@judging(graphs)
+def groups_of_meshes_are_looked_up(seen: Seen) -> Result:
+    """The group of a sub mesh gives one graph with the switch, and several without it."""
+    return _equal(seen, "a sub mesh")
+
+
+@judging(graphs)
+def ranks_in_python_stay(seen: Seen) -> Result:
+    """A slice by dist.get_rank() gives one graph with the switch."""
+    return _equal(seen, "slice by dist.get_rank()")
+
+
+@judging(graphs)
+def off_by_default(seen: Seen) -> Result:
+    """The switch is off unless it is asked for."""
+    return verdict(seen["default"] is False, f"the default is {seen['default']}")
+
+
+@judging(graphs)
+def moved_with_its_old_name(seen: Seen) -> Result:
+    """The switch stands in torch.compiler.config, and its old name in torch.distributed.config follows it."""
+    if not seen["new"]:
+        return cannot_tell("torch 2.14, the first that has it there", "it stands in torch.distributed.config")
+    follows = "follows" if seen["old_name_is_on"] else "does not follow"
+    return verdict(seen["old_name_is_on"], f"it stands in torch.compiler.config; the old name {follows}")
+
+
+def _everywhere(seen: Seen, store: str, form: str) -> Result:
+    if store not in seen["stores"]:
+        return cannot_tell(f"this torch has no {store}")
+    found = seen["ways"][f"{store}, {form}, on"]
+    said = f"; {found['said']}" if found["said"] else ""
+    return verdict(set(found["outcomes"]) == {"right"}, f"by rank: {', '.join(found['outcomes'])}{said}")
+
+
+@judging(carried)
+def one_graph_runs_on_all(seen: Seen) -> Result:
+    """What one process compiled by aot_compile with the switch on runs on all ranks; without it, not on all."""
+    found = _everywhere(seen, "aot_compile", "mesh")
+    off = set(seen["ways"]["aot_compile, mesh, off"]["outcomes"])
+    return (
+        found if off != {"right"} else verdict(False, f"{found.measured}; and so it does without the switch")
+    )
+
+
+@judging(carried)
+def dtensor_runs_on_all(seen: Seen) -> Result:
+    """A DTensor program that one process compiled by aot_compile with the switch on runs on all ranks."""
+    return _everywhere(seen, "aot_compile", "DTensor")
+
+
+@judging(carried)
+def caches_hit_on_all(seen: Seen) -> Result:
+    """Ranks find in the disk cache what one process compiled with the switch on."""
+    return _everywhere(seen, "disk cache", "mesh")
+
+
+@judging(carried)
+def precompiled_runs_on_all(seen: Seen) -> Result:
+    """What one process captured by torch.compiler.precompile with the switch on runs on all ranks."""
+    return _everywhere(seen, "precompile", "mesh")
+
+
+@judging(carried)
+def shards_may_be_empty(seen: Seen) -> Result:
+    """Inductor's code for five rows runs on the rank of four that has no rows."""
+    return verdict(seen["without_rows"] == "ran", f"the rank without rows: {seen['without_rows']}")
+
+
+@judging(agreeing)
+def sizes_are_agreed(seen: Seen) -> Result:
+    """Ranks with other sizes compile static graphs alone, and the same dynamic graph together."""
+    alone, together, mended = (seen[how] for how in ("alone", "together", "mended"))
+
+    def agreed(found: list[Any]) -> bool:
+        return found[0] == found[1] and isinstance(found[0], list) and "(4" not in found[0][0]
+
+    if alone[0] == alone[1]:
+        return verdict(False, f"already alone: {alone}")
+    if agreed(together):
+        return verdict(True, f"together: {together[0][0]} on both")
+    if agreed(mended):
+        return cannot_tell(f"an accelerator: on plain gloo, {together[0]}", f"mended: {mended[0][0]} on both")
+    return verdict(False, f"together: {together}; mended: {mended}")
+
+
+@judging(one_process)
+def one_process_adds_up(seen: Seen) -> Result:
+    """A sum over the ranks in one process is the sum over real ranks."""
+    return verdict(seen["total"] == seen["real"], f"in one process {seen['total']}, over gloo {seen['real']}")
+
+
+@judging(one_process)
+def every_rank_asks_itself(seen: Seen) -> Result:
+    """In one process dist.get_rank() gives each rank its own number."""
+    return verdict(seen["rank"] == [float(rank) for rank in range(SIZE)], f"ranks seen: {seen['rank']}")
+
+
+@judging(one_process)
+def the_switch_works_in_one_process(seen: Seen) -> Result:
+    """In one process a functional collective takes a process group with the switch on."""
+    return verdict(seen["switched"] == seen["real"], f"with the switch: {seen['switched']}")
+
+
+@judging(layers)
+def products_are_fused_with_gathers(seen: Seen) -> Result:
+    """The pass makes one operator of an all-gather and the product behind it."""
+    fused = (
+        "symm_mem.fused_all_gather_matmul" in seen["after"] and "all_gather_into_tensor" not in seen["after"]
+    )
+    apart = "all_gather_into_tensor" in seen["before"] and "aten.mm" in seen["before"]
+    return verdict(
+        fused and apart, "one operator after the pass" if fused else "the pass left the graph as it was"
+    )
+
+
+@judging(layers)
+def torchcomms_is_opt_in(seen: Seen) -> Result:
+    """TorchComms is off by default, and without its package the switch changes no backend."""
+    right = seen["default"] is False and seen["backend"] == "gloo"
+    return verdict(right, f"the default is {seen['default']}; a group with the switch on: {seen['backend']}")
