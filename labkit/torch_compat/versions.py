@@ -11,7 +11,7 @@ from typing import Any
 
 SUPPORTED = ("2.11", "2.15")
 TESTED = ("2.13.0",)  # the whole test suite passed on these
-# What passed on others, on CPU with their CUDA builds, 2026-11-22, before lessons 13, 14 and 19 were written anew; the
+# What passed on others, on CPU with their CUDA builds, 2026-11-22, before lessons 13 to 19 had their present form; the
 # ledger of claims ran on all of them on 2026-11-23
 RUN = {
     "2.15.0": (
