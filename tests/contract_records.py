@@ -58,6 +58,7 @@ BASE = {
         "warmup": {"alike": OK, "odd": OK},
         "weight": caught("FingerprintError: shards changed since they were fingerprinted: rank 1: w"),
         "updated": {"alike": OK, "odd": OK},
+        "warmup_plan": PLAN,
     },
     "endings.ending": {
         "refused": "meta 'callback' (function) cannot be pickled: no",
@@ -65,7 +66,7 @@ BASE = {
         "orphan": {"on": 17, "off": None},
     },
     "suite.tests": {
-        **dict.fromkeys(("smoke", "env", "guards", "preflight"), TOLD),
+        **dict.fromkeys(("smoke", "env", "guards", "orphan", "preflight"), TOLD),
         "first-break": {"on": {"result": "green", "observed": "first break: kv = cache[:, :4]"}, "off": RED},
     },
     "suite.warming": {
@@ -73,7 +74,8 @@ BASE = {
         "warmed": [0, 0],
         "cold": [0, 1],
         "gate": "HealthError on 2 ranks",
-        "no_gate": "served",
+        "no_gate": "hung",
+        "served": {"as served": [0, 0], "other rows": [1, 1], "other flag": [1, 1]},
         "whole": [1, 2],
         "regions": [1, 1],
         "path": [[True, 3, 0], [True, 3, 0]],
@@ -92,6 +94,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "contract.topology_is_compared": one("tensor_parallel"),
     "contract.compile_settings_are_compared": [*one("compile"), {"fullgraph": MISSED}],
     "contract.backend_flags_are_compared": one("attention_backend"),
+    "contract.what_changes_graphs_or_kernels_is_compared": [
+        *one("compile"),
+        {"fullgraph": MISSED},
+        {"attention_backend": MISSED},
+    ],
     "contract.the_backend_in_effect_counts": [*one("effective"), {"requested": PARITY}],
     "contract.parity_can_be_checked_again": one("again"),
     "contract.the_pipeline_is_pinned": one("pipeline"),
@@ -110,7 +117,13 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "contract.calls_are_counted": [{}, {"fewer": MISSED}, {"more": MISSED}, {"more": WOLF}],
     "contract.digests_catch_inputs": one("input"),
-    "contract.warmup_has_no_digest": [*one("input"), {"warmup": caught("DigestError: call -1: 1 of 1")}],
+    "contract.warmup_has_no_digest": [
+        {"claimed": "-1"},
+        *({"claimed": "-1"} | patch for patch in one("input")[1:]),
+        {"claimed": "-1", "warmup": caught("DigestError: call -1: 1 of 1")},
+        {"claimed": "-1", "warmup_plan": MISSED},
+        {"claimed": "0"},
+    ],
     "contract.fingerprints_catch_weights": one("weight"),
     "contract.weights_change_only_by_agreement": [*one("weight"), {"updated": caught("FingerprintError: w")}],
     "contract.both_tripwires_catch": [*one("input"), {"weight": MISSED}],
@@ -125,6 +138,19 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"orphan": {"on": 1}},
         {"orphan": {"on": 0, "off": 0}},
         {"orphan": {"off": 17}},
+    ],
+    "endings.watchdogs_and_tripwires_crash": [
+        {},
+        {"orphan": {"on": 1}},
+        {"drift": {"input": MISSED}},
+        {"drift": {"weight": MISSED}},
+    ],
+    "suite.a_worker_leaves_within_the_window": [{}, *({"orphan": patch} for patch in UNTOLD)],
+    "suite.served_shapes_and_flags_are_warmed": [
+        {},
+        {"served": {"as served": [0, 1]}},
+        {"served": {"other rows": [0, 0]}},
+        {"served": {"other flag": [0, 0]}},
     ],
     "suite.the_control_plane_runs": [{}, *({"smoke": patch} for patch in UNTOLD)],
     "suite.a_variable_that_differs_fails_fast": [{}, *({"env": patch} for patch in UNTOLD)],
@@ -149,6 +175,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"gate": "served"},
         {"gate": "Absent on 2 ranks"},
         {"no_gate": "HealthError on 2 ranks"},
+        {"no_gate": "finished"},
     ],
     "suite.warmup_calls_are_planned": [{}, {"planned": ["PlanError", "Plan"]}, {"planned": ["Plan", "Plan"]}],
     "suite.regions_leave_less_room": [{}, {"whole": [1, 1]}, {"regions": [1, 2]}],
@@ -159,3 +186,5 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"absent": "right"},
     ],
 }
+
+BASE["endings.ending"]["drift"] = BASE["contract.drift"]

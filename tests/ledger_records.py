@@ -37,6 +37,8 @@ GATHERED = {"how": "finished", "values": [[48, 112]] * 2}
 GROUPS = [{"dp": [r % 4, r % 4 + 4], "tp": [4 * (r // 4) + i for i in range(4)]} for r in range(8)]
 
 
+FIRST = {f"default_pg/0//cpu//0/{rank}": f"127.0.0.1:400{rank}" for rank in range(2)}
+NEW = {f"default_pg/0//1//cpu//0/{rank}": f"127.0.0.1:500{rank}" for rank in range(2)}
 EVEN_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["3x8"], "rows": 5}}
 ODD_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["2x8"], "rows": 4}}
 UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
@@ -63,6 +65,7 @@ BASE: dict[str, Record] = {
         **{name: {**KEPT, "calls": KEPT_CALLS} for name in ("functional", "functional_gather")},
         **{name: BROKEN for name in ("all_reduce_async", "broadcast", "barrier", "disabled")},
     },
+    "tracing.handed_over": {"work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0]},
     "gates.decided": {
         "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
@@ -93,7 +96,7 @@ BASE: dict[str, Record] = {
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
         "log_graphs": 2, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
-        "names_the_line": True,
+        "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
     },
     "breaks.regions": {
         "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "part_compiled": 1,
@@ -142,7 +145,7 @@ BASE: dict[str, Record] = {
     "cost.compiled_dtensor": {"eager": SLOWER, "compiled": ALIKE},
     "rendezvous.rendezvous": {
         "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
-        "keys": {"default_pg/0//cpu//0/0": "address", "default_pg/0//cpu//0/1": "address", "init/cnt": "2"},
+        "keys": {**FIRST, **NEW, "init/cnt": ""}, "listening": [*FIRST.values(), *NEW.values(), "0.0.0.0:1"],
     },
     "rendezvous.meetings": {
         "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True,
@@ -177,9 +180,13 @@ BASE: dict[str, Record] = {
         "backward_partial": {
             "collectives": {"reduce_scatter_tensor": 1}, "gradient_type": "DTensor", "gradient": 2.0,
         },
+        "backward_layers": {"gradient_types": ["DTensor"] * 2, "right": True},
         "grid": {"placement": ["S(0)", "P(sum)"], "collectives": {}, "to_replicate": {"all_gather_into_tensor": 1}},
     },
-    "redistribute.compiled": {"calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True},
+    "redistribute.compiled": {
+        "calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True, "explicit": KEPT_CALLS,
+        "explicit_same": True,
+    },
     "routes.predictable": {
         "written": 2, "explicit": {"collectives": 2, "bytes": 2048}, "told": {"collectives": 2, "bytes": 2048},
         "left_alone": {"collectives": 4, "bytes": 38912},
@@ -194,7 +201,8 @@ BASE: dict[str, Record] = {
     "routes.dynamic": {"explicit": 2, "dtensor": 3, "uneven": [UNEVEN, UNEVEN]},
     "groups.store": {
         "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
-        "server_threads": 1, "client_threads": 0, "counts": [1, 2], "read_by_other": "secret",
+        "server_threads": 1, "client_threads": 0, "counts": [1, 2], "added": True, "took_turns": False,
+        "read_by_other": "secret",
         "missing_key": "DistStoreError: wait timeout", "missing_get": "DistStoreError: wait timeout",
         "target_value": "TypeError: wait()",
         "no_server": "DistNetworkError: timed out",
@@ -212,7 +220,10 @@ BASE: dict[str, Record] = {
         "shape_branch": HUNG, "flag_branch": HUNG,
         "flag_compared": {"how": "failed", "says": "ParityError twice"}, 
         "flag_alike": {**DONE, "values": [[8, 32]] * 2},
-        "own_break": {**DONE, "values": [{"value": 8, "graphs_of_all": [1, 2]}] * 2},
+        "own_break": {
+            **DONE, "values": [{"alike": {"counts": [[1, 0], [1, 0]]}, "break": {"counts": [[1, 0], [2, 1]]}}] * 2,
+        },
+        "alone": {**DONE, "values": [[[4, 10], [4, 8]]]},
         "own_graphs": {**DONE, "values": [["sin"], ["cos"]]},
     },
     "symmetry.recompiling": {
@@ -266,7 +277,7 @@ BASE: dict[str, Record] = {
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
-        "functional mean": "RuntimeError: only sum", "DTensor mean": True,
+        "functional mean": "RuntimeError: only sum", "DTensor mean": True, "by layer": "compiles",
     },
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
@@ -358,7 +369,7 @@ BASE: dict[str, Record] = {
         "graph_breaks": ["[0/0] [__graph_breaks] Graph break in user code"],
         "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
         "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
-        "graph_code": ["[__graph_code]  class GraphModule(torch.nn.Module):"] * 2,
+        "graph_code": [f"[{part}] [__graph_code] TRACED GRAPH" for part in ("0/0_1", "1/0", "0/1")],
     },
 }  # fmt: skip
 
@@ -384,6 +395,7 @@ CASES: dict[str, list[Record]] = {
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
     "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
     "tracing.work_handles_break": [{}, {"all_reduce_async": {"one_graph": True}}],
+    "tracing.neither_groups_nor_handles_pass": [{}, {"work": ""}, {"group": "", "by_group": [1, 1, 2]}],
     "tracing.functional_is_traced": [
         {}, {"functional": {"one_graph": False}}, {"functional": {"same": False}},
         {"functional_gather": {"graphs": 2}}, {"functional": {"calls": ["aten.add"]}},
@@ -435,7 +447,12 @@ CASES: dict[str, list[Record]] = {
     "autograd.support_has_limits": [{}, {"max": 22.0, "avg": 22.0}],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
     "breaks.a_break_makes_two_graphs": [{}, {"graphs": 1}, {"same": False}],
-    "breaks.python_runs_in_between": [{}, {"hidden_runs": 1}, {"hidden_ran_compiled": True}],
+    "breaks.python_runs_in_between": [
+        {}, {"hidden_runs": 1}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"same": False},
+    ],
+    "breaks.breaks_and_recompiles_are_no_failure": [
+        {}, {"print_graphs": 1}, {"falls_back_graphs": 2}, {"falls_back_same": False},
+    ],
     "breaks.disable_falls_back_to_eager": [{}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}],
     "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
     "breaks.fullgraph_names_the_first_break": [{}, {"names_the_line": False}],
@@ -531,7 +548,14 @@ CASES: dict[str, list[Record]] = {
         {}, {"world": [[0, 1], [0, 1]]}, {"port_from_environment_answers": False},
     ],
     "rendezvous.completes_when_all_are_there": [{}, {"rank_0_waited": False}, {"world": [[0, 2]]}],
-    "rendezvous.ranks_write_addresses": [{}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}],
+    "rendezvous.ranks_write_addresses": [
+        {}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}, {"keys": {"default_pg/0//cpu//0/1": ""}},
+        {"keys": {"default_pg/0//cpu//0/1": FIRST["default_pg/0//cpu//0/0"]}}, {"listening": ["0.0.0.0:1"]},
+    ],
+    "rendezvous.addresses_go_through_the_store": [
+        {}, {"keys": dict.fromkeys(NEW)}, {"keys": dict.fromkeys(FIRST)}, {"listening": [*FIRST.values()]},
+        {"keys": {"default_pg/0//1//cpu//0/1": FIRST["default_pg/0//cpu//0/1"]}},
+    ],
     "rendezvous.a_counter_is_in_the_store": [{}, {"missing": ["wait timeout"]}, {"unlisted": False}],
     "rendezvous.backend_comes_second": [
         {}, {"server_key_s": 0.1}, {"outcomes": ["joined"] * 3 + ["error"]}, {"keys": ["default_pg/0//cpu//0/0"]},
@@ -611,6 +635,10 @@ CASES: dict[str, list[Record]] = {
     ],
     "redistribute.gradients_flow": [
         {}, {"backward_partial": {"gradient": 0.0}}, {"backward_replicate": {"gradient_type": "Tensor"}},
+        {"backward_layers": {"right": False}}, {"backward_layers": {"gradient_types": ["Tensor", "DTensor"]}},
+    ],
+    "redistribute.both_roads_compile": [
+        {}, {"dtensors_left": 1}, {"explicit": []}, {"explicit_same": False}, {"same": False},
     ],
     "redistribute.grid_product_gathers": [
         {"grid": {"collectives": {"all_gather_into_tensor": 1}}}, {"grid": {"collectives": None}},
@@ -626,7 +654,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False},
     ],
     "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
-    "groups.add_counts_atomically": [{}, {"counts": [1, 1]}],
+    "groups.add_counts_atomically": [{}, {"added": False}, {"took_turns": True}],
     "groups.get_shares_a_key": [{}, {"read_by_other": ""}],
     "groups.requests_are_served": [
         {}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}, {"counts": [1, 1]}, {"read_by_other": ""},
@@ -647,6 +675,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "groups.rank_five_is_one_one": [{}, {"coordinate": [0, 1]}],
     "groups.rank_five_talks_to": [{}, {"groups": GROUPS[::-1]}],
+    "groups.coordinates_lead_to_groups": [{}, {"groups": [*GROUPS[:7], GROUPS[0]]}, {"coordinate": [1, 2]}],
     "groups.groups_are_made_once": [{}, {"cached": False}],
     "groups.select_gives_the_axis_group": [
         {"pseudo_code": [[0, 4], [1, 5]]}, {"pseudo_code": [[0, 1, 2, 3]]},
@@ -681,7 +710,14 @@ CASES: dict[str, list[Record]] = {
         {}, {"own_graphs": {"values": [["sin"], ["sin"]]}}, {"own_graphs": {"values": None}},
     ],
     "symmetry.gathered_counts_differ": [
-        {}, {"own_break": {"values": [{"value": 8, "graphs_of_all": [1, 1]}] * 2}}, {"own_break": HUNG},
+        {}, {"own_break": {"values": [{name: {"counts": [[1, 0]] * 2} for name in ("alike", "break")}]}},
+        {"own_break": {"values": [{name: {"counts": [[1, 0], [2, 1]]} for name in ("alike", "break")}]}},
+        {"own_break": {"values": [{"alike": {"counts": [[1, 0]] * 2}, "break": {"counts": [[1, 0], [2, 0]]}}]}},
+        {"own_break": HUNG},
+    ],
+    "symmetry.one_rank_does_not_tell": [
+        {}, {"alone": {"how": "hung", "values": None}}, {"alone": {"values": [[[4, 4], [4, 8]]]}},
+        {"shape_branch": DONE}, {"flag_branch": DONE},
     ],
     "symmetry.recompiles_can_differ": [
         {}, {"alone": {"values": [{"value": 5, "graphs": 2}] * 2}}, {"alone": {"values": None}},
@@ -928,7 +964,10 @@ CASES: dict[str, list[Record]] = {
     "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
     "logs.guards_are_shown": [{}, {"guards": []}],
     "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],
-    "logs.graph_code_is_shown": [{}, {"graph_code": ["[__graph_code] class GraphModule"]}],
+    "logs.graph_code_is_shown": [
+        {}, {"graph_code": [f"[0/{i}] [__graph_code] TRACED GRAPH" for i in range(2)]}, {"graph_code": []},
+        {"graph_breaks": []},
+    ],
 }  # fmt: skip
 
 BASE |= contract_records.BASE | cold_records.BASE | gpu_records.BASE | since_records.BASE

@@ -20,6 +20,7 @@ BASE: dict[str, Record] = {
     "cold.served": {
         "cold": {"compiling": 1, "first_s": 0.1, "median_s": 0.001},
         "warmed": {"compiling": 0, "first_s": 0.001, "median_s": 0.001},
+        "ahead": {"compiling": 0, "right": True},
         "generous": "warm, skew 0.3 s", "tight": OVER,
     },
 }  # fmt: skip
@@ -38,6 +39,13 @@ CASES: dict[str, list[Record]] = {
     "cold.compiling_once_is_up_to_you": [{}, {"graphs": [1, 0]}, {"shipped": False}],
     "cold.a_warmup_takes_compiling_out_of_serving": [
         {}, {"warmed": {"compiling": 1}}, {"cold": {"compiling": 0}},
+    ],
+    "cold.a_warmup_or_a_file_made_ahead_will_do": [
+        {}, {"warmed": {"compiling": 1}}, {"cold": {"compiling": 0}}, {"ahead": {"compiling": 1}},
+        {"ahead": {"right": False}},
+    ],
+    "cold.a_cold_start_costs_compile_time": [
+        {}, {"cold": {"compiling": 0}}, {"warmed": {"compiling": 1}}, {"cold": {"first_s": 0.002}},
     ],
     "cold.a_warmup_can_be_held_to_a_budget": [{}, {"tight": "warm, skew 0.3 s"}, {"generous": OVER}],
 }  # fmt: skip

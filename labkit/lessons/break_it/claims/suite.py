@@ -10,17 +10,18 @@ import torch.distributed as dist
 
 from labkit import contract
 from labkit.lessons.break_it import experiment as break_it
+from labkit.lessons.shared.outcomes import drill
 from labkit.ranks import RankError, Ranks
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, quietly, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 SHORT_S, LATE_S, CONSERVATIVE_S = 1.0, 2.5, 20.0  # two timeouts, and how late a peer comes
-TESTS = ("smoke", "env", "first-break", "guards", "preflight")
+TESTS = ("smoke", "env", "first-break", "guards", "orphan", "preflight")
 
 
 @probe
 def tests(bench: Bench) -> Seen:
-    """Five of the break-it tests, each with its defence and without."""
+    """Six of the break-it tests, each with its defence and without."""
     found: Seen = {}
     for on in ("on", "off"):
         report = break_it.run(bench.ranks(), TESTS, undefended=on == "off")
@@ -48,6 +49,12 @@ def a_variable_that_differs_fails_fast(seen: Seen) -> Result:
 
 
 @judging(tests, word=ENFORCED)
+def a_worker_leaves_within_the_window(seen: Seen) -> Result:
+    """A worker whose leader is killed ends by its watchdog, which names the window; without one it goes on waiting."""
+    return _told(seen, "orphan")
+
+
+@judging(tests, word=ENFORCED)
 def the_receiver_goes_on(seen: Seen) -> Result:
     """A message refused on the sender leaves the receiver free for the next one; without preflight it is stranded."""
     return _told(seen, "preflight")
@@ -69,6 +76,9 @@ def served_shapes_are_warmed(seen: Seen) -> Result:
     return _told(seen, "guards")
 
 
+WARMED = {"as served": (2, True), "other rows": (3, True), "other flag": (2, False)}
+
+
 @probe
 def warming(bench: Bench) -> Seen:
     """Warmups in which one rank has more to compile, breaks its graph, or none took place; and a program in regions."""
@@ -78,6 +88,7 @@ def warming(bench: Bench) -> Seen:
         "cold": list(bench.run(_serving, False)),
         "gate": _gated(bench, True),
         "no_gate": _gated(bench, False),
+        "served": {name: list(bench.run(_served, *how)) for name, how in WARMED.items()},
         "whole": list(bench.run(_regional, False)),
         "regions": list(bench.run(_regional, True)),
         "path": list(bench.run(_path)),
@@ -124,25 +135,37 @@ def _serving(warmed: bool) -> int:
 
 
 def _gated(bench: Bench, gate: bool) -> str:
-    """How a warmup ends in which rank 1 breaks its graph."""
-    try:
-        bench.run(_breaking, gate)
-        return "served"
-    except RankError as error:
-        return f"{error.outcomes[0].type} on {len(error.outcomes)} ranks"
+    """How a warmup and a longer request end, where rank 1 takes a branch that breaks its graph and then sums again."""
+    found = drill(bench.ranks(), _breaking, gate)
+    raised = found.get("says", "").count("HealthError")
+    return f"HealthError on {raised} ranks" if found["how"] == "failed" and raised else found["how"]
 
 
 def _breaking(gate: bool) -> None:
     exchange = contract.Exchange.connect("check-gate")
 
-    def program(x, talk):
-        if talk:
-            print("", end="")
-        return _sum(x)
+    def program(x, other):
+        y = _sum(x)
+        if not other:
+            return y
+        print("", end="")
+        return _sum(y) if x.shape[0] > 2 else y
 
     run = _compiled(program)
     with torch.no_grad():
         contract.warm_up(exchange, lambda: run(torch.ones(2, 4), exchange.rank == 1) + 0, gate=gate)
+        run(torch.ones(4, 4), exchange.rank == 1) + 0
+
+
+def _served(rows: int, flag: bool) -> int:
+    """Graphs that a request of two rows with the flag compiles, after a warmup with so many rows and this flag."""
+    exchange = contract.Exchange.connect("check-served")
+    run = _compiled(lambda x, doubled: _sum(x) * 2 if doubled else _sum(x))
+    with torch.no_grad():
+        contract.warm_up(exchange, lambda: run(torch.ones(rows, 4), flag) + 0)
+        with contract.compile_health() as health:
+            run(torch.ones(2, 4), True) + 0
+    return health.graphs
 
 
 def _regional(regions: bool) -> int:
@@ -217,9 +240,19 @@ def warmup_takes_the_path(seen: Seen) -> Result:
 
 @judging(warming, word=ENFORCED)
 def the_gate_is_a_quick_error(seen: Seen) -> Result:
-    """A rank that breaks its graph is an error on every rank at the end of the warmup; without the gate it serves."""
-    right = seen["gate"] == "HealthError on 2 ranks" and seen["no_gate"] == "served"
+    """A rank that compiled otherwise is an error on every rank as the warmup ends; without the gate a request hangs."""
+    right = seen["gate"] == "HealthError on 2 ranks" and seen["no_gate"] == "hung"
     return verdict(right, f"with the gate: {seen['gate']}; without: {seen['no_gate']}")
+
+
+@judging(warming)
+def served_shapes_and_flags_are_warmed(seen: Seen) -> Result:
+    """After a warmup with the shapes and flags that are served a request compiles nothing; with others it does."""
+    right = {name: counts == [int(name != "as served")] * 2 for name, counts in seen["served"].items()}
+    said = ", ".join(f"{name} {counts}" for name, counts in seen["served"].items())
+    return verdict(
+        all(right.values()) and len(right) == len(WARMED), f"graphs a request compiles, by warmup: {said}"
+    )
 
 
 @judging(warming, word=ENFORCED)

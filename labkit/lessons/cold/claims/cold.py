@@ -17,10 +17,11 @@ import torch.distributed as dist
 
 from labkit import contract, torch_compat
 from labkit.lessons.cold import program
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 REQUESTS = 50
+MANY = 10  # what is more than this many times as long is no jitter
 
 
 @probe
@@ -122,6 +123,14 @@ def _served() -> Seen:
                     taken.append(time.perf_counter() - began)
                 compiling += bool(health.graphs)
         found[way] = {"compiling": compiling, "first_s": taken[0], "median_s": sorted(taken)[REQUESTS // 2]}
+    model, x = program.made(program.Products), program.batch()
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        program.save_aot(model, x, Path(folder))
+        dynamo_reset()
+        loaded = program.from_aot(model, Path(folder))
+        with contract.compile_health() as health:
+            right = torch.allclose(loaded(x), model(x), atol=1e-5)
+        found["ahead"] = {"compiling": int(bool(health.graphs)), "right": bool(right)}
     for name, budget in (("generous", 600.0), ("tight", 0.1)):
         try:
             warm = contract.warm_up(
@@ -226,7 +235,7 @@ def _send_one(folder: str) -> bool:
 
 @judging(once)
 def compiling_once_is_up_to_you(seen: Seen) -> Result:
-    """By default every rank compiles; sending one rank's result works, and is left to the program."""
+    """By default every rank still compiles; sending one rank's result works, and is left to the program."""
     return verdict(
         all(n == 1 for n in seen["graphs"]) and seen["shipped"],
         f"graphs compiled by rank: {seen['graphs']}; a file of aot_compile sent by hand "
@@ -242,6 +251,29 @@ def a_warmup_takes_compiling_out_of_serving(seen: Seen) -> Result:
         cold["compiling"] == 1 and warm["compiling"] == 0,
         f"requests that compile, of {REQUESTS}: {cold['compiling']} cold, {warm['compiling']} after a warmup; "
         f"the first took {cold['first_s'] * 1e3:.1f} ms and {warm['first_s'] * 1e3:.2f} ms",
+    )
+
+
+@judging(served)
+def a_warmup_or_a_file_made_ahead_will_do(seen: Seen) -> Result:
+    """Without preparation the first request compiles; after a warmup, or with a file made ahead, none does."""
+    warmed, ahead = a_warmup_takes_compiling_out_of_serving(seen), seen["ahead"]
+    return verdict(
+        warmed.status == HOLDS and not ahead["compiling"] and ahead["right"],
+        f"{warmed.measured}; with a file of aot_compile {ahead['compiling']} compile, numbers "
+        f"{'right' if ahead['right'] else 'wrong'}",
+    )
+
+
+@judging(served)
+def a_cold_start_costs_compile_time(seen: Seen) -> Result:
+    """The one request that compiles takes many times what a request takes in the warmed steady state."""
+    cold, warm = seen["cold"], seen["warmed"]
+    times = cold["first_s"] / warm["median_s"]
+    return verdict(
+        cold["compiling"] == 1 and warm["compiling"] == 0 and times > MANY,
+        f"a small function, AOTAutograd without Inductor: cold {cold['first_s'] * 1e3:.1f} ms, {times:.0f} times the "
+        "median after a warmup",
     )
 
 

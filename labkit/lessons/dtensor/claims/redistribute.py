@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 import torch.distributed.tensor as dt
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -13,7 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import dynamo_reset, funcol
 
 
 def _communicates(action: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
@@ -92,6 +93,16 @@ def _operations() -> Seen:
         assert leaf.grad is not None
         found[name] = {"collectives": counts, "gradient_type": type(leaf.grad).__name__}
         found[name]["gradient"] = leaf.grad.full_tensor()[0, 0].item()
+    plain = [b.clone().requires_grad_(), a.clone().requires_grad_()]
+    leaves = [place(b, Shard(1)).requires_grad_(), place(a, Shard(0)).requires_grad_()]
+    for up, down, start in ((*plain, a), (*leaves, x)):
+        y = (start @ up).relu() @ down
+        y.sum().backward()
+    pairs = [(cast(DTensor, leaf.grad), one.grad) for leaf, one in zip(leaves, plain, strict=True)]
+    found["backward_layers"] = {
+        "gradient_types": [type(mine).__name__ for mine, _ in pairs],
+        "right": all(bool(torch.allclose(m.full_tensor(), cast(Any, one), atol=1e-5)) for m, one in pairs),
+    }
     return found
 
 
@@ -198,12 +209,15 @@ def backward_of_gather_is_reduce_scatter(seen: Seen) -> Result:
 
 @judging(operations)
 def gradients_flow(seen: Seen) -> Result:
-    """DTensor programs are differentiable: redistribution passes gradients back, as DTensors."""
+    """Redistribution and two layers of DTensors pass the right gradients back, as DTensors."""
     rows = [seen["backward_replicate"], seen["backward_partial"]]
     right = [row["gradient"] for row in rows] == [1, 2]  # every rank adds its part of a Partial gradient
+    layers = seen["backward_layers"]
+    kinds = {*(row["gradient_type"] for row in rows), *layers["gradient_types"]}
     return verdict(
-        right and all(row["gradient_type"] == "DTensor" for row in rows),
-        f"gradients of type {rows[0]['gradient_type']}, {'as' if right else 'not as'} expected",
+        right and layers["right"] and kinds == {"DTensor"},
+        f"gradients of type {', '.join(sorted(kinds))}, of a redistribution {'as' if right else 'not as'} expected, of "
+        f"two layers {'those' if layers['right'] else 'not those'} of plain tensors",
     )
 
 
@@ -253,16 +267,24 @@ def _compiled() -> Seen:
     def program(x, up, down):
         return ((x @ up).relu() @ down).redistribute(placements=[Replicate()]).to_local()
 
+    def explicit(x, up, down):  # the same on what a rank has, with the sum written out
+        return funcol.all_reduce((x @ up).relu() @ down, "sum", dist.group.WORLD)
+
     dynamo_reset()
     graphs = Capture(aot=True)
     with torch.no_grad():
         y = torch.compile(program, backend=graphs, fullgraph=True)(x, up, down)
         expected = program(x, up, down)
+        dynamo_reset()
+        written, whole = Capture(aot=True), [t.to_local() for t in (x, up, down)]
+        z = torch.compile(explicit, backend=written, fullgraph=True)(*whole)
     values = [n.meta.get("val") for graph in graphs.forward for n in graph.graph.nodes]
     return {
         "calls": [call for graph in graphs.forward for call in calls(graph)],
         "dtensors_left": sum(isinstance(v, DTensor) for v in values),
         "same": bool(torch.allclose(y + 0, expected + 0, atol=1e-5)),
+        "explicit": [call for graph in written.forward for call in calls(graph)],
+        "explicit_same": bool(torch.allclose(z + 0, expected + 0, atol=1e-5)),
     }
 
 
@@ -273,4 +295,15 @@ def compiling_leaves_collectives(seen: Seen) -> Result:
     return verdict(
         ok and not seen["dtensors_left"] and seen["same"],
         f"{seen['dtensors_left']} DTensors left: {', '.join(seen['calls'])}",
+    )
+
+
+@judging(compiled)
+def both_roads_compile(seen: Seen) -> Result:
+    """As DTensors without a collective in it, and with its sum written out, a program is one graph with that sum."""
+    high, sums = compiling_leaves_collectives(seen), [c for c in seen["explicit"] if "all_reduce" in c]
+    return verdict(
+        high.status == HOLDS and len(sums) == 1 and seen["explicit_same"],
+        f"as DTensors: {high.measured}; written out: {', '.join(seen['explicit'])}, numbers "
+        f"{'the same' if seen['explicit_same'] else 'not the same'}",
     )

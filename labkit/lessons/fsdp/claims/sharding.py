@@ -95,6 +95,16 @@ def _limits() -> Seen:
         except Exception as error:
             found["whole"][name] = first_line(error)
     dynamo_reset()
+    one, model = OneStep(), net()
+    for layer in model.layers:
+        layer.compile(backend="aot_eager", fullgraph=True)
+        fully_shard(layer, mesh=one.mesh)
+    try:
+        right = one.right(model, fully_shard(model, mesh=one.mesh))
+        found["by layer"] = "compiles" if right else "compiles, and gives wrong gradients"
+    except Exception as error:
+        found["by layer"] = f"fails ({first_line(error)})"
+    dynamo_reset()
     weight = torch.ones(4, requires_grad=True)
     try:
         funcol.all_reduce(weight * x[0], "avg", dist.group.WORLD).sum().backward()
@@ -131,7 +141,8 @@ def fsdp2_is_traced_whole(seen: Seen) -> Result:
     how = {name: "compiles" if not whole[name] else f"fails ({whole[name]})" for name in ("FSDP2", "DDP")}
     return verdict(
         not whole["FSDP2"],
-        f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}",
+        f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}; over each "
+        f"layer that FSDP2 shards: {seen['by layer']}",
     )
 
 

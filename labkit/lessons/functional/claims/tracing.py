@@ -215,3 +215,53 @@ def a_wait_follows_the_all_reduce(seen: Seen) -> Result:
     return verdict(
         pattern == ["all_reduce", "wait_tensor"], ", then ".join(made) or "no collective in the graph"
     )
+
+
+@probe
+def handed_over(bench: Bench) -> Seen:
+    """A Work handle, and two process groups one after the other, as arguments of compiled functions."""
+    return bench.run(_handed_over)[0]
+
+
+def _handed_over() -> Seen:
+    def waits(x, work):
+        work.wait()
+        return x + 1
+
+    def reduces(x, group):
+        return funcol.all_reduce(x, "sum", group) + 1
+
+    x, groups = torch.ones(4), [dist.group.WORLD, dist.new_group([0, 1])]
+    summed = x.clone()
+    work = dist.all_reduce(summed, async_op=True)
+    found: Seen = {}
+    for name, program, argument in (("work", waits, work), ("group", reduces, groups[0])):
+        dynamo_reset()
+        try:
+            torch.compile(program, backend=Capture(), fullgraph=True)(x, argument)
+            found[name] = ""
+        except Exception as error:
+            found[name] = first_line(error)
+    if work is not None:
+        work.wait()
+    dynamo_reset()
+    graphs, found["by_group"] = Capture(), []
+    run = torch.compile(reduces, backend=graphs)
+    with torch.no_grad():
+        for group in (groups[0], groups[0], groups[1]):
+            run(x, group) + 0
+            found["by_group"].append(len(graphs.dynamo))
+    return found
+
+
+@judging(handed_over)
+def neither_groups_nor_handles_pass(seen: Seen) -> Result:
+    """Neither a process group nor a Work handle can be an argument of a function that is compiled as one graph."""
+    said = {
+        name: f"refused ({seen[name]})" if seen[name] else "taken in one graph" for name in ("work", "group")
+    }
+    return verdict(
+        bool(seen["work"]) and bool(seen["group"]),
+        f"a Work handle: {said['work']}; a process group: {said['group']}; graphs after calls with a group, the same "
+        f"and another: {seen['by_group']}",
+    )

@@ -12,8 +12,10 @@ from torch.distributed import device_mesh
 from torch.distributed.device_mesh import init_device_mesh
 
 from labkit.lessons.shared.capture import first_line
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import default_store
+
+ADDS = 500
 
 
 @probe
@@ -40,6 +42,11 @@ def _store() -> Seen:
     dist.barrier()
     found: Seen = {"chain": [*chain, type(inner).__name__], "new_keys": [k for k in after if k not in before]}
     one, two = dist.PrefixStore("one", outer), dist.PrefixStore("two", outer)
+    mine = [outer.add("labkit-counted", 1) for _ in range(ADDS)]  # both ranks at the same time
+    everyone: list[Any] = [None, None]
+    dist.all_gather_object(everyone, mine)
+    found["added"] = sorted(sum(everyone, [])) == list(range(1, 2 * ADDS + 1))
+    found["took_turns"] = max(everyone[0]) < min(everyone[1]) or max(everyone[1]) < min(everyone[0])
     if dist.get_rank() == 0:
         one.set("barrier", "a")
         two.set("barrier", "b")
@@ -80,8 +87,11 @@ def server_is_a_thread(seen: Seen) -> Result:
 
 @judging(store)
 def add_counts_atomically(seen: Seen) -> Result:
-    """store.add adds to one counter for all clients and gives back the sum."""
-    return verdict(seen["counts"] == [1, 2], f"two clients add 1 each and get {seen['counts']}")
+    """store.add adds to one counter for all clients, and loses none of what two processes add at the same time."""
+    said = f"two processes add 1 {ADDS} times each: {'every' if seen['added'] else 'not every'} sum comes out once"
+    if seen["took_turns"]:
+        return cannot_tell("processes that add at the same time", said)
+    return verdict(seen["added"], said)
 
 
 @judging(store)
@@ -239,6 +249,21 @@ def rank_five_talks_to(seen: Seen) -> Result:
     """On axis 0 rank 5 shares a group with rank 1, on axis 1 with 4, 6 and 7."""
     mine = seen["groups"][5]
     return verdict(mine == {"dp": [1, 5], "tp": [4, 5, 6, 7]}, f"axis 0 {mine['dp']}, axis 1 {mine['tp']}")
+
+
+@judging(mesh)
+def coordinates_lead_to_groups(seen: Seen) -> Result:
+    """A rank's group of axis 0 is the column that it stands in, its group of axis 1 the row; rank 5 is at (1, 1)."""
+    grid = seen["tensor"]
+    expected = [
+        {"dp": [row[j] for row in grid], "tp": grid[i]} for i in range(len(grid)) for j in range(len(grid[i]))
+    ]
+    right = [mine == groups for mine, groups in zip(seen["groups"], expected, strict=True)]
+    return verdict(
+        all(right) and seen["coordinate"] == [1, 1],
+        f"{sum(right)} of {len(right)} ranks have the groups of their column and row; rank 5 is at "
+        f"{tuple(seen['coordinate'])} with {seen['groups'][5]['dp']} and {seen['groups'][5]['tp']}",
+    )
 
 
 @judging(mesh)

@@ -18,19 +18,24 @@ from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 # rank 1 comes only when it is told to, so that what rank 0 does alone can be seen
 PROGRAM = """
-import json, os, sys
+import json, os, sys, time
 import torch.distributed as dist
 
 if os.environ["RANK"] == "1":
     sys.stdin.readline()
 dist.init_process_group("gloo", init_method="env://")
+joined = time.monotonic()  # one clock for all processes of a machine
 address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)
+dist.new_group([0, 1])
 dist.barrier()
 values = {key: store.get(key) for key in store.list_keys()}
+with open("/proc/net/tcp") as table:
+    rows = [line.split() for line in table][1:]
 dist.barrier()
-found = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
-found["keys"] = {key: value.decode("ascii", "replace")[:40] for key, value in values.items()}
+found = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "joined": joined}
+found["keys"] = {key: value.hex() for key, value in values.items()}
+found["listening"] = [row[1] for row in rows if row[3] == "0A"]
 print(json.dumps(found), flush=True)
 dist.barrier()
 os._exit(0)  # gloo may abort a process that leaves with its threads running
@@ -56,7 +61,7 @@ def rendezvous(bench: Bench) -> Seen:
     try:
         served = _answers(port)
         time.sleep(0.5)
-        alone = processes[0].poll()
+        let_in = time.monotonic()
         texts = [p.communicate("come\n", timeout=PATIENCE_S)[0] for p in reversed(processes)][::-1]
     finally:
         for process in processes:
@@ -67,10 +72,30 @@ def rendezvous(bench: Bench) -> Seen:
         raise RuntimeError("a process ended before the group was made")
     return {
         "port_from_environment_answers": served,
-        "rank_0_waited": alone is None,
+        "rank_0_waited": found[0]["joined"] > let_in,
         "world": [[f["rank"], f["world_size"]] for f in found],
-        "keys": found[0]["keys"],
+        "keys": {key: _address(bytes.fromhex(value)) for key, value in found[0]["keys"].items()},
+        "listening": [":".join(_local(entry)) for entry in found[0]["listening"]],
     }
+
+
+def _address(entry: bytes) -> str:
+    """The address and port in what a gloo rank writes: its host's name, then a socket's address; '' for another."""
+    name = 8 + int.from_bytes(entry[:8], "little")
+    family, port, address = (
+        entry[name + 8 : name + 10],
+        entry[name + 10 : name + 12],
+        entry[name + 12 : name + 16],
+    )
+    if int.from_bytes(family, "little") != socket.AF_INET or len(address) < 4:
+        return ""
+    return f"{socket.inet_ntoa(address)}:{int.from_bytes(port, 'big')}"
+
+
+def _local(entry: str) -> tuple[str, str]:
+    """Address and port of a row of /proc/net/tcp."""
+    address, port = entry.split(":")
+    return socket.inet_ntoa(bytes.fromhex(address)[::-1]), str(int(port, 16))
 
 
 def _answers(port: int) -> bool:
@@ -101,17 +126,46 @@ def environment_is_read(seen: Seen) -> Result:
 
 @judging(rendezvous)
 def completes_when_all_are_there(seen: Seen) -> Result:
-    """The call returns only when world_size ranks have come."""
-    waited = seen["rank_0_waited"] and len(seen["world"]) == 2
-    return verdict(waited, "rank 0 waits until rank 1 comes" if waited else "rank 0 did not wait")
+    """The call of rank 0 returns only after rank 1 has been let in, and then both are in a world of two."""
+    waited = seen["rank_0_waited"] and seen["world"] == [[0, 2], [1, 2]]
+    return verdict(
+        waited, "rank 0's call returns after rank 1 was let in" if waited else "rank 0 did not wait"
+    )
 
 
 @judging(rendezvous)
 def ranks_write_addresses(seen: Seen) -> Result:
-    """Every rank leaves an entry of its own in the store."""
-    own = [key for key in seen["keys"] if key.rpartition("/")[2] in ("0", "1")]
+    """Every rank leaves an entry in the store with an address and a port at which somebody listens."""
+    own = _addresses(seen, "default_pg/0//cpu//0/")
+    return verdict(_answered(seen, own), _listed(own))
+
+
+@judging(rendezvous)
+def addresses_go_through_the_store(seen: Seen) -> Result:
+    """For a new group as for the first one, the ranks exchange addresses and ports through a TCPStore."""
+    first, new = (_addresses(seen, f"default_pg/0//{middle}cpu//0/") for middle in ("", "1//"))
+    apart = not set(first.values()) & set(new.values())
     return verdict(
-        {k.rpartition("/")[2] for k in own} == {"0", "1"}, ", ".join(sorted(own)) or "no entries by rank"
+        _answered(seen, first) and _answered(seen, new) and apart,
+        f"read by a TCPStore's client: {_listed(first)}; for a new group {_listed(new)}",
+    )
+
+
+def _addresses(seen: Seen, prefix: str) -> dict[str, str]:
+    return {key[len(prefix) :]: said for key, said in sorted(seen["keys"].items()) if key.startswith(prefix)}
+
+
+def _answered(seen: Seen, own: dict[str, str]) -> bool:
+    return (
+        list(own) == ["0", "1"]
+        and len(set(own.values())) == 2
+        and set(own.values()) <= set(seen["listening"])
+    )
+
+
+def _listed(own: dict[str, str]) -> str:
+    return (
+        ", ".join(f"rank {rank} {said or 'no address'}" for rank, said in own.items()) or "no entries by rank"
     )
 
 

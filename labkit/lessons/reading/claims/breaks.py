@@ -68,6 +68,10 @@ def _splits() -> Seen:
         same = all(torch.equal(run(x), three_parts(x)) for _ in range(3))
     found |= {"graphs": len(graphs.dynamo), "same": same, "hidden_ran_compiled": any(ran)}
     found["hidden_runs"] = len(ran) - 3  # without the three eager ones
+    run, graphs = compiled(logs)
+    with torch.no_grad():
+        alike = [torch.equal(run(y), logs(y)) for y in (x, torch.arange(5.0), x)]
+    found |= {"falls_back_same": all(alike), "falls_back_graphs": len(graphs.dynamo)}
     for name, function in (("print", logs), ("log", logs_through_a_logger), ("pure", pure), ("mixed", mixed)):
         run, graphs = compiled(function)
         with torch.no_grad():
@@ -91,10 +95,11 @@ def a_break_makes_two_graphs(seen: Seen) -> Result:
 
 @judging(splits)
 def python_runs_in_between(seen: Seen) -> Result:
-    """What cannot be captured runs as plain Python between the graphs, at every call."""
+    """What cannot be captured runs as plain Python between graphs, at every call."""
     return verdict(
-        seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"],
-        f"in 3 compiled calls the hidden part ran {seen['hidden_runs']} times, outside the compiler",
+        seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] > 1 and seen["same"],
+        f"in 3 compiled calls the hidden part ran {seen['hidden_runs']} times, outside the compiler, between "
+        f"{seen['graphs']} graphs",
     )
 
 
@@ -105,6 +110,16 @@ def disable_falls_back_to_eager(seen: Seen) -> Result:
         seen["same"] and not seen["hidden_ran_compiled"] and seen["graphs"] > 0,
         f"{seen['graphs']} graphs, the part between them in eager, numbers "
         f"{'the same' if seen['same'] else 'not the same'}",
+    )
+
+
+@judging(splits)
+def breaks_and_recompiles_are_no_failure(seen: Seen) -> Result:
+    """A print breaks a function, and another size compiles both parts again; every call gives eager's numbers."""
+    once, both, same = seen["print_graphs"], seen["falls_back_graphs"], seen["falls_back_same"]
+    return verdict(
+        1 < once < both and same,
+        f"a print: {once} graphs; with a second size {both}; numbers {'the same' if same else 'not the same'}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -62,9 +63,13 @@ def guards_are_shown(seen: Seen) -> Result:
 
 @judging(logs)
 def graph_code_is_shown(seen: Seen) -> Result:
-    """TORCH_LOGS=graph_code shows the code of every graph, so that fragments can be counted."""
-    graphs = [line for line in seen["graph_code"] if "class GraphModule" in line]
-    return verdict(len(graphs) >= 2, f"{len(graphs)} graphs shown")
+    """TORCH_LOGS=graph_code shows every graph with a number for its part of the code, so that fragments are told."""
+    lines = [line for line in seen["graph_code"] if "TRACED GRAPH" in line]
+    parts = {found[1] for line in lines if (found := re.search(r"\[(\d+)/", line))}
+    breaks = graph_breaks_are_shown(seen).status == HOLDS
+    return verdict(
+        breaks and len(parts) > 1, f"{len(lines)} graphs shown, of {len(parts)} parts of the function"
+    )
 
 
 @judging(logs)

@@ -99,6 +99,9 @@ def calls(bench: Bench) -> Seen:
     return found | {"fewer": two(made(1)), "more": two(made(3)), "announced": two(announced)}
 
 
+WARMUP = -1  # the index of a call that warms up
+
+
 @probe
 def drift(bench: Bench) -> Seen:
     """Inputs and weights that differ on rank 1, in a call, in a warmup, and after an update that all know of."""
@@ -123,7 +126,10 @@ def drift(bench: Bench) -> Seen:
         watched.renew()
         watched.check()
 
-    found = {"input": two(inputs(0)), "warmup": two(inputs(-1))}
+    def planned(ex: Exchange, odd: bool) -> Any:
+        return contract.agree(ex, Plan.of("infer", calls=3 if odd else 2, index=WARMUP))
+
+    found = {"input": two(inputs(0)), "warmup": two(inputs(WARMUP)), "warmup_plan": two(planned)}
     return found | {"weight": two(weights), "updated": two(updated)}
 
 
@@ -155,6 +161,13 @@ def backend_flags_are_compared(seen: Seen) -> Result:
     """An attention backend that was asked for on one rank only raises on both ranks."""
     row = seen["attention_backend"]
     return verdict(_caught(row, "ParityError"), _line(row))
+
+
+@judging(settings, word=ENFORCED)
+def what_changes_graphs_or_kernels_is_compared(seen: Seen) -> Result:
+    """Whether to compile, whether with fullgraph, and which attention backend: a difference raises on both ranks."""
+    rows = [seen["compile"], seen["fullgraph"], seen["attention_backend"]]
+    return verdict(all(_caught(row, "ParityError") for row in rows), "; ".join(map(_line, rows)))
 
 
 @judging(settings, word=ENFORCED)
@@ -248,11 +261,13 @@ def digests_catch_inputs(seen: Seen) -> Result:
 
 @judging(drift, word=ENFORCED)
 def warmup_has_no_digest(seen: Seen) -> Result:
-    """In a call of index -1 the same difference passes, and in the next call it does not."""
-    passes = seen["warmup"]["odd"] == ["ok", "ok"]
-    right = passes and _caught(seen["input"], "DigestError")
+    """In a call of index -1 other inputs pass, and another plan does not; in the next call other inputs do not."""
+    passes = seen["warmup"]["odd"] == ["ok", "ok"] and seen["claimed"] == str(WARMUP)
+    right = passes and _caught(seen["input"], "DigestError") and _caught(seen["warmup_plan"], "PlanError")
     return verdict(
-        right, f"index {seen['claimed'] or '-1'}: {seen['warmup']['odd'][0]}; index 0: {_line(seen['input'])}"
+        right,
+        f"index {WARMUP}: other inputs {seen['warmup']['odd'][0]}, another plan {_line(seen['warmup_plan'])}; "
+        f"index 0: {_line(seen['input'])}",
     )
 
 

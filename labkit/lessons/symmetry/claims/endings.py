@@ -11,8 +11,8 @@ import torch
 
 from labkit import contract
 from labkit.contract import Exchange
-from labkit.lessons.symmetry.claims.contract import two
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.symmetry.claims.contract import both_tripwires_catch, drift, two
+from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
 
 WINDOW_S = 1.0
 GENEROUS_S = 30.0  # how long a process on a busy machine may take to end after its window
@@ -37,6 +37,7 @@ def ending(bench: Bench) -> Seen:
         "refused": refused,
         "together": two(fails),
         "orphan": {on: _orphan(on == "on") for on in ("on", "off")},
+        "drift": drift.run(bench),
     }
 
 
@@ -108,3 +109,10 @@ def an_orphan_leaves(seen: Seen) -> Result:
     return verdict(
         on == 17 and off is None, f"with a watchdog: exit code {on}; without: {off or 'still waiting'}"
     )
+
+
+@judging(ending, word=ENFORCED)
+def watchdogs_and_tripwires_crash(seen: Seen) -> Result:
+    """A worker whose leader was stopped ends by its watchdog; inputs and weights that drift raise on every rank."""
+    orphan, tripped = an_orphan_leaves(seen), both_tripwires_catch(seen["drift"])
+    return verdict(orphan.status == tripped.status == HOLDS, f"{orphan.measured}; {tripped.measured}")

@@ -22,7 +22,7 @@ def drills(bench: Bench) -> Seen:
     """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by what they compile."""
     ranks = bench.ranks()
     drilled = {"one_call_fewer": "count", "swapped": "order", "other_dtype": "dtype", "data_branch": "branch"}
-    programs = {
+    programs: dict[str, Callable[..., Any]] = {
         "other_kind": _other_kind,
         "shape_branch": _shape_branch,
         "flag_branch": _flag_branch,
@@ -32,7 +32,8 @@ def drills(bench: Bench) -> Seen:
         "own_graphs": _own_graphs,
     }
     found = {name: drill(ranks, _odd, of) for name, of in drilled.items()}
-    return found | {name: drill(ranks, program) for name, program in programs.items()}
+    found |= {name: drill(ranks, program) for name, program in programs.items()}
+    return found | {"alone": drill(bench.ranks(1), _alone)}
 
 
 def _other_kind() -> float:
@@ -54,14 +55,14 @@ def _odd(name: str) -> Any:
     return [one[0] for one in found] if isinstance(found[0], list) else found[0]
 
 
-def _shape_branch() -> list[float]:
+def _shape_branch(longer: int | None = None) -> list[float]:
     """Alike in the first call; in the second, rank 1 has another shape, recompiles, and calls one collective more."""
 
     def program(x):
         y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
         return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if x.shape[0] > 4 else y
 
-    return _two_calls(program, torch.ones(4), torch.ones(4 + dist.get_rank()))
+    return _two_calls(program, torch.ones(4), torch.ones(4 + (dist.get_rank() if longer is None else longer)))
 
 
 def _flag_branch(everywhere: bool = False) -> list[float]:
@@ -87,6 +88,10 @@ def _flag_alike() -> list[float]:
     return _flag_branch(True)
 
 
+def _alone() -> list[list[float]]:
+    return [_shape_branch(1), _flag_branch(True)]
+
+
 def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[float]:
     dynamo_reset()
     run = torch.compile(program, backend=Capture(), fullgraph=True)
@@ -95,11 +100,16 @@ def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[fl
 
 
 def _own_break() -> Seen:
-    counts: list[Any] = [None, None]
-    with contract.compile_health() as health:
-        value = _odd("break")
-    dist.all_gather_object(counts, health.graphs)
-    return {"value": value, "graphs_of_all": counts}
+    found: Seen = {}
+    for name in ("alike", "break"):
+        dynamo_reset()
+        exchange, counts = Exchange.connect("check", timeout=20.0), [None, None]
+        odd = name == "break" and exchange.rank == dist.get_world_size() - 1
+        with contract.compile_health() as health:
+            value = DRILLS["break"](Site(exchange, (), odd))
+        dist.all_gather_object(counts, [health.graphs, health.breaks])
+        found[name] = {"value": value[0], "counts": counts}
+    return found
 
 
 def _own_graphs() -> list[str]:
@@ -183,6 +193,17 @@ def diverging_programs_deadlock(seen: Seen) -> Result:
     )
 
 
+@judging(drills)
+def one_rank_does_not_tell(seen: Seen) -> Result:
+    """Programs that are right on one rank, for every shape and flag, hang on two of which one has another."""
+    alone, hung = seen["alone"], diverging_programs_deadlock(seen)
+    right = alone.get("values") == [[[4, 10], [4, 8]]]
+    said = "right" if right else alone.get("values", alone["how"])
+    return verdict(
+        right and hung.status == HOLDS, f"on one rank, for each shape and flag: {said}; {hung.measured}"
+    )
+
+
 @judging(drills, word=ENFORCED)
 def parity_repairs_it(seen: Seen) -> Result:
     """A flag of one rank hangs the job; compared first it is an error on all ranks, and kept alike the job is right."""
@@ -209,10 +230,16 @@ def each_rank_compiles_alone(seen: Seen) -> Result:
 
 @judging(drills)
 def gathered_counts_differ(seen: Seen) -> Result:
-    """Gathering every rank's number of graphs shows a rank that compiled something else."""
+    """Gathered by rank, numbers of graphs and breaks are equal where ranks are alike; a rank that breaks has others."""
     row = seen["own_break"]
-    counts = row["values"][0]["graphs_of_all"] if row["how"] == "finished" else []
-    return verdict(len(set(counts)) > 1, f"graphs by rank: {counts or row['how']}")
+    if row["how"] != "finished":
+        return verdict(False, row["how"])
+    alike, broken = (row["values"][0][name]["counts"] for name in ("alike", "break"))
+    differ = [one != other for one, other in zip(*broken, strict=True)]
+    return verdict(
+        alike[0] == alike[1] and all(differ),
+        f"graphs and breaks by rank: {alike} alike, {broken} where rank 1 breaks",
+    )
 
 
 @probe
