@@ -178,9 +178,7 @@ def _whole(named: Sequence[Placement]) -> list[list[float]]:
 
     with program.LocalTensorMode(4) as mode:
         placed = DTensor.from_local(mode.rank_map(part), mesh, list(named), run_check=False)
-        return (
-            placed.redistribute(placements=[Replicate(), Replicate()]).to_local()._local_tensors[0].tolist()
-        )
+        return program.parts(placed.redistribute(placements=[Replicate(), Replicate()]))["rank 0"]
 
 
 AS_DATA = Exercise(
