@@ -85,7 +85,7 @@ def carried(found: pd.DataFrame, label: str) -> Figure:
         found.assign(point=points).groupby("point", sort=False)["outcome"].agg(lambda o: set(o) == {"right"})
     )
     sheet.title(
-        f"One process compiled: {everywhere.sum()} of {len(everywhere)} ways run on every rank",
+        f"In {everywhere.sum()} of {len(everywhere)} ways every rank runs what one process compiled",
         "Each row is a store, how the sum is asked for, and the switch. Each cell is a rank.",
     )
     there = [name for name in OUTCOMES if name in set(found["outcome"])]
