@@ -45,7 +45,10 @@ def sources(mended: Iterable[str] = ()) -> dict[str, str]:
         for before, after in program.FIXES[fault]:
             held = [label for label, text in found.items() if before in text]
             if len(held) != 1 or found[held[0]].count(before) != 1:
-                raise ValueError(f"what {fault!r} replaces has to stand once in the lesson: {before!r}")
+                raise ValueError(
+                    f"what {fault!r} replaces has to stand once in notebooks/{LESSON}.ipynb: {before!r}. Mend a copy "
+                    "of the notebook, and leave the lesson's own as it was delivered"
+                )
             found[held[0]] = found[held[0]].replace(before, after)
     return {f"{label}{' mended' * bool(mended)}": text for label, text in found.items()}
 
