@@ -29,7 +29,7 @@ HINTS: dict[str, tuple[str, str, str]] = {
     "steady 1": (
         "Read the guards that failed: which of them name a size?",
         "Prompts differ in length, and every length gets graphs of its own. Who asked for that?",
-        "`dynamic=False` makes every shape static. Write `dynamic=True`, or pad all prompts to one length.",
+        "`dynamic=False` makes every shape static. Write `dynamic=True`.",
     ),
     "steady 2": (
         "Read the guards that failed: which of them name an attribute of a module?",
