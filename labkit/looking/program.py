@@ -35,9 +35,8 @@ from labkit.trace.profiler import BODY
 __all__ = ["Program", "run", "watch"]
 
 STEP = "__labkit_step__"  # what the decorator of the named function is called in the script
-_kept: list[
-    Any
-] = []  # the store that torchrun's agent would keep, and process groups that the script has destroyed
+# the store that torchrun's agent would keep, and process groups that the script has destroyed
+_kept: list[Any] = []
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from labkit.ranks.errors import how_it_ended
 
 now = time.monotonic
 NOTE = "labkit: "  # begins what a rank leaves for the kernel as it ends itself
-TICKS = os.sysconf("SC_CLK_TCK")  # a second of processor time, as the kernel counts it
 LOCAL_PIDS = 1 << 32  # pids of this machine are below; on other machines a multiple of it is added
 
 
@@ -68,18 +67,17 @@ class Process:
     def idle(self) -> bool:
         """Whether it sleeps, and has used less than a fiftieth of a processor since this was asked last."""
         state, *times = self._stat()
-        spent, asked = sum(map(int, times[10:12])) / TICKS, now()  # user and system time
+        spent, asked = sum(map(int, times[10:12])) / os.sysconf("SC_CLK_TCK"), now()  # user and system time
         (before, last), self._spent = self._spent, (spent, asked)
         return state == "S" and spent - before < 0.02 * (asked - last)
 
     def _stat(self) -> list[str]:
         """The fields of /proc/PID/stat from the state on; [''] for what has ended, other machines and no Linux."""
         try:
-            return Path(f"/proc/{self.pid}/stat").read_text(errors="replace").rpartition(")")[2].split() or [
-                ""
-            ]
+            text = Path(f"/proc/{self.pid}/stat").read_text(errors="replace")
         except OSError:
-            return [""]
+            text = ""
+        return text.rpartition(")")[2].split() or [""]
 
 
 class Starter:

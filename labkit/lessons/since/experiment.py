@@ -17,7 +17,7 @@ from labkit.lessons.since.declared import ONE_COMPILE as ABOUT
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
 
-__all__ = ["FORMS", "run"]
+__all__ = ["FORMS", "carry", "run"]
 
 NEEDED = (
     "PROGRAMS",
@@ -89,12 +89,7 @@ def run(
         for kind, form, on in ((s, f, o) for s in stores for f in FORMS for o in (False, True)):
             if talk:
                 print(f"{kind}, {form}, switch {_word(on)}")
-            with tempfile.TemporaryDirectory() as folder:
-                failed = fake.run(code.compile_ahead, kind, form, on, Path(folder), ranks=0)[0]
-                if failed:
-                    found = [("not made", failed)] * ranks.world_size
-                else:
-                    found = list(ranks.run(code.use, kind, form, on, Path(folder)))
+            found = carry(code, fake, ranks, (kind, form, on))
             point = {"store": kind, "form": form, "switch": _word(on)}
             carried += [
                 {**point, "rank": r, "outcome": out, "said": said} for r, (out, said) in enumerate(found)
@@ -108,6 +103,28 @@ def run(
     )  # fmt: skip
     view = "labkit.lessons.since.figures:figure"
     return Report("one_compile", ABOUT.title, ranks.label, tables, [], facts, list(ours.notes), view)
+
+
+def carry(
+    code: Any, one: Ranks, ranks: Ranks, way: tuple[str, str, bool], *through: Any
+) -> list[tuple[str, str]]:
+    """Let one process compile, and every rank use what it left.
+
+    Args:
+        code: the program of lesson 17.
+        one: a fake group as large as `ranks`, whose rank 0 compiles.
+        ranks: the ranks that use it.
+        way: the store, the form of the program, and whether the switch is on.
+        *through: what the calls on ranks go through, such as `quietly`.
+
+    Returns:
+        For each rank the outcome, and what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        failed = one.run(*through, code.compile_ahead, *way, Path(folder), ranks=0)[0]
+        if failed:
+            return [("not made", failed)] * ranks.world_size
+        return list(ranks.run(*through, code.use, *way, Path(folder)))
 
 
 def _first_calls(code: Any, size: int) -> list[dict[str, Any]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from labkit import lessons
+from labkit.lessons.since.experiment import carry
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 from labkit.torch_compat import funcol
@@ -70,11 +69,8 @@ def carried(bench: Bench) -> Seen:
             for on in (False, True):
                 if store not in program.STORES:
                     continue
-                with tempfile.TemporaryDirectory() as folder:
-                    point = (store, form, on, Path(folder))
-                    failed = one.run(quietly, program.compile_ahead, *point, ranks=0)[0]
-                    seen = [("not made", failed)] * SIZE if failed else four.run(quietly, program.use, *point)
-                    outcomes, said = zip(*seen, strict=True)
+                seen = carry(program, one, four, (store, form, on), quietly)
+                outcomes, said = zip(*seen, strict=True)
                 key = f"{store}, {form}, {'on' if on else 'off'}"
                 found[key] = {"outcomes": list(outcomes), "said": next(filter(None, said), "")}
     last = bench.ranks(SIZE, "fake").run(quietly, program.empty_shard, ranks=SIZE - 1)[SIZE - 1]
