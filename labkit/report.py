@@ -46,14 +46,16 @@ def run_label(backend: str, device: str, world_size: int = 2, gpus: int = 0) -> 
     'gloo · cpu'
     >>> run_label("gloo", "cuda", gpus=1)
     'gloo · 1 gpu'
+    >>> run_label("nccl", "cuda", gpus=2), run_label("nccl", "cuda", gpus=1)
+    ('nccl', 'nccl · 1 gpu')
     >>> run_label("fake", "cpu")
     'host only'
     """
     if backend == "fake":
         return HOST_ONLY
-    if backend == "nccl":
+    if backend == "nccl" and (gpus or world_size) >= world_size:
         return "nccl"
-    if backend in ("gloo", "shm"):
+    if backend in ("nccl", "gloo", "shm"):
         where = "cpu" if device == "cpu" else f"{gpus or world_size} gpu"
         return f"{backend} · {where}"
     raise ValueError(f"no run label for backend {backend!r}: labkit runs on 'nccl', 'gloo', 'shm' and 'fake'")

@@ -41,8 +41,11 @@ def test_gloo_moves_cuda_tensors_where_ranks_share_a_gpu(gpus):
     gpus("0, GPU-aa, NVIDIA H200\n")
     choice = hardware.choose(2)
     assert (choice.device, choice.backend) == ("cuda", "gloo") and "shared by all ranks" in choice.why
-    with pytest.raises(ValueError, match="'nccl' needs one GPU a rank: 2 asked for, 1 visible GPU here"):
-        hardware.choose(2, backend="nccl")
+    choice = hardware.choose(2, backend="nccl")  # not by itself: NCCL calls that a mistake
+    assert (choice.device, choice.backend) == ("cuda", "nccl")
+    assert choice.why == "backend='nccl' was asked for; one GPU shared by all ranks, over TCP"
+    with pytest.raises(ValueError, match="world_size 9 is above what 1 GPU carry"):
+        hardware.choose(9, backend="nccl")
 
 
 def test_gloo_on_cpu_where_there_is_no_gpu(gpus):
@@ -50,6 +53,8 @@ def test_gloo_on_cpu_where_there_is_no_gpu(gpus):
     assert hardware.choose(2) == hardware.Choice("cpu", "gloo", "no GPU here")
     with pytest.raises(ValueError, match="asked for, but there is no GPU here"):
         hardware.choose(2, device="cuda")
+    with pytest.raises(ValueError, match="'nccl' needs a GPU, and there is no GPU here"):
+        hardware.choose(2, backend="nccl")
 
 
 def test_a_torch_for_the_cpu_has_no_gpu(gpus, monkeypatch):

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from labkit import hardware
 from labkit.ranks import cells, introspect, transfer, wire
 from labkit.ranks.errors import Outcome, message_of
-from labkit.torch_compat import fake_store, log_to
+from labkit.torch_compat import fake_store, gather_cuda_over_gloo, log_to
 
 LOST = "labkit: labkit ended it, because its connection to the process that made the ranks was lost"
 
@@ -172,6 +173,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
                 f"nvidia-smi shows a GPU, and torch {torch.__version__}, built {built}, finds none"
             )
         index = local_rank % count
+        os.environ.update(hardware.share_a_gpu(rank, config.get("local_world_size", world_size), count))
         torch.cuda.set_device(index)
         device = f"cuda:{index}"
     backend = config["backend"]
@@ -191,6 +193,8 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         from labkit.ranks import shm
 
         shm.register()
+    if backend == "gloo" and device != "cpu":
+        gather_cuda_over_gloo()
     reach: dict[str, Any] = {
         "host_name": host,
         "port": config["port"],

@@ -142,8 +142,13 @@ class Bench:
         settings = {"env": NEUTRAL} if device == "cuda" else {}
         return self.ranks(ranks, backend, device, **settings).run(quietly, function, *arguments)
 
-    def on_gpus(self, function: Callable[..., Any], *arguments: Any) -> PerRank:
+    def on_gpus(self, function: Callable[..., Any], *arguments: Any, ranks: int = 0) -> PerRank:
         """Call a function on one rank for each GPU over NCCL, on two where there are two.
+
+        Args:
+            function: what is called on each rank.
+            arguments: what it is called with.
+            ranks: so many ranks, whether they share a GPU or not; 0 for one for each GPU.
 
         Returns:
             The value of each rank.
@@ -153,7 +158,11 @@ class Bench:
             RankError: the function failed on a rank.
         """
         return self.run(
-            function, *arguments, ranks=min(2, len(hardware.gpus())) or 1, backend="nccl", device="cuda"
+            function,
+            *arguments,
+            ranks=ranks or min(2, len(hardware.gpus())) or 1,
+            backend="nccl",
+            device="cuda",
         )
 
     def __enter__(self) -> Bench:

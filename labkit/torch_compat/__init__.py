@@ -66,6 +66,7 @@ from labkit.torch_compat.groups import (
     flight_record,
     functional_collectives,
     functional_op,
+    gather_cuda_over_gloo,
     local_gloo,
     not_in_flight_record,
     on_eager_collective,

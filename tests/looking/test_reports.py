@@ -10,7 +10,7 @@ from labkit.report import Report, provenance
 
 def report(name: str, **more) -> Report:
     table = pd.DataFrame({"rank": [0, 1], "breaks": [3, 3]})
-    about = provenance(hardware="a <test>", date="2026-11-21")
+    about = provenance(hardware="a <test>", date="2026-11-21", gpus="")
     return Report(name, f"About {name}", "gloo · cpu", {"counts": table}, ["slower"], about, **more)
 
 

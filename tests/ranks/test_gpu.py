@@ -61,6 +61,34 @@ def test_one_rank_over_nccl():
         assert ranks.run(add_up)[0][1] == float(1 << 16)
 
 
+def test_two_ranks_over_nccl_on_one_gpu():
+    with labkit.Ranks(2, backend="nccl") as ranks:
+        assert ranks.label == ("nccl" if len(hardware.gpus()) > 1 else "nccl · 1 gpu")
+        assert [total for _, total in ranks.run(add_up)] == [3.0 * (1 << 16)] * 2
+
+
+def gathered():
+    import torch
+    import torch.distributed as dist
+
+    from labkit.ranks import here
+    from labkit.torch_compat import funcol
+
+    x = torch.arange(2.0, device=here().device) + 10 * dist.get_rank()
+    compiled = torch.compile(lambda x: funcol.all_gather_tensor(x + 1, 0, dist.group.WORLD) * 2)
+    many = funcol.all_gather_into_tensor_coalesced([x, x + 1], dist.group.WORLD)
+    return [
+        value.tolist() for value in (funcol.all_gather_tensor(x, 0, dist.group.WORLD), many[1], compiled(x))
+    ]
+
+
+def test_functional_gathers_of_cuda_tensors_over_gloo():
+    """In torch alone they end the process (pytorch/pytorch#152645)."""
+    with labkit.Ranks(2, device="cuda", backend="gloo") as ranks:
+        for found in ranks.run(gathered):
+            assert found == [[0, 1, 10, 11], [1, 2, 11, 12], [2, 4, 22, 24]]
+
+
 def test_the_compiled_model_is_right_and_whole_on_the_gpu():
     with labkit.Ranks(2, timeout=300) as ranks:
         for error, counts, kinds in ranks.run(compiled_forward):

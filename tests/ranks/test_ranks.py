@@ -255,7 +255,7 @@ def test_a_compiled_function_is_refused_with_the_way_out(ranks):
         ({"world_size": 2.0}, "whole number"),
         ({"backend": "mpi"}, "unknown backend 'mpi'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
-        ({"backend": "nccl", "device": "cpu"}, "one GPU a rank"),
+        ({"backend": "nccl", "device": "cpu"}, "needs a GPU, and there is none for a CPU rank"),
         ({"backend": "shm", "device": "cpu", "world_size": 9}, "2 to 8 ranks"),
         ({"timeout": 0}, "timeout must be a number above 0"),
         ({"device": "cpu", "threads": -1}, "threads must be"),

@@ -32,7 +32,7 @@ def run(
 ) -> Report:
     """Compare a training step that keeps its activations with the ways to offload them.
 
-    On a GPU every way is compiled by Inductor and timed in interleaved rounds, on rank 0; the peak is
+    On a GPU the graphs of every way run as they are, in interleaved rounds, on rank 0; the peak is
     `torch.cuda.max_memory_allocated` of one step. Without a GPU time and memory are modelled, and a note says so.
 
     Args:

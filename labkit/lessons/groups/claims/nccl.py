@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import hardware
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 from labkit.torch_compat import default_store
@@ -35,7 +34,7 @@ def communicators(bench: Bench) -> Seen:
             "NCCL_DEBUG_FILE": f"{folder}/%p",
         }
         settings: dict[str, Any] = {"timeout": 120, "env": env, "quiet": True}
-        with Ranks(min(2, len(hardware.gpus())) or 1, "cuda", "nccl", **settings) as ranks:
+        with Ranks(2, "cuda", "nccl", **settings) as ranks:
             found = ranks.run(quietly, _communicators, folder)
     return {"ranks": list(found), "nvlink": _nvlink()}
 

@@ -170,7 +170,7 @@ def threads_streams_and_events(seen: Seen) -> Result:
 @probe
 def barriers(bench: Bench) -> Seen:
     """Barriers of the group and over the store while the last rank's GPU is busy: what they wait for, made of what."""
-    return {"ranks": list(bench.on_gpus(_barriers))}
+    return {"ranks": list(bench.on_gpus(_barriers, ranks=2))}
 
 
 def _barriers() -> Seen:

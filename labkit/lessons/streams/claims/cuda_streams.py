@@ -187,7 +187,7 @@ def _two_streams_compiled() -> Seen:
     def chain(x: Any, by: float) -> Any:
         y = x
         for _ in range(CHAIN):
-            y = torch.softmax(y * by, -1) + x
+            y = torch.relu(y @ weight * by) + x  # a product each: Inductor makes no one kernel of the chain
         return y
 
     def one_stream(x: Any, side: Any) -> Any:
@@ -208,6 +208,7 @@ def _two_streams_compiled() -> Seen:
     dynamo_reset()
     side = torch.Stream(device="cuda")
     x = torch.randn(SMALL // 64, 64, device="cuda")
+    weight = torch.randn(64, 64, device="cuda") / 64
     compiled = {"one stream": torch.compile(one_stream), "two streams": torch.compile(two_streams)}
     with torch.no_grad():
         expected = one_stream(x, side)
@@ -215,7 +216,7 @@ def _two_streams_compiled() -> Seen:
             for call in compiled.values():
                 pairs = list(zip(call(x, side), expected, strict=True))
                 torch.cuda.synchronize()
-                if not all(torch.allclose(one, right, atol=1e-4) for one, right in pairs):
+                if not all(torch.allclose(one, right, rtol=1e-3, atol=1e-4) for one, right in pairs):
                     return {"right": False, "samples": {}}
         queued = {name: _queued(call, x, side) for name, call in compiled.items()}
         samples: dict[str, list[float]] = {name: [] for name in queued}
