@@ -41,6 +41,7 @@ FIRST = {f"default_pg/0//cpu//0/{rank}": f"127.0.0.1:400{rank}" for rank in rang
 NEW = {f"default_pg/0//1//cpu//0/{rank}": f"127.0.0.1:500{rank}" for rank in range(2)}
 EVEN_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["3x8"], "rows": 5}}
 ODD_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["2x8"], "rows": 4}}
+KEPT_SYNC = "control_deps(synchronize_stream)"
 UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
 
 
@@ -48,8 +49,32 @@ def op(placement: str, right: bool = True, **collectives: int) -> Record:
     return {"placement": placement, "collectives": collectives, "right": right, "type": "DTensor"}
 
 
-def node(op: str, stream: int | None = None, *takes: str) -> Record:
-    return {"op": op, "stream": stream, "takes": list(takes)}
+def node(op: str, stream: int | None = None, *takes: str, come: tuple = (), args: tuple = ()) -> Record:
+    return {"op": op, "stream": stream, "takes": list(takes), "from": list(come), "args": list(args)}
+
+
+def sync(word: str, *args: int, held: bool = True) -> Record:
+    return node(f"control_deps({word})" if held else word, args=args)
+
+
+def triton(stream: str, does: str) -> list[str]:
+    return [stream, f"triton_poi_fused_{does.replace(' ', '_')}_0", does]
+
+
+# a backward pass whose sum on one stream is used there, and then on another one
+def summed(on: str = "s2", first: str = "s2", then: str = "s1") -> list[list[Any]]:
+    return [
+        ["mul", "kernel", "mul.Tensor", on, [], []], ["add_1", "kernel", "add.Tensor", on, ["mul"], []],
+        ["r1", "record_event", "record_event", "default", ["add_1"], ["e4", on]],
+        ["free", "sync_dealloc", "sync_dealloc", "default", ["mul"], ["e5", on]],
+        ["mul_2", "kernel", "mul.Tensor", first, ["add_1"], []],
+        ["w1", "wait_event", "wait_event", "default", [], ["e4", then]],
+        ["tanh", "kernel", "tanh_backward", then, ["add_1"], []],
+    ]  # fmt: skip
+
+
+def without(rows: list[list[Any]], *names: str) -> list[list[Any]]:
+    return [row for row in rows if row[0] not in names]
 
 
 BASE: dict[str, Record] = {
@@ -294,45 +319,37 @@ BASE: dict[str, Record] = {
     "stream_inside.inside": {
         "prefix": ["LOAD_ATTR store_user_object_weakrefs", "LOAD_FAST one", "LOAD_FAST two"],
         "table": ["stream 0, the ambient one", "stream 1", "stream 2"],
-        "backward": [
-            ["mul", "kernel", "mul.Tensor", "s2", [], []], ["add_1", "kernel", "add.Tensor", "s2", ["mul"], []],
-            ["r1", "record_event", "record_event", "default", ["add_1"], ["e4", "s2"]],
-            ["mul_2", "kernel", "mul.Tensor", "s2", ["add_1"], []],
-            ["w1", "wait_event", "wait_event", "default", [], ["e4", "s1"]],
-            ["tanh", "kernel", "tanh_backward", "s1", ["add_1"], []],
-            ["free", "sync_dealloc", "sync_dealloc", "default", ["add_1"], ["e5", "s2"]],
-        ],
-        "late": ["mul.Tensor", "record_event", "wait_event", "add.Tensor", "copy_"],
-        "inductor": "NameError: name 'stream1' is not defined",
+        "backward": summed(), "other backward": summed("s1", "s1", "s2"), "error": "",
+        "x": {"at records": [1.0], "after": 2.0},
     },
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
-    "stream_orders.graphs": {
-        "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
-        "backward": [
-            ["kernel", "s1"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"], ["kernel", "s1"],
-        ],
-    },
+    "stream_orders.graphs": {"orders": 100, "racing_as_it_is": 0, "racing_orders": 0},
     "stream_code.code": {
-        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True,
+        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True, "backward": ["s1", "s2"],
         "kernels": {
-            "plain": [["no stream", "triton_poi_fused_add_cos_mul_sin_sub_tanh_0"]],
-            "streamed": [["default_stream", "triton_poi_fused_add_sin_0"], ["stream1", "triton_poi_fused_cos_mul_1"]],
-            "one_stream": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]],
-            "apart": [["stream1", "triton_poi_fused_add_sin_0"], ["stream2", "triton_poi_fused_cos_mul_1"]],
-            "event_between": [["stream1", "triton_poi_fused_add_sin_0"], ["stream1", "triton_poi_fused_cos_mul_1"]],
+            "plain": [triton("no stream", "cos sin tanh")],
+            "streamed": [
+                triton("default_stream", "sin"), ["default_stream", "record_event", ""],
+                ["stream1", "wait_event", ""], triton("stream1", "cos"), triton("stream2", "tanh"),
+                ["default_stream", "triton_poi_fused_add_3", ""],
+            ],
+            "one_stream": [triton("stream1", "cos sin")], "reduced": [triton("stream1", "sin sum")],
+            "apart": [triton("stream1", "sin"), triton("stream2", "cos")],
+            "event_between": [triton("stream1", "sin"), triton("stream1", "cos"), triton("stream2", "tanh")],
+            "wait_between": [triton("stream2", "tanh"), triton("stream1", "sin"), triton("stream1", "cos")],
         },
     },
     "stream_offload.passes": {
-        "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
+        "layers": 2, "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
         "with": {
             "forward": [
                 ["mm", "kernel", ["x"], True], ["relu", "kernel", ["mm"], False], ["off", "offload", ["relu"], False],
                 ["mm_1", "kernel", ["relu"], True], ["relu_1", "kernel", ["mm_1"], False],
-                ["off_1", "offload", ["relu_1"], False], ["mm_2", "kernel", ["relu_1"], True],
+                ["off_1", "offload", ["relu_1"], False],
             ],
             "backward": [
-                ["in_1", "reload", ["off_1"], False], ["in", "reload", ["off"], False],
-                ["w_1", "wait", ["in_1"], False],
+                ["in_1", "reload", ["off_1"], False], ["w_1", "wait", ["in_1"], False],
+                ["in", "reload", ["off"], False],
                 ["mm_3", "kernel", ["w_1"], True], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
             ],
             "kept": [["off", 0], ["off_1", 0]], "carried": 256,
@@ -340,27 +357,34 @@ BASE: dict[str, Record] = {
     },
     "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"]},
     "stream_graphs.graphs": {
-        "torch": "2.13.0",
-        "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("sin", 1)],
+        "torch": "2.13.0", "claimed": "2.12",
+        "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("by_index"), node("sin", 1)],
         "forward": [node("sin", 1), node("mul", 1), node("cos", 2), node("mul", 2), node("add")],
         "backward": [
-            node("neg", 2), node("control_deps(record_event)"), node("cos", 1), node("control_deps(wait_event)"),
-            node("add", 2), node("sync_dealloc"),
+            node("neg", 2), node("mul", 2), sync("record_event", 3, 1), node("cos", 1), node("mul", 1),
+            sync("wait_event", 3, 2), node("add", 2, come=(2, 1)), sync("record_event", 5, 2),
+            sync("sync_dealloc", 5, 1, held=False),
         ],
-        "graphs_after_other_streams": 1, "meta_keys": [], "stream_constants": 0,
+        "ran": {"streams::record_event": 2, "streams::wait_event": 2, "streams::sync_dealloc": 1},
+        "schemas": {
+            "record_event": "streams::record_event(SymInt event_index, SymInt stream_index) -> ()",
+            "wait_event": "streams::wait_event(SymInt event_index, SymInt stream_index) -> ()",
+            "wait_stream": "streams::wait_stream(SymInt waiting_stream_index, SymInt waited_on_stream_index) -> ()",
+        },
+        "graphs_after_other_streams": 1, "streams_looked_up": [[1, 2], [3, 4]], "meta_keys": [], "stream_constants": 0,
         "event": {
-            "error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")],
+            "error": "", "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
             "origins": ["sin", "cos"],
         },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
         "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
-        "frees": {"error": "", "nodes": [node("cos", 1), node("control_deps(synchronize_stream)"), node("add")]},
-    },
-    "streams.operators": {
-        "schemas": {
-            name: f"streams::{name}(SymInt a, SymInt b) -> ()" for name in ("record_event", "wait_event", "wait_stream")
+        "frees": {
+            "error": "",
+            "nodes": [node("sin"), node("cos", 1, "sin"), node(KEPT_SYNC, None, "sin"), node("add")],
         },
-        "torch": "2.13.0+cpu", "claimed": "2.12",
+        "crosses": {"error": "", "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)]},
+        "waits": {"error": "", "nodes": [sync("wait_stream", 1, 0)]},
+        "nested": {"error": "", "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
     },
     "streams.mutation": {
         "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
@@ -825,25 +849,40 @@ CASES: dict[str, list[Record]] = {
         {"ways": {"default": ["all_gather mm wait", 1, True]}},
     ],
     "stream_code.same_stream_fuses": [
-        {}, {"kernels": {"one_stream": [["stream1", "triton_poi_fused_sin_0"], ["stream1", "triton_poi_fused_cos_1"]]}},
+        {}, {"kernels": {"one_stream": [triton("stream1", "sin"), triton("stream1", "cos")]}},
+        {"kernels": {"reduced": [triton("stream1", "sin"), triton("stream1", "sum")]}},
+        {"kernels": {"one_stream": [triton("no stream", "cos sin")]}},
         {"kernels": {"plain": []}}, {"written": False},
     ],
     "stream_code.other_streams_stay_apart": [
-        {}, {"kernels": {"apart": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
-        {"kernels": {"streamed": [["stream1", "triton_poi_fused_cos_tanh_0"]]}}, {"written": False},
+        {}, {"kernels": {"apart": [triton("stream1", "cos sin")]}},
+        {"kernels": {"apart": [triton("stream1", "sin"), triton("stream2", "cos sin")]}},
+        {"kernels": {"streamed": [triton("stream1", "cos tanh")]}}, {"written": False},
     ],
     "stream_code.an_event_stops_fusion": [
-        {}, {"kernels": {"event_between": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
+        {}, {"kernels": {"event_between": [triton("stream1", "cos sin"), triton("stream2", "tanh")]}},
+        {"kernels": {"wait_between": [triton("stream2", "tanh"), triton("stream1", "cos sin")]}},
         {"kernels": {"event_between": []}}, {"written": False},
     ],
     "stream_code.more_kernels": [
-        {}, {"kernels": {"streamed": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}}, {"kernels": {"plain": []}},
+        {}, {"kernels": {"streamed": [triton("stream1", "cos sin tanh")]}}, {"kernels": {"plain": []}},
+    ],
+    "stream_code.labels_reach_the_code": [
+        {}, {"backward": ["default"]}, {"kernels": {"streamed": [triton("default_stream", "cos sin tanh")]}},
+        {"kernels": {"streamed": [triton("stream1", "sin"), triton("stream2", "cos")]}},
+        {"kernels": {"plain": [triton("no stream", "sin"), triton("no stream", "cos")]}},
+        {"kernels": {"streamed": [
+            ["default_stream", "record_event", ""], triton("stream1", "sin"), triton("stream2", "cos"),
+        ]}},
     ],
     "stream_offload.copies_follow_their_layers": [
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"forward": [["mm", "kernel", ["x"], True]]}},
         {"with": {"forward": [
             ["relu", "kernel", ["x"], True], ["relu_1", "kernel", ["relu"], True], ["off", "offload", ["relu"], False],
             ["off_1", "offload", ["relu_1"], False],
+        ]}},
+        {"with": {"forward": [  # nothing of the first layer
+            ["mm", "kernel", ["x"], True], ["mm_1", "kernel", ["mm"], True], ["off", "offload", ["mm_1"], False],
         ]}},
     ],
     "stream_offload.reloads_come_a_layer_early": [
@@ -852,37 +891,46 @@ CASES: dict[str, list[Record]] = {
             ["in_1", "reload", ["off_1"], False], ["w_1", "wait", ["in_1"], False], ["mm_3", "kernel", ["w_1"], True],
             ["in", "reload", ["off"], False], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
         ]}},
+        {"with": {"backward": [  # all of them before the first layer
+            ["in_1", "reload", ["off_1"], False], ["in", "reload", ["off"], False], ["w_1", "wait", ["in_1"], False],
+            ["mm_3", "kernel", ["w_1"], True], ["mm_4", "kernel", ["w_1"], True], ["w", "wait", ["in"], False],
+        ]}},
     ],
     "stream_offload.bytes_are_carried_for_bytes_kept": [
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"carried": 0}}, {"without": {"carried": 8}},
     ],
-    "streams.beta_since": [{}, {"torch": "2.11.0"}, {"schemas": None}, {"claimed": "2.14"}],
-    "stream_orders.the_next_work_is_delayed": [
-        {}, {"backward": [["kernel", "s1"]]}, {"backward": [["kernel", "s1"], ["sync_dealloc", "e5", "s1"]]},
-        {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_event", "e5"], ["kernel", "s1"]]},
+    "stream_graphs.beta_since": [
+        {}, {"torch": "2.11.0"}, {"frees": {"error": "BackendCompilerFailed: no"}}, {"claimed": "2.14"},
+    ],
+    "stream_inside.the_next_work_is_delayed": [
+        {}, {"backward": [], "other backward": []}, {"error": "BackendCompilerFailed: no"},
+        {"backward": [*summed(), ["late", "kernel", "sin", "s1", ["mul"], []]]},
+        {"backward": [*summed(), ["s", "synchronize_event", "s", "default", [], ["e5"]]]},
+        {"backward": without(summed(), "mul_2"), "other backward": without(summed(), "mul_2")},
     ],
     "stream_graphs.stream_code_compiles_as_it_is": [
         {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
+        {"waits": {"error": "Unsupported: wait_stream"}},
     ],
     "stream_inside.prefix_fills_the_table": [
         {}, {"prefix": []}, {"table": ["stream 1"]}, {"prefix": ["LOAD_ATTR store_user_object_weakrefs"]},
     ],
-    "stream_inside.labels_reach_the_code": [
-        {}, {"inductor": ""}, {"backward": [["add_1", "kernel", "add.Tensor", "default", [], []]]},
-    ],
     "stream_inside.sums_on_the_first_user": [
-        {}, {"backward": []},
-        {"backward": [["add_1", "kernel", "add.Tensor", "s1", [], []], ["mul", "kernel", "mul", "s2", ["add_1"], []]]},
+        {}, {"backward": []}, {"error": "BackendCompilerFailed: no"},
+        {"other backward": summed("s2", "s1", "s2")},  # on the same stream, whoever is the first
+        {"other backward": summed()},
     ],
     "stream_inside.an_event_behind_the_sum": [
-        {}, {"backward": []},
-        {"backward": [["add_1", "kernel", "add.Tensor", "s1", [], []], ["mul", "kernel", "mul", "s2", ["add_1"], []]]},
+        {}, {"backward": []}, {"error": "BackendCompilerFailed: no"}, {"backward": without(summed(), "r1")},
+        {"backward": without(summed(), "w1")},
+        {"backward": [*without(summed(), "w1"), *without(summed(), "mul", "add_1", "r1", "free", "mul_2", "tanh")]},
+        {"backward": summed(then="s2")},
     ],
     "stream_inside.the_write_back_comes_behind_the_record": [
-        {}, {"late": ["copy_", "record_event"]}, {"late": ["copy_"]},
+        {}, {"x": {"at records": [2.0]}}, {"x": {"at records": []}}, {"x": {"after": 1.0}},
     ],
     "stream_inside.the_owner_is_known": [
-        {}, {"backward": []},
+        {}, {"backward": []}, {"error": "BackendCompilerFailed: no"},
         {"backward": [["a", "kernel", "mul", "s1", [], []], ["f", "sync_dealloc", "f", "default", ["a"], ["e", "s2"]]]},
     ],
     "stream_programs.events_order_streams": [
@@ -890,12 +938,14 @@ CASES: dict[str, list[Record]] = {
         {"races": {"without an event": 1, "with an event": 1}},
     ],
     "stream_orders.no_order_crosses_an_event": [{}, {"racing_orders": 23}, {"racing_as_it_is": 1}],
-    "stream_orders.the_owner_waits_before_reuse": [
-        {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"]]},
-        {"backward": [["record_event", "e5", "s1"], ["sync_dealloc", "e5", "s1"]]},
+    "stream_graphs.the_owner_waits_before_reuse": [
+        {}, {"crosses": {"nodes": [node("sin"), node("cos", 1)]}}, {"backward": [node("add", 2)]},
+        {"backward": [sync("record_event", 5, 1), sync("sync_dealloc", 5, 1, held=False)]},
+        {"backward": [sync("sync_dealloc", 5, 1, held=False), sync("record_event", 5, 2)]},
     ],
-    "stream_orders.the_host_goes_on": [
-        {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_stream", "s1"]]},
+    "stream_graphs.the_host_goes_on": [
+        {}, {"ran": {"streams::sync_dealloc": 0, "streams::wait_event": 1}}, {"ran": {"streams::wait_event": 1}},
+        {"ran": {"streams::synchronize_event": 1}},
     ],
     "stream_programs.the_wait_follows_at_once": [
         {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"calls": []},
@@ -904,28 +954,40 @@ CASES: dict[str, list[Record]] = {
         {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
         {"forward": [node("sin", 1), node("mul", 1), node("cos", 1), node("mul", 1)]},
         {"forward": [node("sin", 1), node("mul", 2), node("cos", 2), node("mul", 1)]},
+        {"nested": {"nodes": [node("sin", 1), node("cos", 2), node("tan", 2), node("exp")]}},
+        {"nested": {"nodes": [node("sin", 1), node("cos", 2), node("tan"), node("exp")]}},
     ],
     "stream_graphs.outside_is_default": [
         {}, {"forward": [node("sin", 1), node("add", 2)]}, {"forward": [node("sin"), node("add")]},
     ],
-    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}],
+    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}, {"dynamo": [node("sin", 1)]}],
     "stream_graphs.lookup_by_get_user_obj": [
         {}, {"dynamo": [node("get_external_object_by_index")]}, {"dynamo": [node("sin")]},
     ],
     "stream_graphs.set_current_stream_is_in_the_graph": [{}, {"dynamo": [node("sin", 1)]}],
     "stream_graphs.no_current_stream_operators": [
-        {}, {"forward": [node("set_current_stream"), node("sin", 1)]}, {"forward": [node("sin")]},
+        {"dynamo": [node("sin", 1)]}, {"forward": [node("set_current_stream"), node("sin", 1)]},
+        {"dynamo": [node("sin")]}, {"dynamo": [node("set_current_stream"), node("sin", 1)]},
     ],
-    "stream_graphs.other_streams_run_the_same_graph": [{}, {"graphs_after_other_streams": 2}],
+    "stream_graphs.other_streams_run_the_same_graph": [
+        {}, {"graphs_after_other_streams": 2}, {"streams_looked_up": [[1, 2], [1, 2]]},
+        {"streams_looked_up": [[1, 2], []]},
+    ],
     "stream_graphs.meta_is_stream_idx": [{"meta_keys": ["stream_idx"]}, {"meta_keys": []}],
     "stream_graphs.backward_keeps_the_stream": [
-        {}, {"backward": [node("neg", 1), node("cos", 1)]}, {"backward": [node("neg", 2), node("cos", 2)]},
+        {}, {"backward": [node("neg", 1), node("cos", 1), node("mul", 1)]},
+        {"backward": [node("neg", 2), node("cos", 2), node("mul", 2)]},
+        {"backward": [node("neg", 2), node("cos", 1), node("mul", 1), node("mul", 1)]},
+        {"backward": [node("neg", 2), node("cos", 1)]},
         {"forward": [node("sin"), node("cos")], "backward": [node("neg"), node("cos")]},
     ],
     "stream_graphs.accumulation_waits": [
-        {}, {"backward": [node("control_deps(record_event)"), node("add")]}, {"backward": [node("neg", 2)]},
-        {"backward": [node("control_deps(wait_event)"), node("control_deps(record_event)"), node("add")]},
-        {"backward": [node("add"), node("control_deps(record_event)"), node("control_deps(wait_event)")]},
+        {}, {"backward": [sync("record_event", 3, 1), node("add", 2, come=(2, 1))]}, {"backward": [node("neg", 2)]},
+        {"backward": [sync("wait_event", 3, 2), sync("record_event", 3, 1), node("add", 2, come=(2, 1))]},
+        {"backward": [node("add", 2, come=(2, 1)), sync("record_event", 3, 1), sync("wait_event", 3, 2)]},
+        {"backward": [sync("record_event", 3, 2), sync("wait_event", 3, 2), node("add", 2, come=(2, 1))]},
+        {"backward": [sync("record_event", 3, 1), sync("wait_event", 3, 1), node("add", 2, come=(2, 1))]},
+        {"backward": [sync("record_event", 3, 1), sync("wait_event", 4, 2), node("add", 2, come=(2, 1))]},
     ],
     "stream_graphs.dependencies_pass_through": [
         {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
@@ -934,24 +996,39 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
+        {"event": {"error": "RuntimeError: An event was recorded too early"}},
     ],
     "stream_graphs.mutation_alone_is_allowed": [
         {}, {"mutates": {"error": "RuntimeError", "nodes": []}}, {"mutates": {"nodes": [node("mul"), node("add", 1)]}},
     ],
     "stream_graphs.synchronize_is_kept": [
-        {}, {"frees": {"nodes": [node("cos", 1), node("add")]}},
-        {"frees": {"nodes": [node("add"), node("control_deps(synchronize_stream)")]}},
+        {}, {"frees": {"nodes": [node("cos", 1, "sin"), node("add")]}},
+        {"frees": {"nodes": [node("cos", 1, "sin"), node("add"), node(KEPT_SYNC, None, "sin")]}},
+        {"frees": {"nodes": [node(KEPT_SYNC, None, "sin"), node("cos", 1), node("add")]}},
+        {"frees": {"nodes": [node("cos", 1, "sin"), node(KEPT_SYNC), node("add")]}},  # freed before
+        {"frees": {"nodes": [node("cos", 1), node(KEPT_SYNC, None, "sin"), node("add", None, "sin")]}},
+        {"frees": {"nodes": [], "error": "RuntimeError: Backend doesn't support synchronizing streams."}},
     ],
     "stream_graphs.crossing_records_an_event": [
-        {}, {"backward": [node("add", 2)]}, {"backward": [node("sync_dealloc"), node("control_deps(record_event)")]},
+        {}, {"crosses": {"nodes": [node("sin"), node("cos", 1)]}}, {"backward": [node("add", 2)]},
+        {"backward": [sync("sync_dealloc", 5, 1, held=False), sync("record_event", 5, 2)]},
+        {"backward": [sync("record_event", 5, 1), sync("sync_dealloc", 5, 1, held=False)]},
+        {"backward": [sync("record_event", 4, 2), sync("sync_dealloc", 5, 1, held=False)]},
     ],
     **{
-        f"streams.{name}": [{}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt a) -> ()"}}]
+        f"stream_graphs.{name}": [
+            {}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt stream, SymInt event) -> ()"}},
+            {"schemas": {name: f"streams::{name}(SymInt event_index) -> ()"}},
+            {"backward": [node("add", 2)]} | {f: {"nodes": [node("mul")]} for f in ("event", "crosses", "waits")},
+        ]
         for name in ("record_event", "wait_event", "wait_stream")
     },
-    "streams.get_user_obj_by_index": [
-        {"schemas": {"get_user_obj_by_index": "streams::get_user_obj_by_index(SymInt i) -> Stream"}},
-        {"schemas": {"get_user_obj_by_index": None}},
+    "stream_graphs.get_user_obj_by_index": [
+        {
+            "schemas": {"get_user_obj_by_index": "streams::get_user_obj_by_index(SymInt i) -> Stream"},
+            "waits": {"nodes": [sync("get_user_obj_by_index", 1, held=False)]},
+        },
+        {"schemas": {"get_user_obj_by_index": None}}, {"waits": {"nodes": []}},
     ],
     "streams.body_is_functional": [
         {}, {"calls": ["aten.mul_.Tensor"]}, {"calls": ["aten.mul.Tensor", "aten.mul_.Tensor"]},
