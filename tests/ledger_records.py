@@ -120,12 +120,15 @@ BASE: dict[str, Record] = {
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
-        "log_graphs": 2, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
+        "log_graphs": 2, "silent_graphs": 1, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
         "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
     },
     "breaks.regions": {
-        "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "part_compiled": 1,
-        "gradients_same": True, "outputs_same": True,
+        "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "outputs_same": True,
+        "parts": {
+            name: {"graphs": 1, "operators": count, "same": True}
+            for name, count in (("a method", 2), ("a layer", 3), ("the model", 9))
+        },
     },
     "breaks.first_call": {
         "backend_s": 0.25, "compiled_before": 0, "compiled_after": 1, "first_s": 0.3, "later_s": 0.001,
@@ -157,15 +160,18 @@ BASE: dict[str, Record] = {
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
         "operations_after": 14, "pointwise": 11, "kernels": 3, "seeds": 20, "reordered": 15, "compiled": 9,
-        "whole_numbers": 0,
+        "whole_numbers": 0, "in_place_orders_wrong": 14, "functional_orders_wrong": 0, "backward_operations": 20,
+        "backward_in_place": 0, "gradients_same": True,
     },
     "whole.split_norm": {"ranks": [NORM, NORM]},
     "trap.guardrail": {
         "in_place": {"operations": 1, "says": ""}, "gated": {"operations": 1, "says": ""},
         "functional": {"operations": 8, "says": "the eager path went functional: 1 a::b"},
         "copied_back": {"operations": 9, "says": "the eager path went functional: 1 a::b"},
+        "compiled": ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"],
+        "compiled in place": ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor", "aten.copy_"],
     },
-    "cost.eager_functional": SLOWER,
+    "cost.eager_functional": {**SLOWER, "parts": {"copy": SLOWER, "wrapper": SLOWER}},
     "cost.eager_dtensor": SLOWER,
     "cost.compiled_dtensor": {"eager": SLOWER, "compiled": ALIKE},
     "rendezvous.rendezvous": {
@@ -305,15 +311,16 @@ BASE: dict[str, Record] = {
         "functional mean": "RuntimeError: only sum", "DTensor mean": True, "by layer": "compiles",
     },
     "backend.inductor": {
-        "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
+        "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "buffers_before": 1,
+        "right": True,
         "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
     },
     "backend.rounding": {
-        "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
-        "pointwise": {"eager": 9, "rounded once": 0},
+        "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True,
+        "pointwise": {"eager": 9, "rounded once": 0, "emulated": 0},
         "without_inductor_differ": {"eager": 0, "aot_eager": 0},
     },
     "stream_inside.inside": {
@@ -355,7 +362,7 @@ BASE: dict[str, Record] = {
             "kept": [["off", 0], ["off_1", 0]], "carried": 256,
         },
     },
-    "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"]},
+    "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"], "streams": []},
     "stream_graphs.graphs": {
         "torch": "2.13.0", "claimed": "2.12",
         "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("by_index"), node("sin", 1)],
@@ -406,9 +413,6 @@ CASES: dict[str, list[Record]] = {
     ],
     "collectives.input_is_left_alone": [{}, {"input_after": 3.0}, {"functional_value": 1.0}],
     "collectives.functional_wraps": [{}, {"functional_type": "Tensor"}, {"functional_is_tensor": False}],
-    "collectives.costs_allocation_and_wrapper": [
-        {}, {"functional_same_memory": True}, {"functional_type": "Tensor"}, {"inplace_same_memory": False},
-    ],
     "collectives.a_value_that_is_still_to_come": [
         {}, {"early": ["Tensor", True, 1.0]}, {"early": ["AsyncCollectiveTensor", True, 3.0]},
         {"early": ["AsyncCollectiveTensor", False, 1.0]}, {"early_then": 1.0},
@@ -434,9 +438,9 @@ CASES: dict[str, list[Record]] = {
         {"all_reduce": {"argument_types": ["Node", "str"]}},
     ],
     "gates.compiled_code_needs_the_functional_form": [
-        {}, {"rows": {"all_reduce sum": {"same code": "yes", "gate": "no"}}},
-        {"rows": {"all_reduce sum": {"same code": "no / yes", "gate": "yes / no"}}},
+        {}, {"rows": {"broadcast": {"same code": "yes", "gate": "no"}}},
     ],
+    "gates.all_reduce_needs_a_gate": [{}, {"rows": {"all_reduce sum": {"same code": "yes", "gate": "no"}}}],
     "tracing.same_call_in_both_modes": [{}, {"functional": {"same": False}}, {"functional_gather": {"graphs": 2}}],
     "tracing.plain_arguments": [
         {}, {"functional": {"argument_types": ["Node", "ProcessGroup"]}},
@@ -481,14 +485,20 @@ CASES: dict[str, list[Record]] = {
     "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
     "breaks.fullgraph_names_the_first_break": [{}, {"names_the_line": False}],
     "breaks.side_effects_break": [{}, {"print_graphs": 1}],
-    "breaks.logging_breaks": [{}, {"log_graphs": 1}],
+    "breaks.logging_breaks": [{}, {"log_graphs": 1}, {"silent_graphs": 2}],
     "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
     "breaks.functional_removes_breaks": [{}, {"pure_graphs": 5}],
     "breaks.loops_are_unrolled_and_calls_inlined": [{}, {"whole": {"8": 6}}, {"inlined": False}],
     "breaks.regional_compiles_once": [
         {}, {"layerwise": {"8": 24}}, {"outputs_same": False}, {"whole": {"8": 6}},
     ],
-    "breaks.a_part_can_be_compiled": [{}, {"part_compiled": 0}, {"gradients_same": False}],
+    "breaks.a_part_can_be_compiled": [
+        {}, {"parts": {"a layer": {"graphs": 0}}}, {"parts": {"a layer": {"same": False}}},
+    ],
+    "breaks.any_region_can_be_compiled": [
+        {}, {"parts": {"a method": {"graphs": 0}}}, {"parts": {"the model": {"graphs": 3}}},
+        {"parts": {"a method": {"same": False}}}, {"parts": {"the model": {"operators": 3}}},
+    ],
     "breaks.the_first_call_blocks": [
         {}, {"first_s": 0.01}, {"later_s": 0.3}, {"compiled_before": 1}, {"compiled_after": 2},
     ],
@@ -526,7 +536,11 @@ CASES: dict[str, list[Record]] = {
         {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
     ],
     "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}],
-    "whole.nothing_in_place": [{}, {"in_place_after": 1}, {"in_place_before": 0}, {"same": False}],
+    "whole.nothing_in_place": [
+        {}, {"in_place_after": 1}, {"in_place_before": 0}, {"same": False}, {"functional_orders_wrong": 1},
+        {"in_place_orders_wrong": 0}, {"kernels": 11}, {"backward_in_place": 1}, {"gradients_same": False},
+        {"backward_operations": 0},
+    ],
     "whole.fused": [{}, {"kernels": 11}, {"kernels": 0}],
     "whole.sums_in_another_order": [{}, {"reordered": 0}, {"compiled": 0}, {"whole_numbers": 1}],
     "whole.norm_reduces": [
@@ -562,7 +576,16 @@ CASES: dict[str, list[Record]] = {
         {"in_place": {"says": "this guards nothing"}},
         {"functional": {"says": ""}}, {"copied_back": {"says": ""}}, {"functional": {"says": "0 collectives ran"}},
     ],
+    "trap.the_gate_goes_by_mode": [
+        {}, {"gated": {"says": "the eager path went functional"}},
+        {"compiled": ["_c10d_functional.all_reduce", "aten.copy_"]}, {"compiled": ["aten.mul"]},
+        {"compiled in place": ["_c10d_functional.all_reduce"]},
+    ],
     "cost.functional_is_slower_in_eager": [{}, FASTER, TELLS_NOTHING],
+    "cost.allocation_and_wrapping_cost": [
+        {}, FASTER, TELLS_NOTHING, {"parts": {"copy": FASTER}}, {"parts": {"wrapper": FASTER}},
+        {"parts": {"wrapper": ALIKE}}, {"parts": {"copy": TELLS_NOTHING}},
+    ],
     "cost.dtensor_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING],
     "cost.compiling_leaves_no_overhead": [
         {}, {"compiled": SLOWER}, {"compiled": TELLS_NOTHING}, {"compiled": {"high": 1.5}}, {"eager": FASTER},
@@ -777,7 +800,7 @@ CASES: dict[str, list[Record]] = {
     "training.ddp_communicates_in_hooks": [
         {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}}, {"ddp": {"eager": {"backward": 0}}},
     ],
-    "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": []}],
+    "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": ["own stream"]}, {"said": ["apart"]}],
     "released.communicators_are_managed": [
         {}, {"NCCLComm": []}, {"methods": ["broadcastUniqueNCCLID"]}, {"said": ["the id"]},
     ],
@@ -822,7 +845,7 @@ CASES: dict[str, list[Record]] = {
         {"gathered": {"gathers": 0, "scatters": 0}},
     ],
     "backend.reinplaces_collectives": [
-        {}, {"code_calls": []}, {"right": False},
+        {}, {"code_calls": []}, {"right": False}, {"buffers_before": 2},
         {"code_calls": ["torch.ops._c10d_functional.all_reduce.default(buf0)"]},
     ],
     "backend.ignored_wait_goes_wrong": [
@@ -833,13 +856,21 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.collectives_are_not_optimized_by_default": [
         {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
+        {"ways": {"default": ["all_gather wait mm mm", 0, True]}},  # two gathers in one
         {"ways": {"default": ["all_gather wait mm", 0, False]}},
+    ],
+    "backend.overlap_takes_streams": [
+        {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
+        {"ways": {"sink_waits": ["all_gather mm wait", 1, True]}},
+        {"ways": {"default": ["all_gather mm wait", 1, True]}},
     ],
     "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}],
     "backend.stages_can_be_told_apart": [
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
     ],
-    "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "backend.precision_casts_can_be_emulated": [
+        {}, {"pointwise": {"emulated": 9}}, {"pointwise": {"emulated": 2}}, {"pointwise": {"eager": 0}},
+    ],
     "backend.fusion_leaves_out_casts": [
         {}, {"pointwise": {"eager": 0, "rounded once": 0}}, {"pointwise": {"eager": 9, "rounded once": 4}},
     ],
@@ -949,6 +980,9 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_programs.the_wait_follows_at_once": [
         {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"calls": []},
+    ],
+    "stream_programs.no_streams_and_no_overlap": [
+        {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"streams": ["with stream1:"]}, {"calls": []},
     ],
     "stream_graphs.contexts_mark_their_nodes": [
         {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
@@ -1102,5 +1136,6 @@ def reference_cases() -> dict[str, list[Record]]:
     names = [name for name in CHECKS if name.startswith("reference.")]
     return {
         name: [{"claimed": rows[name].figure}, {"claimed": "12345"}, {"claimed": "no figure"}]
+        + [{"claimed": "12-13 graphs"}] * (name == "reference.run_13_graphs")
         for name in names
     }
