@@ -208,7 +208,10 @@ CASES: dict[str, list[Record]] = {
         {"kernels": {"together_ms": {"two streams": 0.0}}},
         {"kernels": {"together_ms": {"one stream": 19.0}}},
     ],
-    "cuda_streams.copies_and_communication_hide": [{}, hidden(copy=30.0), hidden(communication=28.0)],
+    "cuda_streams.copies_and_communication_hide": [
+        {}, hidden(copy=30.0), hidden(communication=28.0),
+        {"hidden": [{"kernel": 20.0, "copy": 10.0, "copy beside": 21.0}]},
+    ],
     "cuda_streams.streams_wait_across_devices": [
         {}, {"done_after_ms": {"with a wait": 0.2}}, {"done_after_ms": {"without": 100.1}},
     ],
@@ -219,7 +222,8 @@ CASES: dict[str, list[Record]] = {
         {}, {"not synchronized": {"same_memory": False}}, {"not synchronized": {"read": 1.0}}, {"caching": False},
     ],
     "cuda_handover.synchronizing_first_is_safe": [
-        {}, {"synchronized": {"read": 7.0}}, {"not synchronized": {"read": 1.0}},
+        {}, {"synchronized": {"read": 7.0}}, {"not synchronized": {"read": 1.0}}, {"caching": False},
+        {"synchronized": {"same_memory": False}},
     ],
     "cuda_handover.communication_beside_the_next_forward": [
         {}, batches(late=5.0), batches(count=3),

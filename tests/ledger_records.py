@@ -41,6 +41,7 @@ FIRST = {f"default_pg/0//cpu//0/{rank}": f"127.0.0.1:400{rank}" for rank in rang
 NEW = {f"default_pg/0//1//cpu//0/{rank}": f"127.0.0.1:500{rank}" for rank in range(2)}
 EVEN_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["3x8"], "rows": 5}}
 ODD_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["2x8"], "rows": 4}}
+KEPT_SYNC = "control_deps(synchronize_stream)"
 UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
 
 
@@ -48,8 +49,32 @@ def op(placement: str, right: bool = True, **collectives: int) -> Record:
     return {"placement": placement, "collectives": collectives, "right": right, "type": "DTensor"}
 
 
-def node(op: str, stream: int | None = None, *takes: str) -> Record:
-    return {"op": op, "stream": stream, "takes": list(takes)}
+def node(op: str, stream: int | None = None, *takes: str, come: tuple = (), args: tuple = ()) -> Record:
+    return {"op": op, "stream": stream, "takes": list(takes), "from": list(come), "args": list(args)}
+
+
+def sync(word: str, *args: int, held: bool = True) -> Record:
+    return node(f"control_deps({word})" if held else word, args=args)
+
+
+def triton(stream: str, does: str) -> list[str]:
+    return [stream, f"triton_poi_fused_{does.replace(' ', '_')}_0", does]
+
+
+# a backward pass whose sum on one stream is used there, and then on another one
+def summed(on: str = "s2", first: str = "s2", then: str = "s1") -> list[list[Any]]:
+    return [
+        ["mul", "kernel", "mul.Tensor", on, [], []], ["add_1", "kernel", "add.Tensor", on, ["mul"], []],
+        ["r1", "record_event", "record_event", "default", ["add_1"], ["e4", on]],
+        ["free", "sync_dealloc", "sync_dealloc", "default", ["mul"], ["e5", on]],
+        ["mul_2", "kernel", "mul.Tensor", first, ["add_1"], []],
+        ["w1", "wait_event", "wait_event", "default", [], ["e4", then]],
+        ["tanh", "kernel", "tanh_backward", then, ["add_1"], []],
+    ]  # fmt: skip
+
+
+def without(rows: list[list[Any]], *names: str) -> list[list[Any]]:
+    return [row for row in rows if row[0] not in names]
 
 
 BASE: dict[str, Record] = {
@@ -95,12 +120,15 @@ BASE: dict[str, Record] = {
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
-        "log_graphs": 2, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
+        "log_graphs": 2, "silent_graphs": 1, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
         "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
     },
     "breaks.regions": {
-        "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "part_compiled": 1,
-        "gradients_same": True, "outputs_same": True,
+        "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "outputs_same": True,
+        "parts": {
+            name: {"graphs": 1, "operators": count, "same": True}
+            for name, count in (("a method", 2), ("a layer", 3), ("the model", 9))
+        },
     },
     "breaks.first_call": {
         "backend_s": 0.25, "compiled_before": 0, "compiled_after": 1, "first_s": 0.3, "later_s": 0.001,
@@ -132,15 +160,18 @@ BASE: dict[str, Record] = {
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
         "operations_after": 14, "pointwise": 11, "kernels": 3, "seeds": 20, "reordered": 15, "compiled": 9,
-        "whole_numbers": 0,
+        "whole_numbers": 0, "in_place_orders_wrong": 14, "functional_orders_wrong": 0, "backward_operations": 20,
+        "backward_in_place": 0, "gradients_same": True,
     },
     "whole.split_norm": {"ranks": [NORM, NORM]},
     "trap.guardrail": {
         "in_place": {"operations": 1, "says": ""}, "gated": {"operations": 1, "says": ""},
         "functional": {"operations": 8, "says": "the eager path went functional: 1 a::b"},
         "copied_back": {"operations": 9, "says": "the eager path went functional: 1 a::b"},
+        "compiled": ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"],
+        "compiled in place": ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor", "aten.copy_"],
     },
-    "cost.eager_functional": SLOWER,
+    "cost.eager_functional": {**SLOWER, "parts": {"copy": SLOWER, "wrapper": SLOWER}},
     "cost.eager_dtensor": SLOWER,
     "cost.compiled_dtensor": {"eager": SLOWER, "compiled": ALIKE},
     "rendezvous.rendezvous": {
@@ -280,87 +311,87 @@ BASE: dict[str, Record] = {
         "functional mean": "RuntimeError: only sum", "DTensor mean": True, "by layer": "compiles",
     },
     "backend.inductor": {
-        "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
+        "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "buffers_before": 1,
+        "right": True,
         "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
     },
     "backend.rounding": {
-        "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
-        "pointwise": {"eager": 9, "rounded once": 0},
+        "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True,
+        "pointwise": {"eager": 9, "rounded once": 0, "emulated": 0},
         "without_inductor_differ": {"eager": 0, "aot_eager": 0},
     },
     "stream_inside.inside": {
         "prefix": ["LOAD_ATTR store_user_object_weakrefs", "LOAD_FAST one", "LOAD_FAST two"],
         "table": ["stream 0, the ambient one", "stream 1", "stream 2"],
-        "backward": [
-            ["mul", "kernel", "mul.Tensor", "s2", [], []], ["add_1", "kernel", "add.Tensor", "s2", ["mul"], []],
-            ["r1", "record_event", "record_event", "default", ["add_1"], ["e4", "s2"]],
-            ["mul_2", "kernel", "mul.Tensor", "s2", ["add_1"], []],
-            ["w1", "wait_event", "wait_event", "default", [], ["e4", "s1"]],
-            ["tanh", "kernel", "tanh_backward", "s1", ["add_1"], []],
-            ["free", "sync_dealloc", "sync_dealloc", "default", ["add_1"], ["e5", "s2"]],
-        ],
-        "late": ["mul.Tensor", "record_event", "wait_event", "add.Tensor", "copy_"],
-        "inductor": "NameError: name 'stream1' is not defined",
+        "backward": summed(), "other backward": summed("s1", "s1", "s2"), "error": "",
+        "x": {"at records": [1.0], "after": 2.0},
     },
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
-    "stream_orders.graphs": {
-        "orders": 100, "racing_as_it_is": 0, "racing_orders": 0,
-        "backward": [
-            ["kernel", "s1"], ["record_event", "e5", "s2"], ["sync_dealloc", "e5", "s1"], ["kernel", "s1"],
-        ],
-    },
+    "stream_orders.graphs": {"orders": 100, "racing_as_it_is": 0, "racing_orders": 0},
     "stream_code.code": {
-        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True,
+        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True, "backward": ["s1", "s2"],
         "kernels": {
-            "plain": [["no stream", "triton_poi_fused_add_cos_mul_sin_sub_tanh_0"]],
-            "streamed": [["default_stream", "triton_poi_fused_add_sin_0"], ["stream1", "triton_poi_fused_cos_mul_1"]],
-            "one_stream": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]],
-            "apart": [["stream1", "triton_poi_fused_add_sin_0"], ["stream2", "triton_poi_fused_cos_mul_1"]],
-            "event_between": [["stream1", "triton_poi_fused_add_sin_0"], ["stream1", "triton_poi_fused_cos_mul_1"]],
+            "plain": [triton("no stream", "cos sin tanh")],
+            "streamed": [
+                triton("default_stream", "sin"), ["default_stream", "record_event", ""],
+                ["stream1", "wait_event", ""], triton("stream1", "cos"), triton("stream2", "tanh"),
+                ["default_stream", "triton_poi_fused_add_3", ""],
+            ],
+            "one_stream": [triton("stream1", "cos sin")], "reduced": [triton("stream1", "sin sum")],
+            "apart": [triton("stream1", "sin"), triton("stream2", "cos")],
+            "event_between": [triton("stream1", "sin"), triton("stream1", "cos"), triton("stream2", "tanh")],
+            "wait_between": [triton("stream2", "tanh"), triton("stream1", "sin"), triton("stream1", "cos")],
         },
     },
     "stream_offload.passes": {
-        "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
+        "layers": 2, "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
         "with": {
             "forward": [
                 ["mm", "kernel", ["x"], True], ["relu", "kernel", ["mm"], False], ["off", "offload", ["relu"], False],
                 ["mm_1", "kernel", ["relu"], True], ["relu_1", "kernel", ["mm_1"], False],
-                ["off_1", "offload", ["relu_1"], False], ["mm_2", "kernel", ["relu_1"], True],
+                ["off_1", "offload", ["relu_1"], False],
             ],
             "backward": [
-                ["in_1", "reload", ["off_1"], False], ["in", "reload", ["off"], False],
-                ["w_1", "wait", ["in_1"], False],
+                ["in_1", "reload", ["off_1"], False], ["w_1", "wait", ["in_1"], False],
+                ["in", "reload", ["off"], False],
                 ["mm_3", "kernel", ["w_1"], True], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
             ],
             "kept": [["off", 0], ["off_1", 0]], "carried": 256,
         },
     },
-    "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"]},
+    "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"], "streams": []},
     "stream_graphs.graphs": {
-        "torch": "2.13.0",
-        "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("sin", 1)],
+        "torch": "2.13.0", "claimed": "2.12",
+        "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("by_index"), node("sin", 1)],
         "forward": [node("sin", 1), node("mul", 1), node("cos", 2), node("mul", 2), node("add")],
         "backward": [
-            node("neg", 2), node("control_deps(record_event)"), node("cos", 1), node("control_deps(wait_event)"),
-            node("add", 2), node("sync_dealloc"),
+            node("neg", 2), node("mul", 2), sync("record_event", 3, 1), node("cos", 1), node("mul", 1),
+            sync("wait_event", 3, 2), node("add", 2, come=(2, 1)), sync("record_event", 5, 2),
+            sync("sync_dealloc", 5, 1, held=False),
         ],
-        "graphs_after_other_streams": 1, "meta_keys": [], "stream_constants": 0,
+        "ran": {"streams::record_event": 2, "streams::wait_event": 2, "streams::sync_dealloc": 1},
+        "schemas": {
+            "record_event": "streams::record_event(SymInt event_index, SymInt stream_index) -> ()",
+            "wait_event": "streams::wait_event(SymInt event_index, SymInt stream_index) -> ()",
+            "wait_stream": "streams::wait_stream(SymInt waiting_stream_index, SymInt waited_on_stream_index) -> ()",
+        },
+        "graphs_after_other_streams": 1, "streams_looked_up": [[1, 2], [3, 4]], "meta_keys": [], "stream_constants": 0,
         "event": {
-            "error": "", "nodes": [node("control_deps(record_event)"), node("mul", 1, "getitem", "getitem")],
+            "error": "", "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
             "origins": ["sin", "cos"],
         },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
         "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
-        "frees": {"error": "", "nodes": [node("cos", 1), node("control_deps(synchronize_stream)"), node("add")]},
-    },
-    "streams.operators": {
-        "schemas": {
-            name: f"streams::{name}(SymInt a, SymInt b) -> ()" for name in ("record_event", "wait_event", "wait_stream")
+        "frees": {
+            "error": "",
+            "nodes": [node("sin"), node("cos", 1, "sin"), node(KEPT_SYNC, None, "sin"), node("add")],
         },
-        "torch": "2.13.0+cpu", "claimed": "2.12",
+        "crosses": {"error": "", "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)]},
+        "waits": {"error": "", "nodes": [sync("wait_stream", 1, 0)]},
+        "nested": {"error": "", "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
     },
     "streams.mutation": {
         "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
@@ -382,9 +413,6 @@ CASES: dict[str, list[Record]] = {
     ],
     "collectives.input_is_left_alone": [{}, {"input_after": 3.0}, {"functional_value": 1.0}],
     "collectives.functional_wraps": [{}, {"functional_type": "Tensor"}, {"functional_is_tensor": False}],
-    "collectives.costs_allocation_and_wrapper": [
-        {}, {"functional_same_memory": True}, {"functional_type": "Tensor"}, {"inplace_same_memory": False},
-    ],
     "collectives.a_value_that_is_still_to_come": [
         {}, {"early": ["Tensor", True, 1.0]}, {"early": ["AsyncCollectiveTensor", True, 3.0]},
         {"early": ["AsyncCollectiveTensor", False, 1.0]}, {"early_then": 1.0},
@@ -410,9 +438,9 @@ CASES: dict[str, list[Record]] = {
         {"all_reduce": {"argument_types": ["Node", "str"]}},
     ],
     "gates.compiled_code_needs_the_functional_form": [
-        {}, {"rows": {"all_reduce sum": {"same code": "yes", "gate": "no"}}},
-        {"rows": {"all_reduce sum": {"same code": "no / yes", "gate": "yes / no"}}},
+        {}, {"rows": {"broadcast": {"same code": "yes", "gate": "no"}}},
     ],
+    "gates.all_reduce_needs_a_gate": [{}, {"rows": {"all_reduce sum": {"same code": "yes", "gate": "no"}}}],
     "tracing.same_call_in_both_modes": [{}, {"functional": {"same": False}}, {"functional_gather": {"graphs": 2}}],
     "tracing.plain_arguments": [
         {}, {"functional": {"argument_types": ["Node", "ProcessGroup"]}},
@@ -457,14 +485,20 @@ CASES: dict[str, list[Record]] = {
     "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
     "breaks.fullgraph_names_the_first_break": [{}, {"names_the_line": False}],
     "breaks.side_effects_break": [{}, {"print_graphs": 1}],
-    "breaks.logging_breaks": [{}, {"log_graphs": 1}],
+    "breaks.logging_breaks": [{}, {"log_graphs": 1}, {"silent_graphs": 2}],
     "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
     "breaks.functional_removes_breaks": [{}, {"pure_graphs": 5}],
     "breaks.loops_are_unrolled_and_calls_inlined": [{}, {"whole": {"8": 6}}, {"inlined": False}],
     "breaks.regional_compiles_once": [
         {}, {"layerwise": {"8": 24}}, {"outputs_same": False}, {"whole": {"8": 6}},
     ],
-    "breaks.a_part_can_be_compiled": [{}, {"part_compiled": 0}, {"gradients_same": False}],
+    "breaks.a_part_can_be_compiled": [
+        {}, {"parts": {"a layer": {"graphs": 0}}}, {"parts": {"a layer": {"same": False}}},
+    ],
+    "breaks.any_region_can_be_compiled": [
+        {}, {"parts": {"a method": {"graphs": 0}}}, {"parts": {"the model": {"graphs": 3}}},
+        {"parts": {"a method": {"same": False}}}, {"parts": {"the model": {"operators": 3}}},
+    ],
     "breaks.the_first_call_blocks": [
         {}, {"first_s": 0.01}, {"later_s": 0.3}, {"compiled_before": 1}, {"compiled_after": 2},
     ],
@@ -502,7 +536,11 @@ CASES: dict[str, list[Record]] = {
         {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
     ],
     "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}],
-    "whole.nothing_in_place": [{}, {"in_place_after": 1}, {"in_place_before": 0}, {"same": False}],
+    "whole.nothing_in_place": [
+        {}, {"in_place_after": 1}, {"in_place_before": 0}, {"same": False}, {"functional_orders_wrong": 1},
+        {"in_place_orders_wrong": 0}, {"kernels": 11}, {"backward_in_place": 1}, {"gradients_same": False},
+        {"backward_operations": 0},
+    ],
     "whole.fused": [{}, {"kernels": 11}, {"kernels": 0}],
     "whole.sums_in_another_order": [{}, {"reordered": 0}, {"compiled": 0}, {"whole_numbers": 1}],
     "whole.norm_reduces": [
@@ -538,7 +576,16 @@ CASES: dict[str, list[Record]] = {
         {"in_place": {"says": "this guards nothing"}},
         {"functional": {"says": ""}}, {"copied_back": {"says": ""}}, {"functional": {"says": "0 collectives ran"}},
     ],
+    "trap.the_gate_goes_by_mode": [
+        {}, {"gated": {"says": "the eager path went functional"}},
+        {"compiled": ["_c10d_functional.all_reduce", "aten.copy_"]}, {"compiled": ["aten.mul"]},
+        {"compiled in place": ["_c10d_functional.all_reduce"]},
+    ],
     "cost.functional_is_slower_in_eager": [{}, FASTER, TELLS_NOTHING],
+    "cost.allocation_and_wrapping_cost": [
+        {}, FASTER, TELLS_NOTHING, {"parts": {"copy": FASTER}}, {"parts": {"wrapper": FASTER}},
+        {"parts": {"wrapper": ALIKE}}, {"parts": {"copy": TELLS_NOTHING}},
+    ],
     "cost.dtensor_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING],
     "cost.compiling_leaves_no_overhead": [
         {}, {"compiled": SLOWER}, {"compiled": TELLS_NOTHING}, {"compiled": {"high": 1.5}}, {"eager": FASTER},
@@ -753,7 +800,7 @@ CASES: dict[str, list[Record]] = {
     "training.ddp_communicates_in_hooks": [
         {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}}, {"ddp": {"eager": {"backward": 0}}},
     ],
-    "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": []}],
+    "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": ["own stream"]}, {"said": ["apart"]}],
     "released.communicators_are_managed": [
         {}, {"NCCLComm": []}, {"methods": ["broadcastUniqueNCCLID"]}, {"said": ["the id"]},
     ],
@@ -798,7 +845,7 @@ CASES: dict[str, list[Record]] = {
         {"gathered": {"gathers": 0, "scatters": 0}},
     ],
     "backend.reinplaces_collectives": [
-        {}, {"code_calls": []}, {"right": False},
+        {}, {"code_calls": []}, {"right": False}, {"buffers_before": 2},
         {"code_calls": ["torch.ops._c10d_functional.all_reduce.default(buf0)"]},
     ],
     "backend.ignored_wait_goes_wrong": [
@@ -809,13 +856,21 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.collectives_are_not_optimized_by_default": [
         {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
+        {"ways": {"default": ["all_gather wait mm mm", 0, True]}},  # two gathers in one
         {"ways": {"default": ["all_gather wait mm", 0, False]}},
+    ],
+    "backend.overlap_takes_streams": [
+        {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
+        {"ways": {"sink_waits": ["all_gather mm wait", 1, True]}},
+        {"ways": {"default": ["all_gather mm wait", 1, True]}},
     ],
     "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}],
     "backend.stages_can_be_told_apart": [
         {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
     ],
-    "backend.precision_casts_can_be_emulated": [{}, {"emulated_differ": 11}],
+    "backend.precision_casts_can_be_emulated": [
+        {}, {"pointwise": {"emulated": 9}}, {"pointwise": {"emulated": 2}}, {"pointwise": {"eager": 0}},
+    ],
     "backend.fusion_leaves_out_casts": [
         {}, {"pointwise": {"eager": 0, "rounded once": 0}}, {"pointwise": {"eager": 9, "rounded once": 4}},
     ],
@@ -825,25 +880,40 @@ CASES: dict[str, list[Record]] = {
         {"ways": {"default": ["all_gather mm wait", 1, True]}},
     ],
     "stream_code.same_stream_fuses": [
-        {}, {"kernels": {"one_stream": [["stream1", "triton_poi_fused_sin_0"], ["stream1", "triton_poi_fused_cos_1"]]}},
+        {}, {"kernels": {"one_stream": [triton("stream1", "sin"), triton("stream1", "cos")]}},
+        {"kernels": {"reduced": [triton("stream1", "sin"), triton("stream1", "sum")]}},
+        {"kernels": {"one_stream": [triton("no stream", "cos sin")]}},
         {"kernels": {"plain": []}}, {"written": False},
     ],
     "stream_code.other_streams_stay_apart": [
-        {}, {"kernels": {"apart": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
-        {"kernels": {"streamed": [["stream1", "triton_poi_fused_cos_tanh_0"]]}}, {"written": False},
+        {}, {"kernels": {"apart": [triton("stream1", "cos sin")]}},
+        {"kernels": {"apart": [triton("stream1", "sin"), triton("stream2", "cos sin")]}},
+        {"kernels": {"streamed": [triton("stream1", "cos tanh")]}}, {"written": False},
     ],
     "stream_code.an_event_stops_fusion": [
-        {}, {"kernels": {"event_between": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}},
+        {}, {"kernels": {"event_between": [triton("stream1", "cos sin"), triton("stream2", "tanh")]}},
+        {"kernels": {"wait_between": [triton("stream2", "tanh"), triton("stream1", "cos sin")]}},
         {"kernels": {"event_between": []}}, {"written": False},
     ],
     "stream_code.more_kernels": [
-        {}, {"kernels": {"streamed": [["stream1", "triton_poi_fused_add_cos_mul_sin_0"]]}}, {"kernels": {"plain": []}},
+        {}, {"kernels": {"streamed": [triton("stream1", "cos sin tanh")]}}, {"kernels": {"plain": []}},
+    ],
+    "stream_code.labels_reach_the_code": [
+        {}, {"backward": ["default"]}, {"kernels": {"streamed": [triton("default_stream", "cos sin tanh")]}},
+        {"kernels": {"streamed": [triton("stream1", "sin"), triton("stream2", "cos")]}},
+        {"kernels": {"plain": [triton("no stream", "sin"), triton("no stream", "cos")]}},
+        {"kernels": {"streamed": [
+            ["default_stream", "record_event", ""], triton("stream1", "sin"), triton("stream2", "cos"),
+        ]}},
     ],
     "stream_offload.copies_follow_their_layers": [
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"forward": [["mm", "kernel", ["x"], True]]}},
         {"with": {"forward": [
             ["relu", "kernel", ["x"], True], ["relu_1", "kernel", ["relu"], True], ["off", "offload", ["relu"], False],
             ["off_1", "offload", ["relu_1"], False],
+        ]}},
+        {"with": {"forward": [  # nothing of the first layer
+            ["mm", "kernel", ["x"], True], ["mm_1", "kernel", ["mm"], True], ["off", "offload", ["mm_1"], False],
         ]}},
     ],
     "stream_offload.reloads_come_a_layer_early": [
@@ -852,37 +922,46 @@ CASES: dict[str, list[Record]] = {
             ["in_1", "reload", ["off_1"], False], ["w_1", "wait", ["in_1"], False], ["mm_3", "kernel", ["w_1"], True],
             ["in", "reload", ["off"], False], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
         ]}},
+        {"with": {"backward": [  # all of them before the first layer
+            ["in_1", "reload", ["off_1"], False], ["in", "reload", ["off"], False], ["w_1", "wait", ["in_1"], False],
+            ["mm_3", "kernel", ["w_1"], True], ["mm_4", "kernel", ["w_1"], True], ["w", "wait", ["in"], False],
+        ]}},
     ],
     "stream_offload.bytes_are_carried_for_bytes_kept": [
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"carried": 0}}, {"without": {"carried": 8}},
     ],
-    "streams.beta_since": [{}, {"torch": "2.11.0"}, {"schemas": None}, {"claimed": "2.14"}],
-    "stream_orders.the_next_work_is_delayed": [
-        {}, {"backward": [["kernel", "s1"]]}, {"backward": [["kernel", "s1"], ["sync_dealloc", "e5", "s1"]]},
-        {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_event", "e5"], ["kernel", "s1"]]},
+    "stream_graphs.beta_since": [
+        {}, {"torch": "2.11.0"}, {"frees": {"error": "BackendCompilerFailed: no"}}, {"claimed": "2.14"},
+    ],
+    "stream_inside.the_next_work_is_delayed": [
+        {}, {"backward": [], "other backward": []}, {"error": "BackendCompilerFailed: no"},
+        {"backward": [*summed(), ["late", "kernel", "sin", "s1", ["mul"], []]]},
+        {"backward": [*summed(), ["s", "synchronize_event", "s", "default", [], ["e5"]]]},
+        {"backward": without(summed(), "mul_2"), "other backward": without(summed(), "mul_2")},
     ],
     "stream_graphs.stream_code_compiles_as_it_is": [
         {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
+        {"waits": {"error": "Unsupported: wait_stream"}},
     ],
     "stream_inside.prefix_fills_the_table": [
         {}, {"prefix": []}, {"table": ["stream 1"]}, {"prefix": ["LOAD_ATTR store_user_object_weakrefs"]},
     ],
-    "stream_inside.labels_reach_the_code": [
-        {}, {"inductor": ""}, {"backward": [["add_1", "kernel", "add.Tensor", "default", [], []]]},
-    ],
     "stream_inside.sums_on_the_first_user": [
-        {}, {"backward": []},
-        {"backward": [["add_1", "kernel", "add.Tensor", "s1", [], []], ["mul", "kernel", "mul", "s2", ["add_1"], []]]},
+        {}, {"backward": []}, {"error": "BackendCompilerFailed: no"},
+        {"other backward": summed("s2", "s1", "s2")},  # on the same stream, whoever is the first
+        {"other backward": summed()},
     ],
     "stream_inside.an_event_behind_the_sum": [
-        {}, {"backward": []},
-        {"backward": [["add_1", "kernel", "add.Tensor", "s1", [], []], ["mul", "kernel", "mul", "s2", ["add_1"], []]]},
+        {}, {"backward": []}, {"error": "BackendCompilerFailed: no"}, {"backward": without(summed(), "r1")},
+        {"backward": without(summed(), "w1")},
+        {"backward": [*without(summed(), "w1"), *without(summed(), "mul", "add_1", "r1", "free", "mul_2", "tanh")]},
+        {"backward": summed(then="s2")},
     ],
     "stream_inside.the_write_back_comes_behind_the_record": [
-        {}, {"late": ["copy_", "record_event"]}, {"late": ["copy_"]},
+        {}, {"x": {"at records": [2.0]}}, {"x": {"at records": []}}, {"x": {"after": 1.0}},
     ],
     "stream_inside.the_owner_is_known": [
-        {}, {"backward": []},
+        {}, {"backward": []}, {"error": "BackendCompilerFailed: no"},
         {"backward": [["a", "kernel", "mul", "s1", [], []], ["f", "sync_dealloc", "f", "default", ["a"], ["e", "s2"]]]},
     ],
     "stream_programs.events_order_streams": [
@@ -890,42 +969,59 @@ CASES: dict[str, list[Record]] = {
         {"races": {"without an event": 1, "with an event": 1}},
     ],
     "stream_orders.no_order_crosses_an_event": [{}, {"racing_orders": 23}, {"racing_as_it_is": 1}],
-    "stream_orders.the_owner_waits_before_reuse": [
-        {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"]]},
-        {"backward": [["record_event", "e5", "s1"], ["sync_dealloc", "e5", "s1"]]},
+    "stream_graphs.the_owner_waits_before_reuse": [
+        {}, {"crosses": {"nodes": [node("sin"), node("cos", 1)]}}, {"backward": [node("add", 2)]},
+        {"backward": [sync("record_event", 5, 1), sync("sync_dealloc", 5, 1, held=False)]},
+        {"backward": [sync("sync_dealloc", 5, 1, held=False), sync("record_event", 5, 2)]},
     ],
-    "stream_orders.the_host_goes_on": [
-        {}, {"backward": [["kernel"]]}, {"backward": [["sync_dealloc", "e5", "s1"], ["synchronize_stream", "s1"]]},
+    "stream_graphs.the_host_goes_on": [
+        {}, {"ran": {"streams::sync_dealloc": 0, "streams::wait_event": 1}}, {"ran": {"streams::wait_event": 1}},
+        {"ran": {"streams::synchronize_event": 1}},
     ],
     "stream_programs.the_wait_follows_at_once": [
         {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"calls": []},
+    ],
+    "stream_programs.no_streams_and_no_overlap": [
+        {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"streams": ["with stream1:"]}, {"calls": []},
     ],
     "stream_graphs.contexts_mark_their_nodes": [
         {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
         {"forward": [node("sin", 1), node("mul", 1), node("cos", 1), node("mul", 1)]},
         {"forward": [node("sin", 1), node("mul", 2), node("cos", 2), node("mul", 1)]},
+        {"nested": {"nodes": [node("sin", 1), node("cos", 2), node("tan", 2), node("exp")]}},
+        {"nested": {"nodes": [node("sin", 1), node("cos", 2), node("tan"), node("exp")]}},
     ],
     "stream_graphs.outside_is_default": [
         {}, {"forward": [node("sin", 1), node("add", 2)]}, {"forward": [node("sin"), node("add")]},
     ],
-    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}],
+    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}, {"dynamo": [node("sin", 1)]}],
     "stream_graphs.lookup_by_get_user_obj": [
         {}, {"dynamo": [node("get_external_object_by_index")]}, {"dynamo": [node("sin")]},
     ],
     "stream_graphs.set_current_stream_is_in_the_graph": [{}, {"dynamo": [node("sin", 1)]}],
     "stream_graphs.no_current_stream_operators": [
-        {}, {"forward": [node("set_current_stream"), node("sin", 1)]}, {"forward": [node("sin")]},
+        {"dynamo": [node("sin", 1)]}, {"forward": [node("set_current_stream"), node("sin", 1)]},
+        {"dynamo": [node("sin")]}, {"dynamo": [node("set_current_stream"), node("sin", 1)]},
     ],
-    "stream_graphs.other_streams_run_the_same_graph": [{}, {"graphs_after_other_streams": 2}],
+    "stream_graphs.other_streams_run_the_same_graph": [
+        {}, {"graphs_after_other_streams": 2}, {"streams_looked_up": [[1, 2], [1, 2]]},
+        {"streams_looked_up": [[1, 2], []]},
+    ],
     "stream_graphs.meta_is_stream_idx": [{"meta_keys": ["stream_idx"]}, {"meta_keys": []}],
     "stream_graphs.backward_keeps_the_stream": [
-        {}, {"backward": [node("neg", 1), node("cos", 1)]}, {"backward": [node("neg", 2), node("cos", 2)]},
+        {}, {"backward": [node("neg", 1), node("cos", 1), node("mul", 1)]},
+        {"backward": [node("neg", 2), node("cos", 2), node("mul", 2)]},
+        {"backward": [node("neg", 2), node("cos", 1), node("mul", 1), node("mul", 1)]},
+        {"backward": [node("neg", 2), node("cos", 1)]},
         {"forward": [node("sin"), node("cos")], "backward": [node("neg"), node("cos")]},
     ],
     "stream_graphs.accumulation_waits": [
-        {}, {"backward": [node("control_deps(record_event)"), node("add")]}, {"backward": [node("neg", 2)]},
-        {"backward": [node("control_deps(wait_event)"), node("control_deps(record_event)"), node("add")]},
-        {"backward": [node("add"), node("control_deps(record_event)"), node("control_deps(wait_event)")]},
+        {}, {"backward": [sync("record_event", 3, 1), node("add", 2, come=(2, 1))]}, {"backward": [node("neg", 2)]},
+        {"backward": [sync("wait_event", 3, 2), sync("record_event", 3, 1), node("add", 2, come=(2, 1))]},
+        {"backward": [node("add", 2, come=(2, 1)), sync("record_event", 3, 1), sync("wait_event", 3, 2)]},
+        {"backward": [sync("record_event", 3, 2), sync("wait_event", 3, 2), node("add", 2, come=(2, 1))]},
+        {"backward": [sync("record_event", 3, 1), sync("wait_event", 3, 1), node("add", 2, come=(2, 1))]},
+        {"backward": [sync("record_event", 3, 1), sync("wait_event", 4, 2), node("add", 2, come=(2, 1))]},
     ],
     "stream_graphs.dependencies_pass_through": [
         {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
@@ -934,24 +1030,39 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
+        {"event": {"error": "RuntimeError: An event was recorded too early"}},
     ],
     "stream_graphs.mutation_alone_is_allowed": [
         {}, {"mutates": {"error": "RuntimeError", "nodes": []}}, {"mutates": {"nodes": [node("mul"), node("add", 1)]}},
     ],
     "stream_graphs.synchronize_is_kept": [
-        {}, {"frees": {"nodes": [node("cos", 1), node("add")]}},
-        {"frees": {"nodes": [node("add"), node("control_deps(synchronize_stream)")]}},
+        {}, {"frees": {"nodes": [node("cos", 1, "sin"), node("add")]}},
+        {"frees": {"nodes": [node("cos", 1, "sin"), node("add"), node(KEPT_SYNC, None, "sin")]}},
+        {"frees": {"nodes": [node(KEPT_SYNC, None, "sin"), node("cos", 1), node("add")]}},
+        {"frees": {"nodes": [node("cos", 1, "sin"), node(KEPT_SYNC), node("add")]}},  # freed before
+        {"frees": {"nodes": [node("cos", 1), node(KEPT_SYNC, None, "sin"), node("add", None, "sin")]}},
+        {"frees": {"nodes": [], "error": "RuntimeError: Backend doesn't support synchronizing streams."}},
     ],
     "stream_graphs.crossing_records_an_event": [
-        {}, {"backward": [node("add", 2)]}, {"backward": [node("sync_dealloc"), node("control_deps(record_event)")]},
+        {}, {"crosses": {"nodes": [node("sin"), node("cos", 1)]}}, {"backward": [node("add", 2)]},
+        {"backward": [sync("sync_dealloc", 5, 1, held=False), sync("record_event", 5, 2)]},
+        {"backward": [sync("record_event", 5, 1), sync("sync_dealloc", 5, 1, held=False)]},
+        {"backward": [sync("record_event", 4, 2), sync("sync_dealloc", 5, 1, held=False)]},
     ],
     **{
-        f"streams.{name}": [{}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt a) -> ()"}}]
+        f"stream_graphs.{name}": [
+            {}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt stream, SymInt event) -> ()"}},
+            {"schemas": {name: f"streams::{name}(SymInt event_index) -> ()"}},
+            {"backward": [node("add", 2)]} | {f: {"nodes": [node("mul")]} for f in ("event", "crosses", "waits")},
+        ]
         for name in ("record_event", "wait_event", "wait_stream")
     },
-    "streams.get_user_obj_by_index": [
-        {"schemas": {"get_user_obj_by_index": "streams::get_user_obj_by_index(SymInt i) -> Stream"}},
-        {"schemas": {"get_user_obj_by_index": None}},
+    "stream_graphs.get_user_obj_by_index": [
+        {
+            "schemas": {"get_user_obj_by_index": "streams::get_user_obj_by_index(SymInt i) -> Stream"},
+            "waits": {"nodes": [sync("get_user_obj_by_index", 1, held=False)]},
+        },
+        {"schemas": {"get_user_obj_by_index": None}}, {"waits": {"nodes": []}},
     ],
     "streams.body_is_functional": [
         {}, {"calls": ["aten.mul_.Tensor"]}, {"calls": ["aten.mul.Tensor", "aten.mul_.Tensor"]},
@@ -1025,5 +1136,6 @@ def reference_cases() -> dict[str, list[Record]]:
     names = [name for name in CHECKS if name.startswith("reference.")]
     return {
         name: [{"claimed": rows[name].figure}, {"claimed": "12345"}, {"claimed": "no figure"}]
+        + [{"claimed": "12-13 graphs"}] * (name == "reference.run_13_graphs")
         for name in names
     }

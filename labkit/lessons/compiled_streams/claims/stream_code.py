@@ -12,9 +12,13 @@ from typing import Any
 import torch
 
 from labkit.lessons.compiled_streams import inside
+from labkit.lessons.compiled_streams.captured import capture
+from labkit.lessons.compiled_streams.claims.stream_graphs import two_streams
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 
 WITH, RUN = re.compile(r"^ *with (stream\d+|default_stream):"), re.compile(r"(triton_\w+)\.run\(")
+WRITTEN = re.compile(r"async_compile\.triton\('(\w+)', '{3}(.*?)'{3}", re.S)
+DOES = re.compile(r"(?:tl_math|libdevice|tl)\.(sin|cos|tanh|sum)\(")
 
 
 # --- what Inductor writes code of: one question each about where it fuses ---
@@ -73,72 +77,122 @@ def event_between(x, one, two):  # type: ignore[no-untyped-def]
     return b, c
 
 
-FUNCTIONS = (plain, streamed, one_stream, apart, event_between)
+def wait_between(x, one, two):  # type: ignore[no-untyped-def]
+    """The same four on one stream, which waits between them for an event of another stream."""
+    with two:
+        c = x.tanh() - 3
+        e = torch.Event()
+        e.record()
+    with one:
+        a = x.sin() + 1
+        e.wait()
+        b = a.cos() * 2
+    return b, c
+
+
+def reduced(x, one, two):  # type: ignore[no-untyped-def]
+    """Two operators and the sum of what they make, on one side stream."""
+    with one:
+        return (x.sin() + 1).sum()
+
+
+FUNCTIONS = (plain, streamed, one_stream, apart, event_between, wait_between, reduced)
 
 
 @probe
 def code(bench: Bench) -> Seen:
-    """The kernels, and the streams that they are launched on, of five functions of the same arithmetic."""
-    names = [fn.__name__ for fn in FUNCTIONS]
+    """The kernels of some functions, the streams that they are launched on, and the stream operators between them."""
     text: dict[str, Any] = inside.inductor_text()
     found = {"shipped": text["label"], "of": text["torch"], "here": torch.__version__, "written": False}
     if importlib.util.find_spec("triton"):
         text = quietly(lambda: inside.inductor_code(*FUNCTIONS, streams=2))
         found["written"] = True
+    names = [fn.__name__ for fn in FUNCTIONS if fn.__name__ in text]
+    made = quietly(lambda: capture(two_streams, *_leaves(), streams=2, gradients=True)).backward
+    found["backward"] = sorted({n.stream for n in made[0].nodes if n.word == "kernel"}) if made else []
     return {**found, "kernels": {name: kernels(text[name]) for name in names}}
 
 
+def _leaves() -> list[torch.Tensor]:
+    return [torch.ones(4, requires_grad=True) for _ in range(2)]
+
+
 def kernels(text: str) -> list[list[str]]:
-    """(stream, name) of every launch, in order; the name of a kernel holds the operators that it fuses."""
+    """(stream, name, functions that it computes) of every launch, and (stream, operator, '') of events, in order."""
+    does = {name: " ".join(sorted({*DOES.findall(body)})) for name, body in WRITTEN.findall(text)}
     stream, found = "no stream", []
     for line in text[text.index("def call(") :].splitlines():
         if entered := WITH.match(line):
             stream = entered[1]
         if launched := RUN.search(line):
-            found.append([stream, launched[1]])
+            found.append([stream, launched[1], does.get(launched[1], "")])
+        elif called := re.match(r" *torch\.ops\.streams\.(\w+)", line):
+            found.append([stream, called[1], ""])
     return found
 
 
-def _judged(seen: Seen, holds: bool, *names: str) -> Result:
-    each = [f"{name}: " + ", ".join(f"{k} on {s}" for s, k in seen["kernels"][name]) for name in names]
-    where = "written here" if seen["written"] else seen["shipped"]
+def _judged(seen: Seen, holds: bool | None, *names: str) -> Result:
+    said = "; ".join(
+        f"{n}: {', '.join(f'{k} on {s}' for s, k in _does(seen, n))}" for n in names if _does(seen, n)
+    )
+    said += f" ({'written here' if seen['written'] else seen['shipped']})"
     if not seen["written"]:
-        missing = "the package triton, for code that this torch writes"
-        return cannot_tell(missing, f"{'; '.join(each)} ({where})")
-    return verdict(holds, f"{'; '.join(each)} ({where})")
+        return cannot_tell("the package triton, for code that this torch writes", said)
+    return verdict(holds, said) if holds is not None else cannot_tell("code that names streams", said)
 
 
-def _ops(kernel: str) -> set[str]:
-    return set(kernel.split("_"))
+def _does(seen: Seen, name: str) -> list[tuple[str, str]]:
+    """(stream, functions or name) of each launch of a function; nothing where its code was not written."""
+    rows = seen["kernels"].get(name, [])
+    return [(stream, does or kernel) for stream, kernel, does in rows if kernel.startswith("triton_")]
+
+
+def _streams(seen: Seen) -> bool:
+    return any(stream.startswith("stream") for stream, _ in _does(seen, "one_stream"))
 
 
 @judging(code)
 def same_stream_fuses(seen: Seen) -> Result:
-    """Four operators in a row on one side stream are one kernel, as they are without a stream."""
-    one, none = seen["kernels"]["one_stream"], seen["kernels"]["plain"]
-    fused = len(one) == 1 and {"sin", "add", "cos", "mul"} <= _ops(one[0][1])
-    return _judged(seen, fused and len(none) == 1, "one_stream")
+    """On one side stream element-wise operators are one kernel, as without a stream, and so are they with a sum."""
+    kernels = [_does(seen, name) for name in ("one_stream", "reduced", "plain")]
+    fused = [[does for _, does in one] for one in kernels] == [["cos sin"], ["sin sum"], ["cos sin tanh"]]
+    return _judged(seen, fused if _streams(seen) else None, "one_stream", "reduced")
 
 
 @judging(code)
 def other_streams_stay_apart(seen: Seen) -> Result:
-    """No kernel holds work that was written for two streams."""
-    apart, two = seen["kernels"]["apart"], seen["kernels"]["streamed"]
-    streams = {stream for stream, _ in apart}
-    mixed = [name for _, name in two if {"cos", "tanh"} <= _ops(name) or {"sin", "cos"} <= _ops(name)]
-    return _judged(seen, len(apart) == len(streams) == 2 and not mixed, "apart", "streamed")
+    """No kernel computes what was written for two streams; each is launched on the stream that it was written for."""
+    two = _does(seen, "streamed")
+    ok = _does(seen, "apart") == [("stream1", "sin"), ("stream2", "cos")]
+    split = {stream: does for stream, does in two if does in ("sin", "cos", "tanh")}
+    return _judged(seen, ok and len(split) == 3 and len(two) == 4, "apart", "streamed")
 
 
 @judging(code)
 def an_event_stops_fusion(seen: Seen) -> Result:
-    """What stands before an event's record and what stands behind it, on one stream, are not in one kernel."""
-    kernels = seen["kernels"]["event_between"]
-    over = [name for _, name in kernels if {"sin", "cos"} <= _ops(name)]
-    return _judged(seen, bool(kernels) and not over, "event_between")
+    """What stands before a record or a wait and what stands behind it, on one stream, are not in one kernel."""
+    found = [[does for _, does in _does(seen, name)] for name in ("event_between", "wait_between")]
+    apart = all({"sin", "cos", "tanh"} == {*one} for one in found)
+    return _judged(seen, apart, "event_between", "wait_between")
 
 
 @judging(code)
 def more_kernels(seen: Seen) -> Result:
     """The same arithmetic over two streams takes more launches than without."""
-    few, many = (len(seen["kernels"][name]) for name in ("plain", "streamed"))
+    few, many = (len(_does(seen, name)) for name in ("plain", "streamed"))
     return _judged(seen, many > few > 0, "plain", "streamed")
+
+
+@judging(code)
+def labels_reach_the_code(seen: Seen) -> Result:
+    """The label decides AOTAutograd's backward, what Inductor fuses, its order around events, and its streams."""
+    rows = seen["kernels"]["streamed"]
+    order = [word for _, word, does in rows if word in ("record_event", "wait_event") or does]
+    kernels = [i for i, word in enumerate(order) if word.startswith("triton_")]
+    events = [i for i, word in enumerate(order) if not word.startswith("triton_")]
+    scheduled = bool(kernels and events) and kernels[0] < min(events) and max(events) < kernels[-1]
+    named = {stream for stream, _ in _does(seen, "streamed")} >= {"stream1", "stream2"}
+    fused = len(_does(seen, "plain")) == 1 < len(_does(seen, "streamed"))
+    found = _judged(seen, scheduled and named and fused and len(seen["backward"]) > 1, "plain", "streamed")
+    said = f"backward on {', '.join(seen['backward']) or 'no stream'}; {found.measured}"
+    return Result(found.status, said, found.missing)

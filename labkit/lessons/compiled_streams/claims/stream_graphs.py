@@ -8,11 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx.node import map_aggregate
 
 from labkit.lessons.shared.capture import Capture, first_line
 from labkit.ranks import Ranks
-from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
-from labkit.torch_compat import control_deps, dynamo_reset, pretend_streams
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
+from labkit.torch_compat import (
+    control_deps,
+    dynamo_reset,
+    external_objects,
+    pretend_streams,
+    stream_operators,
+)
+
+SYNC = ("record_event", "wait_event", "wait_stream", "sync_dealloc", "synchronize_stream")
 
 
 def two_streams(x, y, one, two):
@@ -65,13 +74,38 @@ def _graphs() -> Seen:
         del t
         return y, x + 3
 
+    def crosses(x, one):  # the slides' program without its synchronize
+        t = x.sin()
+        with one:
+            y = t.cos()
+        del t
+        return y, x + 3
+
+    def waits(x, one):
+        one.wait_stream(torch.accelerator.current_stream())
+        with one:
+            y = x.sin()
+        torch.accelerator.current_stream().wait_stream(one)
+        return y + 1
+
+    def nested(x, one, two):
+        with one:
+            a = x.sin()
+            with two:
+                b = x.cos()
+            c = x.tan()
+        return a, b, c, x.exp()
+
     def attempt(program: Any) -> Seen:
         dynamo_reset()
         seen = Capture(aot=True)
         try:
-            torch.compile(program, backend=seen, fullgraph=True)(torch.ones(4), stream(1))
+            sides = [stream(number) for number in range(1, program.__code__.co_argcount)]
+            torch.compile(program, backend=seen, fullgraph=True)(torch.ones(4), *sides)
         except Exception as error:
-            return {"error": first_line(error), "nodes": [], "origins": []}
+            # what a backend raised stands below its name
+            inner = str(error).partition("raised:")[2].strip().partition("\n")[0]
+            return {"error": inner or first_line(error), "nodes": [], "origins": []}
         product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
         origins = [_origin(n, seen.forward[0]) for n in product.all_input_nodes] if product else []
         return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins}
@@ -79,37 +113,74 @@ def _graphs() -> Seen:
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
     run = torch.compile(two_streams, backend=seen, fullgraph=True)
-    run(x, y, stream(1), stream(2)).sum().backward()
+    one, two, *others = (stream(number) for number in range(1, 5))
+    loss = run(x, y, one, two).sum()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        loss.backward()
     found = {
         "dynamo": _nodes(seen.dynamo[0]),
         "forward": _nodes(seen.forward[0]),
         "backward": _nodes(seen.backward[0]),
+        "ran": {e.key: e.count for e in profile.key_averages() if e.key.startswith("streams::")},
+        "streams_looked_up": [_side_streams()],
     }
-    run(x, y, stream(3), stream(4))
-    every = [node for graph in seen.dynamo + seen.forward for node in graph.graph.nodes]
+    run(x, y, *others)
+    found["streams_looked_up"].append(_side_streams())
+    graphs = seen.dynamo + seen.forward
+    every = [node for graph in graphs for node in graph.graph.nodes]
+    held = [value for graph in graphs for module in graph.modules() for value in vars(module).values()]
+    given: list[Any] = []
+    map_aggregate([(node.args, node.kwargs) for node in every], given.append)
     return {
         **found,
         "torch": torch.__version__,
+        "schemas": stream_operators(),
         "graphs_after_other_streams": len(seen.dynamo),
         "meta_keys": sorted({key for node in every for key in node.meta if "stream" in key}),
-        "stream_constants": sum(isinstance(a, torch.Stream) for node in every for a in node.args),
-        "event": attempt(event),
-        "mutates_and_records": attempt(mutates_and_records),
-        "mutates": attempt(mutates),
-        "frees": attempt(frees),
+        "stream_constants": sum(isinstance(a, torch.Stream) for a in given + held),
+        **{
+            f.__name__: attempt(f)
+            for f in (event, mutates_and_records, mutates, frees, crosses, waits, nested)
+        },
     }
 
 
+def _side_streams() -> list[int]:
+    """The numbers of the streams that a graph would look up now, without the ambient one."""
+    known = (value for _, value in sorted(external_objects().items()) if isinstance(value, torch.Stream))
+    return [value.stream_id for value in known if value.stream_id]
+
+
 def _nodes(graph: Any) -> list[Seen]:
-    """Every node's operation, its stream, and the operations it takes; control_deps by what it controls."""
-    found = []
+    """Every node: its operation, its stream, what it takes and from where, and a stream operator's numbers.
+
+    control_deps stands there by what it controls.
+    """
+    found: list[Seen] = []
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
-        custom = node.meta.get("custom") or {}
-        takes = [_operation(argument) for argument in node.all_input_nodes]
-        found.append({"op": _operation(node), "stream": custom.get("stream"), "takes": takes})
+        given = node.all_input_nodes
+        row: Seen = {"op": _operation(node), "stream": _stream(node), "takes": [_operation(a) for a in given]}
+        row["from"] = [_stream(a) for a in given if a.op == "call_function"]
+        found.append(row | {"args": _numbers(node, graph)})
     return found
+
+
+def _stream(node: Any) -> int | None:
+    return (node.meta.get("custom") or {}).get("stream")
+
+
+def _numbers(node: Any, graph: Any) -> list[int]:
+    """The indices that a stream operator is given, of an event or a stream."""
+    if node.target is control_deps():
+        inner = getattr(graph, node.args[1].target).graph.nodes
+        node = next((n for n in inner if n.op == "call_function"), node)
+    return [a for a in node.args if isinstance(a, int)] if _word(node) in SYNC else []
+
+
+def _word(node: Any) -> str:
+    return _operation(node).removeprefix("control_deps(").removesuffix(")")
 
 
 def _operation(node: Any) -> str:
@@ -140,10 +211,15 @@ def _on(nodes: list[Seen], op: str) -> list[Any]:
 
 @judging(graphs)
 def contexts_mark_their_nodes(seen: Seen) -> Result:
-    """Each operator of a graph carries the stream of the context it was written in."""
+    """Each operator carries the stream of its context; behind a context inside another it is the outer one again."""
     sin, cos, mul = (_on(seen["forward"], op) for op in ("sin", "cos", "mul"))
     apart = len(sin) == len(cos) == 1 and None not in (sin[0], cos[0]) and sin != cos
-    return verdict(apart and mul == [*sin, *cos], f"sin on {sin}, cos on {cos}, their products on {mul}")
+    outer, inner, behind, outside = (_on(seen["nested"]["nodes"], op) for op in ("sin", "cos", "tan", "exp"))
+    stacked = outer == behind != inner and outside == [None] and None not in outer + inner
+    said = (
+        f"sin on {sin}, cos on {cos}, their products on {mul}; nested: {outer}, {inner}, {behind}, {outside}"
+    )
+    return verdict(apart and mul == [*sin, *cos] and stacked, said)
 
 
 @judging(graphs)
@@ -155,10 +231,10 @@ def outside_is_default(seen: Seen) -> Result:
 
 @judging(graphs)
 def no_stream_is_a_constant(seen: Seen) -> Result:
-    """No stream object stands in a graph."""
-    return verdict(
-        seen["stream_constants"] == 0, f"{seen['stream_constants']} stream objects among arguments"
-    )
+    """Graphs that fetch two streams by an index hold no stream object, in no argument and in no module."""
+    fetched = sum("by_index" in node["op"] for node in seen["dynamo"])
+    said = f"{seen['stream_constants']} stream objects in the graphs, {fetched} fetched by an index"
+    return verdict(seen["stream_constants"] == 0 and fetched >= 2, said)
 
 
 @judging(graphs)
@@ -180,20 +256,20 @@ def set_current_stream_is_in_the_graph(seen: Seen) -> Result:
 
 @judging(graphs)
 def no_current_stream_operators(seen: Seen) -> Result:
-    """No operator of the graph sets or gets the current stream, and operators carry one all the same."""
-    names = {node["op"] for node in seen["forward"]}
+    """Operators carry a stream in Dynamo's own graph, and none of it or behind it sets or gets the current one."""
+    names = {node["op"] for node in seen["dynamo"] + seen["forward"]}
     found = sorted(name for name in names if "current_stream" in name)
-    marked = any(node["stream"] is not None for node in seen["forward"])
-    return verdict(
-        marked and not found, f"{', '.join(found) or 'no such operator'} among {', '.join(sorted(names))}"
-    )
+    marked = sum(node["stream"] is not None for node in seen["dynamo"])
+    said = f"{', '.join(found) or 'no such operator'} among {', '.join(sorted(names))}"
+    return verdict(marked > 0 and not found, f"{said}; Dynamo's graph marks {marked} of them")
 
 
 @judging(graphs)
 def other_streams_run_the_same_graph(seen: Seen) -> Result:
-    """Called with other streams, the compiled function runs the graph that it has."""
-    count = seen["graphs_after_other_streams"]
-    return verdict(count == 1, f"{count} graph after a second pair of streams")
+    """Called with other streams, the function runs the graph that it has, and the table holds the other streams."""
+    count, (first, second) = seen["graphs_after_other_streams"], seen["streams_looked_up"]
+    said = f"{count} graph after a second pair of streams; it looks up streams {first}, then {second}"
+    return verdict(count == 1 and len(first) == len(second) == 2 and not {*first} & {*second}, said)
 
 
 @judging(graphs)
@@ -209,25 +285,38 @@ def meta_is_stream_idx(seen: Seen) -> Result:
 
 @judging(graphs)
 def backward_keeps_the_stream(seen: Seen) -> Result:
-    """The backward of an operator is on the operator's stream: cos for sin, and the negated sin for cos."""
+    """The backward of an operator is on its stream: cos for sin, the negated sin for cos, and three products each."""
     forward = {op: _on(seen["forward"], op) for op in ("sin", "cos")}
     of_sin, of_cos = _on(seen["backward"], "cos"), _on(seen["backward"], "neg")
+    products = _on(seen["backward"], "mul")
     return verdict(
-        of_sin == forward["sin"] != [None] and of_cos == forward["cos"] != [None],
-        f"sin on {forward['sin']}, its backward on {of_sin}; cos on {forward['cos']}, its backward on {of_cos}",
+        of_sin == forward["sin"] != [None]
+        and of_cos == forward["cos"] != [None]
+        and all(products.count(stream) == len(products) / 2 > 0 for stream in of_sin + of_cos),
+        f"sin on {forward['sin']}, its backward on {of_sin}; cos on {forward['cos']}, its backward on {of_cos}; "
+        f"products on {products}",
     )
+
+
+def _calls(nodes: list[Seen], word: str) -> list[tuple[int, list[int]]]:
+    """(position, numbers) of each stream operator of a name, with control_deps around it and without."""
+    return [(i, n["args"]) for i, n in enumerate(nodes) if n["op"] in (word, f"control_deps({word})")]
 
 
 @judging(graphs)
 def accumulation_waits(seen: Seen) -> Result:
-    """Before gradients of two streams are added, an event recorded on one is waited for."""
-    names = [node["op"] for node in seen["backward"]]
-    before = names[: names.index("add")] if "add" in names else []
-    record, wait = "control_deps(record_event)", "control_deps(wait_event)"
-    ok = record in before and wait in before and before.index(record) < before.index(wait)
-    return verdict(
-        ok, "record_event, wait_event, then the sum" if ok else f"before the sum: {', '.join(before)}"
-    )
+    """Before each sum of gradients its stream waits for an event, recorded on the stream of the other gradient."""
+    nodes, said, good = seen["backward"], [], True
+    records, waits = _calls(nodes, "record_event"), _calls(nodes, "wait_event")
+    for at, node in ((i, node) for i, node in enumerate(nodes) if node["op"] == "add"):
+        for other in {*node["from"]} - {node["stream"]}:
+            pairs = [(r, w) for r, on in records for w, to in waits if on[1:] == [other] and to[0] == on[0]]
+            ok = any(r < w < at for r, w in pairs if nodes[w]["args"][1] == node["stream"])
+            said.append(
+                f"{'an event' if ok else 'no event'} of stream {other} before the sum on {node['stream']}"
+            )
+            good = good and ok
+    return verdict(bool(said) and good, "; ".join(said) or "no sum of gradients of two streams")
 
 
 @judging(graphs)
@@ -245,9 +334,9 @@ def dependencies_pass_through(seen: Seen) -> Result:
 
 @judging(graphs)
 def early_record_is_an_error(seen: Seen) -> Result:
-    """Recording an event after an input was changed in place is an error when compiling."""
-    said = seen["mutates_and_records"]["error"]
-    return verdict("event was recorded" in said, said or "no error")
+    """Recording an event after an input was changed in place is an error when compiling; without the change, none."""
+    said, plain = seen["mutates_and_records"]["error"], seen["event"]["error"]
+    return verdict("event was recorded" in said and not plain, said or plain or "no error")
 
 
 @judging(graphs)
@@ -262,33 +351,125 @@ def mutation_alone_is_allowed(seen: Seen) -> Result:
 
 @judging(graphs)
 def synchronize_is_kept(seen: Seen) -> Result:
-    """A synchronize before a del stays in the graph, before what is allocated after it."""
-    names = [node["op"] for node in seen["frees"]["nodes"]]
-    kept = "control_deps(synchronize_stream)"
-    ok = kept in names and "add" in names and names.index(kept) < names.index("add")
-    return verdict(ok, ", ".join(names) or seen["frees"]["error"])
+    """A synchronize stays between the work before it and what is allocated next; what is deleted lives until it."""
+    nodes, error = seen["frees"]["nodes"], seen["frees"]["error"]
+    names = [node["op"] for node in nodes]
+    if "synchroniz" in error:
+        return cannot_tell("torch 2.12, the first that compiles a synchronize", error)
+    kept = next((i for i, name in enumerate(names) if "synchronize_stream" in name), -1)
+    last = max((i for i, node in enumerate(nodes) if "sin" in node["takes"]), default=-1)
+    ok = {"cos", "add"} <= {*names} and names.index("cos") < kept < names.index("add") and last == kept
+    said = f"the deleted tensor's last use: {names[last] if last >= 0 else 'none'}"
+    return verdict(ok, f"{', '.join(names)}; {said}" if names else error)
+
+
+def _deallocations(seen: Seen) -> list[tuple[int, int | None]]:
+    """(the stream that waits, the stream on which its event was recorded before) of each sync_dealloc."""
+    nodes = seen["backward"]
+    records = _calls(nodes, "record_event")
+    return [
+        (owner, next((on[1] for i, on in records if i < at and on[0] == event), None))
+        for at, (event, owner) in _calls(nodes, "sync_dealloc")
+    ]
+
+
+def _in_forward_and_backward(seen: Seen, word: str, pairs: list[str], good: bool) -> Result:
+    there, error = _calls(seen["crosses"]["nodes"], word), seen["crosses"]["error"]
+    names = ", ".join(node["op"] for node in seen["crosses"]["nodes"])
+    said = f"the slides' function: {word if there else f'no {word}'} in {names or error}; "
+    return verdict(bool(there) and good, f"{said}a backward pass: {'; '.join(pairs) or 'no sync_dealloc'}")
 
 
 @judging(graphs)
 def crossing_records_an_event(seen: Seen) -> Result:
-    """A tensor that another stream has used is freed behind an event recorded there."""
-    names = [node["op"] for node in seen["backward"]]
-    ok = "sync_dealloc" in names and "control_deps(record_event)" in names[: names.index("sync_dealloc")]
-    return verdict(
-        ok,
-        "record_event, then sync_dealloc" if ok else f"no sync_dealloc behind an event: {', '.join(names)}",
+    """Where a tensor is used on another stream an event is recorded there, in the forward and in the backward."""
+    found = _deallocations(seen)
+    pairs = [f"recorded on {on} for a tensor of {owner}" for owner, on in found]
+    good = bool(found) and all(on not in (None, owner) for owner, on in found)
+    return _in_forward_and_backward(seen, "record_event", pairs, good)
+
+
+@judging(graphs)
+def the_owner_waits_before_reuse(seen: Seen) -> Result:
+    """The stream that owns the memory waits for an event of the other stream, in the forward and in the backward."""
+    found = _deallocations(seen)
+    good = bool(found) and all(on not in (None, owner) for owner, on in found)
+    return _in_forward_and_backward(
+        seen, "wait_event", [f"{owner} waits for {on}" for owner, on in found], good
     )
 
 
 @judging(graphs)
-def stream_code_compiles_as_it_is(seen: Seen) -> Result:
-    """Functions with streams and events compile in one graph, in a released torch as in the nightly builds."""
-    failed = [
-        f"{name}: {seen[name]['error']}" for name in ("event", "mutates", "frees") if seen[name]["error"]
-    ]
-    marked = any(node["stream"] is not None for node in seen["forward"])
+def the_host_goes_on(seen: Seen) -> Result:
+    """What a sync_dealloc runs is a wait of a stream, by torch's profiler; nothing that runs stops the host."""
+    ran, waits = seen["ran"], len(_calls(seen["backward"], "wait_event"))
+    stops = sorted(name for name in ran if "synchronize" in name)
+    freed, waited = (ran.get(f"streams::{word}", 0) for word in ("sync_dealloc", "wait_event"))
+    said = f"{freed} sync_dealloc and {waits} wait_event in the graph ran {waited} wait_event"
     return verdict(
-        marked and not failed,
-        "; ".join(failed)
-        or f"torch {seen['torch']}: 4 functions in one graph each, {'' if marked else 'not '}marked",
+        freed > 0 and waited == freed + waits and not stops, f"{said}, {', '.join(stops) or 'no synchronize'}"
     )
+
+
+FUNCTIONS = ("event", "mutates", "frees", "crosses", "waits", "nested")
+
+
+def _compiles(seen: Seen) -> tuple[bool, str]:
+    failed = [f"{name}: {seen[name]['error']}" for name in FUNCTIONS if seen[name]["error"]]
+    marked = any(node["stream"] is not None for node in seen["forward"])
+    said = f"{len(FUNCTIONS) + 1} functions in one graph each, {'' if marked else 'not '}marked"
+    return marked and not failed, f"torch {seen['torch']}: {'; '.join(failed) or said}"
+
+
+@judging(graphs)
+def stream_code_compiles_as_it_is(seen: Seen) -> Result:
+    """Functions with streams, events, waits and a synchronize compile in one graph each."""
+    return verdict(*_compiles(seen))
+
+
+@judging(graphs)
+def beta_since(seen: Seen) -> Result:
+    """Stream code compiles exactly if this torch is the claimed release or a later one."""
+    claimed, here = (
+        tuple(int(part) for part in text.split("+")[0].split(".")[:2])
+        for text in (seen["claimed"], seen["torch"])
+    )
+    ok, said = _compiles(seen)
+    return verdict(ok == (here >= claimed), said)
+
+
+def _in_a_graph(seen: Seen, name: str, *arguments: str) -> Result:
+    """The operator takes these arguments, in this order, and stands in a graph."""
+    schema, known = seen["schemas"].get(name, ""), ", ".join(sorted(seen["schemas"])) or "no stream operator"
+    given = [
+        part.split()[-1] for part in schema.partition("(")[2].partition(")")[0].split(",") if part.strip()
+    ]
+    fits = len(given) == len(arguments) and all(a in g for a, g in zip(arguments, given, strict=True))
+    count = sum(
+        len(_calls(nodes, name)) for nodes in (*(seen[f]["nodes"] for f in FUNCTIONS), seen["backward"])
+    )
+    return verdict(fits and count > 0, f"{schema or f'no {name}; there are {known}'}; {count} in the graphs")
+
+
+@judging(graphs)
+def record_event(seen: Seen) -> Result:
+    """Graphs have an operator record_event of an event's and a stream's index."""
+    return _in_a_graph(seen, "record_event", "event", "stream")
+
+
+@judging(graphs)
+def wait_event(seen: Seen) -> Result:
+    """Graphs have an operator wait_event of an event's and a stream's index."""
+    return _in_a_graph(seen, "wait_event", "event", "stream")
+
+
+@judging(graphs)
+def wait_stream(seen: Seen) -> Result:
+    """Graphs have an operator wait_stream of the indices of a stream that waits and of one that is waited for."""
+    return _in_a_graph(seen, "wait_stream", "wait", "stream")
+
+
+@judging(graphs)
+def get_user_obj_by_index(seen: Seen) -> Result:
+    """Graphs have an operator get_user_obj_by_index."""
+    return _in_a_graph(seen, "get_user_obj_by_index", "")

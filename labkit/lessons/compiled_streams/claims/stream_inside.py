@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from labkit import torch_compat
-from labkit.lessons.compiled_streams.captured import capture, in_a_child
+from labkit.lessons.compiled_streams.captured import capture, compiled, in_a_child, short
 from labkit.lessons.compiled_streams.claims.stream_graphs import mutates_and_records
-from labkit.lessons.compiled_streams.inside import look, unchecked
-from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.lessons.compiled_streams.inside import look
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 
 
 @probe
@@ -24,11 +23,11 @@ def inside(bench: Bench) -> Seen:
         with two:
             return a + torch.cos(x)
 
-    def used_twice(x, y, one, two):
+    def steps(x, y, of_x, of_y, one, two):
         here = torch.accelerator.current_stream()
-        with one:
+        with of_x:
             p = torch.tanh(x)
-        with two:
+        with of_y:
             q = torch.sin(y)
         here.wait_stream(one)
         here.wait_stream(two)
@@ -39,35 +38,44 @@ def inside(bench: Bench) -> Seen:
             b = torch.cos(z)
         return a, b
 
-    def streamed(x, side):  # a product: Inductor needs no C++ compiler for it
-        with side:
-            return x @ x
+    def used_twice(x, y, one, two):
+        return steps(x, y, one, two, one, two)
+
+    def the_other_way(x, y, one, two):  # so that the first user of the sum stands on the other stream
+        return steps(x, y, two, one, one, two)
 
     x = torch.ones(4)
     given = [x.clone().requires_grad_() for _ in range(2)]
     prefix, table = quietly(lambda: look(side_by_side, x, streams=2))
-    backward = quietly(lambda: capture(used_twice, *given, streams=2, gradients=True)).backward[0]
-    late = quietly(unchecked, mutates_and_records, x).forward[0]
-    return {
-        "prefix": prefix,
-        "table": table,
-        "backward": [
-            [n.name, n.word, n.target, n.stream, list(n.needs), list(n.arguments)] for n in backward.nodes
-        ],
-        "late": [n.target if n.word == "kernel" else n.word for n in late.nodes],
-        "inductor": quietly(in_a_child, _run_by_inductor, streamed),
-    }
+    found: Seen = {"prefix": prefix, "table": table, "error": ""}
+    for name, fn in (("backward", used_twice), ("other backward", the_other_way)):
+        made = quietly(_captured, fn, given)
+        nodes = made.backward[0].nodes if made.backward else ()
+        found[name] = [[n.name, n.word, n.target, n.stream, list(n.needs), list(n.arguments)] for n in nodes]
+        found["error"] = found["error"] or made.error
+    at_records, after = quietly(lambda: in_a_child(_values, mutates_and_records, ship=False))
+    return {**found, "x": {"at records": at_records, "after": after}}
 
 
-def _run_by_inductor(fn: Callable[..., Any]) -> str:
-    """In a child: what goes wrong when a CPU runs what Inductor makes of a function with a stream."""
-    stream = torch_compat.pretend_streams()
-    with torch_compat.no_compile_caches():
-        try:
-            torch.compile(fn, fullgraph=True)(torch.ones(16, 16), stream(1))
-        except Exception as error:
-            return f"{type(error).__name__}: {error}".splitlines()[0]
-    return ""
+def _captured(fn: Any, given: list[torch.Tensor]) -> Any:
+    return capture(fn, *given, streams=2, gradients=True)
+
+
+def _values(fn: Any) -> tuple[list[float], float]:
+    """In a child, without Dynamo's check: what the input holds when an event is recorded, and behind the graph."""
+    torch_compat.no_mutation_check()
+    (graph,) = compiled(fn, (torch.ones(4),), 1, False)[1]
+    x, held = torch.ones(4), []
+
+    class Watched(torch.fx.Interpreter):
+        def run_node(self, n: Any) -> Any:
+            inside = [str(a.target) for a in n.args if isinstance(a, torch.fx.Node)]
+            if any("record_event" in word for word in (short(n.target), *inside)):
+                held.append(float(x[0]))
+            return super().run_node(n)
+
+    Watched(graph).run(x)
+    return held, float(x[0])
 
 
 @judging(inside)
@@ -81,77 +89,101 @@ def prefix_fills_the_table(seen: Seen) -> Result:
     )
 
 
-@judging(inside)
-def labels_reach_the_code(seen: Seen) -> Result:
-    """AOTAutograd's backward has streams, and the code that Inductor writes names one (which a CPU does not have)."""
-    streams = sorted({row[3] for row in seen["backward"] if row[1] == "kernel"})
-    return verdict(
-        len(streams) > 1 and "stream" in seen["inductor"],
-        f"backward on {', '.join(streams)}; Inductor's code, run on a CPU: {seen['inductor'] or 'no error'}",
-    )
-
-
-def _sums(seen: Seen) -> list[tuple[str, str, list[str]]]:
-    """(name, stream, streams of its users in order) of every sum of two gradients; views hand a value on."""
-    rows = seen["backward"]
+def _sums(rows: list[Any]) -> list[tuple[str, str, list[tuple[int, str]]]]:
+    """(name, stream, (position, stream) of its users in order) of every sum of two gradients; views hand it on."""
     found = []
     for name, word, target, stream, _, _ in rows:
         if word == "kernel" and target.startswith("add"):
             same = {name}
             users = []
-            for other in rows:
+            for at, other in enumerate(rows):
                 if same & set(other[4]):
                     if other[1] == "view" or other[1].endswith("event"):
                         same.add(other[0])
                     elif other[1] == "kernel":
-                        users.append(other[3])
+                        users.append((at, other[3]))
             found.append((name, stream, users))
-    return found
+    return [row for row in found if row[2]]
+
+
+WAYS = ("backward", "other backward")
+
+
+def _both(seen: Seen) -> list[Any]:
+    """The sums of both backward passes; none where one was not made."""
+    return [row for way in WAYS for row in _sums(seen[way])] if all(seen[way] for way in WAYS) else []
 
 
 @judging(inside)
 def sums_on_the_first_user(seen: Seen) -> Result:
-    """A sum of gradients is on the stream of the first operator that uses it."""
-    sums = [row for row in _sums(seen) if row[2]]
-    said = "; ".join(f"{name} on {stream}, used on {', '.join(users)}" for name, stream, users in sums)
-    return verdict(
-        bool(sums) and all(stream == users[0] for _, stream, users in sums), said or "no sum with users"
-    )
+    """A sum of gradients is on the stream of the first operator that uses it, whichever of the two streams that is."""
+    if seen["error"]:
+        return cannot_tell("a backward pass that compiles", seen["error"])
+    sums = _both(seen)
+    said = "; ".join(f"{name} on {on}, used on {', '.join(u for _, u in users)}" for name, on, users in sums)
+    right = all(stream == users[0][1] for _, stream, users in sums)
+    return verdict(len({stream for _, stream, _ in sums}) == 2 and right, said or "no sum with users")
 
 
 @judging(inside)
 def an_event_behind_the_sum(seen: Seen) -> Result:
-    """Behind a sum that another stream uses, an event is recorded on its stream and waited for on the other."""
-    sums = [row for row in _sums(seen) if any(user != row[1] for user in row[2])]
-    names = [row[0] for row in seen["backward"]]
-    good, said = bool(sums), []
-    for name, stream, users in sums:
-        behind = [row for row in seen["backward"][names.index(name) + 1 :] if row[1].endswith("_event")]
-        records = {row[5][0] for row in behind if row[1] == "record_event" and row[5][1] == stream}
-        waited = {row[5][1] for row in behind if row[1] == "wait_event" and row[5][0] in records}
-        others = {user for user in users if user != stream}
-        good = good and others <= waited
-        said.append(
-            f"behind {name} on {stream}: {', '.join(sorted(waited)) or 'nobody'} waits, "
-            f"{', '.join(sorted(others))} uses it"
-        )
-    return verdict(good, "; ".join(said) or "no sum is used on another stream")
+    """Behind a sum an event is recorded on its stream, and each other stream waits for it before it uses the sum."""
+    if seen["error"]:
+        return cannot_tell("a backward pass that compiles", seen["error"])
+    rows, good, said = seen["backward"], True, []
+    names = [row[0] for row in rows]
+    for name, stream, users in _sums(rows):
+        for use, other in ((use, other) for use, other in users if other != stream):
+            ok = any(
+                record[1] == "record_event" and record[5][1] == stream and wait[5] == [record[5][0], other]
+                for at, record in enumerate(rows[:use])
+                for wait in rows[at:use]
+                if at > names.index(name) and wait[1] == "wait_event"
+            )
+            said.append(
+                f"behind {name} on {stream}: {other} {'waits' if ok else 'does not wait'}, then uses it"
+            )
+            good = good and ok
+    return verdict(bool(said) and good, "; ".join(said) or "no sum is used on another stream")
 
 
 @judging(inside)
 def the_write_back_comes_behind_the_record(seen: Seen) -> Result:
-    """Without Dynamo's check, the graph records the event first and writes the input back behind it."""
-    order = [word for word in seen["late"] if word in ("record_event", "wait_event", "copy_")]
-    ok = "record_event" in order and order[-1:] == ["copy_"]
-    return verdict(ok, f"without the check: {', '.join(order) or 'neither'}")
+    """Without Dynamo's check, the input holds the old value when the event is recorded, and the new one behind."""
+    held, after = seen["x"]["at records"], seen["x"]["after"]
+    said = f"without the check x is {', '.join(f'{v:g}' for v in held) or 'not seen'} at a record, {after:g} at the end"
+    return verdict(bool(held) and after == 2 and after not in held, said)
 
 
 @judging(inside)
 def the_owner_is_known(seen: Seen) -> Result:
     """What waits before the memory is used again is the stream that the tensor came from."""
+    if seen["error"]:
+        return cannot_tell("a backward pass that compiles", seen["error"])
     of = {row[0]: row[3] for row in seen["backward"]}
     pairs = [
         (row[5][1], of.get(row[4][0], "?")) for row in seen["backward"] if row[1] == "sync_dealloc" and row[4]
     ]
     said = ", ".join(f"{waits} waits for a tensor of {owner}" for waits, owner in pairs)
     return verdict(bool(pairs) and all(waits == owner for waits, owner in pairs), said or "no sync_dealloc")
+
+
+@judging(inside)
+def the_next_work_is_delayed(seen: Seen) -> Result:
+    """No kernel uses a tensor behind its sync_dealloc, which waits on its owner's stream; that stream has more work."""
+    if seen["error"]:
+        return cannot_tell("a backward pass that compiles", seen["error"])
+    found = []
+    for rows in (seen[way] for way in WAYS):
+        stops = any(row[1].startswith("synchronize") for row in rows)
+        for at, (_, word, _, _, needs, numbers) in enumerate(rows):
+            if word == "sync_dealloc":
+                last = not any({*needs} & {*row[4]} for row in rows[at:] if row[1] == "kernel")
+                left = sum(row[1] == "kernel" and row[3] == numbers[1] for row in rows[at:])
+                found.append((numbers[1], left, last and not stops))
+    said = "; ".join(f"{owner} waits, has {left} more to do" for owner, left, _ in found) or "no sync_dealloc"
+    lasting = all(last for *_, last in found)
+    said += f"; the tensors are {'freed there' if lasting else 'held longer'}"
+    if found and lasting and not any(left for _, left, _ in found):
+        return cannot_tell("a backward pass whose owner goes on behind the wait", said)
+    return verdict(bool(found) and lasting, said)

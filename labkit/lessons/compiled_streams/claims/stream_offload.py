@@ -12,14 +12,16 @@ from labkit.lessons.shared.timed import timed, timing_result
 from labkit.study.checks import Bench, Result, Seen, judging, probe, quietly, verdict
 
 KEPT, AHEAD = "kept", "waits at the end"  # ways of the lesson's program
+LAYERS = 4
 
 
 @probe
 def passes(bench: Bench) -> Seen:
     """The order of products, copies and waits without offloading and with it, and the bytes that stay on the device."""
-    shape = lessons.program("compiled_streams").Shape(width=64, layers=2, batch=2, sequence=16)
+    # the slides' small configuration, with half of its layers: how far ahead a reload goes depends on the shape
+    shape = lessons.program("compiled_streams").Shape(width=1024, layers=LAYERS, batch=64, sequence=512)
     graphs = quietly(lambda: traced(shape, [KEPT, AHEAD]))
-    found: Seen = {}
+    found: Seen = {"layers": LAYERS}
     for name, key in ((KEPT, "without"), (AHEAD, "with")):
         one = graphs[name]
         sizes = {node.name: node.size for node in one.forward}
@@ -38,7 +40,7 @@ def _kept(seen: Seen, key: str) -> int:
 
 @judging(passes)
 def copies_follow_their_layers(seen: Seen) -> Result:
-    """Each offload, a copy on a stream of its own, stands behind its layer and before the last one; less stays."""
+    """Behind products of every layer stands an offload, torch's copy on a stream of its own; less stays."""
     rows = seen["with"]["forward"]
     names = [name for name, *_ in rows]
     copies = [(i, needs) for i, (_, word, needs, _) in enumerate(rows) if word == "offload"]
@@ -46,12 +48,13 @@ def copies_follow_their_layers(seen: Seen) -> Result:
     behind = all(names.index(needs[0]) < i for i, needs in copies)
     # a copy behind every layer whose output is kept, not all of them at the end
     spread = [sum(p < i for p in products) for i, _ in copies]
-    less = _kept(seen, "with") < _kept(seen, "without")
-    ok = bool(copies) and behind and len(set(spread)) == len(spread) and less
+    less, each = _kept(seen, "with") < _kept(seen, "without"), len(products) / seen["layers"]
+    layers = {-(-count // each) for count in spread}  # products of a layer are as many as of any other
+    ok = behind and len(set(spread)) == len(spread) and layers == set(range(1, seen["layers"] + 1)) and less
     return verdict(
         ok,
-        f"{len(copies)} copies, behind {', '.join(map(str, spread)) or 'no'} products; kept on the device "
-        f"{_kept(seen, 'with')} bytes of {_kept(seen, 'without')}",
+        f"{len(copies)} copies, behind {', '.join(map(str, spread)) or 'no'} products of {each:g} a layer; kept on the "
+        f"device {_kept(seen, 'with')} bytes of {_kept(seen, 'without')}",
     )
 
 
@@ -68,10 +71,11 @@ def _ahead(seen: Seen) -> list[int]:
 
 @judging(passes)
 def reloads_come_a_layer_early(seen: Seen) -> Result:
-    """Between each reload and its wait stands a product, but for the reload that is needed first."""
+    """Between each reload and its wait stand products, of one layer at the most; none may, before what comes first."""
     ahead = _ahead(seen)
-    said = f"products between a reload and its wait: {', '.join(map(str, ahead)) or 'no reload'}"
-    return verdict(len(ahead) > 1 and all(count > 0 for count in ahead[1:]), said)
+    layer = sum(bool(row[3]) for row in seen["with"]["backward"]) / seen["layers"]
+    said = f"products between a reload and its wait: {', '.join(map(str, ahead)) or 'no reload'}; a layer has {layer:g}"
+    return verdict(len(ahead) > 1 and all(0 < count <= layer for count in ahead[1:]), said)
 
 
 @judging(passes)

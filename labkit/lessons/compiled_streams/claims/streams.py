@@ -1,4 +1,4 @@
-"""Streams in compiled graphs, as far as a machine without a GPU can tell: operator names, and where copies go."""
+"""Functionalization of a changed input: what its graph computes, and where the write-back goes."""
 
 from __future__ import annotations
 
@@ -6,63 +6,7 @@ import torch
 
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset, stream_operators
-
-
-@probe
-def operators(bench: Bench) -> Seen:
-    """The stream operators that this torch registers, with their schemas."""
-    return bench.run(_operators, ranks=1)[0]
-
-
-def _operators() -> Seen:
-    return {"schemas": stream_operators(), "torch": torch.__version__}
-
-
-def _arguments(schema: str) -> list[str]:
-    inside = schema.partition("(")[2].partition(")")[0]
-    return [part.split()[-1] for part in inside.split(",") if part.strip()]
-
-
-def _has(seen: Seen, name: str, arguments: int) -> Result:
-    schema = seen["schemas"].get(name, "")
-    known = ", ".join(sorted(seen["schemas"])) or "no stream operator"
-    return verdict(len(_arguments(schema)) == arguments, schema or f"no {name}; there are {known}")
-
-
-@judging(operators)
-def record_event(seen: Seen) -> Result:
-    """There is an operator record_event of an event's and a stream's index."""
-    return _has(seen, "record_event", 2)
-
-
-@judging(operators)
-def wait_event(seen: Seen) -> Result:
-    """There is an operator wait_event of an event's and a stream's index."""
-    return _has(seen, "wait_event", 2)
-
-
-@judging(operators)
-def wait_stream(seen: Seen) -> Result:
-    """There is an operator wait_stream of two streams' indices."""
-    return _has(seen, "wait_stream", 2)
-
-
-@judging(operators)
-def get_user_obj_by_index(seen: Seen) -> Result:
-    """There is an operator get_user_obj_by_index."""
-    return _has(seen, "get_user_obj_by_index", 1)
-
-
-@judging(operators)
-def beta_since(seen: Seen) -> Result:
-    """This torch has stream operators exactly if it is the claimed release or a later one."""
-    claimed, here = (
-        tuple(int(part) for part in text.split("+")[0].split(".")[:2])
-        for text in (seen["claimed"], seen["torch"])
-    )
-    said = f"torch {seen['torch']} has {len(seen['schemas'])} stream operators"
-    return verdict(bool(seen["schemas"]) == (here >= claimed), said)
+from labkit.torch_compat import dynamo_reset
 
 
 @probe

@@ -38,7 +38,9 @@ def _compile_twice(salt: int) -> Seen:
         if not found:
             code = "\n".join(str(text) for text in rec.graphs["inductor_code"])
             lines = [line.strip() for line in code.splitlines() if "_c10d_functional.all_reduce" in line]
+            before = code.partition("def call(")[2].partition("_c10d_functional.all_reduce")[0]
             found = {
+                "buffers_before": before.count("= empty_strided"),
                 "code_calls": [line[:120] for line in lines if not line.startswith("#")],
                 "right": y[0].item() == 6 + salt,
             }
@@ -84,14 +86,14 @@ def _rounding() -> Seen:
     a, b = torch.randn(2, 32, 256, dtype=torch.bfloat16).unbind(0)
     eager, compiled = chain(a, b), torch.compile(chain)(a, b)
     stages = {name: torch.compile(chain, backend=name)(a, b) for name in ("eager", "aot_eager")}
-    emulated = torch.compile(chain, options={"emulate_precision_casts": True})(a, b)
     pointwise = torch.compile(no_sum)(a)
+    emulated = torch.compile(no_sum, options={"emulate_precision_casts": True})(a)
     rounded_once = no_sum(a.float()).bfloat16()
     return {
         "without_inductor_differ": {name: int((y != eager).sum()) for name, y in stages.items()},
-        "emulated_differ": int((emulated != eager).sum()),
         "pointwise": {
             "eager": int((pointwise != no_sum(a)).sum()),
+            "emulated": int((emulated != no_sum(a)).sum()),
             "rounded once": int((pointwise != rounded_once).sum()),
         },
         "largest_difference": float((eager - compiled).abs().max()),
@@ -103,11 +105,11 @@ def _rounding() -> Seen:
 
 @judging(inductor)
 def reinplaces_collectives(seen: Seen) -> Result:
-    """Compiled, a functional all-reduce is turned back into one that works in place, without an allocation."""
-    calls = seen["code_calls"]
+    """Compiled, a functional all-reduce of a product works in place, in the only buffer, which the product has."""
+    calls, buffers = seen["code_calls"], seen["buffers_before"]
     return verdict(
-        bool(calls) and all("all_reduce_" in call for call in calls) and seen["right"],
-        calls[0] if calls else "no collective in the code",
+        bool(calls) and all("all_reduce_" in call for call in calls) and buffers == 1 and seen["right"],
+        f"{calls[0] if calls else 'no collective in the code'}; buffers so far, the product's included: {buffers}",
     )
 
 
@@ -165,11 +167,11 @@ def fusion_leaves_out_casts(seen: Seen) -> Result:
 
 @judging(rounding)
 def precision_casts_can_be_emulated(seen: Seen) -> Result:
-    """A setting makes compiled code round where eager does."""
+    """A setting makes compiled element-wise code round where eager does, bit for bit."""
+    differ = seen["pointwise"]
     return verdict(
-        seen["emulated_differ"] < seen["elements_that_differ"],
-        f"{seen['emulated_differ']} elements differ with emulate_precision_casts, "
-        f"{seen['elements_that_differ']} without",
+        differ["eager"] > 0 == differ["emulated"],
+        f"a * 0.3 + a: {differ['emulated']} elements differ with emulate_precision_casts, {differ['eager']} without",
     )
 
 
@@ -197,8 +199,20 @@ def passes_move_collectives(seen: Seen) -> Result:
 
 @judging(scheduling)
 def collectives_are_not_optimized_by_default(seen: Seen) -> Result:
-    """As Inductor is set by default, a gather is waited for at once: no work is moved between the two."""
+    """As Inductor is set by default, each gather stays a call of its own, and is waited for at once."""
     calls, between, right = seen["ways"]["default"]
+    each = calls.split().count("all_gather") == calls.split().count("mm") > 0
     return verdict(
-        right and not between, f"products between a gather and its wait by default: {between} ({calls})"
+        right and each and not between,
+        f"products between a gather and its wait by default: {between} ({calls})",
+    )
+
+
+@judging(scheduling)
+def overlap_takes_streams(seen: Seen) -> Result:
+    """No setting of Inductor's moves work between a gather and its wait; that takes streams and events of one's own."""
+    moved = [f"{way}: {count}" for way, (_, count, right) in seen["ways"].items() if count and right]
+    return verdict(
+        not moved,
+        f"products between a gather and its wait, in a function without a stream: {'; '.join(moved) or 'none'}",
     )

@@ -111,17 +111,6 @@ def functional_wraps(seen: Seen) -> Result:
 
 
 @judging(eager)
-def costs_allocation_and_wrapper(seen: Seen) -> Result:
-    """In eager a functional all-reduce allocates and wraps where the in-place one does neither."""
-    extra = not seen["functional_same_memory"] and seen["functional_type"] != "Tensor"
-    return verdict(
-        extra and seen["inplace_same_memory"],
-        f"in place: the same memory, no result object; functional: "
-        f"{'the same' if seen['functional_same_memory'] else 'new'} memory inside a {seen['functional_type']}",
-    )
-
-
-@judging(eager)
 def not_ready_before_wait(seen: Seen) -> Result:
     """Memory of a functional result that is read before the wait does not hold the sum yet."""
     return verdict(

@@ -31,3 +31,12 @@ def compiled_code_needs_the_functional_form(seen: Seen) -> Result:
         f"a gate is worth it for {', '.join(gated) or 'none'}; in place and functional compile to the same code for "
         f"{', '.join(alike) or 'none'}",
     )
+
+
+@judging(decided)
+def all_reduce_needs_a_gate(seen: Seen) -> Result:
+    """Compiled, an all-reduce is better in its functional form than in place, so that a gate has to choose."""
+    row = seen["rows"]["all_reduce sum"]
+    same = "the same code" if row["same code"] == "yes" else "other code"
+    said = f"all_reduce sum: in place and functional compile to {same}; a gate is worth it: {row['gate']}"
+    return verdict(row["gate"] == "yes", said)

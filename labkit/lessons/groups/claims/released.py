@@ -16,6 +16,7 @@ from labkit.study.checks import READ, Bench, Result, Seen, cannot_tell, judging,
 NCCL, MPI = "ProcessGroupNCCL.hpp", "ProcessGroupMPI.hpp"
 SENTENCES = {
     "own stream": "The CUDA streams used by NCCL kernels",
+    "apart": "each NCCL call is scheduled on a separate CUDA stream that is different from the current CUDA stream",
     "waiting": "let current stream wait for the NCCL to finish, this function is async operation as well",
     "syncing": "The CUDA events used to sync NCCL streams",
     "on demand": "created on-demand when a collective runs",
@@ -73,9 +74,11 @@ def _read(seen: Seen, there: bool, found: str, *names: str) -> Result:
 
 @judging(files, word=READ)
 def a_stream_is_kept(seen: Seen) -> Result:
-    """The class keeps CUDA streams of its own, and a comment says that they are for NCCL's kernels."""
+    """The class keeps CUDA streams; comments say that they are for NCCL's kernels, and not the current stream."""
     streams = seen["CUDAStream"]
-    return _read(seen, bool(streams), f"{NCCL} keeps {', '.join(streams) or 'no stream'}", "own stream")
+    return _read(
+        seen, bool(streams), f"{NCCL} keeps {', '.join(streams) or 'no stream'}", "own stream", "apart"
+    )
 
 
 @judging(files, word=READ)

@@ -42,6 +42,10 @@ def _splits() -> Seen:
         logging.getLogger("labkit.quiet").debug("a side effect")
         return y.sin()
 
+    def silent(x):  # the same without the logger
+        y = x + 1
+        return y.sin()
+
     def functional(x):
         return funcol.all_reduce(x, "sum", dist.group.WORLD)
 
@@ -72,7 +76,8 @@ def _splits() -> Seen:
     with torch.no_grad():
         alike = [torch.equal(run(y), logs(y)) for y in (x, torch.arange(5.0), x)]
     found |= {"falls_back_same": all(alike), "falls_back_graphs": len(graphs.dynamo)}
-    for name, function in (("print", logs), ("log", logs_through_a_logger), ("pure", pure), ("mixed", mixed)):
+    programs = {"print": logs, "log": logs_through_a_logger, "silent": silent, "pure": pure, "mixed": mixed}
+    for name, function in programs.items():
         run, graphs = compiled(function)
         with torch.no_grad():
             run(x.clone())
@@ -143,8 +148,11 @@ def side_effects_break(seen: Seen) -> Result:
 
 @judging(splits)
 def logging_breaks(seen: Seen) -> Result:
-    """A call of a logger inside a compiled function breaks the graph."""
-    return verdict(seen["log_graphs"] > 1, f"{seen['log_graphs']} graphs around one call of a logger")
+    """A call of a logger inside a compiled function breaks the graph; without the call it is one graph."""
+    with_it, without = seen["log_graphs"], seen["silent_graphs"]
+    return verdict(
+        with_it > without == 1, f"{with_it} graphs around one call of a logger, {without} without it"
+    )
 
 
 @judging(splits)
@@ -164,7 +172,7 @@ def functional_removes_breaks(seen: Seen) -> Result:
 
 @probe
 def regions(bench: Bench) -> Seen:
-    """A stack of equal layers compiled whole and layer by layer, and a compiled layer inside an eager model."""
+    """A stack of equal layers compiled whole and layer by layer, and compiled parts of an eager model."""
     return bench.run(_regions, ranks=1)[0]
 
 
@@ -199,13 +207,23 @@ def _regions() -> Seen:
         found["layerwise"][str(n)] = sum(len(calls(g)) for g in graphs.dynamo)
     found["inlined"] = not any("helper" in call for g in graphs.dynamo for call in calls(g))
     dynamo_reset()
-    plain, mixed, graphs = stack(3), stack(3), Capture(aot=True)
-    mixed[1].compile(backend=graphs)
-    for model in (plain, mixed):
-        model(x).sum().backward()
-    pairs = list(zip(plain.parameters(), mixed.parameters(), strict=True))
-    found["part_compiled"] = len(graphs.dynamo)
-    found["gradients_same"] = all(torch.allclose(cast(Any, a.grad), cast(Any, b.grad)) for a, b in pairs)
+    found["parts"] = {}
+    for name in ("a method", "a layer", "the model"):
+        dynamo_reset()
+        plain, mixed, graphs = stack(3), stack(3), Capture(aot=True)
+        layer, whole = cast(Any, mixed[1]), name == "the model"
+        if name == "a method":
+            layer.helper = torch.compile(layer.helper, backend=graphs)
+        elif not whole:
+            layer.compile(backend=graphs)
+        for model in (plain, torch.compile(mixed, backend=graphs) if whole else mixed):
+            model(x).sum().backward()
+        pairs = list(zip(plain.parameters(), mixed.parameters(), strict=True))
+        found["parts"][name] = {
+            "graphs": len(graphs.dynamo),
+            "operators": sum(len(calls(graph)) for graph in graphs.dynamo),
+            "same": all(torch.allclose(cast(Any, a.grad), cast(Any, b.grad)) for a, b in pairs),
+        }
     found["outputs_same"] = bool(torch.allclose(y, stack(8)(x)))
     return found
 
@@ -232,9 +250,23 @@ def regional_compiles_once(seen: Seen) -> Result:
 @judging(regions)
 def a_part_can_be_compiled(seen: Seen) -> Result:
     """One part of an eager model can be compiled, and autograd runs through it."""
+    part = seen["parts"]["a layer"]
     return verdict(
-        seen["part_compiled"] == 1 and seen["gradients_same"],
-        f"1 of 3 layers compiled, gradients {'the same' if seen['gradients_same'] else 'not the same'} as in eager",
+        part["graphs"] == 1 and part["same"],
+        f"1 of 3 layers compiled, gradients {'the same' if part['same'] else 'not the same'} as in eager",
+    )
+
+
+@judging(regions)
+def any_region_can_be_compiled(seen: Seen) -> Result:
+    """A method, a layer or the whole of a model is compiled as one graph, with eager's gradients."""
+    parts = seen["parts"]
+    sizes = [part["operators"] for part in parts.values()]
+    good = all(part["graphs"] == 1 and part["same"] for part in parts.values())
+    said = ", ".join(f"{name} ({part['operators']} operators)" for name, part in parts.items())
+    return verdict(
+        good and sizes == sorted({*sizes}),
+        f"compiled: {said}; {'one graph each, the gradients of eager' if good else 'not all of them right'}",
     )
 
 

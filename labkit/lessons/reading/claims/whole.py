@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import torch
@@ -9,7 +10,7 @@ import torch.distributed as dist
 
 from labkit import graphs, lessons
 from labkit.lessons.shared.capture import Capture, calls
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset
 
 cliff = lessons.program("cliff")
@@ -41,9 +42,19 @@ def _compiled() -> Seen:
     model, x = Small(), torch.randn(4, 8)
     found: Seen = {}
     dynamo_reset()
-    seen = Capture(aot=True)
+    seen, given = Capture(aot=True), []
+
+    def keep(graph, inputs):
+        given.extend(inputs)
+        return seen(graph, inputs)
+
     with torch.no_grad():
-        same = torch.equal(torch.compile(model, backend=seen)(x), model(x))
+        expected = model(x)
+        same = torch.equal(torch.compile(model, backend=keep)(x), expected)
+        for name, module in (("in_place", seen.dynamo[0]), ("functional", seen.forward[0])):
+            runs = (_in_another_order(module, seed)(*given)[0] for seed in range(SEEDS))
+            found[f"{name}_orders_wrong"] = sum(not torch.equal(y, expected) for y in runs)
+    found |= _backward(model, x)
     (graph,) = seen.dynamo
     ends = [n for n in graph.graph.nodes if n.op in ("placeholder", "output")]
     flat = [a for n in ends for a in ([n] if n.op == "placeholder" else n.args[0])]
@@ -74,6 +85,35 @@ def _compiled() -> Seen:
     return found
 
 
+def _in_another_order(module: torch.fx.GraphModule, seed: int) -> torch.fx.GraphModule:
+    """The same operations in an order drawn at random, in which each value stands before its users."""
+    draw, graph, made = random.Random(seed), torch.fx.Graph(), {}
+    left = list(module.graph.nodes)
+    while left:
+        ready = [n for n in left[:-1] if all(a in made for a in n.all_input_nodes)]
+        inputs = [n for n in ready if n.op == "placeholder"]  # first, and in their order
+        node = inputs[0] if inputs else draw.choice(ready or left)
+        made[node] = graph.node_copy(node, made.__getitem__)
+        left.remove(node)
+    return torch.fx.GraphModule(module, graph)
+
+
+def _backward(model: torch.nn.Module, x: torch.Tensor) -> Seen:
+    """Of the backward graph: how many of its operators write in place, and whether gradients are those of eager."""
+    dynamo_reset()
+    seen, gradients = Capture(aot=True), []
+    for run in (model, torch.compile(model, backend=seen)):
+        model.zero_grad()
+        run(x).sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    targets = [n.target for graph in seen.backward for n in graph.graph.nodes if hasattr(n.target, "_schema")]
+    return {
+        "backward_operations": len(targets),
+        "backward_in_place": sum(t._schema.is_mutable for t in targets),
+        "gradients_same": all(torch.allclose(a, b) for a, b in zip(*gradients, strict=True)),
+    }
+
+
 @judging(compiled)
 def tensors_to_tensors(seen: Seen) -> Result:
     """A forward with a loop, a list and a dictionary becomes one graph whose ends are tensors only."""
@@ -84,12 +124,17 @@ def tensors_to_tensors(seen: Seen) -> Result:
 
 @judging(compiled)
 def nothing_in_place(seen: Seen) -> Result:
-    """After functionalization nothing is written in place, so order and reuse are free to choose."""
+    """Functionalized, nothing is written in place: any order is right, operations fuse, and so is the backward."""
     ok = seen["in_place_before"] > 0 and seen["in_place_after"] == 0 and seen["same"]
+    free = seen["functional_orders_wrong"] == 0 < seen["in_place_orders_wrong"]
+    clean = seen["backward_operations"] > 0 == seen["backward_in_place"] and seen["gradients_same"]
     return verdict(
-        ok,
+        ok and free and clean and fused(seen).status == HOLDS,
         f"{seen['in_place_before']} operations in place before, {seen['in_place_after']} of "
-        f"{seen['operations_after']} after, the same result",
+        f"{seen['operations_after']} after; of {seen['seeds']} orders {seen['in_place_orders_wrong']} are wrong "
+        f"before, {seen['functional_orders_wrong']} after; {fused(seen).measured}; {seen['backward_in_place']} of "
+        f"{seen['backward_operations']} in place in the backward, gradients "
+        f"{'the same' if seen['gradients_same'] else 'not the same'}",
     )
 
 

@@ -65,10 +65,11 @@ def freed_memory_is_used_again(seen: Seen) -> Result:
 @judging(memory)
 def synchronizing_first_is_safe(seen: Seen) -> Result:
     """Where the host has waited for the other stream first, it has read the right value; else it has not."""
-    first, not_first = seen["synchronized"]["read"], seen["not synchronized"]["read"]
-    return verdict(
-        first == 1.0 != not_first, f"read {first:g} behind a synchronize, {not_first:g} without one"
-    )
+    first, not_first = seen["synchronized"], seen["not synchronized"]
+    if not (seen["caching"] and first["same_memory"]):
+        return cannot_tell("an allocator that uses the memory again", "the next tensor got other memory")
+    said = f"read {first['read']:g} behind a synchronize, {not_first['read']:g} without one"
+    return verdict(first["read"] == 1.0 != not_first["read"], f"{said}; the next tensor got the same memory")
 
 
 @probe

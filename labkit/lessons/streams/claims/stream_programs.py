@@ -10,7 +10,7 @@ import torch.distributed as dist
 from labkit.graphs import record
 from labkit.lessons.shared.streams import Program
 from labkit.lessons.streams.sanitizer import sanitizer_races
-from labkit.study.checks import SIMULATED, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import HOLDS, SIMULATED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol, no_compile_caches
 
 
@@ -44,10 +44,10 @@ def events_order_streams(seen: Seen) -> Result:
 @probe
 def order(bench: Bench) -> Seen:
     """What Inductor's code calls, in order, for an all-reduce whose result is needed last."""
-    return {"calls": bench.run(_order)[0]}
+    return bench.run(_order)[0]
 
 
-def _order() -> list[str]:
+def _order() -> Seen:
     def beside(g, a):
         y = funcol.all_reduce(g @ g, "sum", dist.group.WORLD)  # of a product: nothing is compiled in C++
         x = a
@@ -61,7 +61,9 @@ def _order() -> list[str]:
     text = rec.graphs.iloc[-1]["inductor_code"]
     body = text[text.index("def call(") :]
     found = re.findall(r"(all_reduce_?|wait_tensor|kernels\.mm)(?=\.default\(|\()", body)
-    return [name.rpartition(".")[2].rstrip("_") for name in found]
+    # as Inductor writes them for a user's streams: `with stream1:`, `torch.ops.streams.wait_event`
+    streams = re.findall(r"with (?:default_)?stream\w*:|ops\.streams\.\w+", body)
+    return {"calls": [name.rpartition(".")[2].rstrip("_") for name in found], "streams": streams}
 
 
 @judging(order)
@@ -71,3 +73,11 @@ def the_wait_follows_at_once(seen: Seen) -> Result:
     behind = calls[calls.index("all_reduce") + 1 :] if "all_reduce" in calls else []
     ok = behind[:1] == ["wait_tensor"] and "mm" in behind
     return verdict(ok, ", ".join(calls) or "no calls in the code")
+
+
+@judging(order)
+def no_streams_and_no_overlap(seen: Seen) -> Result:
+    """Inductor's code of a functional collective has no stream and no event, and waits for it at once."""
+    waits, streams = the_wait_follows_at_once(seen), ", ".join(seen["streams"])
+    said = f"{streams or 'no stream and no event'} in Inductor's code: {waits.measured}"
+    return verdict(waits.status == HOLDS and not streams, said)

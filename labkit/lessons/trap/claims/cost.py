@@ -13,9 +13,19 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from labkit import lessons
 from labkit.lessons.shared.timed import timed, timing_result
 from labkit.lessons.shared.variants import own
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks import (
+    CANNOT_TELL,
+    CHANGED,
+    Bench,
+    Result,
+    Seen,
+    cannot_tell,
+    judging,
+    probe,
+    verdict,
+)
 from labkit.timing import interleave, slowest
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import dynamo_reset, functional_op, world_name
 
 cliff = lessons.program("cliff")
 CALLS = 50  # calls a sample: one call is a few microseconds
@@ -24,19 +34,29 @@ ROUNDS = 40
 
 @probe
 def eager_functional(bench: Bench) -> Seen:
-    """An all-reduce of 16 by 128 floats over shared memory, in place and functional, in eager."""
+    """An all-reduce of 16 by 128 floats over shared memory in eager: in place, of a new copy, unwrapped, functional."""
     found = bench.run(_eager_functional, backend="shm")
     samples = {n: slowest(n, {rank: f[n] for rank, f in found.items()}).samples for n in found[0]}
-    return timed("shm · cpu", samples, "functional", "in place")
+    label = "shm · cpu"
+    parts = {"copy": timed(label, samples, "large in a copy", "large in place")}
+    parts["wrapper"] = timed(label, samples, "functional", "unwrapped")
+    return {**timed(label, samples, "functional", "in place"), "parts": parts}
 
 
 def _eager_functional() -> dict[str, tuple[float, ...]]:
-    x = torch.zeros(16, 128)
+    x, large = torch.zeros(16, 128), torch.zeros(128, 1024)
+    reduce, wait, group = functional_op("all_reduce"), functional_op("wait_tensor"), world_name()
 
     # reading an element makes a functional result arrive; the in-place one is read as well, to be fair
     pieces = {
         "in place": lambda: cliff.inplace(x)[0, 0].item(),
+        "unwrapped": lambda: wait(reduce(x, "sum", group))[0, 0].item(),
         "functional": lambda: cliff.functional(x)[0, 0].item(),
+    }
+    # of a tensor for which memory is not handed out at once
+    pieces |= {
+        "large in place": lambda: cliff.inplace(large)[0, 0].item(),
+        "large in a copy": lambda: cliff.inplace(large.clone())[0, 0].item(),
     }
     return _interleaved(pieces, dist.barrier)
 
@@ -59,6 +79,17 @@ def _interleaved(
 def functional_is_slower_in_eager(seen: Seen) -> Result:
     """In eager a functional all-reduce takes longer than the in-place one."""
     return timing_result(seen, "slower", "2 GPUs over NCCL")
+
+
+@judging(eager_functional)
+def allocation_and_wrapping_cost(seen: Seen) -> Result:
+    """A functional all-reduce is slower than in place; so is one in a new copy, and the wrapper costs time as well."""
+    whole = functional_is_slower_in_eager(seen)
+    results = [whole] + [timing_result(part, "slower", "2 GPUs over NCCL") for part in seen["parts"].values()]
+    copy, wrapper = (part["ratio"] for part in seen["parts"].values())
+    said = f"{whole.measured}; in place in a new copy {copy:.2f}, functional against unwrapped {wrapper:.2f}"
+    worst = next((r for status in (CHANGED, CANNOT_TELL) for r in results if r.status == status), whole)
+    return Result(worst.status, said, worst.missing)
 
 
 @probe

@@ -9,7 +9,9 @@ import torch
 from labkit import lessons
 from labkit.contract import assert_in_place
 from labkit.contract.eager import dispatched
+from labkit.lessons.shared.capture import Capture, calls
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset
 
 cliff = lessons.program("cliff")
 
@@ -37,6 +39,11 @@ def _guardrail() -> dict[str, Any]:
             except AssertionError as error:
                 said = str(error)
             found[name] = {"operations": dispatched(path).total(), "says": said}
+        for name, form in (("compiled", cliff.gated), ("compiled in place", cliff.inplace)):
+            dynamo_reset()
+            graphs = Capture(aot=True)
+            torch.compile(form, backend=graphs, fullgraph=True)(x)
+            found[name] = [call for graph in graphs.forward for call in calls(graph)]
     return found
 
 
@@ -52,3 +59,15 @@ def a_count_guards_the_gate(seen: Seen) -> Result:
         f"operations a call: {counts}; the guardrail {'passes' if quiet else 'fails'} the gate and "
         f"{'fails' if loud else 'passes'} a broken one; counted, not timed",
     )
+
+
+@judging(guardrail, word=ENFORCED)
+def the_gate_goes_by_mode(seen: Seen) -> Result:
+    """In eager the gate works in place; compiled, it is a functional all-reduce, and its input is left."""
+    eager = not seen["gated"]["says"]
+    names, in_place = (
+        [call.rpartition(".")[2] for call in seen[n]] for n in ("compiled", "compiled in place")
+    )
+    functional = "all_reduce" in names and "copy_" not in names and "copy_" in in_place
+    said = f"in eager {'in place' if eager else 'not in place'}; compiled: {', '.join(names)}"
+    return verdict(eager and functional, f"{said}; the in-place form: {', '.join(in_place)}")
