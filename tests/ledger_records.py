@@ -177,17 +177,29 @@ BASE: dict[str, Record] = {
         "view(-1,)": op("R", all_gather_into_tensor=1), "view(8, 2)": op("R", all_gather_into_tensor=1),
         "view(2, 2, 4)": op("S(2)"),
         "column": op("S(1)"), "sum": op("P(sum)"), "inner": op("P(sum)"), "partial_used": op("R", all_reduce=1),
-        "mismatched": op("S(0)", all_gather_into_tensor=1), "gather": op("R", all_gather_into_tensor=1),
-        "backward_replicate": {"collectives": {}, "gradient_type": "DTensor", "gradient": 1.0},
-        "backward_partial": {
-            "collectives": {"reduce_scatter_tensor": 1}, "gradient_type": "DTensor", "gradient": 2.0,
+        "partial_forced": op("R", all_reduce=1), "partial_added": op("P(sum)"),
+        "mismatched": op("S(0)", all_gather_into_tensor=1),
+        "moves": {
+            "S(0) to R": {
+                "forward": {"all_gather_into_tensor": 1}, "backward": {}, "right": True,
+                "backward_partial": {"reduce_scatter_tensor": 1},
+            },
+            "P to R": {"forward": {"all_reduce": 1}, "backward": {}, "backward_partial": {}, "right": True},
         },
-        "backward_layers": {"gradient_types": ["DTensor"] * 2, "right": True},
-        "grid": {"placement": ["S(0)", "P(sum)"], "collectives": {}, "to_replicate": {"all_gather_into_tensor": 1}},
+        "trained with the batch split": {"right": True, "collectives": {"all_reduce": 6}, "gradients": ["DTensor"]},
+        "trained with the weights split": {"right": True, "collectives": {"all_reduce": 3}, "gradients": ["DTensor"]},
+        "grid": {
+            "placement": ["S(0)", "P(sum)"], "collectives": {}, "right": True,
+            "to_replicate": {"all_gather_into_tensor": 1, "all_reduce": 1},
+            "groups": [[0, 1], [0, 2], [1, 3], [2, 3]],
+        },
     },
     "redistribute.compiled": {
-        "calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True, "explicit": KEPT_CALLS,
-        "explicit_same": True,
+        name: {
+            "written": int(name == "explicit"), "calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True,
+            "takes": ["Node", "str"], "mutates": False,
+        }
+        for name in ("asked", "whole", "explicit")
     },
     "routes.predictable": {
         "written": 2, "explicit": {"collectives": 2, "bytes": 2048}, "told": {"collectives": 2, "bytes": 2048},
@@ -199,8 +211,16 @@ BASE: dict[str, Record] = {
     },
     "routes.caching": {
         "first": [0, 1], "second": [1, 0], "third": [1, 0], "other_shape": [0, 1], "emptied": [0, 1],
+        "times": {**FASTER, "label": "host only"},
     },
-    "routes.dynamic": {"explicit": 2, "dtensor": 3, "uneven": [UNEVEN, UNEVEN]},
+    "routes.dynamic": {
+        "explicit": 2, "dtensor": 3, "uneven": [UNEVEN, UNEVEN], "written_out": [UNEVEN, UNEVEN],
+        "operators": {
+            "x.relu()": {"DTensor": "taken", "local": "taken"},
+            "x.nonzero()": {"DTensor": "refused: RuntimeError", "local": "taken"},
+        },
+    },
+    "routes.example": {**SLOWER, "label": "host only"},
     "groups.store": {
         "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
         "server_threads": 1, "client_threads": 0, "counts": [1, 2], "added": True, "took_turns": False,
@@ -625,35 +645,55 @@ CASES: dict[str, list[Record]] = {
     "redistribute.sum_gathers": [
         {"sum": op("R", all_gather_into_tensor=1)}, {"sum": {"collectives": None}},
     ],
-    "redistribute.inner_split_gives_partial": [{}, {"inner": op("R")}, {"inner": op("P(sum)", right=False)}],
+    "redistribute.inner_split_gives_partial": [
+        {}, {"inner": op("R")}, {"inner": op("P(sum)", right=False)}, {"inner": op("P(sum)", all_reduce=1)},
+    ],
     "redistribute.using_a_partial_reduces": [
         {}, {"partial_used": op("R", all_reduce=0)}, {"partial_used": op("R", right=False, all_reduce=1)},
+        {"partial_forced": op("R", all_reduce=0)}, {"partial_forced": op("R", right=False, all_reduce=1)},
+    ],
+    "redistribute.collectives_come_where_needed": [
+        {}, {"partial_used": op("R", all_reduce=0)}, {"mismatched": {"collectives": None}},
+        {"column": op("S(1)", all_gather_into_tensor=1)}, {"partial_added": op("R", all_reduce=1)},
+        {"mismatched": {"right": False}},
     ],
     "redistribute.mismatch_communicates": [
-        {"mismatched": op("S(0)", all_reduce=1)}, {"mismatched": op("S(0)", right=False, all_reduce=1)},
-        {"mismatched": {"collectives": None}},
+        {}, {"mismatched": op("S(0)", right=False, all_reduce=1)}, {"mismatched": {"collectives": None}},
+        {"column": op("S(1)", all_gather_into_tensor=1)}, {"mismatched": op("S(0)", all_reduce=3)},
     ],
     "redistribute.mismatch_gathers": [
         {}, {"mismatched": op("S(0)", all_gather_into_tensor=0)}, {"mismatched": op("S(0)", all_reduce=1)},
+        {"mismatched": {"right": False}},
     ],
     "redistribute.communication_math_and_gradients": [
         {}, {"mismatched": {"collectives": None}}, {"partial_used": {"right": False}},
-        {"backward_partial": {"gradient": 0.0}},
+        {"moves": {"P to R": {"right": False}}},
     ],
     "redistribute.results_are_right": [{}, {"partial_used": {"right": False}}],
     "redistribute.shard_to_replicate_gathers": [
-        {}, {"gather": {"collectives": {"all_gather_into_tensor": 2}}}, {"gather": {"collectives": {"all_reduce": 1}}},
+        {}, {"moves": {"S(0) to R": {"forward": {"all_gather_into_tensor": 2}}}},
+        {"moves": {"S(0) to R": {"forward": {"all_reduce": 1}}}},
     ],
     "redistribute.backward_of_gather_is_reduce_scatter": [
-        {"backward_replicate": {"collectives": {"reduce_scatter_tensor": 1}}},
-        {"backward_replicate": {"collectives": None}}, {"backward_partial": {"collectives": None}},
+        {"moves": {"S(0) to R": {"backward": {"reduce_scatter_tensor": 1}}}},
+        {"moves": {"S(0) to R": {"backward": None}}}, {"moves": {"S(0) to R": {"backward_partial": None}}},
     ],
     "redistribute.gradients_flow": [
-        {}, {"backward_partial": {"gradient": 0.0}}, {"backward_replicate": {"gradient_type": "Tensor"}},
-        {"backward_layers": {"right": False}}, {"backward_layers": {"gradient_types": ["Tensor", "DTensor"]}},
+        {}, {"moves": {"P to R": {"right": False}}}, {"moves": None},
+        {"trained with the batch split": {"right": False}},
+        {"trained with the weights split": {"gradients": ["Tensor"]}},
+    ],
+    "redistribute.training_needs_no_synchronization": [
+        {}, {"trained with the batch split": {"right": False}}, {"trained with the weights split": {"right": False}},
+        {"trained with the batch split": {"collectives": None}},
     ],
     "redistribute.both_roads_compile": [
-        {}, {"dtensors_left": 1}, {"explicit": []}, {"explicit_same": False}, {"same": False},
+        {}, {"whole": {"dtensors_left": 1}}, {"explicit": {"calls": []}}, {"explicit": {"same": False}},
+        {"explicit": {"written": 0}}, {"whole": {"written": 1}},
+    ],
+    "redistribute.written_out_sums_are_tensor_operators": [
+        {}, {"explicit": {"takes": ["Node", "ProcessGroup"]}}, {"explicit": {"mutates": True}},
+        {"explicit": {"calls": ["aten.mm"]}}, {"explicit": {"written": 0}},
     ],
     "redistribute.grid_product_gathers": [
         {"grid": {"collectives": {"all_gather_into_tensor": 1}}}, {"grid": {"collectives": None}},
@@ -663,10 +703,16 @@ CASES: dict[str, list[Record]] = {
         {"grid": {"placement": ["R", "R"]}},
     ],
     "redistribute.grid_result_to_replicate_gathers": [
-        {}, {"grid": {"to_replicate": {"all_reduce": 1}}}, {"grid": {"to_replicate": None}},
+        {}, {"grid": {"to_replicate": {"all_gather_into_tensor": 0}}}, {"grid": {"to_replicate": None}},
+        {"grid": {"right": False}},
+    ],
+    "redistribute.the_grid_is_made_of_new_groups": [
+        {}, {"grid": {"groups": None}}, {"grid": {"groups": [[0, 1], [2, 3]]}},
     ],
     "redistribute.compiling_leaves_collectives": [
-        {}, {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False},
+        {}, *({name: patch} for name in ("asked", "whole") for patch in (
+            {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False}, {"written": 1},
+        )),
     ],
     "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
     "groups.add_counts_atomically": [{}, {"added": False}, {"took_turns": True}],
@@ -1015,7 +1061,23 @@ CASES |= {
         {"dtensor": 2, "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}]},
         {"uneven": [UNEVEN, UNEVEN]},
         {"uneven": [UNEVEN, {"eager": ODD_ROWS, "compiled": ODD_ROWS}]},
+        {
+            "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}],
+            "written_out": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}],
+        },
+        {
+            "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}],
+            "operators": {"x.nonzero()": {"DTensor": "taken"}},
+        },
     ],
+    "routes.caching_saves_time": [
+        {},
+        {"second": [0, 1]},
+        {"times": SLOWER},
+        {"times": TELLS_NOTHING},
+        {"times": ALIKE},
+    ],
+    "routes.the_example_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING, ALIKE],
 }
 
 

@@ -11,7 +11,6 @@ import torch.distributed as dist
 import torch.distributed.tensor as dt
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.profiler import ProfilerActivity, profile
 
 from labkit.lessons.shared.capture import first_line
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
@@ -22,15 +21,25 @@ from labkit.torch_compat import around_operators
 def placements(bench: Bench) -> Seen:
     """Tensors made with each placement over four ranks: what each rank holds and allocates, and what is refused."""
     found = bench.run(_placements, ranks=4)
-    by_rank = {name: [one["mine"][name] for one in found] for name in found[0]["mine"]}
+    mine = [one.pop("mine") for one in found]
+    by_rank = {name: [one[name] for one in mine] for name in mine[0]}
     return found[0] | by_rank | bench.run(_two_by_four, ranks=8, backend="fake")[0]
 
 
 def _allocating(make: Callable[[], Any]) -> tuple[Any, int]:
-    """What `make` returns, and the bytes of the largest tensor that it allocates on the way."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    """What `make` returns, and the bytes of the largest tensor that an operator makes on the way."""
+    sizes: list[int] = []
+
+    def below(func: Any, args: Any, kwargs: Any) -> Any:
+        if any(isinstance(argument, DTensor) for argument in args):
+            return NotImplemented  # on to the operators on what the ranks have
+        made = func(*args, **kwargs)
+        sizes.append(made.nbytes if isinstance(made, torch.Tensor) else 0)
+        return made
+
+    with around_operators(below):
         made = make()
-    return made, max(event.cpu_memory_usage for event in seen.events())
+    return made, max(sizes)
 
 
 def _checked(**check: bool) -> list[Any]:
@@ -92,7 +101,11 @@ def _placements() -> Seen:
         "shard_logical": list(sharded.shape),
         "shard_whole": bool(torch.equal(sharded.full_tensor(), whole)),
         "mixed_whole": mixed.full_tensor().tolist(),
-        "bare": [type(bare).__name__, list(bare.to_local().shape), bool(torch.equal(bare.full_tensor(), whole * 2))],
+        "bare": [
+            type(bare).__name__,
+            list(bare.to_local().shape),
+            bool(torch.equal(bare.full_tensor(), whole * 2)),
+        ],
         "passed_logical": list(passed.shape),
         "passed_local": list(passed.to_local().shape),
         "own_logical": list(own.shape),
@@ -162,14 +175,14 @@ def _local_first(name: str, local: list[int], logical: list[int], seen: Seen) ->
     found, allocated = seen[f"{name}_logical"], seen[f"{name}_bytes"]
     return verdict(
         found == logical and allocated == [4 * local[0] * local[1]] * 4,
-        f"local {local} is logically {found}; the largest tensor that a rank allocates has "
+        f"local {local} is logically {found}; the largest tensor that a rank makes has "
         f"{max(allocated)} B, a whole one would have {4 * logical[0] * logical[1]} B",
     )
 
 
 @judging(placements)
 def two_axes_shard_two_dims(seen: Seen) -> Result:
-    """On a two by two mesh with [Shard(0), Shard(1)], chunks of 2 by 2 make 4 by 4, and each rank allocates only its own."""
+    """On a two by two mesh with [Shard(0), Shard(1)], chunks of 2 by 2 make 4 by 4, and a rank makes only its own."""
     return _local_first("grid", [2, 2], [4, 4], seen)
 
 
@@ -184,7 +197,7 @@ def torch_zeros_takes_a_mesh(seen: Seen) -> Result:
 
 @judging(placements)
 def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
-    """torch.distributed.tensor.zeros allocates by placement: its own shard only, and the whole where it is replicated."""
+    """torch.distributed.tensor.zeros allocates by placement: a rank's shard alone, or where replicated, the whole."""
     sharded, replicated = seen["zeros"], seen["zeros_replicated"]
     said = "; ".join(
         f"{name} {one[0][0]} and at most {max(n for _, n in one)} B"
@@ -192,7 +205,7 @@ def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
     )
     return verdict(
         sharded == [[[2, 4], 32]] * 4 and replicated == [[[8, 4], 128]] * 4,
-        f"of 8 by 4 floats over four ranks, each rank allocates: {said}",
+        f"of 8 by 4 floats over four ranks, each rank makes: {said}",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from typing import Any
 
 import torch
@@ -14,8 +16,10 @@ from labkit import lessons, torch_compat
 from labkit.graphs import record
 from labkit.lessons.dtensor.on_ranks import whole_of
 from labkit.lessons.shared.capture import Capture, calls
+from labkit.lessons.shared.timed import timed, timing_result
 from labkit.lessons.shared.variants import with_own_code
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.timing import interleave
 from labkit.torch_compat import (
     dtensor_cache,
     dynamo_reset,
@@ -28,6 +32,7 @@ program = lessons.program("dtensor")
 DIM = 64
 SUMS = 2  # of a block: after its attention and after its MLP
 LENGTHS = (4, 6, 8, 10)
+ROUNDS = 40
 ROWS = (4, 6, 5)  # the last one leaves 3 rows on rank 0 and 2 on rank 1
 # operators by trying: what a program may call on a tensor of 4 by 8 that is split by rows
 TRIED = (
@@ -40,6 +45,9 @@ TRIED = (
     "torch.fft.fft(x).real", "torch.einsum('ij,kj->ik', x, x)", "F.embedding(x.argmax(1) % 4, x)",
     "x.median(0)[0]", "torch.histc(x, 4)",
 )  # fmt: skip
+
+
+TRIED_APART = ("x.relu()", "x.nonzero()", "x.unfold(0, 2, 1)")
 
 
 @probe
@@ -71,8 +79,31 @@ def explicit_is_more_predictable(seen: Seen) -> Result:
         explicit["collectives"] == seen["written"] != alone["collectives"],
         f"{seen['written']} sums a block: explicit runs {explicit['collectives']} collectives ({explicit['bytes']} B), "
         f"DTensor alone {alone['collectives']} ({alone['bytes']} B), told where to sum {seen['told']['collectives']} "
-        "[host only; a proxy: the claim is about Scope's own program]",
+        "[host only; a block of ours]",
     )
+
+
+@probe
+def example(bench: Bench) -> Seen:
+    """Two layers with one sum, in eager, as DTensors that are redistributed and with the sum written out: times."""
+    return timed("host only", bench.run(_example, ranks=2, backend="fake")[0], "DTensor", "explicit")
+
+
+def _example() -> dict[str, tuple[float, ...]]:
+    mesh, whole, x = init_device_mesh("cpu", (2,)), whole_of(program, "mlp", DIM), program.sample(DIM, 4)
+    with torch.no_grad():
+        routes = {
+            name: program.ROUTES[letter](whole, mesh)
+            for name, letter in (("explicit", "b"), ("DTensor", "c"))
+        }
+        calls = {name: functools.partial(route, x) for name, route in routes.items()}
+        return {name: one.samples for name, one in interleave(calls, ROUNDS, 3).items()}
+
+
+@judging(example)
+def the_example_has_overhead_in_eager(seen: Seen) -> Result:
+    """In eager two layers as DTensors, redistributed at their end, take longer than with their sum written out."""
+    return timing_result(seen, "slower", "any machine")
 
 
 def _core_operators() -> set[str]:
@@ -136,8 +167,10 @@ def coverage_matters(seen: Seen) -> Result:
 
 @probe
 def caching(bench: Bench) -> Seen:
-    """One addition of DTensors three times, on another shape, with the cache emptied: rules found, worked out."""
-    return bench.run(_caching, ranks=2, backend="fake")[0]
+    """One addition of DTensors again, on another shape, with the cache emptied: rules found, worked out, and times."""
+    found = bench.run(_caching, ranks=2, backend="fake")[0]
+    times = timed("host only", found.pop("times"), "found", "worked out")
+    return found | {"times": times}
 
 
 def _caching() -> Seen:
@@ -153,7 +186,25 @@ def _caching() -> Seen:
     found: Seen = {"first": counted(small), "second": counted(small), "third": counted(small)}
     found["other_shape"] = counted(large)
     forget_dtensor_rules()
-    return found | {"emptied": counted(small)}
+    found["emptied"] = counted(small)
+    taken: dict[str, list[float]] = {"found": [], "worked out": []}
+    for i in range(2 * ROUNDS):
+        name = list(taken)[(i + i // 2) % 2]  # each comes first in every other round
+        if name == "worked out":
+            forget_dtensor_rules()
+        began = time.perf_counter()
+        small + small
+        taken[name].append(time.perf_counter() - began)
+    return found | {"times": {name: tuple(each) for name, each in taken.items()}}
+
+
+@judging(caching)
+def caching_saves_time(seen: Seen) -> Result:
+    """An operation whose placements are found in the cache takes less time than one that works them out."""
+    once, saves = a_rule_is_worked_out_once(seen), timing_result(seen["times"], "faster", "any machine")
+    if once.status != HOLDS:
+        return once
+    return Result(saves.status, f"{once.measured}; with the rule found {saves.measured}", saves.missing)
 
 
 @judging(caching)
@@ -168,9 +219,13 @@ def a_rule_is_worked_out_once(seen: Seen) -> Result:
 
 @probe
 def dynamic(bench: Bench) -> Seen:
-    """Sequence lengths that change, explicit and as DTensors; and a split dimension that is not shared evenly."""
+    """Sequence lengths that change, a split dimension that is not shared evenly, and operators, by both routes."""
     found = bench.run(_dynamic, LENGTHS, ranks=2, backend="fake")
-    return found[0]["lengths"] | {"uneven": [one["uneven"] for one in found]}
+    return found[0]["lengths"] | {
+        "uneven": [one["uneven"] for one in found],
+        "written_out": [one["written_out"] for one in found],
+        "operators": found[0]["operators"],
+    }
 
 
 def _dynamic(lengths: tuple[int, ...]) -> Seen:
@@ -196,17 +251,41 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
             )
 
         dynamo_reset()
-        ways = {"eager": gathered, "compiled": torch.compile(gathered, backend="aot_eager", fullgraph=True)}
-        for name, way in ways.items():
-            found["uneven"][name] = {}
-            for many in ROWS:
-                x = rows(many)
-                way(x)
-                with record(shapes=True) as rec:
-                    y = way(x) + 0
-                called = rec.events[rec.events["kind"] == "collective"]["shapes"]
-                found["uneven"][name][str(many)] = {"into": list(called), "rows": y.shape[0]}
+
+        def padded(x: Any, many: int) -> Any:  # the same with its gather written out
+            most = -(-many // dist.get_world_size())
+            x = F.pad(x * 2, (0, 0, 0, most - x.shape[0]))
+            return funcol.all_gather_tensor(x, 0, dist.group.WORLD)[:many]
+
+        for kind, function in (("uneven", gathered), ("written_out", padded)):
+            dynamo_reset()
+            ways = {
+                "eager": function,
+                "compiled": torch.compile(function, backend="aot_eager", fullgraph=True),
+            }
+            found[kind] = {name: {} for name in ways}
+            for name, way in ways.items():
+                for many in ROWS:
+                    given = (rows(many),) if kind == "uneven" else (rows(many).to_local(), many)
+                    way(*given)
+                    with record(shapes=True) as rec:
+                        y = way(*given) + 0
+                    called = rec.events[rec.events["kind"] == "collective"]["shapes"]
+                    found[kind][name][str(many)] = {"into": list(called), "rows": y.shape[0]}
+        plain, split = torch.ones(4, 8), rows(4)
+        found["operators"] = {
+            name: {way: _takes(name, x) for way, x in (("DTensor", split), ("local", plain))}
+            for name in TRIED_APART
+        }
     return found
+
+
+def _takes(written: str, x: Any) -> str:
+    try:
+        eval(written, {"torch": torch, "F": F, "x": x})  # our own list above
+    except Exception as error:
+        return f"refused: {type(error).__name__}"
+    return "taken"
 
 
 @judging(dynamic)
@@ -222,18 +301,23 @@ def dynamic_shapes_are_a_weak_point(seen: Seen) -> Result:
 
 @judging(dynamic)
 def dtensor_varies_more(seen: Seen) -> Result:
-    """What DTensor does depends on sizes where explicit collectives do not: compiles, and what is handed in."""
-    apart = _apart(seen, "compiled") and not _apart(seen, "eager")
+    """DTensor's outcome depends on sizes and on covered operators, where that of explicit collectives does not.
+
+    Sizes: compiled it goes another way than in eager. Operators: some that a local tensor has are refused.
+    """
+    dynamism = _apart(seen, "compiled") and not _apart(seen, "eager")
+    explicit = any(_apart(seen, way, "written_out") for way in ("eager", "compiled"))
+    refused = [name for name, by in seen["operators"].items() if by["DTensor"] != "taken" == by["local"]]
     return verdict(
-        seen["dtensor"] != seen["explicit"] or apart,
-        f"compiles over {len(LENGTHS)} lengths: {seen['dtensor']} as DTensors, {seen['explicit']} explicit; "
-        + _said(seen),
+        dynamism and not explicit and bool(refused),
+        f"{_said(seen)}; with the gather written out all ranks agree: {not explicit}; operators that DTensor refuses "
+        f"and a local tensor has: {', '.join(refused) or 'none'}",
     )
 
 
-def _apart(seen: Seen, way: str) -> bool:
+def _apart(seen: Seen, way: str, kind: str = "uneven") -> bool:
     """Whether two ranks bring other shapes to one collective, or a rank gets other rows than there are."""
-    ranks = [one[way] for one in seen["uneven"]]
+    ranks = [one[way] for one in seen[kind]]
     other_shapes = any(len({tuple(one[n]["into"]) for one in ranks}) > 1 for n in ranks[0])
     return other_shapes or any(one[n]["rows"] != int(n) for one in ranks for n in one)
 
@@ -272,7 +356,7 @@ def _pipelined() -> Seen:
 
 @judging(pipelined)
 def async_tp_rewrites_naive_collectives(seen: Seen) -> Result:
-    """A pass takes naively inserted collectives out of the graph, each with the product beside it."""
+    """A pass makes one operator of each naively inserted gather and scatter and the product beside it."""
     before, after = (
         [c for c in seen[when] if any(w in c for w in ("c10d", "mm", "fused"))]
         for when in ("before", "after")
