@@ -285,21 +285,24 @@ BASE: dict[str, Record] = {
     "training.parallel": {
         "ddp": {
             "right": True, "breaks": 3, "reasons": ["hooks"], "graphs": 1, "collectives_in_backward": 0,
-            "right_inside": True, "breaks_inside": 1, "eager": {"forward": 0, "backward": 3, "behind": 1},
+            "right_inside": True, "breaks_inside": 1,
+            "eager": {"forward": 0, "backward": 3, "behind": 1, "callers": []},
+            "returned": {"forward": 0, "backward": 0, "behind": 0, "callers": []},
+            "a_layer_less": {"forward": 0, "backward": 3, "behind": 0, "callers": []},
         },
         "fsdp": {
             "compiled_right": True, "graphs": 2, "breaks_inside": 0,
-            "eager": {"forward": 0, "backward": 4, "behind": 0},
+            "eager": {"forward": 0, "backward": 4, "behind": 0, "callers": ["post_backward"]},
         },
     },
     "sharding.sharded": {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
-        "compiled autograd": {"right": True, "reduces": [8]},
+        "compiled autograd": {"right": True, "reduces": [8]}, "functional mean": "RuntimeError: only sum",
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
-        "functional mean": "RuntimeError: only sum", "DTensor mean": True, "by layer": "compiles",
+        "by layer": "compiles", "second backward": "RuntimeError: no double backward",
     },
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
@@ -546,6 +549,9 @@ CASES: dict[str, list[Record]] = {
     "cliff.disabled_is_many_regions": [{}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}],
     "cliff.functional_is_one_graph": [
         {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
+    ],
+    "cliff.functional_takes_the_breaks_away": [
+        {}, {"C": [COUNTS_C, {**COUNTS_C, "graphs": 2}]}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 0}]},
     ],
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
     "cliff.an_increase_is_slower": [
@@ -813,6 +819,8 @@ CASES: dict[str, list[Record]] = {
     "membership.the_wrong_group_deadlocks": [{}, {"world_inside": DONE}, {"world_inside": {"how": "failed"}}],
     "training.ddp_communicates_in_hooks": [
         {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}}, {"ddp": {"eager": {"backward": 0}}},
+        {"ddp": {"returned": {"backward": 3}}}, {"ddp": {"a_layer_less": {"behind": 1}}},
+        {"ddp": {"a_layer_less": {"backward": 0}}},
     ],
     "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": []}],
     "released.communicators_are_managed": [
@@ -829,7 +837,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "training.reductions_are_part_of_backward": [
         {}, {"ddp": {"eager": {"backward": 0, "behind": 4}}}, {"fsdp": {"eager": {"backward": 0, "behind": 4}}},
-        {"fsdp": {"eager": {"forward": 1}}},
+        {"fsdp": {"eager": {"forward": 1}}}, {"fsdp": {"eager": {"callers": None}}},
+        {"ddp": {"returned": {"backward": 3}}},
     ],
     "sharding.both_paths_bring_communication_into_graphs": [
         {}, {"compiled autograd": {"right": False}}, {"compiled autograd": {"reduces": [4, 4]}},
@@ -850,7 +859,13 @@ CASES: dict[str, list[Record]] = {
     "sharding.frameworks_are_not_traced_whole": [
         {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}}, {"whole": {"a plain module": "Unsupported"}},
     ],
-    "sharding.training_needs_another_road": [{}, {"functional mean": ""}, {"DTensor mean": False}],
+    "sharding.training_needs_another_road": [
+        {}, {"functional mean": ""}, {"gathered": {"right": False}}, {"compiled autograd": {"right": False}},
+    ],
+    "sharding.each_combination_has_limits": [
+        {}, {"second backward": ""}, {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}},
+        {"whole": {"a plain module": "Unsupported"}},
+    ],
     "sharding.fsdp2_is_dtensor": [
         {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
     ],
