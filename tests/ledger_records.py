@@ -99,8 +99,7 @@ BASE: dict[str, Record] = {
         "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
     },
     "breaks.regions": {
-        "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "part_compiled": 1,
-        "gradients_same": True, "outputs_same": True,
+        "whole": {"2": 6, "8": 24}, "inlined": True, "whole_graphs": 1, "part_compiled": 1, "gradients_same": True,
     },
     "breaks.first_call": {
         "backend_s": 0.25, "compiled_before": 0, "compiled_after": 1, "first_s": 0.3, "later_s": 0.001,
@@ -279,8 +278,9 @@ BASE: dict[str, Record] = {
         "stranger": DONE, "world_inside": HUNG,
     },
     "growth.growth": {
-        "first_s": 0.1, "per_block_s": 0.05, "per_block_low": 0.04, "per_block_high": 0.06, "exponent": 0.98,
-        "low": 0.9, "high": 1.1,
+        "whole": {"per_block_s": 0.05, "per_block_low": 0.04, "per_block_high": 0.06},
+        "blocks": {"per_block_s": 0.002, "per_block_low": 0.001, "per_block_high": 0.003}, "a_block_takes": "less",
+        "deepest": FASTER,
     },
     "training.parallel": {
         "ddp": {
@@ -306,10 +306,15 @@ BASE: dict[str, Record] = {
     },
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "right": True,
-        "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
+        "cached": [[False], [True]], "compiles": [1, 1], "process": [7, 8],
+        "ignored_wait_right": {"eager": True, "compiled": True},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
+        "inserted": {
+            "default": ["all_gather wait mm all_gather wait mm all_gather wait mm", 0, True],
+            "overlap scheduling": ["all_gather all_gather wait mm", 3, True],
+        },
     },
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True, "emulated_differ": 0,
@@ -485,9 +490,8 @@ CASES: dict[str, list[Record]] = {
     "breaks.logging_breaks": [{}, {"log_graphs": 1}],
     "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
     "breaks.functional_removes_breaks": [{}, {"pure_graphs": 5}],
-    "breaks.loops_are_unrolled_and_calls_inlined": [{}, {"whole": {"8": 6}}, {"inlined": False}],
-    "breaks.regional_compiles_once": [
-        {}, {"layerwise": {"8": 24}}, {"outputs_same": False}, {"whole": {"8": 6}},
+    "breaks.loops_are_unrolled_and_calls_inlined": [
+        {}, {"whole": {"8": 6}}, {"inlined": False}, {"whole_graphs": 9},
     ],
     "breaks.a_part_can_be_compiled": [{}, {"part_compiled": 0}, {"gradients_same": False}],
     "breaks.the_first_call_blocks": [
@@ -793,7 +797,11 @@ CASES: dict[str, list[Record]] = {
         {}, {"guarded": {"values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]}},
         {"guarded": {"values": [{"value": 0, "graphs": 2}] * 2}}, {"guarded": {"values": None, "how": "hung"}},
     ],
-    "growth.scales_badly": [{}, {"per_block_low": -0.01}, {"high": 0.9}, {"low": -1.0, "high": -0.5}],
+    "growth.scales_badly": [
+        {}, {"whole": {"per_block_low": -0.01}}, {"whole": {"per_block_low": -0.2, "per_block_high": -0.1}},
+        {"a_block_takes": "cannot tell"}, {"a_block_takes": "more"},
+    ],
+    "growth.blocks_compile_faster": [{}, {"deepest": SLOWER}, {"deepest": TELLS_NOTHING}, {"deepest": ALIKE}],
     "membership.rank_zero_may_stay_outside": [
         {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}},
         {"outside": {"values": None, "how": "hung"}},
@@ -851,7 +859,6 @@ CASES: dict[str, list[Record]] = {
         {"whole": {"FSDP2": ""}}, {"whole": {"FSDP2": "Unsupported: hooks"}},
         {"whole": {"a plain module": "Unsupported"}},
     ],
-    "training.ddp_breaks_the_graph": [{}, {"ddp": {"breaks": 0}}],
     "training.compiled_regions_work_with_ddp_and_fsdp": [
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
         {"fsdp": {"graphs": 0}},
@@ -869,10 +876,6 @@ CASES: dict[str, list[Record]] = {
     "sharding.fsdp2_is_dtensor": [
         {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
     ],
-    "sharding.naive_collectives_are_in_the_graphs": [
-        {}, {"gathered": {"right": False}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
-        {"gathered": {"gathers": 0, "scatters": 0}},
-    ],
     "backend.reinplaces_collectives": [
         {}, {"code_calls": []}, {"right": False},
         {"code_calls": ["torch.ops._c10d_functional.all_reduce.default(buf0)"]},
@@ -882,6 +885,12 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.a_second_compile_hits_the_cache": [
         {}, {"cached": [[True], [True]]}, {"cached": [[False], [False]]}, {"cached": [[False], []]},
+    ],
+    "backend.every_rank_compiles": [{}, {"compiles": [1, 0]}, {"process": [7, 7]}, {"right": False}],
+    "backend.inserted_collectives_are_scheduled": [
+        {}, {"inserted": {"overlap scheduling": ["all_gather wait mm", 0, True]}},
+        {"inserted": {"default": ["mm mm mm", 0, True]}},
+        {"inserted": {"overlap scheduling": ["all_gather mm wait", 1, False]}},
     ],
     "backend.collectives_are_not_optimized_by_default": [
         {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
@@ -1060,13 +1069,6 @@ CASES |= {
         {"with_rule": 159, "by_decomposition": 34},
     ],
     "routes.coverage_matters": [{}, {"programs": {"x.nonzero()": "right"}}],
-    "routes.a_rule_is_worked_out_once": [
-        {},
-        {"second": [0, 1]},
-        {"other_shape": [1, 0]},
-        {"emptied": [1, 0]},
-        {"first": [1, 0]},
-    ],
     "routes.dynamic_shapes_are_a_weak_point": [
         {},
         {"dtensor": 2},
@@ -1088,6 +1090,9 @@ CASES |= {
     "routes.caching_saves_time": [
         {},
         {"second": [0, 1]},
+        {"other_shape": [1, 0]},
+        {"emptied": [1, 0]},
+        {"first": [1, 0]},
         {"times": SLOWER},
         {"times": TELLS_NOTHING},
         {"times": ALIKE},

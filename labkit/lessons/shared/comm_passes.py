@@ -108,7 +108,7 @@ def _report(found: Any, label: str, made: dict[str, Any]) -> Report:
 # --- on a rank ---
 
 
-def _settings() -> dict[str, dict[str, Any]]:
+def settings() -> dict[str, dict[str, Any]]:
     """The settings of Inductor behind each way; times of nodes are stated, so that all ranks choose alike."""
     passes = ["raise_comms", "sink_waits"]
     return {
@@ -150,7 +150,7 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
     ways: dict[str, Callable[[], Any]] = {}
     order, right = {}, {}
     with torch.no_grad(), torch_compat.stated_hardware():
-        for number, (way, settings) in enumerate(_settings().items()):
+        for number, (way, switched) in enumerate(settings().items()):
             # a code object of its own: Dynamo keeps what it compiled by code object
             if talk and me.rank == 0:
                 print(f"compiled: {way}")
@@ -159,7 +159,7 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
             with (
                 quiet_stderr(),  # torch 2.11 warns of its own deprecated names
                 torch_compat.no_compile_caches(),
-                torch_compat.patched("inductor.config", **settings),
+                torch_compat.patched("inductor.config", **switched),
                 record(stages=True) as rec,
             ):
                 compiled = torch.compile(own, fullgraph=True)

@@ -17,7 +17,6 @@ from labkit.lessons.shared.one_step import OneStep, net
 from labkit.study.checks import READ, Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, on_collective
 
-
 WRAPPERS = ("wrapper", "__call__")  # functions that only call another one
 
 
@@ -173,13 +172,6 @@ def hooks_break_the_graph(seen: Seen) -> Result:
     if not (ddp["right_inside"] and fsdp["compiled_right"]):
         return cannot_tell("right gradients: without them the hooks did not do their work", said)
     return verdict(ddp["breaks_inside"] + fsdp["breaks_inside"] > 0, said)
-
-
-@judging(parallel)
-def ddp_breaks_the_graph(seen: Seen) -> Result:
-    """A model under DDP does not compile without graph breaks."""
-    row = seen["ddp"]
-    return verdict(row["breaks"] > 0, f"{row['breaks']} breaks")
 
 
 @judging(parallel)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import random
 import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from labkit import torch_compat
 from labkit.graphs import record
 from labkit.lessons.shared import comm_passes
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
@@ -18,7 +23,9 @@ from labkit.torch_compat import dynamo_reset, funcol, functional_op, world_name
 def inductor(bench: Bench) -> Seen:
     """Two programs with a functional all-reduce, compiled with the default backend; one of them twice."""
     salt = random.randrange(2**20)  # a constant never compiled before: no cache has the program yet
-    return bench.run(_compile_twice, salt)[0] | bench.run(_ignore_a_wait)[0]
+    twice = bench.run(_compile_twice, salt)
+    by_rank = {name: [one[name] for one in twice] for name in ("compiles", "process")}
+    return twice[0] | bench.run(_ignore_a_wait)[0] | by_rank
 
 
 def _compile_twice(salt: int) -> Seen:
@@ -41,6 +48,8 @@ def _compile_twice(salt: int) -> Seen:
             found = {
                 "code_calls": [line[:120] for line in lines if not line.startswith("#")],
                 "right": y[0].item() == 6 + salt,
+                "compiles": len(rec.compiles),
+                "process": os.getpid(),
             }
     found["cached"] = cached
     return found
@@ -122,6 +131,17 @@ def ignored_wait_goes_wrong(seen: Seen) -> Result:
 
 
 @judging(inductor)
+def every_rank_compiles(seen: Seen) -> Result:
+    """With the default backend each rank compiles in its own process, at its first call."""
+    compiles, processes = seen["compiles"], seen["process"]
+    return verdict(
+        compiles == [1, 1] and len(set(processes)) == 2 and seen["right"],
+        f"compiles with Inductor at the first call, by rank: {compiles}, in {len(set(processes))} processes: those "
+        "that run the code",
+    )
+
+
+@judging(inductor)
 def a_second_compile_hits_the_cache(seen: Seen) -> Result:
     """Compiling the same program again takes it from the cache."""
     first, second = seen["cached"]
@@ -182,8 +202,48 @@ def scheduling(bench: Bench) -> Seen:
         "ways": {
             way: [row["calls"], int(row["products between"]), bool(row["right"])]
             for way, row in order.iterrows()
-        }
+        },
+        "inserted": bench.run(_inserted)[0],
     }
+
+
+def _inserted() -> Seen:
+    """The same with gathers that no program calls: weights are DTensors, and each is replicated where it is used."""
+
+    def multiply(x, weights):
+        for weight in weights:
+            x = x @ weight.redistribute(placements=[Replicate()]).to_local()
+        return x
+
+    torch.manual_seed(0)
+    mesh, found = init_device_mesh("cpu", (2,)), Seen()
+    x, *full = (torch.randn(64, 64) / 8 for _ in range(4))
+    weights, expected = (
+        [distribute_tensor(w, mesh, [Shard(0)]) for w in full],
+        functools.reduce(torch.matmul, full, x),
+    )
+    with torch.no_grad(), torch_compat.stated_hardware():
+        for way in (comm_passes.DEFAULT, comm_passes.SCHEDULING):
+            dynamo_reset()
+            switched = torch_compat.patched("inductor.config", **comm_passes.settings()[way])
+            with torch_compat.no_compile_caches(), switched, record(stages=True) as rec:
+                y = torch.compile(multiply, fullgraph=True)(x, weights)
+            calls = comm_passes.calls_of(rec.graphs.iloc[-1]["inductor_code"])
+            right = bool(torch.allclose(y, expected, atol=1e-4))
+            found[way] = [" ".join(calls), comm_passes.between(calls), right]
+    return found
+
+
+@judging(scheduling)
+def inserted_collectives_are_scheduled(seen: Seen) -> Result:
+    """Compiling inserts a gather at each sharded weight, and a pass moves products between it and its wait."""
+    (calls, before, _), (_, after, _) = seen["inserted"].values()
+    right, gathers = all(row[2] for row in seen["inserted"].values()), calls.split().count("all_gather")
+    return verdict(
+        right and gathers == 3 and after > before,
+        f"{gathers} gathers inserted ({calls}), products between a gather and its wait: {before} by default, {after} "
+        "with overlap scheduling",
+    )
 
 
 @judging(scheduling)

@@ -195,14 +195,3 @@ def both_paths_bring_communication_into_graphs(seen: Seen) -> Result:
         f"compiled autograd over DDP: all-reduces by graph of backward {ddp['reduces']}, right: {ddp['right']}; FSDP "
         f"on DTensors, traced whole: {fsdp['scatters']} reduce-scatters in backward, right: {fsdp['right']}",
     )
-
-
-@judging(sharded)
-def naive_collectives_are_in_the_graphs(seen: Seen) -> Result:
-    """With gathers written as plain operators on parameters, one forward and one backward graph hold all of them."""
-    row = seen["gathered"]
-    return verdict(
-        row["right"] and row["graphs"] == [1, 1] and row["gathers"] == row["scatters"] > 0,
-        f"{row['graphs'][0]} forward graph with {row['gathers']} all-gathers, {row['graphs'][1]} backward graph with "
-        f"{row['scatters']} reduce-scatters",
-    )
