@@ -17,8 +17,6 @@ from labkit.lessons.shared.one_step import OneStep, net
 from labkit.study.checks import READ, Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, on_collective
 
-WRAPPERS = ("wrapper", "__call__")  # functions that only call another one
-
 
 @probe
 def parallel(bench: Bench) -> Seen:
@@ -94,12 +92,9 @@ def _eager(model: Any, x: torch.Tensor, accumulate: bool = True) -> Seen:
     def seen(name: str, nbytes: int) -> None:
         started[phase] += "reduce" in name
         if "reduce" in name and phase != "forward":
-            frames = [(Path(frame.filename).as_posix(), frame.name) for frame in traceback.extract_stack()]
-            engine = max(i for i, (_, function) in enumerate(frames) if function == "_engine_run_backward")
+            names = [(Path(frame.filename).as_posix(), frame.name) for frame in traceback.extract_stack()]
             callers.update(
-                name
-                for file, name in frames[engine:]
-                if "/distributed/fsdp/" in file and name not in WRAPPERS
+                name for file, name in names if "/distributed/fsdp/" in file and "backward" in name
             )
 
     x = x.clone().requires_grad_()
@@ -121,10 +116,8 @@ def reductions_are_part_of_backward(seen: Seen) -> Result:
     DDP where a gradient is added to a parameter's, and never where it is only returned; FSDP2 from functions of its own
     that autograd's engine calls.
     """
-    eager, returned = (
-        {"DDP": seen["ddp"]["eager"], "FSDP2": seen["fsdp"]["eager"]},
-        _all(seen["ddp"]["returned"]),
-    )
+    eager = {"DDP": seen["ddp"]["eager"], "FSDP2": seen["fsdp"]["eager"]}
+    returned = _all(seen["ddp"]["returned"])
     inside = all(row["backward"] > 0 and not row["forward"] for row in eager.values())
     callers = eager["FSDP2"]["callers"]
     said = "; ".join(

@@ -26,7 +26,7 @@ def placements(bench: Bench) -> Seen:
     return found[0] | by_rank | bench.run(_two_by_four, ranks=8, backend="fake")[0]
 
 
-def _allocating(make: Callable[[], Any]) -> tuple[Any, int]:
+def _making(make: Callable[[], Any]) -> tuple[Any, int]:
     """What `make` returns, and the bytes of the largest tensor that an operator makes on the way."""
     sizes: list[int] = []
 
@@ -74,17 +74,16 @@ def _placements() -> Seen:
     sharded = dt.distribute_tensor(whole, mesh, [Shard(0)])
     replicated = dt.distribute_tensor(whole, mesh, [Replicate()])
     passed = DTensor.from_local(whole, mesh, [Shard(0)])
-    own, own_bytes = _allocating(
-        lambda: DTensor.from_local(torch.ones(256, 512), mesh, [Shard(0)], run_check=False)
-    )
-    both, both_bytes = _allocating(
-        lambda: DTensor.from_local(torch.ones(2, 2), grid, [Shard(0), Shard(1)], run_check=False)
-    )
+    split = {"own": (mesh, [Shard(0)], 256, 512), "grid": (grid, [Shard(0), Shard(1)], 2, 2)}
+    first = {
+        name: _making(lambda m=m, p=p, n=n: DTensor.from_local(torch.ones(*n), m, p, run_check=False))
+        for name, (m, p, *n) in split.items()
+    }
     mixed = DTensor.from_local(torch.full((2, 2), float(rank)), grid, [Shard(0), Partial()])
     bare = torch.ops.aten.add.Tensor(sharded, sharded)  # the dispatcher's own entry
     partial = DTensor.from_local(torch.full((2,), float(rank + 1)), mesh, [Partial()])
-    made, made_bytes = _allocating(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)]))
-    copies, copies_bytes = _allocating(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Replicate()]))
+    made, made_bytes = _making(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)]))
+    copies, copies_bytes = _making(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Replicate()]))
     replicas, shapes = _checked()
     found: Seen = {
         "mine": {
@@ -93,8 +92,7 @@ def _placements() -> Seen:
             "replicate_local": list(replicated.to_local().shape),
             "replicate_mine": torch.equal(replicated.to_local(), whole),
             "partial_local": partial.to_local()[0].item(),
-            "own_bytes": own_bytes,
-            "grid_bytes": both_bytes,
+            **{f"{name}_bytes": nbytes for name, (_, nbytes) in first.items()},
             "zeros": [list(made.to_local().shape), made_bytes],
             "zeros_replicated": [list(copies.to_local().shape), copies_bytes],
         },
@@ -104,12 +102,11 @@ def _placements() -> Seen:
         "bare": [
             type(bare).__name__,
             list(bare.to_local().shape),
-            bool(torch.equal(bare.full_tensor(), whole * 2)),
+            torch.equal(bare.full_tensor(), whole * 2),
         ],
         "passed_logical": list(passed.shape),
         "passed_local": list(passed.to_local().shape),
-        "own_logical": list(own.shape),
-        "grid_logical": list(both.shape),
+        **{f"{name}_logical": list(one.shape) for name, (one, _) in first.items()},
         "partial_whole": partial.full_tensor()[0].item(),
         "replicas": replicas,
         "shapes": shapes,
@@ -199,13 +196,10 @@ def torch_zeros_takes_a_mesh(seen: Seen) -> Result:
 def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
     """torch.distributed.tensor.zeros allocates by placement: a rank's shard alone, or where replicated, the whole."""
     sharded, replicated = seen["zeros"], seen["zeros_replicated"]
-    said = "; ".join(
-        f"{name} {one[0][0]} and at most {max(n for _, n in one)} B"
-        for name, one in (("Shard(0)", sharded), ("Replicate()", replicated))
-    )
     return verdict(
         sharded == [[[2, 4], 32]] * 4 and replicated == [[[8, 4], 128]] * 4,
-        f"of 8 by 4 floats over four ranks, each rank makes: {said}",
+        "of 8 by 4 floats over four ranks, local shape and B of the largest tensor that rank 0 makes: Shard(0) "
+        f"{sharded[0]}, Replicate() {replicated[0]}",
     )
 
 

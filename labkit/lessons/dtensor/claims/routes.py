@@ -15,10 +15,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from labkit import lessons, torch_compat
 from labkit.graphs import record
 from labkit.lessons.dtensor.on_ranks import whole_of
-from labkit.lessons.shared.capture import Capture, calls
+from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.lessons.shared.timed import timed, timing_result
-from labkit.lessons.shared.variants import with_own_code
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
 from labkit.timing import interleave
 from labkit.torch_compat import (
     dtensor_cache,
@@ -31,7 +30,6 @@ from labkit.torch_compat import (
 program = lessons.program("dtensor")
 DIM = 64
 SUMS = 2  # of a block: after its attention and after its MLP
-LENGTHS = (4, 6, 8, 10)
 ROUNDS = 40
 ROWS = (4, 6, 5)  # the last one leaves 3 rows on rank 0 and 2 on rank 1
 # operators by trying: what a program may call on a tensor of 4 by 8 that is split by rows
@@ -47,13 +45,11 @@ TRIED = (
 )  # fmt: skip
 
 
-TRIED_APART = ("x.relu()", "x.nonzero()", "x.unfold(0, 2, 1)")
-
-
 @probe
 def predictable(bench: Bench) -> Seen:
-    """One block with its two sums written out, and the same as DTensors with the sums left to DTensor; in eager."""
-    return bench.run(_predictable, ranks=2, backend="fake")[0]
+    """One block with its two sums written out, and as DTensors that are told where to sum, or are not; in eager."""
+    found = bench.run(_predictable, ranks=2, backend="fake")[0]
+    return found | {"times": timed("host only", found["times"], "told", "explicit")}
 
 
 def _predictable() -> Seen:
@@ -68,7 +64,10 @@ def _predictable() -> Seen:
         for name, model in ways.items():
             _, names, nbytes = program.counted(lambda model=model: model(x))
             found[name] = {"collectives": len(names), "bytes": nbytes}
-    return found
+        taken = interleave(
+            {name: functools.partial(ways[name], x) for name in ("told", "explicit")}, ROUNDS, 3
+        )
+    return found | {"times": {name: one.samples for name, one in taken.items()}}
 
 
 @judging(predictable)
@@ -83,27 +82,10 @@ def explicit_is_more_predictable(seen: Seen) -> Result:
     )
 
 
-@probe
-def example(bench: Bench) -> Seen:
-    """Two layers with one sum, in eager, as DTensors that are redistributed and with the sum written out: times."""
-    return timed("host only", bench.run(_example, ranks=2, backend="fake")[0], "DTensor", "explicit")
-
-
-def _example() -> dict[str, tuple[float, ...]]:
-    mesh, whole, x = init_device_mesh("cpu", (2,)), whole_of(program, "mlp", DIM), program.sample(DIM, 4)
-    with torch.no_grad():
-        routes = {
-            name: program.ROUTES[letter](whole, mesh)
-            for name, letter in (("explicit", "b"), ("DTensor", "c"))
-        }
-        calls = {name: functools.partial(route, x) for name, route in routes.items()}
-        return {name: one.samples for name, one in interleave(calls, ROUNDS, 3).items()}
-
-
-@judging(example)
+@judging(predictable)
 def the_example_has_overhead_in_eager(seen: Seen) -> Result:
-    """In eager two layers as DTensors, redistributed at their end, take longer than with their sum written out."""
-    return timing_result(seen, "slower", "any machine")
+    """In eager a block as DTensors, redistributed where it sums, takes longer than with its sums written out."""
+    return timing_result(seen["times"], "slower", "any machine")
 
 
 def _core_operators() -> set[str]:
@@ -200,7 +182,7 @@ def _caching() -> Seen:
 
 @judging(caching)
 def caching_saves_time(seen: Seen) -> Result:
-    """Placements are worked out at an operation's first call, and found in a cache afterwards, which takes less time."""
+    """Placements are worked out at an operation's first call, and found in a cache afterwards, which is faster."""
     names = ("first", "second", "third", "other_shape", "emptied")
     found_again = all(seen[name] == [1, 0] for name in ("second", "third"))
     worked_out = all(seen[name] == [0, 1] for name in ("first", "other_shape", "emptied"))
@@ -212,27 +194,17 @@ def caching_saves_time(seen: Seen) -> Result:
 
 @probe
 def dynamic(bench: Bench) -> Seen:
-    """Sequence lengths that change, a split dimension that is not shared evenly, and operators, by both routes."""
-    found = bench.run(_dynamic, LENGTHS, ranks=2, backend="fake")
-    return found[0]["lengths"] | {
-        "uneven": [one["uneven"] for one in found],
-        "written_out": [one["written_out"] for one in found],
-        "operators": found[0]["operators"],
+    """Rows that change and are not shared evenly, as DTensors and with the gather written out; and nonzero."""
+    found = bench.run(_dynamic, ranks=2, backend="fake")
+    return {name: [one[name] for one in found] for name in ("uneven", "written_out")} | {
+        "nonzero": found[0]["nonzero"]
     }
 
 
-def _dynamic(lengths: tuple[int, ...]) -> Seen:
+def _dynamic() -> Seen:
     mesh = init_device_mesh("cpu", (2,))
-    found: Seen = {"lengths": {}, "uneven": {}}
+    found: Seen = {}
     with torch.no_grad():
-        for name, route in {"explicit": "b", "dtensor": "c"}.items():
-            dynamo_reset()
-            model = with_own_code(program.ROUTES[route](whole_of(program, "mlp", DIM), mesh))
-            run = torch.compile(model, backend="eager", fullgraph=True)
-            with record(operators=False) as rec:
-                for length in lengths:
-                    run(torch.ones(1, length, DIM))
-            found["lengths"][name] = len(rec.compiles)
 
         def gathered(x: Any) -> Any:
             return (x * 2).redistribute(placements=[Replicate()]).to_local()
@@ -252,12 +224,9 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
 
         for kind, function in (("uneven", gathered), ("written_out", padded)):
             dynamo_reset()
-            ways = {
-                "eager": function,
-                "compiled": torch.compile(function, backend="aot_eager", fullgraph=True),
-            }
-            found[kind] = {name: {} for name in ways}
-            for name, way in ways.items():
+            found[kind] = {"eager": {}, "compiled": {}}
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            for name, way in (("eager", function), ("compiled", compiled)):
                 for many in ROWS:
                     given = (rows(many),) if kind == "uneven" else (rows(many).to_local(), many)
                     way(*given)
@@ -265,46 +234,34 @@ def _dynamic(lengths: tuple[int, ...]) -> Seen:
                         y = way(*given) + 0
                     called = rec.events[rec.events["kind"] == "collective"]["shapes"]
                     found[kind][name][str(many)] = {"into": list(called), "rows": y.shape[0]}
-        plain, split = torch.ones(4, 8), rows(4)
-        found["operators"] = {
-            name: {way: _takes(name, x) for way, x in (("DTensor", split), ("local", plain))}
-            for name in TRIED_APART
-        }
+        found["nonzero"] = {"DTensor": _refused(rows(4)), "local": _refused(rows(4).to_local())}
     return found
 
 
-def _takes(written: str, x: Any) -> str:
+def _refused(x: Any) -> str:
     try:
-        eval(written, {"torch": torch, "F": F, "x": x})  # our own list above
-    except Exception as error:
-        return f"refused: {type(error).__name__}"
-    return "taken"
+        x.nonzero()
+    except RuntimeError as error:
+        return first_line(error)
+    return ""
 
 
 @judging(dynamic)
 def dynamic_shapes_are_a_weak_point(seen: Seen) -> Result:
-    """With sizes that change, compiled DTensor programs compile more often than explicit ones, or ranks disagree."""
-    apart = _apart(seen, "compiled")
-    return verdict(
-        seen["dtensor"] > seen["explicit"] or apart,
-        f"{len(LENGTHS)} lengths: {seen['dtensor']} compiles as DTensors, {seen['explicit']} explicit; "
-        + _said(seen),
-    )
+    """With numbers of rows that change, ranks disagree in a compiled DTensor program, as they do not in eager."""
+    return verdict(_apart(seen, "compiled") and not _apart(seen, "eager"), _said(seen))
 
 
 @judging(dynamic)
 def dtensor_varies_more(seen: Seen) -> Result:
-    """DTensor's outcome depends on sizes and on covered operators, where that of explicit collectives does not.
-
-    Sizes: compiled it goes another way than in eager. Operators: some that a local tensor has are refused.
-    """
-    dynamism = _apart(seen, "compiled") and not _apart(seen, "eager")
+    """With other sizes a compiled DTensor program differs from eager, and nonzero is refused; written out, neither."""
+    dynamism = dynamic_shapes_are_a_weak_point(seen).status == HOLDS
     explicit = any(_apart(seen, way, "written_out") for way in ("eager", "compiled"))
-    refused = [name for name, by in seen["operators"].items() if by["DTensor"] != "taken" == by["local"]]
+    refused = seen["nonzero"]
     return verdict(
-        dynamism and not explicit and bool(refused),
-        f"{_said(seen)}; with the gather written out all ranks agree: {not explicit}; operators that DTensor refuses "
-        f"and a local tensor has: {', '.join(refused) or 'none'}",
+        dynamism and not explicit and bool(refused["DTensor"]) and not refused["local"],
+        f"{_said(seen)}; with the gather written out all ranks agree: {not explicit}; nonzero of a DTensor: "
+        f"{refused['DTensor'] or 'works'}, of a local tensor: {refused['local'] or 'works'}",
     )
 
 
