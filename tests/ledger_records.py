@@ -215,7 +215,7 @@ BASE: dict[str, Record] = {
     },
     "routes.dynamic": {
         "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}], "written_out": [UNEVEN, UNEVEN],
-        "nonzero": {"DTensor": "RuntimeError: no", "local": ""},
+        "nonzero": [{"DTensor": "RuntimeError: no", "local": ""}] * 2,
     },
     "groups.store": {
         "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
@@ -858,7 +858,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "training.compiled_regions_work_with_ddp_and_fsdp": [
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
-        {"fsdp": {"graphs": 0}},
+        {"fsdp": {"graphs": 0}}, {"ddp": {"right_inside": False}},
     ],
     "sharding.frameworks_are_not_traced_whole": [
         {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}}, {"whole": {"a plain module": "Unsupported"}},
@@ -1075,8 +1075,8 @@ CASES |= {
         {"uneven": [UNEVEN, UNEVEN]},
         {"uneven": [UNEVEN, {"eager": ODD_ROWS, "compiled": ODD_ROWS}]},
         {"written_out": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}]},
-        {"nonzero": {"DTensor": ""}},
-        {"nonzero": {"local": "RuntimeError: no"}},
+        {"nonzero": [{"DTensor": "", "local": ""}]},
+        {"nonzero": [{"DTensor": "RuntimeError: no", "local": "RuntimeError: no"}]},
     ],
     "routes.caching_saves_time": [
         {},

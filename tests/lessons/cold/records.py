@@ -10,7 +10,7 @@ OVER = "the warmup took 0.3 s and may take 0.1 s; rank 1 took longest, 0.3 s of 
 BASE: dict[str, Record] = {
     "cold.ahead": {
         "precompiled": True, "packaged": True, "calls": ["aoti_torch_cpu_mm_out"],
-        "binaries": {"aot_compile": True, "precompile": True}, "kernels": True,
+        "binaries": {"aot_compile": True, "precompile": True},
         "foreign": [], "remote": {"fx_graph_remote_cache": None, "redis": True},
     },
     "cold.together": {
@@ -36,7 +36,7 @@ CASES: dict[str, list[Record]] = {
     "cold.packages_run_elsewhere": [{}, {"packaged": False}],
     "cold.precompiled_functions_run_elsewhere": [{}, {"precompiled": False}],
     "cold.precompiled_binaries_use_the_stable_interface": [
-        {}, {"binaries": {"aot_compile": False}}, {"binaries": {"precompile": False}}, {"kernels": False},
+        {}, {"binaries": {"aot_compile": False}}, {"binaries": {"precompile": False}},
         {"foreign": ["_ZN2at4dataEv"]}, {"calls": []},
     ],
     "cold.the_stable_part_compiles_once": [

@@ -171,10 +171,12 @@ def hooks_break_the_graph(seen: Seen) -> Result:
 def compiled_regions_work_with_ddp_and_fsdp(seen: Seen) -> Result:
     """Compiled regions work together with DDP and FSDP: the gradients are those of the plain model."""
     ddp, fsdp = seen["ddp"], seen["fsdp"]
-    ok = ddp["right"] and fsdp["compiled_right"] and ddp["graphs"] > 0 and fsdp["graphs"] > 0
+    right = ddp["right"] and ddp["right_inside"] and fsdp["compiled_right"]
+    ok = right and ddp["graphs"] > 0 and fsdp["graphs"] > 0
     return verdict(
         ok,
-        f"gradients right: DDP {ddp['right']} ({ddp['graphs']} graphs), FSDP2 by layer {fsdp['compiled_right']}",
+        f"gradients right: compiled DDP {ddp['right']} ({ddp['graphs']} graphs), DDP around compiled code "
+        f"{ddp['right_inside']}, FSDP2 by layer {fsdp['compiled_right']}",
     )
 
 

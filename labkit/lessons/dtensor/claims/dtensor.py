@@ -31,8 +31,6 @@ def _making(make: Callable[[], Any]) -> tuple[Any, int]:
     sizes: list[int] = []
 
     def below(func: Any, args: Any, kwargs: Any) -> Any:
-        if any(isinstance(argument, DTensor) for argument in args):
-            return NotImplemented  # on to the operators on what the ranks have
         made = func(*args, **kwargs)
         sizes.append(made.nbytes if isinstance(made, torch.Tensor) else 0)
         return made
@@ -81,6 +79,7 @@ def _placements() -> Seen:
     }
     mixed = DTensor.from_local(torch.full((2, 2), float(rank)), grid, [Shard(0), Partial()])
     bare = torch.ops.aten.add.Tensor(sharded, sharded)  # the dispatcher's own entry
+    doubled = torch.equal(bare.full_tensor(), whole * 2)
     partial = DTensor.from_local(torch.full((2,), float(rank + 1)), mesh, [Partial()])
     made, made_bytes = _making(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)]))
     copies, copies_bytes = _making(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Replicate()]))
@@ -99,11 +98,7 @@ def _placements() -> Seen:
         "shard_logical": list(sharded.shape),
         "shard_whole": bool(torch.equal(sharded.full_tensor(), whole)),
         "mixed_whole": mixed.full_tensor().tolist(),
-        "bare": [
-            type(bare).__name__,
-            list(bare.to_local().shape),
-            torch.equal(bare.full_tensor(), whole * 2),
-        ],
+        "bare": [type(bare).__name__, list(bare.to_local().shape), doubled],
         "passed_logical": list(passed.shape),
         "passed_local": list(passed.to_local().shape),
         **{f"{name}_logical": list(one.shape) for name, (one, _) in first.items()},
@@ -316,19 +311,16 @@ def the_local_kernel_runs(seen: Seen) -> Result:
 @judging(placements)
 def from_local_checks_by_default(seen: Seen) -> Result:
     """Unless the check is skipped with run_check=False, from_local notices local tensors that do not fit together."""
-    names, default = ("values", "shapes"), (seen["replicas"], seen["shapes"])
 
-    def notices(each: list[Any]) -> bool:  # by an error, or by making them alike
+    def noticed(each: list[Any]) -> bool:  # by an error, or by making them alike
         return any(isinstance(one, str) for one in each) or all(one == each[0] for one in each)
 
-    said = "; ".join(
-        f"{name} {'noticed' if notices(each) else each}" for name, each in zip(names, default, strict=True)
-    )
-    asked = [name for name, each in zip(names, seen["asked"], strict=True) if notices(each)]
+    default, asked = (seen["replicas"], seen["shapes"]), seen["asked"]
+    values, shapes = ("noticed" if noticed(each) else each for each in default)
     return verdict(
-        all(map(notices, default)),
-        f"replicas that differ between ranks, taken by default: {said}; with run_check=True "
-        f"{' and '.join(asked) or 'nothing'} noticed",
+        all(map(noticed, default)),
+        f"replicas that differ between ranks, taken by default: values {values}; shapes {shapes}; noticed with "
+        f"run_check=True: {sum(map(noticed, asked))} of {len(asked)}",
     )
 
 

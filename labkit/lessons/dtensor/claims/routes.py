@@ -196,9 +196,7 @@ def caching_saves_time(seen: Seen) -> Result:
 def dynamic(bench: Bench) -> Seen:
     """Rows that change and are not shared evenly, as DTensors and with the gather written out; and nonzero."""
     found = bench.run(_dynamic, ranks=2, backend="fake")
-    return {name: [one[name] for one in found] for name in ("uneven", "written_out")} | {
-        "nonzero": found[0]["nonzero"]
-    }
+    return {name: [one[name] for one in found] for name in found[0]}
 
 
 def _dynamic() -> Seen:
@@ -257,7 +255,7 @@ def dtensor_varies_more(seen: Seen) -> Result:
     """With other sizes a compiled DTensor program differs from eager, and nonzero is refused; written out, neither."""
     dynamism = dynamic_shapes_are_a_weak_point(seen).status == HOLDS
     explicit = any(_apart(seen, way, "written_out") for way in ("eager", "compiled"))
-    refused = seen["nonzero"]
+    refused = seen["nonzero"][0]
     return verdict(
         dynamism and not explicit and bool(refused["DTensor"]) and not refused["local"],
         f"{_said(seen)}; with the gather written out all ranks agree: {not explicit}; nonzero of a DTensor: "
