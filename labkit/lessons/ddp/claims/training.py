@@ -83,7 +83,8 @@ def _eager(model: Any, x: torch.Tensor, accumulate: bool = True) -> Seen:
 
     `callers` are the functions of FSDP's that autograd's engine has called where a reduction starts in backward.
     """
-    phase, started, callers = "forward", {"forward": 0, "backward": 0, "behind": 0}, set()
+    phase, started = "forward", {"forward": 0, "backward": 0, "behind": 0}
+    callers: set[str] = set()
 
     def reached(name: str) -> None:
         nonlocal phase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ def _making(make: Callable[[], Any]) -> tuple[Any, int]:
     return made, max(sizes)
 
 
-def _checked(**check: bool) -> list[Any]:
+def _checked(**check: Any) -> list[Any]:
     """The values and the shapes that ranks have after from_local of ones that do not fit together, or the refusal."""
     mesh, rank = init_device_mesh("cpu", (4,)), dist.get_rank()
     found: list[Any] = []
@@ -65,6 +66,10 @@ def _two_by_four() -> Seen:
     return {"two_by_four_logical": list(made.shape), "two_by_four_local": list(made.to_local().shape)}
 
 
+def _from_shard(mesh: Any, placements: Any, *shape: int) -> DTensor:
+    return DTensor.from_local(torch.ones(shape), mesh, placements, run_check=False)
+
+
 def _placements() -> Seen:
     mesh = init_device_mesh("cpu", (4,))
     grid = init_device_mesh("cpu", (2, 2))
@@ -72,11 +77,8 @@ def _placements() -> Seen:
     sharded = dt.distribute_tensor(whole, mesh, [Shard(0)])
     replicated = dt.distribute_tensor(whole, mesh, [Replicate()])
     passed = DTensor.from_local(whole, mesh, [Shard(0)])
-    split = {"own": (mesh, [Shard(0)], 256, 512), "grid": (grid, [Shard(0), Shard(1)], 2, 2)}
-    first = {
-        name: _making(lambda m=m, p=p, n=n: DTensor.from_local(torch.ones(*n), m, p, run_check=False))
-        for name, (m, p, *n) in split.items()
-    }
+    split: dict[str, Any] = {"own": (mesh, [Shard(0)], 256, 512), "grid": (grid, [Shard(0), Shard(1)], 2, 2)}
+    first = {name: _making(functools.partial(_from_shard, *how)) for name, how in split.items()}
     mixed = DTensor.from_local(torch.full((2, 2), float(rank)), grid, [Shard(0), Partial()])
     bare = torch.ops.aten.add.Tensor(sharded, sharded)  # the dispatcher's own entry
     doubled = torch.equal(bare.full_tensor(), whole * 2)
