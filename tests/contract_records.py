@@ -78,7 +78,7 @@ BASE = {
         "served": {"as served": [0, 0], "other rows": [1, 1], "other flag": [1, 1]},
         "whole": [1, 2],
         "regions": [1, 1],
-        "path": [[True, 3, 0], [True, 3, 0]],
+        "path": [[True, 3, True, 0], [True, 3, True, 0]],
         "planned": ["PlanError", "PlanError"],
     },
     "suite.patience": {"short_late": "timed out", "conservative_late": "right", "absent": "timed out"},
@@ -165,9 +165,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "suite.warmup_evens_out": [{}, {"warmed": [0, 1]}, {"cold": [0, 0]}],
     "suite.warmup_takes_the_path": [
         {},
-        {"path": [[True, 3, 0], [False, 3, 0]]},
-        {"path": [[True, 3, 0], [True, 2, 0]]},
-        {"path": [[True, 3, 1], [True, 3, 0]]},
+        {"path": [[True, 3, True, 0], [False, 3, True, 0]]},
+        {"path": [[True, 3, True, 0], [True, 2, True, 0]]},
+        {"path": [[True, 3, True, 0], [True, 3, False, 0]]},
+        {"path": [[True, 3, True, 1], [True, 3, True, 0]]},
         {"path": []},
     ],
     "suite.the_gate_is_a_quick_error": [

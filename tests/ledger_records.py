@@ -124,7 +124,7 @@ BASE: dict[str, Record] = {
         "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
     },
     "breaks.regions": {
-        "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "outputs_same": True,
+        "whole": {"2": 6, "8": 24}, "inlined": True, "whole_graphs": 1,
         "parts": {
             name: {"graphs": 1, "operators": count, "same": True}
             for name, count in (("a method", 2), ("a layer", 3), ("the model", 9))
@@ -173,7 +173,7 @@ BASE: dict[str, Record] = {
     },
     "cost.eager_functional": {**SLOWER, "parts": {"copy": SLOWER, "wrapper": SLOWER}},
     "cost.eager_dtensor": SLOWER,
-    "cost.compiled_dtensor": {"eager": SLOWER, "compiled": ALIKE},
+    "cost.compiled_dtensor": {name: {"eager": SLOWER, "compiled": ALIKE} for name in ("small", "products")},
     "rendezvous.rendezvous": {
         "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
         "keys": {**FIRST, **NEW, "init/cnt": ""}, "listening": [*FIRST.values(), *NEW.values(), "0.0.0.0:1"],
@@ -190,11 +190,13 @@ BASE: dict[str, Record] = {
     },
     "barriers.backends": {"world": "gloo", "sums": {"gloo": 6.0, "shm": 6.0, "a": 6.0}, "refused": {}},
     "dtensor.placements": {
-        "shard_local": [256, 512], "replicate_local": [1024, 512], "passed_logical": [4096, 512],
-        "passed_local": [1024, 512], "own_logical": [1024, 512], "grid_logical": [4, 4], "partial_local": 1.0,
-        "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0],
-        "shapes": [[2], [3], [4], [5]], "zeros_local": [2, 4], "is_tensor_subclass": True,
-        "in_python": True, "shard_logical": [1024, 512], "shard_whole": True, "bare": ["DTensor", [256, 512]],
+        "shard_local": [[256, 512]] * 4, "shard_mine": [True] * 4, "replicate_local": [[1024, 512]] * 4,
+        "replicate_mine": [True] * 4, "passed_logical": [4096, 512], "passed_local": [1024, 512],
+        "own_logical": [1024, 512], "own_bytes": [524288] * 4, "grid_logical": [4, 4], "grid_bytes": [16] * 4,
+        "partial_local": [1.0, 2.0, 3.0, 4.0], "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0],
+        "shapes": [[2], [3], [4], [5]], "asked": [[0.0] * 4, ["ValueError"] * 4], "zeros": [[[2, 4], 32]] * 4,
+        "zeros_replicated": [[[8, 4], 128]] * 4, "is_tensor_subclass": True,
+        "in_python": True, "shard_logical": [1024, 512], "shard_whole": True, "bare": ["DTensor", [256, 512], True],
         "mixed_whole": [[1.0, 1.0], [1.0, 1.0], [5.0, 5.0], [5.0, 5.0]],
         "torch_zeros": "TypeError: device_mesh", "two_by_four_logical": [8192, 4096],
         "two_by_four_local": [4096, 1024],
@@ -206,21 +208,34 @@ BASE: dict[str, Record] = {
         "view(-1,)": op("R", all_gather_into_tensor=1), "view(8, 2)": op("R", all_gather_into_tensor=1),
         "view(2, 2, 4)": op("S(2)"),
         "column": op("S(1)"), "sum": op("P(sum)"), "inner": op("P(sum)"), "partial_used": op("R", all_reduce=1),
-        "mismatched": op("S(0)", all_gather_into_tensor=1), "gather": op("R", all_gather_into_tensor=1),
-        "backward_replicate": {"collectives": {}, "gradient_type": "DTensor", "gradient": 1.0},
-        "backward_partial": {
-            "collectives": {"reduce_scatter_tensor": 1}, "gradient_type": "DTensor", "gradient": 2.0,
+        "partial_forced": op("R", all_reduce=1), "partial_added": op("P(sum)"),
+        "mismatched": op("S(0)", all_gather_into_tensor=1),
+        "moves": {
+            "S(0) to R": {
+                "forward": ["all_gather_into_tensor"], "backward": [], "right": True,
+                "backward_partial": ["reduce_scatter_tensor"],
+            },
+            "P to R": {"forward": ["all_reduce"], "backward": [], "backward_partial": [], "right": True},
         },
-        "backward_layers": {"gradient_types": ["DTensor"] * 2, "right": True},
-        "grid": {"placement": ["S(0)", "P(sum)"], "collectives": {}, "to_replicate": {"all_gather_into_tensor": 1}},
+        "trained with the batch split": {"right": True, "collectives": {"all_reduce": 6}, "gradients": ["DTensor"]},
+        "trained with the weights split": {"right": True, "collectives": {"all_reduce": 3}, "gradients": ["DTensor"]},
+        "grid": {
+            "placement": ["S(0)", "P(sum)"], "collectives": {}, "right": True,
+            "to_replicate": {"all_gather_into_tensor": 1, "all_reduce": 1},
+            "groups": [[0, 1], [0, 2], [1, 3], [2, 3]],
+        },
     },
     "redistribute.compiled": {
-        "calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True, "explicit": KEPT_CALLS,
-        "explicit_same": True,
+        name: {
+            "written": int(name == "explicit"), "calls": ["aten.mm", *KEPT_CALLS], "dtensors_left": 0, "same": True,
+            "takes": ["Node", "str"], "mutates": False,
+        }
+        for name in ("asked", "whole", "explicit")
     },
     "routes.predictable": {
         "written": 2, "explicit": {"collectives": 2, "bytes": 2048}, "told": {"collectives": 2, "bytes": 2048},
         "left_alone": {"collectives": 4, "bytes": 38912},
+        "times": {**SLOWER, "label": "host only"},
     },
     "routes.rulebook": {
         "core": 193, "with_rule": 193, "by_decomposition": 0, "without": [],
@@ -228,8 +243,12 @@ BASE: dict[str, Record] = {
     },
     "routes.caching": {
         "first": [0, 1], "second": [1, 0], "third": [1, 0], "other_shape": [0, 1], "emptied": [0, 1],
+        "times": {**FASTER, "label": "host only"},
     },
-    "routes.dynamic": {"explicit": 2, "dtensor": 3, "uneven": [UNEVEN, UNEVEN]},
+    "routes.dynamic": {
+        "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}], "written_out": [UNEVEN, UNEVEN],
+        "nonzero": [{"DTensor": "RuntimeError: no", "local": ""}] * 2,
+    },
     "groups.store": {
         "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
         "server_threads": 1, "client_threads": 0, "counts": [1, 2], "added": True, "took_turns": False,
@@ -288,35 +307,44 @@ BASE: dict[str, Record] = {
         "stranger": DONE, "world_inside": HUNG,
     },
     "growth.growth": {
-        "first_s": 0.1, "per_block_s": 0.05, "per_block_low": 0.04, "per_block_high": 0.06, "exponent": 0.98,
-        "low": 0.9, "high": 1.1,
+        "whole": {"per_block_s": 0.05, "per_block_low": 0.04, "per_block_high": 0.06},
+        "blocks": {"per_block_s": 0.002, "per_block_low": 0.001, "per_block_high": 0.003}, "a_block_takes": "less",
+        "deepest": FASTER,
     },
     "training.parallel": {
         "ddp": {
             "right": True, "breaks": 3, "reasons": ["hooks"], "graphs": 1, "collectives_in_backward": 0,
-            "right_inside": True, "breaks_inside": 1, "eager": {"forward": 0, "backward": 3, "behind": 1},
+            "right_inside": True, "breaks_inside": 1,
+            "eager": {"forward": 0, "backward": 3, "behind": 1, "callers": []},
+            "returned": {"forward": 0, "backward": 0, "behind": 0, "callers": []},
+            "a_layer_less": {"forward": 0, "backward": 3, "behind": 0, "callers": []},
         },
         "fsdp": {
             "compiled_right": True, "graphs": 2, "breaks_inside": 0,
-            "eager": {"forward": 0, "backward": 4, "behind": 0},
+            "eager": {"forward": 0, "backward": 4, "behind": 0, "callers": ["post_backward"]},
         },
     },
     "sharding.sharded": {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
-        "compiled autograd": {"right": True, "reduces": [8]},
+        "compiled autograd": {"right": True, "reduces": [8]}, "functional mean": "RuntimeError: only sum",
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
-        "functional mean": "RuntimeError: only sum", "DTensor mean": True, "by layer": "compiles",
+        "by layer": "compiles", "second backward": "RuntimeError: no double backward",
     },
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "buffers_before": 1,
-        "right": True,
-        "cached": [[False], [True]], "ignored_wait_right": {"eager": True, "compiled": True},
+        "right": True, "cached": [[False], [True]], "compiles": [1, 1], "process": [7, 8],
+        "ignored_wait_right": {"eager": True, "compiled": True},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
+        "inserted": {
+            "default": ["all_gather wait mm all_gather wait mm all_gather wait mm", 0],
+            "overlap scheduling": ["all_gather all_gather wait mm", 3],
+        },
+        "inserted_right": True,
     },
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True,
@@ -488,9 +516,8 @@ CASES: dict[str, list[Record]] = {
     "breaks.logging_breaks": [{}, {"log_graphs": 1}, {"silent_graphs": 2}],
     "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
     "breaks.functional_removes_breaks": [{}, {"pure_graphs": 5}],
-    "breaks.loops_are_unrolled_and_calls_inlined": [{}, {"whole": {"8": 6}}, {"inlined": False}],
-    "breaks.regional_compiles_once": [
-        {}, {"layerwise": {"8": 24}}, {"outputs_same": False}, {"whole": {"8": 6}},
+    "breaks.loops_are_unrolled_and_calls_inlined": [
+        {}, {"whole": {"8": 6}}, {"inlined": False}, {"whole_graphs": 9},
     ],
     "breaks.a_part_can_be_compiled": [
         {}, {"parts": {"a layer": {"graphs": 0}}}, {"parts": {"a layer": {"same": False}}},
@@ -563,6 +590,9 @@ CASES: dict[str, list[Record]] = {
     "cliff.functional_is_one_graph": [
         {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
     ],
+    "cliff.functional_takes_the_breaks_away": [
+        {}, {"C": [COUNTS_C, {**COUNTS_C, "graphs": 2}]}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 0}]},
+    ],
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
     "cliff.an_increase_is_slower": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"C": [COUNTS_B] * 2}, {"B": [{**COUNTS_B, "graphs": 1}] * 2},
@@ -587,9 +617,15 @@ CASES: dict[str, list[Record]] = {
         {"parts": {"wrapper": ALIKE}}, {"parts": {"copy": TELLS_NOTHING}},
     ],
     "cost.dtensor_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING],
-    "cost.compiling_leaves_no_overhead": [
-        {}, {"compiled": SLOWER}, {"compiled": TELLS_NOTHING}, {"compiled": {"high": 1.5}}, {"eager": FASTER},
-    ],
+    **{
+        name: [
+            {}, {part: {"compiled": SLOWER}}, {part: {"compiled": TELLS_NOTHING}}, {part: {"compiled": {"high": 1.5}}},
+            {part: {"eager": FASTER}},
+        ]
+        for name, part in (
+            ("cost.compiling_leaves_no_overhead", "small"), ("cost.compiling_can_leave_no_overhead", "products"),
+        )
+    },
     "rendezvous.rank_zero_serves": [{}, {"port_from_environment_answers": False}],
     "rendezvous.environment_is_read": [
         {}, {"world": [[0, 1], [0, 1]]}, {"port_from_environment_answers": False},
@@ -619,22 +655,35 @@ CASES: dict[str, list[Record]] = {
     "barriers.several_at_once": [{}, {"sums": {"shm": 3.0}}, {"refused": {"shm": "RuntimeError"}}],
     "groups.collectives_take_a_mesh_axis": [{}, {"mesh_dim": "TypeError: mesh_dim"}],
     "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
-    "dtensor.shard_splits": [{}, {"shard_local": [1024, 128]}],
-    "dtensor.replicate_copies": [{}, {"replicate_local": [256, 512]}],
-    "dtensor.partial_holds_a_summand": [{}, {"partial_whole": 1.0}, {"partial_local": 10.0}],
+    "dtensor.shard_splits": [
+        {}, {"shard_local": [[1024, 128]] * 4}, {"shard_local": [*[[256, 512]] * 3, [1024, 512]]},
+        {"shard_mine": [True, False, False, True]},
+    ],
+    "dtensor.replicate_copies": [
+        {}, {"replicate_local": [*[[1024, 512]] * 3, [256, 512]]}, {"replicate_mine": [True] * 3 + [False]},
+    ],
+    "dtensor.partial_holds_a_summand": [
+        {}, {"partial_whole": 1.0}, {"partial_local": [10.0] * 4}, {"partial_local": [10.0, 0.0, 0.0, 0.0]},
+    ],
     "dtensor.from_local_distributes": [
         {"passed_local": [256, 512], "passed_logical": [1024, 512]}, {"passed_local": [1024, 512]},
         {"passed_logical": [4096, 512]},
     ],
-    "dtensor.local_first": [{}, {"own_logical": [256, 512]}],
-    "dtensor.two_axes_shard_two_dims": [{}, {"grid_logical": [4, 2]}],
+    "dtensor.local_first": [{}, {"own_logical": [256, 512]}, {"own_bytes": [524288, 524288, 524288, 2097152]}],
+    "dtensor.two_axes_shard_two_dims": [{}, {"grid_logical": [4, 2]}, {"grid_bytes": [16, 16, 16, 64]}],
     "dtensor.two_by_four": [{}, {"two_by_four_logical": [8192, 1024]}, {"two_by_four_local": [8192, 4096]}],
     "dtensor.torch_zeros_takes_a_mesh": [{"torch_zeros": ""}, {"torch_zeros": "TypeError"}],
-    "dtensor.dtensor_zeros_allocates_the_shard": [{}, {"zeros_local": [8, 4]}],
+    "dtensor.dtensor_zeros_allocates_the_shard": [
+        {}, {"zeros": [[[8, 4], 128]] * 4}, {"zeros": [[[2, 4], 128]] * 4}, {"zeros_replicated": [[[2, 4], 32]] * 4},
+    ],
     "dtensor.is_a_python_subclass": [{}, {"is_tensor_subclass": False}, {"in_python": False}],
-    "dtensor.the_dispatcher_hands_over": [{}, {"bare": ["Tensor", [256, 512]]}, {"bare": ["DTensor", [1024, 512]]}],
+    "dtensor.the_dispatcher_hands_over": [
+        {}, {"bare": ["Tensor", [256, 512], True]}, {"bare": ["DTensor", [1024, 512], True]},
+        {"bare": ["DTensor", [256, 512], False]},
+    ],
     "dtensor.logical_and_local": [
-        {}, {"shard_logical": [256, 512]}, {"shard_local": [1024, 512]}, {"shard_whole": False},
+        {}, {"shard_logical": [256, 512]}, {"shard_local": [[1024, 512]] * 4}, {"shard_whole": False},
+        {"shard_mine": [True] * 3 + [False]},
     ],
     "dtensor.placements_are_per_axis": [
         {}, {"mixed_whole": [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]}, {"mixed_whole": [[6.0, 6.0]]},
@@ -657,35 +706,48 @@ CASES: dict[str, list[Record]] = {
     "redistribute.sum_gathers": [
         {"sum": op("R", all_gather_into_tensor=1)}, {"sum": {"collectives": None}},
     ],
-    "redistribute.inner_split_gives_partial": [{}, {"inner": op("R")}, {"inner": op("P(sum)", right=False)}],
+    "redistribute.inner_split_gives_partial": [
+        {}, {"inner": op("R")}, {"inner": op("P(sum)", right=False)}, {"inner": op("P(sum)", all_reduce=1)},
+    ],
     "redistribute.using_a_partial_reduces": [
         {}, {"partial_used": op("R", all_reduce=0)}, {"partial_used": op("R", right=False, all_reduce=1)},
+        {"partial_forced": op("R", all_reduce=0)}, {"partial_forced": op("R", right=False, all_reduce=1)},
     ],
-    "redistribute.mismatch_communicates": [
-        {"mismatched": op("S(0)", all_reduce=1)}, {"mismatched": op("S(0)", right=False, all_reduce=1)},
-        {"mismatched": {"collectives": None}},
+    "redistribute.collectives_come_where_needed": [
+        {}, {"partial_used": op("R", all_reduce=0)}, {"mismatched": {"collectives": None}},
+        {"column": op("S(1)", all_gather_into_tensor=1)}, {"partial_added": op("R", all_reduce=1)},
+        {"mismatched": {"right": False}},
     ],
     "redistribute.mismatch_gathers": [
         {}, {"mismatched": op("S(0)", all_gather_into_tensor=0)}, {"mismatched": op("S(0)", all_reduce=1)},
+        {"mismatched": {"right": False}},
     ],
     "redistribute.communication_math_and_gradients": [
         {}, {"mismatched": {"collectives": None}}, {"partial_used": {"right": False}},
-        {"backward_partial": {"gradient": 0.0}},
+        {"moves": {"P to R": {"right": False}}},
     ],
     "redistribute.results_are_right": [{}, {"partial_used": {"right": False}}],
     "redistribute.shard_to_replicate_gathers": [
-        {}, {"gather": {"collectives": {"all_gather_into_tensor": 2}}}, {"gather": {"collectives": {"all_reduce": 1}}},
+        {}, {"moves": {"S(0) to R": {"forward": ["all_gather_into_tensor"] * 2}}},
+        {"moves": {"S(0) to R": {"forward": ["all_reduce"]}}},
     ],
     "redistribute.backward_of_gather_is_reduce_scatter": [
-        {"backward_replicate": {"collectives": {"reduce_scatter_tensor": 1}}},
-        {"backward_replicate": {"collectives": None}}, {"backward_partial": {"collectives": None}},
+        {"moves": {"S(0) to R": {"backward": ["reduce_scatter_tensor"]}}},
+        {"moves": {"S(0) to R": {"backward": []}}}, {"moves": {"S(0) to R": {"backward_partial": []}}},
     ],
     "redistribute.gradients_flow": [
-        {}, {"backward_partial": {"gradient": 0.0}}, {"backward_replicate": {"gradient_type": "Tensor"}},
-        {"backward_layers": {"right": False}}, {"backward_layers": {"gradient_types": ["Tensor", "DTensor"]}},
+        {}, {"moves": {"P to R": {"right": False}}}, {"moves": None},
+        {"trained with the batch split": {"right": False}},
+        {"trained with the weights split": {"gradients": ["Tensor"]}},
+    ],
+    "redistribute.training_needs_no_synchronization": [
+        {}, {"trained with the batch split": {"right": False}}, {"trained with the weights split": {"right": False}},
+        {"trained with the batch split": {"collectives": None}},
     ],
     "redistribute.both_roads_compile": [
-        {}, {"dtensors_left": 1}, {"explicit": []}, {"explicit_same": False}, {"same": False},
+        {}, {"whole": {"dtensors_left": 1}}, {"explicit": {"calls": []}}, {"explicit": {"same": False}},
+        {"explicit": {"written": 0}}, {"whole": {"written": 1}}, {"explicit": {"mutates": True}},
+        {"explicit": {"takes": ["Node", "ProcessGroup"]}},
     ],
     "redistribute.grid_product_gathers": [
         {"grid": {"collectives": {"all_gather_into_tensor": 1}}}, {"grid": {"collectives": None}},
@@ -695,10 +757,16 @@ CASES: dict[str, list[Record]] = {
         {"grid": {"placement": ["R", "R"]}},
     ],
     "redistribute.grid_result_to_replicate_gathers": [
-        {}, {"grid": {"to_replicate": {"all_reduce": 1}}}, {"grid": {"to_replicate": None}},
+        {}, {"grid": {"to_replicate": {"all_gather_into_tensor": 0}}}, {"grid": {"to_replicate": None}},
+        {"grid": {"right": False}},
+    ],
+    "redistribute.the_grid_is_made_of_new_groups": [
+        {}, {"grid": {"groups": None}}, {"grid": {"groups": [[0, 1], [2, 3]]}},
     ],
     "redistribute.compiling_leaves_collectives": [
-        {}, {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False},
+        {}, *({name: patch} for name in ("asked", "whole") for patch in (
+            {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False}, {"written": 1},
+        )),
     ],
     "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
     "groups.add_counts_atomically": [{}, {"added": False}, {"took_turns": True}],
@@ -773,7 +841,11 @@ CASES: dict[str, list[Record]] = {
         {}, {"guarded": {"values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]}},
         {"guarded": {"values": [{"value": 0, "graphs": 2}] * 2}}, {"guarded": {"values": None, "how": "hung"}},
     ],
-    "growth.scales_badly": [{}, {"per_block_low": -0.01}, {"high": 0.9}, {"low": -1.0, "high": -0.5}],
+    "growth.scales_badly": [
+        {}, {"whole": {"per_block_low": -0.01}}, {"whole": {"per_block_low": -0.2, "per_block_high": -0.1}},
+        {"a_block_takes": "cannot tell"}, {"a_block_takes": "more"},
+    ],
+    "growth.blocks_compile_faster": [{}, {"deepest": SLOWER}, {"deepest": TELLS_NOTHING}, {"deepest": ALIKE}],
     "membership.rank_zero_may_stay_outside": [
         {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}},
         {"outside": {"values": None, "how": "hung"}},
@@ -799,6 +871,8 @@ CASES: dict[str, list[Record]] = {
     "membership.the_wrong_group_deadlocks": [{}, {"world_inside": DONE}, {"world_inside": {"how": "failed"}}],
     "training.ddp_communicates_in_hooks": [
         {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}}, {"ddp": {"eager": {"backward": 0}}},
+        {"ddp": {"returned": {"backward": 3}}}, {"ddp": {"a_layer_less": {"behind": 1}}},
+        {"ddp": {"a_layer_less": {"backward": 0}}},
     ],
     "released.a_stream_is_kept": [{}, {"CUDAStream": []}, {"said": ["own stream"]}, {"said": ["apart"]}],
     "released.communicators_are_managed": [
@@ -815,7 +889,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "training.reductions_are_part_of_backward": [
         {}, {"ddp": {"eager": {"backward": 0, "behind": 4}}}, {"fsdp": {"eager": {"backward": 0, "behind": 4}}},
-        {"fsdp": {"eager": {"forward": 1}}},
+        {"fsdp": {"eager": {"forward": 1}}}, {"fsdp": {"eager": {"callers": None}}},
+        {"ddp": {"returned": {"backward": 3}}},
     ],
     "sharding.both_paths_bring_communication_into_graphs": [
         {}, {"compiled autograd": {"right": False}}, {"compiled autograd": {"reduces": [4, 4]}},
@@ -828,21 +903,22 @@ CASES: dict[str, list[Record]] = {
         {"whole": {"FSDP2": ""}}, {"whole": {"FSDP2": "Unsupported: hooks"}},
         {"whole": {"a plain module": "Unsupported"}},
     ],
-    "training.ddp_breaks_the_graph": [{}, {"ddp": {"breaks": 0}}],
     "training.compiled_regions_work_with_ddp_and_fsdp": [
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
-        {"fsdp": {"graphs": 0}},
+        {"fsdp": {"graphs": 0}}, {"ddp": {"right_inside": False}},
     ],
     "sharding.frameworks_are_not_traced_whole": [
         {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}}, {"whole": {"a plain module": "Unsupported"}},
     ],
-    "sharding.training_needs_another_road": [{}, {"functional mean": ""}, {"DTensor mean": False}],
+    "sharding.training_needs_another_road": [
+        {}, {"functional mean": ""}, {"gathered": {"right": False}}, {"compiled autograd": {"right": False}},
+    ],
+    "sharding.each_combination_has_limits": [
+        {}, {"second backward": ""}, {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}},
+        {"whole": {"a plain module": "Unsupported"}},
+    ],
     "sharding.fsdp2_is_dtensor": [
         {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
-    ],
-    "sharding.naive_collectives_are_in_the_graphs": [
-        {}, {"gathered": {"right": False}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
-        {"gathered": {"gathers": 0, "scatters": 0}},
     ],
     "backend.reinplaces_collectives": [
         {}, {"code_calls": []}, {"right": False}, {"buffers_before": 2},
@@ -853,6 +929,11 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.a_second_compile_hits_the_cache": [
         {}, {"cached": [[True], [True]]}, {"cached": [[False], [False]]}, {"cached": [[False], []]},
+    ],
+    "backend.every_rank_compiles": [{}, {"compiles": [1, 0]}, {"process": [7, 7]}, {"right": False}],
+    "backend.inserted_collectives_are_scheduled": [
+        {}, {"inserted": {"overlap scheduling": ["all_gather wait mm", 0]}}, {"inserted_right": False},
+        {"inserted": {"default": ["mm mm mm", 0]}},
     ],
     "backend.collectives_are_not_optimized_by_default": [
         {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
@@ -1095,22 +1176,34 @@ CASES |= {
         {"with_rule": 159, "by_decomposition": 34},
     ],
     "routes.coverage_matters": [{}, {"programs": {"x.nonzero()": "right"}}],
-    "routes.a_rule_is_worked_out_once": [
+    "routes.dynamic_shapes_are_a_weak_point": [
+        {},
+        {"uneven": [UNEVEN, UNEVEN]},
+        {"uneven": [UNEVEN, {"eager": ODD_ROWS, "compiled": ODD_ROWS}]},
+    ],
+    "routes.dtensor_varies_more": [
+        {},
+        {"uneven": [UNEVEN, UNEVEN]},
+        {"uneven": [UNEVEN, {"eager": ODD_ROWS, "compiled": ODD_ROWS}]},
+        {"written_out": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}]},
+        {"nonzero": [{"DTensor": "", "local": ""}]},
+        {"nonzero": [{"DTensor": "RuntimeError: no", "local": "RuntimeError: no"}]},
+    ],
+    "routes.caching_saves_time": [
         {},
         {"second": [0, 1]},
         {"other_shape": [1, 0]},
         {"emptied": [1, 0]},
         {"first": [1, 0]},
+        {"times": SLOWER},
+        {"times": TELLS_NOTHING},
+        {"times": ALIKE},
     ],
-    "routes.dynamic_shapes_are_a_weak_point": [
+    "routes.the_example_has_overhead_in_eager": [
         {},
-        {"dtensor": 2},
-        {"dtensor": 1, "uneven": [UNEVEN, UNEVEN]},
-    ],
-    "routes.dtensor_varies_more": [
-        {"dtensor": 2, "uneven": [UNEVEN, {"eager": EVEN_ROWS, "compiled": ODD_ROWS}]},
-        {"uneven": [UNEVEN, UNEVEN]},
-        {"uneven": [UNEVEN, {"eager": ODD_ROWS, "compiled": ODD_ROWS}]},
+        {"times": FASTER},
+        {"times": TELLS_NOTHING},
+        {"times": ALIKE},
     ],
 }
 

@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from labkit import torch_compat
 from labkit.graphs import record
@@ -49,7 +51,7 @@ def run(ranks: Ranks, *, width: int = 384, layers: int = 3, rounds: int = 11, ta
     whole(width=width, layers=layers)
     if width % ranks.world_size:
         raise ValueError(f"width must be a multiple of the {ranks.world_size} ranks, got {width}")
-    found = ranks.run(_measure, width, layers, rounds, talk, timeout=300)
+    found = ranks.run(measure, width, layers, rounds, talk, timeout=300)
     settings = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads}
     return _report(found, ranks.label, provenance(**settings, width=width, layers=layers))
 
@@ -130,27 +132,40 @@ def _milliseconds(node: Any, override_size: Any = None) -> float:
     return 15.0 if "c10d" in text and "wait" not in text else 0.0
 
 
-def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]:
+def measure(width: int, layers: int, rounds: int, talk: bool, inserted: bool = False) -> dict[str, Any]:
+    """On a rank: the order of calls under each setting, whether results are right, and samples in seconds.
+
+    With `inserted` no program calls a gather: the weights are DTensors, and each is replicated where it is used.
+    """
     me, funcol = here(), torch_compat.funcol
     group = dist.group.WORLD
     size = dist.get_world_size()
 
     def gather_and_multiply(x: Any, weights: Any) -> Any:
         for weight in weights:
-            x = x @ funcol.all_gather_tensor(weight, 0, group)
+            x = x @ gather(weight)
         return x
 
     torch.manual_seed(0)
     x = torch.randn(width, width, device=me.device) / width**0.5
     full = [torch.randn(width, width, device=me.device) / width**0.5 for _ in range(layers)]
-    weights = [w.chunk(size)[dist.get_rank()].clone() for w in full]
+    weights: list[Any] = [w.chunk(size)[dist.get_rank()].clone() for w in full]
+
+    def gather(weight: Any) -> Any:
+        if inserted:
+            return weight.redistribute(placements=[Replicate()]).to_local()
+        return funcol.all_gather_tensor(weight, 0, group)
+
+    if inserted:
+        mesh = init_device_mesh(torch.device(me.device).type, (size,))
+        weights = [DTensor.from_local(w, mesh, [Shard(0)], run_check=False) for w in weights]
     expected = x
     for weight in full:
         expected = expected @ weight
     ways: dict[str, Callable[[], Any]] = {}
     order, right = {}, {}
     with torch.no_grad(), torch_compat.stated_hardware():
-        for number, (way, settings) in enumerate(_settings().items()):
+        for number, (way, switched) in enumerate(_settings().items()):
             # a code object of its own: Dynamo keeps what it compiled by code object
             if talk and me.rank == 0:
                 print(f"compiled: {way}")
@@ -159,7 +174,7 @@ def _measure(width: int, layers: int, rounds: int, talk: bool) -> dict[str, Any]
             with (
                 quiet_stderr(),  # torch 2.11 warns of its own deprecated names
                 torch_compat.no_compile_caches(),
-                torch_compat.patched("inductor.config", **settings),
+                torch_compat.patched("inductor.config", **switched),
                 record(stages=True) as rec,
             ):
                 compiled = torch.compile(own, fullgraph=True)

@@ -9,12 +9,17 @@ Record = dict[str, Any]
 OVER = "the warmup took 0.3 s and may take 0.1 s; rank 1 took longest, 0.3 s of them on preparing"
 BASE: dict[str, Record] = {
     "cold.ahead": {
-        "precompiled": True, "packaged": True, "binary_in_precompiled": True, "calls": ["aoti_torch_cpu_mm_out"],
+        "precompiled": True, "packaged": True, "calls": ["aoti_torch_cpu_mm_out"],
+        "binaries": {"aot_compile": True, "precompile": True},
         "foreign": [], "remote": {"fx_graph_remote_cache": None, "redis": True},
     },
     "cold.together": {
-        "graphs": [1, 1], "process": [7, 8], "backend_s": [0.01, 0.5], "first_s": [0.6, 0.6],
+        "graphs": [1, 1], "backend_s": [0.01, 0.5], "first_s": [0.6, 0.6],
         "span": [[10.0, 10.1], [10.0, 10.6]],
+    },
+    "cold.parts": {
+        "block": {"graphs": 1, "breaks": 0, "recompiles": 0, "right": True},
+        "whole": {"graphs": 4, "breaks": 3, "recompiles": 2, "right": True},
     },
     "cold.once": {"graphs": [1, 1], "shipped": True},
     "cold.served": {
@@ -31,9 +36,17 @@ CASES: dict[str, list[Record]] = {
     "cold.packages_run_elsewhere": [{}, {"packaged": False}],
     "cold.precompiled_functions_run_elsewhere": [{}, {"precompiled": False}],
     "cold.precompiled_binaries_use_the_stable_interface": [
-        {}, {"binary_in_precompiled": False}, {"foreign": ["_ZN2at4dataEv"]}, {"calls": []},
+        {}, {"binaries": {"aot_compile": False}}, {"binaries": {"precompile": False}},
+        {"foreign": ["_ZN2at4dataEv"]}, {"calls": []},
     ],
-    "cold.every_rank_compiles": [{}, {"graphs": [1, 0]}, {"process": [7, 7]}],
+    "cold.the_stable_part_compiles_once": [
+        {}, *({"block": {name: n}} for name, n in (("graphs", 2), ("breaks", 1), ("recompiles", 1), ("right", False))),
+        *({"whole": {name: 0}} for name in ("breaks", "recompiles")),
+    ],
+    "cold.serving_needs_preparation": [
+        {}, {"cold": {"first_s": 0.002}}, {"warmed": {"compiling": 1}}, {"ahead": {"compiling": 1}},
+        {"cold": {"compiling": 0}},
+    ],
     "cold.ranks_compile_at_the_same_time": [{}, {"span": [[10.0, 10.1], [10.2, 10.6]]}, {"graphs": [1, 0]}],
     "cold.peers_wait_for_a_compile": [{}, {"first_s": [0.02, 0.6]}, {"backend_s": [0.5, 0.5]}],
     "cold.compiling_once_is_up_to_you": [{}, {"graphs": [1, 0]}, {"shipped": False}],

@@ -184,21 +184,22 @@ def _regional(regions: bool) -> int:
 
 
 def _path() -> list[Any]:
-    """A warmup whose calls the leader announces: its rows, and what was left to compile."""
-    exchange, run, warm = contract.Exchange.connect("check-path"), _compiled(lambda x: x * 2), []
+    """A warmup whose calls the leader announces: its rows and its flag, and what was left to compile."""
+    exchange, warm = contract.Exchange.connect("check-path"), []
+    run = _compiled(lambda x, doubled: x * 2 if doubled else x)
 
     def call(index: int) -> contract.Plan:
-        mine = contract.Plan.of("infer", phases={"rows": 3}, calls=1, index=index)
+        mine = contract.Plan.of("infer", phases={"rows": 3, "doubled": True}, calls=1, index=index)
         plan = contract.announce(exchange, None if exchange.rank else mine)
         with contract.executing(plan, exchange) as made, torch.no_grad():
             made.step()
-            run(torch.ones(plan.phases["rows"], 4))
+            run(torch.ones(plan.phases["rows"], 4), plan.phases["doubled"])
         return plan
 
     contract.warm_up(exchange, lambda: warm.append(call(-1).warmup))
     with contract.compile_health() as health:
-        rows = call(0).phases["rows"]
-    return [all(warm), rows, health.graphs]
+        followed = call(0).phases
+    return [all(warm), followed["rows"], followed["doubled"], health.graphs]
 
 
 def _planned() -> list[str]:
@@ -232,10 +233,10 @@ def warmup_evens_out(seen: Seen) -> Result:
 
 @judging(warming, word=ENFORCED)
 def warmup_takes_the_path(seen: Seen) -> Result:
-    """Workers follow a warmup that the leader announces, in its shapes, and then have nothing left to compile."""
+    """Workers follow a warmup that the leader announces, its shapes and flag, and have nothing left to compile."""
     path = seen["path"]
-    said = f"announced warmup followed, rows, graphs in the next call, by rank: {path}"
-    return verdict(all(one == [True, 3, 0] for one in path) and len(path) == 2, said)
+    said = f"announced warmup followed, rows, flag, graphs in the next call, by rank: {path}"
+    return verdict(path == [[True, 3, True, 0]] * 2, said)
 
 
 @judging(warming, word=ENFORCED)

@@ -15,7 +15,7 @@ from labkit.lessons.cliff import experiment as cliff
 from labkit.lessons.shared.timed import timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset
 
 program = lessons.program("cliff")
@@ -118,6 +118,14 @@ def functional_is_one_graph(seen: Seen) -> Result:
     rows = seen["C"]
     ok = all(row["graphs"] == 1 and row["breaks"] == 0 and row["regions"] == 1 for row in rows)
     return verdict(ok, f"{rows[0]['graphs']} graph, {rows[0]['breaks']} breaks, {rows[0]['regions']} region")
+
+
+@judging(forwards)
+def functional_takes_the_breaks_away(seen: Seen) -> Result:
+    """With disabled collectives tensor-parallel blocks break at each, with functional ones they are one graph."""
+    whole, hidden = functional_is_one_graph(seen), min(row["at_collective"] for row in seen["B"])
+    held = whole.status == HOLDS and hidden == 4 * seen["blocks"]
+    return verdict(held, f"{whole.measured}; with disabled collectives {hidden} breaks at one")
 
 
 @judging(forwards)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import subprocess
 import tempfile
@@ -14,41 +13,63 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from labkit import contract, torch_compat
+from labkit import contract, lessons, torch_compat
 from labkit.lessons.cold import program
-from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import ENFORCED, HOLDS, READ, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
+since = lessons.program("since")
 REQUESTS = 50
 MANY = 10  # what is more than this many times as long is no jitter
 
 
+class Rectified(nn.Module):
+    """A product, and what Inductor makes a kernel of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(program.WIDTH, program.WIDTH), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.weight).relu() + 1
+
+
 @probe
 def ahead(bench: Bench) -> Seen:
-    """Two products compiled ahead on rank 0, loaded and run on rank 1, with what the two files hold; remote caches."""
+    """A module compiled ahead on rank 0, loaded and run on rank 1, with what the files hold; remote caches."""
     with tempfile.TemporaryDirectory() as folder:
         return bench.run(_ahead, folder)[1] | {"remote": torch_compat.remote_caches()}
 
 
 def _ahead(folder: str) -> Seen:
     place = Path(folder)
-    model, x, found = program.made(program.Products), program.batch(), Seen()
+    model, x, found = program.made(Rectified), program.batch(), Seen()
     with torch.no_grad():
         expected = model(x)
         if dist.get_rank() == 0:
             program.save_aot(model, x, place)
             program.save_package(model, x, place)
+            if "precompile" in since.STORES:
+                since.save_precompiled(_rectified, (x, model.weight), place)
         dist.barrier()
         if dist.get_rank() == 1:
             loaded = program.from_aot(model, place)(x)
             found["precompiled"] = bool(torch.allclose(loaded, expected, atol=1e-5))
             packaged = program.from_package(model, place)(x)
             found["packaged"] = bool(torch.allclose(packaged, expected, atol=1e-5))
-    found["binary_in_precompiled"] = b"\x7fELF" in (place / "model.aot").read_bytes()
+    paths = {"aot_compile": place / "model.aot", "precompile": place / "program.cache"}
+    found["binaries"] = {
+        name: b"\x7fELF" in path.read_bytes() for name, path in paths.items() if path.exists()
+    }
     mine = _calls(place / "model.pt2", place) if dist.get_rank() == 1 else ([], [])
     found["calls"], found["foreign"] = mine
     return found
+
+
+def _rectified(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x @ weight).relu() + 1
 
 
 def _calls(package: Path, folder: Path) -> tuple[list[str], list[str]]:
@@ -94,7 +115,6 @@ def _together() -> Seen:
         first = time.perf_counter() - began
     return {
         "graphs": len(made),
-        "process": os.getpid(),
         "backend_s": sum(made),
         "first_s": first,
         "span": span,
@@ -142,7 +162,7 @@ def _served() -> Seen:
     return found
 
 
-@judging(ahead)
+@judging(ahead, word=READ)
 def there_are_remote_caches(seen: Seen) -> Result:
     """Inductor has settings for caches that machines share, and a client that talks to one."""
     remote = dict(seen["remote"])
@@ -172,22 +192,53 @@ def precompiled_functions_run_elsewhere(seen: Seen) -> Result:
 
 @judging(ahead)
 def precompiled_binaries_use_the_stable_interface(seen: Seen) -> Result:
-    """What aot_compile saves is a binary that calls torch by AOTInductor's C functions alone."""
+    """What precompile saves of a program with a kernel is a binary that calls torch by AOTInductor's C functions."""
     stable = bool(seen["calls"]) and not seen["foreign"]
+    files = ", ".join(f"{name} {'one' if binary else 'none'}" for name, binary in seen["binaries"].items())
     return verdict(
-        stable and seen["binary_in_precompiled"],
+        stable and all(seen["binaries"].values()),
         f"AOTInductor's library calls {len(seen['calls'])} functions aoti_torch_*, and {len(seen['foreign'])} of "
-        f"torch's C++; the file of aot_compile has {'a' if seen['binary_in_precompiled'] else 'no'} binary in it",
+        f"torch's C++; binaries of the kernel in the files: {files}",
     )
 
 
-@judging(together)
-def every_rank_compiles(seen: Seen) -> Result:
-    """Each rank compiles the same program in its own process."""
-    return verdict(
-        all(n == 1 for n in seen["graphs"]) and len(set(seen["process"])) == len(seen["process"]),
-        f"graphs compiled by rank: {seen['graphs']}, each in the rank's own process",
-    )
+LENGTHS = (3, 9, 6)
+
+
+@probe
+def parts(bench: Bench) -> Seen:
+    """Requests of any length, cut, padded and noted by Python: the model alone compiled, and all of it."""
+    return bench.run(_parts, ranks=1)[0]
+
+
+def _parts() -> Seen:
+    def block(x):
+        return (x * 2).sin()
+
+    def serve(x, model):
+        rows = [model(nn.functional.pad(part, (0, 0, 0, 4 - len(part)))) for part in x.split(4)]
+        print("", end="")  # a control plane says what it does
+        return torch.cat(rows)[: len(x)]
+
+    found: Seen = {}
+    for way in ("block", "whole"):
+        dynamo_reset()
+        compiled = torch.compile(block if way == "block" else serve, backend="aot_eager")
+        call, model = (serve, compiled) if way == "block" else (compiled, block)
+        with torch.no_grad(), contract.compile_health() as health:
+            made = [call(torch.ones(rows, 8), model) for rows in LENGTHS]
+        right = all(torch.allclose(y, block(torch.ones(n, 8))) for y, n in zip(made, LENGTHS, strict=True))
+        found[way] = {**health.counts(), "right": right}
+    return found
+
+
+@judging(parts)
+def the_stable_part_compiles_once(seen: Seen) -> Result:
+    """The part with fixed shapes, compiled alone, is one graph for all requests; all of it breaks and recompiles."""
+    block, whole = seen["block"], seen["whole"]
+    once = block == {"graphs": 1, "breaks": 0, "recompiles": 0, "right": True}
+    said = f"requests of {LENGTHS} rows; the part compiled: {block}; all of it: {whole}"
+    return verdict(once and whole["breaks"] > 0 and whole["recompiles"] > 0, said)
 
 
 @judging(together)
@@ -252,6 +303,13 @@ def a_warmup_takes_compiling_out_of_serving(seen: Seen) -> Result:
         f"requests that compile, of {REQUESTS}: {cold['compiling']} cold, {warm['compiling']} after a warmup; "
         f"the first took {cold['first_s'] * 1e3:.1f} ms and {warm['first_s'] * 1e3:.2f} ms",
     )
+
+
+@judging(served)
+def serving_needs_preparation(seen: Seen) -> Result:
+    """Unprepared, one request takes many times the others; after a warmup, or with a file made ahead, none compiles."""
+    slow, prepared = a_cold_start_costs_compile_time(seen), a_warmup_or_a_file_made_ahead_will_do(seen)
+    return verdict(slow.status == prepared.status == HOLDS, f"{slow.measured}; {prepared.measured}")
 
 
 @judging(served)

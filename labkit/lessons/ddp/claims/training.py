@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,6 +67,10 @@ def _parallel() -> Seen:
     )  # a bucket for about a layer, from the second step on
     _eager(small, one.x)
     found["ddp"]["eager"] = _eager(small, one.x)
+    # gradients that are returned and added nowhere; and a backward whose graph has no first layer
+    found["ddp"]["returned"] = _eager(DistributedDataParallel(net()), one.x, accumulate=False)
+    small.module.layers[0].forward = lambda x: x  # type: ignore[method-assign, assignment, union-attr, index]
+    found["ddp"]["a_layer_less"] = _eager(small, one.x)
     sharded = net()
     for layer in sharded.layers:
         fully_shard(layer, mesh=mesh)
@@ -72,9 +78,13 @@ def _parallel() -> Seen:
     return found
 
 
-def _eager(model: Any, x: torch.Tensor) -> Seen:
-    """How many reductions one step starts in forward, in backward, and after the last gradient of backward."""
+def _eager(model: Any, x: torch.Tensor, accumulate: bool = True) -> Seen:
+    """How many reductions one step starts in forward, in backward, and after the last gradient of backward.
+
+    `callers` are the functions of FSDP's that autograd's engine has called where a reduction starts in backward.
+    """
     phase, started = "forward", {"forward": 0, "backward": 0, "behind": 0}
+    callers: set[str] = set()
 
     def reached(name: str) -> None:
         nonlocal phase
@@ -82,38 +92,64 @@ def _eager(model: Any, x: torch.Tensor) -> Seen:
 
     def seen(name: str, nbytes: int) -> None:
         started[phase] += "reduce" in name
+        if "reduce" in name and phase != "forward":
+            names = [(Path(frame.filename).as_posix(), frame.name) for frame in traceback.extract_stack()]
+            callers.update(
+                name for file, name in names if "/distributed/fsdp/" in file and "backward" in name
+            )
 
     x = x.clone().requires_grad_()
     x.register_hook(lambda gradient: reached("behind"))  # the gradient of the input comes last
     with on_collective(seen):
         loss = model(x).sum()
         reached("backward")
-        loss.backward()
-    return started
+        if accumulate:
+            loss.backward()
+        else:
+            torch.autograd.grad(loss, [x, *model.parameters()])
+    return started | {"callers": sorted(callers)}
 
 
 @judging(parallel)
 def reductions_are_part_of_backward(seen: Seen) -> Result:
-    """DDP and FSDP2 in eager start to reduce while backward still computes gradients, and not in forward."""
+    """DDP and FSDP2 in eager reduce while backward still computes gradients, from what they hung on it.
+
+    DDP where a gradient is added to a parameter's, and never where it is only returned; FSDP2 from functions of its own
+    that autograd's engine calls.
+    """
     eager = {"DDP": seen["ddp"]["eager"], "FSDP2": seen["fsdp"]["eager"]}
+    returned = _all(seen["ddp"]["returned"])
     inside = all(row["backward"] > 0 and not row["forward"] for row in eager.values())
-    return verdict(
-        inside,
-        "; ".join(
-            f"{name}: {row['forward']} reductions in forward, {row['backward']} within backward, {row['behind']} "
-            "behind its last gradient"
-            for name, row in eager.items()
-        ),
+    callers = eager["FSDP2"]["callers"]
+    said = "; ".join(
+        f"{name}: {row['forward']} reductions in forward, {row['backward']} within backward, {row['behind']} "
+        "behind its last gradient"
+        for name, row in eager.items()
     )
+    return verdict(
+        inside and not returned and bool(callers),
+        f"{said}; DDP where gradients are returned and not added up: {returned}; FSDP2 reduces from "
+        f"{', '.join(callers) or 'nowhere in backward'}",
+    )
+
+
+def _all(started: Seen) -> int:
+    return started["forward"] + started["backward"] + started["behind"]
 
 
 @judging(parallel)
 def ddp_communicates_in_hooks(seen: Seen) -> Result:
-    """DDP reduces from within backward in eager; compiled, from outside of the graphs, which hold no collective."""
+    """DDP reduces where gradients of parameters are added up, and for those that the autograd graph has a path to.
+
+    Compiled, it reduces from outside of the graphs, which hold no collective.
+    """
     row = seen["ddp"]
+    usual, less, returned = (_all(row[name]) for name in ("eager", "a_layer_less", "returned"))
+    hung = row["eager"]["backward"] > 0 and not returned and 0 < less < usual
     return verdict(
-        row["right"] and row["collectives_in_backward"] == 0 and row["eager"]["backward"] > 0,
-        f"reductions started within an eager backward: {row['eager']['backward']}; compiled: gradients "
+        row["right"] and row["collectives_in_backward"] == 0 and hung,
+        f"reductions of an eager backward: {usual}, {less} where its graph lacks a layer, {returned} where gradients "
+        f"are returned and not added up; compiled: gradients "
         f"{'averaged' if row['right'] else 'not averaged'}, {row['collectives_in_backward']} collectives in the "
         f"backward of {row['graphs']} graph(s)",
     )
@@ -133,20 +169,15 @@ def hooks_break_the_graph(seen: Seen) -> Result:
 
 
 @judging(parallel)
-def ddp_breaks_the_graph(seen: Seen) -> Result:
-    """A model under DDP does not compile without graph breaks."""
-    row = seen["ddp"]
-    return verdict(row["breaks"] > 0, f"{row['breaks']} breaks")
-
-
-@judging(parallel)
 def compiled_regions_work_with_ddp_and_fsdp(seen: Seen) -> Result:
     """Compiled regions work together with DDP and FSDP: the gradients are those of the plain model."""
     ddp, fsdp = seen["ddp"], seen["fsdp"]
-    ok = ddp["right"] and fsdp["compiled_right"] and ddp["graphs"] > 0 and fsdp["graphs"] > 0
+    right = ddp["right"] and ddp["right_inside"] and fsdp["compiled_right"]
+    ok = right and ddp["graphs"] > 0 and fsdp["graphs"] > 0
     return verdict(
         ok,
-        f"gradients right: DDP {ddp['right']} ({ddp['graphs']} graphs), FSDP2 by layer {fsdp['compiled_right']}",
+        f"gradients right: compiled DDP {ddp['right']} ({ddp['graphs']} graphs), DDP around compiled code "
+        f"{ddp['right_inside']}, FSDP2 by layer {fsdp['compiled_right']}",
     )
 
 

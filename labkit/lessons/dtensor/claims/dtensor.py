@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import cProfile
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,8 +20,43 @@ from labkit.torch_compat import around_operators
 
 @probe
 def placements(bench: Bench) -> Seen:
-    """Tensors made with each placement over four ranks: logical and local shapes, and what is refused."""
-    return bench.run(_placements, ranks=4)[0] | bench.run(_two_by_four, ranks=8, backend="fake")[0]
+    """Tensors made with each placement over four ranks: what each rank holds and allocates, and what is refused."""
+    found = bench.run(_placements, ranks=4)
+    mine = [one.pop("mine") for one in found]
+    by_rank = {name: [one[name] for one in mine] for name in mine[0]}
+    return found[0] | by_rank | bench.run(_two_by_four, ranks=8, backend="fake")[0]
+
+
+def _making(make: Callable[[], Any]) -> tuple[Any, int]:
+    """What `make` returns, and the bytes of the largest tensor that an operator makes on the way."""
+    sizes: list[int] = []
+
+    def below(func: Any, args: Any, kwargs: Any) -> Any:
+        made = func(*args, **kwargs)
+        sizes.append(made.nbytes if isinstance(made, torch.Tensor) else 0)
+        return made
+
+    with around_operators(below):
+        made = make()
+    return made, max(sizes)
+
+
+def _checked(**check: Any) -> list[Any]:
+    """The values and the shapes that ranks have after from_local of ones that do not fit together, or the refusal."""
+    mesh, rank = init_device_mesh("cpu", (4,)), dist.get_rank()
+    found: list[Any] = []
+    for local, look in (
+        (torch.full((2,), float(rank)), lambda x: x.to_local()[0].item()),
+        (torch.ones(2 + rank), lambda x: list(x.shape)),
+    ):
+        each: list[Any] = [None] * 4
+        try:
+            mine = look(DTensor.from_local(local, mesh, [Replicate()], **check))
+        except Exception as error:
+            mine = first_line(error)
+        dist.all_gather_object(each, mine)
+        found.append(each)
+    return found
 
 
 def _two_by_four() -> Seen:
@@ -29,48 +66,48 @@ def _two_by_four() -> Seen:
     return {"two_by_four_logical": list(made.shape), "two_by_four_local": list(made.to_local().shape)}
 
 
+def _from_shard(mesh: Any, placements: Any, *shape: int) -> DTensor:
+    return DTensor.from_local(torch.ones(shape), mesh, placements, run_check=False)
+
+
 def _placements() -> Seen:
     mesh = init_device_mesh("cpu", (4,))
     grid = init_device_mesh("cpu", (2, 2))
-    whole = torch.ones(1024, 512)
+    rank, whole = dist.get_rank(), torch.arange(1024 * 512.0).reshape(1024, 512)
     sharded = dt.distribute_tensor(whole, mesh, [Shard(0)])
     replicated = dt.distribute_tensor(whole, mesh, [Replicate()])
     passed = DTensor.from_local(whole, mesh, [Shard(0)])
-    own = DTensor.from_local(torch.ones(256, 512), mesh, [Shard(0)], run_check=False)
-    both = DTensor.from_local(torch.ones(2, 2), grid, [Shard(0), Shard(1)], run_check=False)
-    mixed = DTensor.from_local(torch.full((2, 2), float(dist.get_rank())), grid, [Shard(0), Partial()])
+    split: dict[str, Any] = {"own": (mesh, [Shard(0)], 256, 512), "grid": (grid, [Shard(0), Shard(1)], 2, 2)}
+    first = {name: _making(functools.partial(_from_shard, *how)) for name, how in split.items()}
+    mixed = DTensor.from_local(torch.full((2, 2), float(rank)), grid, [Shard(0), Partial()])
     bare = torch.ops.aten.add.Tensor(sharded, sharded)  # the dispatcher's own entry
-    partial = DTensor.from_local(torch.full((2,), float(dist.get_rank() + 1)), mesh, [Partial()])
-    replicas: list[float | str] = [0.0] * 4
-    try:
-        differing = DTensor.from_local(torch.full((2,), float(dist.get_rank())), mesh, [Replicate()])
-        mine: float | str = differing.to_local()[0].item()
-    except Exception as error:
-        mine = first_line(error)
-    dist.all_gather_object(replicas, mine)
-    shapes: list[Any] = [0] * 4
-    try:
-        fitting: Any = list(DTensor.from_local(torch.ones(2 + dist.get_rank()), mesh, [Replicate()]).shape)
-    except Exception as error:
-        fitting = first_line(error)
-    dist.all_gather_object(shapes, fitting)
-    made = dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)])
+    doubled = torch.equal(bare.full_tensor(), whole * 2)
+    partial = DTensor.from_local(torch.full((2,), float(rank + 1)), mesh, [Partial()])
+    made, made_bytes = _making(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Shard(0)]))
+    copies, copies_bytes = _making(lambda: dt.zeros(8, 4, device_mesh=mesh, placements=[Replicate()]))
+    replicas, shapes = _checked()
     found: Seen = {
-        "shard_local": list(sharded.to_local().shape),
+        "mine": {
+            "shard_local": list(sharded.to_local().shape),
+            "shard_mine": torch.equal(sharded.to_local(), whole.chunk(4)[rank]),
+            "replicate_local": list(replicated.to_local().shape),
+            "replicate_mine": torch.equal(replicated.to_local(), whole),
+            "partial_local": partial.to_local()[0].item(),
+            **{f"{name}_bytes": nbytes for name, (_, nbytes) in first.items()},
+            "zeros": [list(made.to_local().shape), made_bytes],
+            "zeros_replicated": [list(copies.to_local().shape), copies_bytes],
+        },
         "shard_logical": list(sharded.shape),
         "shard_whole": bool(torch.equal(sharded.full_tensor(), whole)),
         "mixed_whole": mixed.full_tensor().tolist(),
-        "bare": [type(bare).__name__, list(bare.to_local().shape)],
-        "replicate_local": list(replicated.to_local().shape),
+        "bare": [type(bare).__name__, list(bare.to_local().shape), doubled],
         "passed_logical": list(passed.shape),
         "passed_local": list(passed.to_local().shape),
-        "own_logical": list(own.shape),
-        "grid_logical": list(both.shape),
-        "partial_local": partial.to_local()[0].item(),
+        **{f"{name}_logical": list(one.shape) for name, (one, _) in first.items()},
         "partial_whole": partial.full_tensor()[0].item(),
         "replicas": replicas,
         "shapes": shapes,
-        "zeros_local": list(made.to_local().shape),
+        "asked": _checked(run_check=True),
         "in_python": type(DTensor.redistribute).__name__ == "function",
         "is_tensor_subclass": issubclass(DTensor, torch.Tensor),
     }
@@ -84,22 +121,30 @@ def _placements() -> Seen:
 
 @judging(placements)
 def shard_splits(seen: Seen) -> Result:
-    """Shard(0) of 1,024 by 512 over four ranks leaves 256 by 512 on each."""
-    return verdict(seen["shard_local"] == [256, 512], f"a rank holds {seen['shard_local']}")
+    """Shard(0) of 1,024 by 512 over four ranks leaves 256 by 512 on each: its own rows."""
+    shapes = seen["shard_local"]
+    return verdict(
+        shapes == [[256, 512]] * 4 and all(seen["shard_mine"]),
+        f"by rank {shapes}, {sum(seen['shard_mine'])} of {len(shapes)} with the rows of their rank",
+    )
 
 
 @judging(placements)
 def replicate_copies(seen: Seen) -> Result:
     """Replicate() leaves the whole tensor on every rank."""
-    return verdict(seen["replicate_local"] == [1024, 512], f"a rank holds {seen['replicate_local']}")
+    shapes = seen["replicate_local"]
+    return verdict(
+        shapes == [[1024, 512]] * 4 and all(seen["replicate_mine"]),
+        f"by rank {shapes}, {sum(seen['replicate_mine'])} of {len(shapes)} with all rows",
+    )
 
 
 @judging(placements)
 def partial_holds_a_summand(seen: Seen) -> Result:
     """With Partial() each rank holds a summand, and the logical value is the sum."""
     return verdict(
-        (seen["partial_local"], seen["partial_whole"]) == (1, 10),
-        f"rank 0 holds {seen['partial_local']:g}, together {seen['partial_whole']:g} = 1 + 2 + 3 + 4",
+        seen["partial_local"] == [1, 2, 3, 4] and seen["partial_whole"] == 10,
+        f"the ranks hold {seen['partial_local']}, together {seen['partial_whole']:g}",
     )
 
 
@@ -116,15 +161,23 @@ def from_local_distributes(seen: Seen) -> Result:
 @judging(placements)
 def local_first(seen: Seen) -> Result:
     """A DTensor can be made of shards that each rank allocates itself, without a global tensor anywhere."""
+    return _local_first("own", [256, 512], [1024, 512], seen)
+
+
+def _local_first(name: str, local: list[int], logical: list[int], seen: Seen) -> Result:
+    """Local tensors make one of the logical shape, and no rank allocates more than its local one."""
+    found, allocated = seen[f"{name}_logical"], seen[f"{name}_bytes"]
     return verdict(
-        seen["own_logical"] == [1024, 512], f"four shards of [256, 512] are logically {seen['own_logical']}"
+        found == logical and allocated == [4 * local[0] * local[1]] * 4,
+        f"local {local} is logically {found}; the largest tensor that a rank makes has "
+        f"{max(allocated)} B, a whole one would have {4 * logical[0] * logical[1]} B",
     )
 
 
 @judging(placements)
 def two_axes_shard_two_dims(seen: Seen) -> Result:
-    """On a two by two mesh with [Shard(0), Shard(1)], local chunks of 2 by 2 make 4 by 4."""
-    return verdict(seen["grid_logical"] == [4, 4], f"logically {seen['grid_logical']}")
+    """On a two by two mesh with [Shard(0), Shard(1)], chunks of 2 by 2 make 4 by 4, and a rank makes only its own."""
+    return _local_first("grid", [2, 2], [4, 4], seen)
 
 
 @judging(placements)
@@ -138,9 +191,12 @@ def torch_zeros_takes_a_mesh(seen: Seen) -> Result:
 
 @judging(placements)
 def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
-    """torch.distributed.tensor.zeros allocates by placement, on each rank its own shard only."""
+    """torch.distributed.tensor.zeros allocates by placement: a rank's shard alone, or where replicated, the whole."""
+    sharded, replicated = seen["zeros"], seen["zeros_replicated"]
     return verdict(
-        seen["zeros_local"] == [2, 4], f"of 8 by 4 over four ranks, a rank allocates {seen['zeros_local']}"
+        sharded == [[[2, 4], 32]] * 4 and replicated == [[[8, 4], 128]] * 4,
+        "of 8 by 4 floats over four ranks, local shape and B of the largest tensor that rank 0 makes: Shard(0) "
+        f"{sharded[0]}, Replicate() {replicated[0]}",
     )
 
 
@@ -156,18 +212,19 @@ def is_a_python_subclass(seen: Seen) -> Result:
 @judging(placements)
 def the_dispatcher_hands_over(seen: Seen) -> Result:
     """An operator that is called at the dispatcher, below Tensor's methods, works on DTensors shard by shard."""
-    kind, local = seen["bare"]
+    kind, local, right = seen["bare"]
     return verdict(
-        kind == "DTensor" and local == [256, 512], f"torch.ops.aten.add gives a {kind}, locally {local}"
+        kind == "DTensor" and local == [256, 512] and right,
+        f"torch.ops.aten.add gives a {kind}, locally {local}, numbers {'right' if right else 'wrong'}",
     )
 
 
 @judging(placements)
 def logical_and_local(seen: Seen) -> Result:
     """A DTensor has the shape and the values of the whole tensor, while a rank holds a part of them."""
-    logical, local, same = seen["shard_logical"], seen["shard_local"], seen["shard_whole"]
+    logical, local, same = seen["shard_logical"], seen["shard_local"][0], seen["shard_whole"]
     return verdict(
-        logical == [1024, 512] != local and same,
+        logical == [1024, 512] and local == [256, 512] and all(seen["shard_mine"]) and same,
         f"logically {logical}, on a rank {local}; gathered, it is {'the' if same else 'not the'} whole tensor",
     )
 
@@ -194,7 +251,7 @@ def _dispatching() -> Seen:
             return super().__torch_dispatch__(func, types, args, kwargs or {})
 
     def operations(x: torch.Tensor) -> None:
-        x + x, x * x, x.relu()
+        torch.matmul(x, x), x + x, x.relu()
 
     def calls(x: torch.Tensor) -> int:
         operations(x)  # what only a first use costs is not counted
@@ -204,7 +261,7 @@ def _dispatching() -> Seen:
         names = [getattr(e.code, "co_name", "") for e in profile.getstats() for _ in range(e.callcount)]
         return names.count("__torch_dispatch__")
 
-    x = torch.ones(4)
+    x = torch.ones(4, 4)
     with torch.no_grad():
         mesh, local = init_device_mesh("cpu", (2,)), []
         wrapped = distribute_tensor(x, mesh, [Replicate()])
@@ -256,10 +313,17 @@ def the_local_kernel_runs(seen: Seen) -> Result:
 @judging(placements)
 def from_local_checks_by_default(seen: Seen) -> Result:
     """Unless the check is skipped with run_check=False, from_local notices local tensors that do not fit together."""
-    told = {"values": seen["replicas"], "shapes": seen["shapes"]}
-    noticed = {what: any(isinstance(value, str) for value in values) for what, values in told.items()}
-    said = "; ".join(f"{what} {'noticed' if noticed[what] else told[what]}" for what in told)
-    return verdict(all(noticed.values()), f"replicas that differ between ranks, taken by default: {said}")
+
+    def noticed(each: list[Any]) -> bool:  # by an error, or by making them alike
+        return any(isinstance(one, str) for one in each) or all(one == each[0] for one in each)
+
+    default, asked = (seen["replicas"], seen["shapes"]), seen["asked"]
+    values, shapes = ("noticed" if noticed(each) else each for each in default)
+    return verdict(
+        all(map(noticed, default)),
+        f"replicas that differ between ranks, taken by default: values {values}; shapes {shapes}; noticed with "
+        f"run_check=True: {sum(map(noticed, asked))} of {len(asked)}",
+    )
 
 
 @judging(placements)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 
@@ -18,7 +19,9 @@ from labkit.torch_compat import dynamo_reset, funcol, functional_op, world_name
 def inductor(bench: Bench) -> Seen:
     """Two programs with a functional all-reduce, compiled with the default backend; one of them twice."""
     salt = random.randrange(2**20)  # a constant never compiled before: no cache has the program yet
-    return bench.run(_compile_twice, salt)[0] | bench.run(_ignore_a_wait)[0]
+    twice = bench.run(_compile_twice, salt)
+    by_rank = {name: [one[name] for one in twice] for name in ("compiles", "process")}
+    return twice[0] | bench.run(_ignore_a_wait)[0] | by_rank
 
 
 def _compile_twice(salt: int) -> Seen:
@@ -43,6 +46,8 @@ def _compile_twice(salt: int) -> Seen:
                 "buffers_before": before.count("= empty_strided"),
                 "code_calls": [line[:120] for line in lines if not line.startswith("#")],
                 "right": y[0].item() == 6 + salt,
+                "compiles": len(rec.compiles),
+                "process": os.getpid(),
             }
     found["cached"] = cached
     return found
@@ -124,6 +129,17 @@ def ignored_wait_goes_wrong(seen: Seen) -> Result:
 
 
 @judging(inductor)
+def every_rank_compiles(seen: Seen) -> Result:
+    """With the default backend each rank compiles in its own process, at its first call."""
+    compiles, processes = seen["compiles"], seen["process"]
+    return verdict(
+        compiles == [1, 1] and len(set(processes)) == 2 and seen["right"],
+        f"compiles with Inductor at the first call, by rank: {compiles}, in {len(set(processes))} processes: those "
+        "that run the code",
+    )
+
+
+@judging(inductor)
 def a_second_compile_hits_the_cache(seen: Seen) -> Result:
     """Compiling the same program again takes it from the cache."""
     first, second = seen["cached"]
@@ -180,12 +196,29 @@ def scheduling(bench: Bench) -> Seen:
     """The order of gathers, waits and products in Inductor's code under each setting of its passes, on two ranks."""
     report = comm_passes.run(bench.ranks(2), width=64, layers=3, rounds=2)
     order = report.tables["order"].set_index("way")
+    inserted = bench.run(comm_passes.measure, 64, 3, 2, False, True)[0]
     return {
         "ways": {
             way: [row["calls"], int(row["products between"]), bool(row["right"])]
             for way, row in order.iterrows()
-        }
+        },
+        "inserted": {
+            way: [" ".join(calls), comm_passes.between(calls)] for way, calls in inserted["order"].items()
+        },
+        "inserted_right": all(inserted["right"].values()),
     }
+
+
+@judging(scheduling)
+def inserted_collectives_are_scheduled(seen: Seen) -> Result:
+    """Compiling inserts a gather at each sharded weight, and a pass moves products between it and its wait."""
+    (calls, before), *_, (_, after) = seen["inserted"].values()
+    gathers = calls.split().count("all_gather")
+    return verdict(
+        seen["inserted_right"] and gathers == 3 and after > before,
+        f"{gathers} gathers inserted ({calls}), products between a gather and its wait: {before} by default, {after} "
+        "with overlap scheduling",
+    )
 
 
 @judging(scheduling)

@@ -52,6 +52,12 @@ def _sharded() -> Seen:
         run = torch.compile(replicated, backend="aot_eager")
         with compiled_autograd(torch.compile(backend=whole, fullgraph=True)):
             right = step(replicated, run)
+    weight = torch.ones(4, requires_grad=True)
+    try:
+        funcol.all_reduce(weight * one.x[0, :4], "avg", dist.group.WORLD).sum().backward()
+        found["functional mean"] = ""
+    except Exception as error:
+        found["functional mean"] = first_line(error)
     reduces = [sum("all_reduce" in c for c in calls(graph)) for graph in whole.dynamo]
     found["compiled autograd"] = {"right": right, "reduces": reduces}
     return found
@@ -74,7 +80,7 @@ def _gathered(model: Any, mesh: Any) -> Any:
 
 @probe
 def limits(bench: Bench) -> Seen:
-    """What the whole model under DDP and FSDP2 does with fullgraph=True, and a mean of gradients by both roads."""
+    """What the whole model under DDP and FSDP2 does with fullgraph=True, and a second backward of a compiled region."""
     return bench.run(_limits)[0]
 
 
@@ -105,19 +111,29 @@ def _limits() -> Seen:
     except Exception as error:
         found["by layer"] = f"fails ({first_line(error)})"
     dynamo_reset()
-    weight = torch.ones(4, requires_grad=True)
+    leaf, run = torch.ones(4, requires_grad=True), torch.compile(lambda y: y.sin().sum(), backend="aot_eager")
     try:
-        funcol.all_reduce(weight * x[0], "avg", dist.group.WORLD).sum().backward()
-        found["functional mean"] = ""
+        (once,) = torch.autograd.grad(run(leaf), leaf, create_graph=True)
+        once.sum().backward()
+        found["second backward"] = ""
     except Exception as error:
-        found["functional mean"] = first_line(error)
-    model = _gathered(nn.Linear(4, 4, bias=False), mesh)
-    torch.compile(model, backend="aot_eager", fullgraph=True)(x).sum().backward()
-    (parameter,) = model.parameters()
-    assert parameter.grad is not None
-    # the gradient of a sum is the sum of the inputs, 2 and 4 on the two ranks: 3 in the mean
-    found["DTensor mean"] = bool((parameter.grad.full_tensor() == 3).all())  # type: ignore[attr-defined]
+        found["second backward"] = first_line(error)
     return found
+
+
+@judging(limits)
+def each_combination_has_limits(seen: Seen) -> Result:
+    """Compiled code has a limit with each: no second backward by autograd, and no whole model under DDP or FSDP2."""
+    whole, second = seen["whole"], seen["second backward"]
+    limits = {
+        "autograd, a second backward": second,
+        "DDP, the whole model": whole["DDP"],
+        "FSDP2": whole["FSDP2"],
+    }
+    return verdict(
+        not whole["a plain module"] and all(limits.values()),
+        "; ".join(f"{name}: {error or 'works'}" for name, error in limits.items()),
+    )
 
 
 @judging(limits)
@@ -146,13 +162,15 @@ def fsdp2_is_traced_whole(seen: Seen) -> Result:
     )
 
 
-@judging(limits)
+@judging(sharded)
 def training_needs_another_road(seen: Seen) -> Result:
-    """A functional mean refuses its backward, and the same mean of gradients comes out right with DTensors."""
-    refused = seen["functional mean"]
+    """A functional mean refuses its backward; averages come out right by DTensors and by compiled autograd."""
+    refused, right = seen["functional mean"], {"DTensor": seen["gathered"]["right"]}
+    right["compiled autograd"] = seen["compiled autograd"]["right"]
+    said = "; ".join(f"{name}: {'right' if ok else 'wrong'}" for name, ok in right.items())
     return verdict(
-        bool(refused) and seen["DTensor mean"],
-        f"backward of a functional mean: {refused or 'works'}; DTensor: {'right' if seen['DTensor mean'] else 'wrong'}",
+        bool(refused) and all(right.values()),
+        f"backward of a functional mean: {refused or 'works'}; averaged gradients by {said}",
     )
 
 
@@ -176,15 +194,4 @@ def both_paths_bring_communication_into_graphs(seen: Seen) -> Result:
         captured and traced,
         f"compiled autograd over DDP: all-reduces by graph of backward {ddp['reduces']}, right: {ddp['right']}; FSDP "
         f"on DTensors, traced whole: {fsdp['scatters']} reduce-scatters in backward, right: {fsdp['right']}",
-    )
-
-
-@judging(sharded)
-def naive_collectives_are_in_the_graphs(seen: Seen) -> Result:
-    """With gathers written as plain operators on parameters, one forward and one backward graph hold all of them."""
-    row = seen["gathered"]
-    return verdict(
-        row["right"] and row["graphs"] == [1, 1] and row["gathers"] == row["scatters"] > 0,
-        f"{row['graphs'][0]} forward graph with {row['gathers']} all-gathers, {row['graphs'][1]} backward graph with "
-        f"{row['scatters']} reduce-scatters",
     )

@@ -62,11 +62,11 @@ def _eager_functional() -> dict[str, tuple[float, ...]]:
 
 
 def _interleaved(
-    pieces: Mapping[str, Callable[[], Any]], barrier: Callable[[], Any] | None
+    pieces: Mapping[str, Callable[[], Any]], barrier: Callable[[], Any] | None, calls: int = CALLS
 ) -> dict[str, tuple[float, ...]]:
     def repeated(piece: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> None:
-            for _ in range(CALLS):
+            for _ in range(calls):
                 piece()
 
         return run
@@ -112,20 +112,31 @@ def dtensor_has_overhead_in_eager(seen: Seen) -> Result:
 
 @probe
 def compiled_dtensor(bench: Bench) -> Seen:
-    """A chain of eight operations on replicated DTensors and on plain tensors, in eager and compiled."""
-    samples = bench.run(_compiled_dtensor)[0]
-    label = "gloo · cpu, no communication"
-    return {way: timed(label, samples, f"{way} DTensor", f"{way} Tensor") for way in ("eager", "compiled")}
+    """Eight small operations and 48 products, on replicated DTensors and on plain tensors, in eager and compiled."""
+    found: Seen = {}
+    for name, products in (("small", False), ("products", True)):
+        samples = bench.run(_compiled_dtensor, products)[0]
+        label = f"gloo · cpu, no communication, {'48 products' if products else '8 small operations'}"
+        ways = {
+            way: timed(label, samples, f"{way} DTensor", f"{way} Tensor") for way in ("eager", "compiled")
+        }
+        found[name] = ways
+    return found
 
 
-def _compiled_dtensor() -> dict[str, tuple[float, ...]]:
-    def chain(x):
+def _compiled_dtensor(products: bool) -> dict[str, tuple[float, ...]]:
+    def small(x):
         for _ in range(4):
             x = (x + 1) * 0.5
         return x
 
+    def multiply(x):
+        for _ in range(48):
+            x = x @ x
+        return x
+
     dynamo_reset()
-    x = torch.zeros(16, 128)
+    chain, x = (multiply, torch.eye(96)) if products else (small, torch.zeros(16, 128))
     wrapped = distribute_tensor(x, init_device_mesh("cpu", (2,)), [Replicate()])
     # a function for each kind, so that neither looks through the other's guards
     plain, sharded = (torch.compile(own(chain), fullgraph=True) for _ in range(2))
@@ -136,7 +147,7 @@ def _compiled_dtensor() -> dict[str, tuple[float, ...]]:
             "compiled Tensor": lambda: plain(x),
             "compiled DTensor": lambda: sharded(wrapped),
         }
-        return _interleaved(pieces, None)
+        return _interleaved(pieces, None, 4 if products else CALLS)
 
 
 NOTHING_LEFT = 1.1  # compiled, so much of the time of plain tensors still counts as no overhead
@@ -145,7 +156,16 @@ NOTHING_LEFT = 1.1  # compiled, so much of the time of plain tensors still count
 @judging(compiled_dtensor)
 def compiling_leaves_no_overhead(seen: Seen) -> Result:
     """Compiled, a chain of operations on DTensors takes as long as on plain tensors; in eager it takes longer."""
-    eager, compiled = seen["eager"], seen["compiled"]
+    return _overhead(**seen["small"])
+
+
+@judging(compiled_dtensor)
+def compiling_can_leave_no_overhead(seen: Seen) -> Result:
+    """In a long region, which pays once what a call costs, compiled DTensors take as long as plain tensors."""
+    return _overhead(**seen["products"])
+
+
+def _overhead(eager: Seen, compiled: Seen) -> Result:
     said = (
         f"DTensors take {eager['ratio']:.2f} times the time of plain tensors in eager, {compiled['ratio']:.2f} times "
         f"compiled [{compiled['label']}]"
