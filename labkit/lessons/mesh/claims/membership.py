@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from labkit import contract, lessons
 from labkit.lessons.shared.outcomes import drill
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 program = lessons.program("mesh")
@@ -20,11 +20,34 @@ def mesh_and_world(bench: Bench) -> Seen:
     """Three ranks, of which 1 and 2 form a mesh that compiles and rank 0 stays outside."""
     ranks = bench.ranks(3)
     return {
+        "served": drill(ranks, _served),
         "outside": drill(ranks, _rank_zero_outside),
+        "unlike": drill(ranks, _unlike),
         "refused": drill(ranks, _refused),
-        "stranger": drill(ranks, _stranger),
+        "stranger": {name: drill(ranks, _stranger, name) for name in CALLS},
         "world_inside": drill(ranks, _world_inside),
+        "member_by_mistake": drill(ranks, _reduces_within, (0, 1, 2)),
+        "right_members": drill(ranks, _reduces_within, (1, 2)),
     }
+
+
+def _served() -> Seen:
+    """The lesson's program: rank 0 compiles its stage, ranks 1 and 2 the mesh's layers, and two requests."""
+    found = program.serve((2, 4), stage_compiles=True)
+    found["calls"] = sum(group == "mesh" for group, _ in found["calls"])
+    return found
+
+
+def _unlike() -> str:
+    """Rank 2 compiles once more than rank 1, and the mesh compares."""
+    mesh = contract.Domain.define(contract.Exchange.connect("check-unlike"), "mesh", [1, 2])
+    if not mesh.member:
+        return "outside"
+    dynamo_reset()
+    with contract.compile_health() as health:
+        for number in range(mesh.rank):
+            torch.compile(lambda x, n=number: x + n, backend="eager")(torch.ones(2))
+    return _alike(mesh.exchange, health)
 
 
 def _rank_zero_outside() -> Seen:
@@ -79,11 +102,31 @@ def _reduce(mesh: Any) -> None:
         dist.all_reduce(torch.ones(2), group=mesh.group)
 
 
-def _stranger() -> Seen:
-    inner = dist.new_group([1, 2])
-    x = torch.ones(2)
-    dist.all_reduce(x, group=inner)
-    return {"value": x[0].item()}
+CALLS = {
+    "all_reduce": lambda x, group: dist.all_reduce(x, group=group),
+    "broadcast": lambda x, group: dist.broadcast(x, 1, group=group),
+    "barrier": lambda x, group: dist.barrier(group=group),
+    "send": lambda x, group: dist.send(x, 1, group=group),
+    "functional": lambda x, group: funcol.all_reduce(x, "sum", group) + 0,
+}
+
+
+def _stranger(name: str) -> bool:
+    """All ranks, rank 0 as well, call a collective of the group of ranks 1 and 2; in a send only rank 0 does."""
+    inner, x = dist.new_group([1, 2]), torch.ones(2)
+    if name != "send" or not dist.get_rank():
+        CALLS[name](x, inner)
+    return True
+
+
+def _reduces_within(members: tuple[int, ...]) -> float:
+    """Ranks 1 and 2 reduce in the group of these members, and rank 0 waits for the result."""
+    group, x = dist.new_group(list(members)), torch.ones(2)
+    if dist.get_rank():
+        dist.all_reduce(x, group=group)
+    if dist.get_rank() < 2:
+        dist.send(x, 0) if dist.get_rank() else dist.recv(x, 1)
+    return x[0].item()
 
 
 def _world_inside() -> float:
@@ -97,33 +140,50 @@ def _world_inside() -> float:
 
 @judging(mesh_and_world)
 def rank_zero_may_stay_outside(seen: Seen) -> Result:
-    """A rank outside the mesh runs without the mesh's graphs, while the ranks inside are alike."""
-    row = seen["outside"]
-    values = row.get("values", [])
-    graphs = [v["graphs"] for v in values]
-    right = [v["values"] for v in values] == [[1, 2], [4, 8], [4, 8]]
-    return verdict(graphs == [0, 1, 1] and right, f"graphs by rank {graphs}" if values else row["how"])
+    """A rank outside serves requests with other graphs than the ranks inside, or with none; the numbers are right."""
+    served, driven = (seen[name].get("values", []) for name in ("served", "outside"))
+    graphs = [v["graphs"] for v in driven]
+    right = [v["values"] for v in driven] == [[1, 2], [4, 8], [4, 8]]
+    if not served:
+        return verdict(False, seen["served"]["how"])
+    zero, one = (served[rank]["graphs"] for rank in (0, 1))
+    answers = {tuple(v["answers"]) for v in served}
+    other = bool(zero) and zero != one and not any("all_reduce" in graph for graph in zero)
+    return verdict(
+        other and len(answers) == 1 and graphs == [0, 1, 1] and right,
+        f"as a stage rank 0 compiles {', '.join(dict.fromkeys(sum(zero, [])))}, rank 1 {len(one[0])} operations with "
+        f"{one[0].count('all_reduce')} all-reduces; as a driver graphs by rank {graphs}, numbers "
+        f"{'right' if right else 'not right'}",
+    )
 
 
 @judging(mesh_and_world, word=ENFORCED)
 def symmetry_is_of_a_group(seen: Seen) -> Result:
-    """What was compiled is alike within the mesh, and refused where the same is asked of the world."""
-    row = seen["outside"]
+    """What was compiled is alike in the mesh, and refused where its ranks differ; the world need not be alike."""
+    row, unlike = seen["outside"], seen["unlike"].get("values")
     values = row.get("values", [])
     mesh, world = ([v[where] for v in values] for where in ("in_the_mesh", "in_the_world"))
-    right = mesh == ["outside", "alike", "alike"] and world == ["refused"] * 3
-    return verdict(right, f"by rank, in the mesh: {mesh}; in the world: {world}" if values else row["how"])
+    right = [v["values"] for v in values] == [[1, 2], [4, 8], [4, 8]] and world == ["refused"] * 3
+    right = right and mesh == ["outside", "alike", "alike"] and unlike == ["outside", "refused", "refused"]
+    said = f"by rank, in the mesh: {mesh}; in the world: {world}, though the numbers are right; in a mesh whose ranks "
+    return verdict(right, f"{said}differ: {unlike}" if values else row["how"])
 
 
 @judging(mesh_and_world)
 def the_mesh_is_alike(seen: Seen) -> Result:
-    """The ranks inside compile as much, and call as many collectives of the mesh; the one outside none."""
-    row = seen["outside"]
+    """The ranks inside compile the same operations and call as many collectives of the mesh; the one outside none."""
+    row = seen["served"]
     values = row.get("values", [])
-    found = [(v["graphs"], v["called"]) for v in values]
-    right = len(set(found[1:])) == 1 and found[1][1] > 0 and found[0] == (0, 0)
-    said = f"graphs and collectives of the mesh by rank: {', '.join(f'{g} and {c}' for g, c in found)}"
-    return verdict(right, said if values else row["how"])
+    zero, *inside = [(v["graphs"], v["calls"]) for v in values] or [([], 0)]
+    right = (
+        len(inside) == 2
+        and inside[0] == inside[1]
+        and inside[0][1] > 0
+        and zero[1] == 0
+        and zero[0] != inside[0][0]
+    )
+    said = ", ".join(f"{len(g)} with {len(sum(g, []))} operations and {n}" for g, n in (zero, *inside))
+    return verdict(right, f"graphs, and collectives of the mesh, by rank: {said}" if values else row["how"])
 
 
 @judging(mesh_and_world, word=ENFORCED)
@@ -135,16 +195,41 @@ def who_is_outside_is_refused(seen: Seen) -> Result:
     return verdict(right, zero)
 
 
+@judging(mesh_and_world, word=ENFORCED)
+def rank_zero_differs_and_stays_out(seen: Seen) -> Result:
+    """A rank outside may compile other graphs than the mesh; where it enters the mesh's code it is refused."""
+    differs, refused = rank_zero_may_stay_outside(seen), who_is_outside_is_refused(seen)
+    return verdict(differs.status == refused.status == HOLDS, f"{differs.measured}; {refused.measured}")
+
+
 @judging(mesh_and_world)
 def a_stranger_deadlocks(seen: Seen) -> Result:
-    """A rank that calls a collective of a group it is not in blocks."""
-    row = seen["stranger"]
-    said = "finished: the call of the rank outside does nothing" if row["how"] == "finished" else row["how"]
-    return verdict(row["how"] == "hung", said)
+    """A rank that calls a collective of a group it is not in blocks, by at least one of five ways to call it."""
+    ends = {name: row["how"] for name, row in seen["stranger"].items()}
+    words = {"finished": "without effect", "failed": "an error at once", "hung": "a hang"}
+    said = "; ".join(
+        f"{', '.join(name for name, how in ends.items() if how == end)} {words[end]}"
+        for end in dict.fromkeys(ends.values())
+    )
+    return verdict("hung" in ends.values(), f"from a rank outside: {said}")
 
 
 @judging(mesh_and_world)
 def the_wrong_group_deadlocks(seen: Seen) -> Result:
-    """A collective of the world inside the mesh's part blocks."""
-    row = seen["world_inside"]
-    return verdict(row["how"] == "hung", row["how"])
+    """A collective of the world inside the mesh's part blocks; one of the mesh does not."""
+    row, right = seen["world_inside"]["how"], seen["right_members"].get("values") == [2, 2, 2]
+    return verdict(
+        row == "hung" and right,
+        f"with the world's group: {row}; with the mesh's: {'right' if right else 'not right'}",
+    )
+
+
+@judging(mesh_and_world)
+def a_wrong_member_deadlocks(seen: Seen) -> Result:
+    """A group that counts a rank in by mistake blocks at its first collective; the right one does not."""
+    row, right = seen["member_by_mistake"]["how"], seen["right_members"].get("values") == [2, 2, 2]
+    return verdict(
+        row == "hung" and right,
+        f"first collective of a group that has rank 0 in it by mistake: {row}; without it: "
+        f"{'right' if right else 'not right'}",
+    )

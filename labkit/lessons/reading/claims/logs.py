@@ -79,3 +79,19 @@ def health_is_shown(seen: Seen) -> Result:
     shown = (graph_breaks_are_shown, recompiles_are_shown, guards_are_shown)
     ok = all(judge(seen).status == HOLDS for judge in shown)
     return verdict(ok, "lines: " + ", ".join(f"{kind} {count}" for kind, count in counts.items()))
+
+
+@judging(logs)
+def churn_is_told_from_breaks(seen: Seen) -> Result:
+    """Where another size makes further graphs around one and the same break, recompiles and guards name the size."""
+    places = {
+        found[1] for line in seen["graph_breaks"] if (found := re.search(r"in user code at (\S+)", line))
+    }
+    traced = [line for line in seen["graph_code"] if "TRACED GRAPH" in line]
+    first = [line for line in traced if re.search(r"\[\d+/0[_\]]", line)]
+    named = recompiles_are_shown(seen), guards_are_shown(seen)
+    return verdict(
+        len(places) == 1 and 0 < len(first) < len(traced) and all(one.status == HOLDS for one in named),
+        f"places that break: {len(places)}; graphs: {len(first)}, then {len(traced)}; recompiles: {named[0].measured}; "
+        f"{named[1].measured}",
+    )
