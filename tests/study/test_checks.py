@@ -101,7 +101,7 @@ def test_what_was_copied_is_cited_and_what_labkit_does_itself_is_enforced():
         (PARTED, {}, "holds", "by default right, with gathers put into buckets hung (rank 0 in all_reduce, rank 1 in"),
         (PARTED, {"bucketed": GATHERED}, "changed", "by default right, with gathers put into buckets right"),
         (PARTED, {"default": HUNG}, "holds", "by default hung"),
-        ("symmetry.diverging_programs_deadlock", {"flag_branch": DONE}, "changed", "shape hung, flag finished"),
+        ("symmetry.diverging_programs_deadlock", {"flag_branch": DONE}, "changed", "hung, flag branch wrong"),
         ("suite.conservative_timeouts_pay", {"conservative_late": "timed out"}, "changed", "timed out with 20 s"),
         ("cliff.recorded_functional_is_faster_than_eager", {"torch": "2.12.1"}, "cannot tell", "torch 2.12.1"),
     ],

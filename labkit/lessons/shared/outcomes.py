@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.ranks import RankError, Ranks
-from labkit.study.checks import Seen, quietly
+from labkit.study.checks import HOLDS, Result, Seen, cannot_tell, quietly, verdict
 
-__all__ = ["drill", "judge"]
+__all__ = ["all_of", "drill", "judge"]
 
 STALL_S = 1.0
 LIMIT_S = 60.0  # for compiling on a busy machine; a hang is told long before
@@ -62,3 +62,21 @@ def drill(ranks: Ranks, program: Callable[..., Any], *arguments: Any) -> Seen:
             return {"how": "failed", "says": said[:300]}
         waits = {outcome.rank: outcome.waits or "Python" for outcome in error.outcomes}
         return {"how": "hung", "says": said[:300], "waits": [waits[rank] for rank in sorted(waits)]}
+
+
+def all_of(*found: Result) -> Result:
+    """One result of several: it holds where each does, and cannot tell where one cannot.
+
+    Args:
+        found: what judges found.
+
+    >>> all_of(verdict(True, "one graph"), verdict(False, "two breaks"))
+    Result(status='changed', measured='one graph; two breaks', missing='')
+    """
+    measured = "; ".join(one.measured for one in found)
+    missing = next((one.missing for one in found if one.missing), "")
+    return (
+        cannot_tell(missing, measured)
+        if missing
+        else verdict(all(f.status == HOLDS for f in found), measured)
+    )

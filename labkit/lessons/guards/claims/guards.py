@@ -9,7 +9,8 @@ from labkit import lessons
 from labkit.graphs import record
 from labkit.lessons.guards.experiment import GAVE_UP
 from labkit.lessons.shared.capture import Capture
-from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.outcomes import all_of
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 
@@ -46,7 +47,7 @@ def _recompiles() -> Seen:
         run = torch.compile(function, backend=graphs, **options)
         with torch.no_grad(), record() as rec:
             for arguments in calls:
-                if before is not None:
+                if before:
                     before(arguments)
                 same.append(torch.equal(run(*arguments) + 0, function(*arguments) + 0))
                 counts.append(len(graphs.dynamo))
@@ -101,20 +102,15 @@ def static_by_default(seen: Seen) -> Result:
 @judging(recompiles)
 def fixes_shapes_and_values(seen: Seen) -> Result:
     """The first graph has no symbol for a size, and holds size and number as constants; another one compiles anew."""
-    sizes, numbers = static_by_default(seen), seen["numbers"]
-    held = numbers["ints"] == [3, 2] and numbers["counts"] == [1, 2]
-    return verdict(
-        sizes.status == HOLDS and held,
-        f"{sizes.measured}; constants in the first graph for the number 3 and two rows: {numbers['ints']}, graphs "
-        f"after 3, 4: {numbers['counts']}",
-    )
+    ints, counts = seen["numbers"]["ints"], seen["numbers"]["counts"]
+    said = f"constants in the first graph for the number 3 and two rows: {ints}, graphs after 3, 4: {counts}"
+    return all_of(static_by_default(seen), verdict(ints == [3, 2] and counts == [1, 2], said))
 
 
 @judging(recompiles)
 def specializes_and_guards(seen: Seen) -> Result:
     """The first compile fixes sizes and numbers, and a guard on each, which fails by name, is what compiles again."""
-    fixed, guarded = fixes_shapes_and_values(seen), a_failed_guard_recompiles(seen)
-    return verdict(fixed.status == guarded.status == HOLDS, f"{fixed.measured}; guards: {guarded.measured}")
+    return all_of(fixes_shapes_and_values(seen), a_failed_guard_recompiles(seen))
 
 
 @judging(recompiles)
@@ -129,12 +125,10 @@ def turns_dynamic_on_variation(seen: Seen) -> Result:
 @judging(recompiles)
 def a_failed_guard_recompiles(seen: Seen) -> Result:
     """A guard on a size, and one on a number, that fails is named as the reason of a recompile, which makes a graph."""
-    sizes, numbers = (
-        [part.partition("\n")[0] for part in seen[name]["reasons"]] for name in ("sizes", "numbers")
-    )
-    named = len(sizes) == len(numbers) == 1 and "4" in sizes[0] and "5" in sizes[0] and "3" in numbers[0]
+    sizes, numbers = ("; ".join(seen[name]["reasons"]) for name in ("sizes", "numbers"))
+    named = "4" in sizes and "5" in sizes and "n == 3" in numbers
     made = seen["sizes"]["counts"][:2] == seen["numbers"]["counts"] == [1, 2]
-    return verdict(named and made, "; ".join([*sizes, *numbers]) or "no recompile")
+    return verdict(named and made, f"guards that failed: {sizes or 'none'}; {numbers or 'none'}")
 
 
 @judging(recompiles)
@@ -150,22 +144,17 @@ def other_values_recompile(seen: Seen) -> Result:
 @judging(recompiles)
 def only_other_values_recompile(seen: Seen) -> Result:
     """A value that changes compiles again as a number, a flag or a global, and does not as a tensor."""
-    found, tensors = other_values_recompile(seen), seen["tensors"]["counts"]
-    return verdict(
-        found.status == HOLDS and tensors == [1, 1], f"{found.measured}; graphs as a tensor: {tensors}"
-    )
+    tensors = seen["tensors"]["counts"]
+    return all_of(other_values_recompile(seen), verdict(tensors == [1, 1], f"graphs as a tensor: {tensors}"))
 
 
 @judging(recompiles)
 def runtime_values_are_normal(seen: Seen) -> Result:
     """Other values compile again, and a print breaks the graph; every call gives eager's numbers all the same."""
-    found, broken = other_values_recompile(seen), seen["talks"]["counts"]
+    broken = seen["talks"]["counts"]
     same = all(seen[name]["same"] for name in ("numbers", "flags", "global", "talks"))
-    return verdict(
-        found.status == HOLDS and 1 < broken[0] < broken[1] and same,
-        f"{found.measured}; graphs around a print after two values: {broken}; numbers "
-        f"{'the same' if same else 'not the same'}",
-    )
+    said = f"graphs around a print: {broken}; numbers {'the same' if same else 'not the same'}"
+    return all_of(other_values_recompile(seen), verdict(1 < broken[0] < broken[1] and same, said))
 
 
 @judging(recompiles)
@@ -190,11 +179,9 @@ def fixed_shapes_never_recompile(seen: Seen) -> Result:
 def one_change_one_recompile(seen: Seen) -> Result:
     """One dimension that changes alike on all ranks costs at most one recompile, and the collectives still pair."""
     one, other = seen["collective_one_change"]["counts"], seen["other_rank"]["counts"]
-    same = seen["collective_one_change"]["same"]
-    return verdict(
-        one == other and one[-1] <= 2 and same,
-        f"graphs after sizes 4, 4, 6, 6: {one} and {other}; sums {'right' if same else 'not right'}",
-    )
+    right = seen["collective_one_change"]["same"]
+    said = f"graphs after sizes 4, 4, 6, 6: {one} and {other}; sums {'right' if right else 'not right'}"
+    return verdict(one == other and one[-1] <= 2 and right, said)
 
 
 @probe

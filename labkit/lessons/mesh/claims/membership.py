@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from labkit import contract, lessons
-from labkit.lessons.shared.outcomes import drill
-from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.outcomes import all_of, drill
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 program = lessons.program("mesh")
@@ -25,7 +25,7 @@ def mesh_and_world(bench: Bench) -> Seen:
         "unlike": drill(ranks, _unlike),
         "refused": drill(ranks, _refused),
         "stranger": {name: drill(ranks, _stranger, name) for name in CALLS},
-        "world_inside": drill(ranks, _world_inside),
+        "world_inside": drill(ranks, _reduces_within, ()),
         "member_by_mistake": drill(ranks, _reduces_within, (0, 1, 2)),
         "right_members": drill(ranks, _reduces_within, (1, 2)),
     }
@@ -59,17 +59,14 @@ def _rank_zero_outside() -> Seen:
         lambda x: funcol.all_reduce(x * 2, "sum", mesh.group), backend=mesh.backend("eager"), fullgraph=True
     )
     values = []
-    _, mark = program.calls_since()
     with torch.no_grad(), contract.compile_health() as health:
         for i in range(2):
             x = torch.full((2,), float(i + 1)) if world.rank == 0 else torch.empty(2)
             dist.broadcast(x, 0)
             values.append((run(x) + 0)[0].item() if world.rank else x[0].item())
-    calls, _ = program.calls_since(mark)
     return {
         "graphs": health.graphs,
         "values": values,
-        "called": sum(group == "mesh" for group, _ in calls),
         "in_the_mesh": _alike(mesh.exchange, health) if mesh.member else "outside",
         "in_the_world": _alike(world, health),
     }
@@ -120,8 +117,8 @@ def _stranger(name: str) -> bool:
 
 
 def _reduces_within(members: tuple[int, ...]) -> float:
-    """Ranks 1 and 2 reduce in the group of these members, and rank 0 waits for the result."""
-    group, x = dist.new_group(list(members)), torch.ones(2)
+    """Ranks 1 and 2 reduce in the group of these members, of the world for none, and rank 0 waits for the result."""
+    group, x = dist.new_group(list(members)) if members else None, torch.ones(2)
     if dist.get_rank():
         dist.all_reduce(x, group=group)
     if dist.get_rank() < 2:
@@ -129,61 +126,47 @@ def _reduces_within(members: tuple[int, ...]) -> float:
     return x[0].item()
 
 
-def _world_inside() -> float:
-    x = torch.ones(2)
-    if dist.get_rank():
-        dist.all_reduce(x)  # meant for the mesh, and asked of the world
-    else:
-        dist.recv(x, 1)
-    return x[0].item()
+def _driven(seen: Seen) -> Result:
+    """Whether the ranks inside compile and reduce, and the one outside does not, with the right numbers."""
+    row = seen["outside"]
+    graphs = [v["graphs"] for v in row.get("values", [])]
+    right = [v["values"] for v in row.get("values", [])] == [[1, 2], [4, 8], [4, 8]]
+    said = f"as a driver graphs by rank {graphs}, numbers {'right' if right else 'not right'}"
+    return verdict(graphs == [0, 1, 1] and right, said if graphs else row["how"])
 
 
 @judging(mesh_and_world)
 def rank_zero_may_stay_outside(seen: Seen) -> Result:
     """A rank outside serves requests with other graphs than the ranks inside, or with none; the numbers are right."""
-    served, driven = (seen[name].get("values", []) for name in ("served", "outside"))
-    graphs = [v["graphs"] for v in driven]
-    right = [v["values"] for v in driven] == [[1, 2], [4, 8], [4, 8]]
+    served = seen["served"].get("values")
     if not served:
         return verdict(False, seen["served"]["how"])
-    zero, one = (served[rank]["graphs"] for rank in (0, 1))
+    zero, one = (sum(served[rank]["graphs"], []) for rank in (0, 1))
+    other = bool(zero) and not {"all_reduce", "matmul"} & set(zero) and "all_reduce" in one
     answers = {tuple(v["answers"]) for v in served}
-    other = bool(zero) and zero != one and not any("all_reduce" in graph for graph in zero)
-    return verdict(
-        other and len(answers) == 1 and graphs == [0, 1, 1] and right,
-        f"as a stage rank 0 compiles {', '.join(dict.fromkeys(sum(zero, [])))}, rank 1 {len(one[0])} operations with "
-        f"{one[0].count('all_reduce')} all-reduces; as a driver graphs by rank {graphs}, numbers "
-        f"{'right' if right else 'not right'}",
-    )
+    said = f"as a stage rank 0 compiles {', '.join(dict.fromkeys(zero))}, rank 1 {len(one)} operations"
+    return all_of(verdict(other and len(answers) == 1, said), _driven(seen))
 
 
 @judging(mesh_and_world, word=ENFORCED)
 def symmetry_is_of_a_group(seen: Seen) -> Result:
     """What was compiled is alike in the mesh, and refused where its ranks differ; the world need not be alike."""
     row, unlike = seen["outside"], seen["unlike"].get("values")
-    values = row.get("values", [])
-    mesh, world = ([v[where] for v in values] for where in ("in_the_mesh", "in_the_world"))
-    right = [v["values"] for v in values] == [[1, 2], [4, 8], [4, 8]] and world == ["refused"] * 3
-    right = right and mesh == ["outside", "alike", "alike"] and unlike == ["outside", "refused", "refused"]
-    said = f"by rank, in the mesh: {mesh}; in the world: {world}, though the numbers are right; in a mesh whose ranks "
-    return verdict(right, f"{said}differ: {unlike}" if values else row["how"])
+    mesh, world = ([v[where] for v in row.get("values", [])] for where in ("in_the_mesh", "in_the_world"))
+    right = mesh == ["outside", "alike", "alike"] and world == ["refused"] * 3
+    said = f"by rank, in the mesh: {mesh}; in the world: {world}; in a mesh whose ranks differ: {unlike}"
+    return all_of(verdict(right and unlike == ["outside", "refused", "refused"], said), _driven(seen))
 
 
 @judging(mesh_and_world)
 def the_mesh_is_alike(seen: Seen) -> Result:
     """The ranks inside compile the same operations and call as many collectives of the mesh; the one outside none."""
-    row = seen["served"]
-    values = row.get("values", [])
-    zero, *inside = [(v["graphs"], v["calls"]) for v in values] or [([], 0)]
-    right = (
-        len(inside) == 2
-        and inside[0] == inside[1]
-        and inside[0][1] > 0
-        and zero[1] == 0
-        and zero[0] != inside[0][0]
-    )
-    said = ", ".join(f"{len(g)} with {len(sum(g, []))} operations and {n}" for g, n in (zero, *inside))
-    return verdict(right, f"graphs, and collectives of the mesh, by rank: {said}" if values else row["how"])
+    values = seen["served"].get("values", [])
+    found = [(sum(v["graphs"], []), v["calls"]) for v in values]
+    right = len(found) == 3 and found[1] == found[2] != found[0] and found[1][1] > 0 == found[0][1]
+    said = ", ".join(f"{len(operations)} and {calls}" for operations, calls in found)
+    said = f"compiled operations, and collectives of the mesh, by rank: {said}"
+    return verdict(right, said if values else seen["served"]["how"])
 
 
 @judging(mesh_and_world, word=ENFORCED)
@@ -198,38 +181,34 @@ def who_is_outside_is_refused(seen: Seen) -> Result:
 @judging(mesh_and_world, word=ENFORCED)
 def rank_zero_differs_and_stays_out(seen: Seen) -> Result:
     """A rank outside may compile other graphs than the mesh; where it enters the mesh's code it is refused."""
-    differs, refused = rank_zero_may_stay_outside(seen), who_is_outside_is_refused(seen)
-    return verdict(differs.status == refused.status == HOLDS, f"{differs.measured}; {refused.measured}")
+    return all_of(rank_zero_may_stay_outside(seen), who_is_outside_is_refused(seen))
 
 
 @judging(mesh_and_world)
 def a_stranger_deadlocks(seen: Seen) -> Result:
     """A rank that calls a collective of a group it is not in blocks, by at least one of five ways to call it."""
-    ends = {name: row["how"] for name, row in seen["stranger"].items()}
     words = {"finished": "without effect", "failed": "an error at once", "hung": "a hang"}
-    said = "; ".join(
-        f"{', '.join(name for name, how in ends.items() if how == end)} {words[end]}"
-        for end in dict.fromkeys(ends.values())
-    )
-    return verdict("hung" in ends.values(), f"from a rank outside: {said}")
+    ends = {name: words[row["how"]] for name, row in seen["stranger"].items()}
+    said = ", ".join(f"{name} {end}" for name, end in ends.items())
+    return verdict("a hang" in ends.values(), f"from a rank outside: {said}")
+
+
+def _only_by_mistake(seen: Seen, name: str, mistake: str) -> Result:
+    """Whether a mistake hangs, and the same program without it is right."""
+    how, right = seen[name]["how"], seen["right_members"].get("values") == [2, 2, 2]
+    said = verdict(right, f"in the mesh's own group: {'right' if right else 'not right'}")
+    return all_of(verdict(how == "hung", f"{mistake}: {how}"), said)
 
 
 @judging(mesh_and_world)
 def the_wrong_group_deadlocks(seen: Seen) -> Result:
     """A collective of the world inside the mesh's part blocks; one of the mesh does not."""
-    row, right = seen["world_inside"]["how"], seen["right_members"].get("values") == [2, 2, 2]
-    return verdict(
-        row == "hung" and right,
-        f"with the world's group: {row}; with the mesh's: {'right' if right else 'not right'}",
-    )
+    return _only_by_mistake(seen, "world_inside", "in the world's group")
 
 
 @judging(mesh_and_world)
 def a_wrong_member_deadlocks(seen: Seen) -> Result:
     """A group that counts a rank in by mistake blocks at its first collective; the right one does not."""
-    row, right = seen["member_by_mistake"]["how"], seen["right_members"].get("values") == [2, 2, 2]
-    return verdict(
-        row == "hung" and right,
-        f"first collective of a group that has rank 0 in it by mistake: {row}; without it: "
-        f"{'right' if right else 'not right'}",
+    return _only_by_mistake(
+        seen, "member_by_mistake", "first collective of a group that has rank 0 in it by mistake"
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from labkit.lessons.shared.outcomes import drill
+from labkit.lessons.shared.outcomes import all_of, drill
 from labkit.lessons.symmetry.claims.symmetry import _rank_branch, _shape_branch
 from labkit.ranks import Ranks
-from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol, patched
 
 
@@ -25,10 +25,8 @@ def breaking(bench: Bench) -> Seen:
         # ranks of their own: gloo ends the process of a rank that is sent more than it expects
         with Ranks(2, "cpu", "gloo", timeout=120, quiet=True) as ranks:
             found[name] = drill(ranks, _gathers, broken, bucketed)
-    found["recompile"], found["conditional"] = (
-        drill(bench.ranks(), one) for one in (_shape_branch, _rank_branch)
-    )
-    return found
+    others = {"recompile": _shape_branch, "conditional": _rank_branch}
+    return found | {name: drill(bench.ranks(), other) for name, other in others.items()}
 
 
 def _gathers(broken: bool, bucketed: bool) -> list[float]:
@@ -78,21 +76,14 @@ def a_break_on_one_rank_parts_collectives(seen: Seen) -> Result:
 @judging(breaking)
 def breaks_and_recompiles_of_one_rank_are_errors(seen: Seen) -> Result:
     """A graph break of one rank, where gathers are put into buckets, and a recompile of one rank each hang the job."""
-    parted = a_break_on_one_rank_parts_collectives(seen)
-    measured = f"{parted.measured}; a recompile of one rank: {seen['recompile']['how']}"
-    if parted.status not in (HOLDS, "changed"):
-        return cannot_tell(parted.missing, measured)
-    return verdict(parted.status == HOLDS and seen["recompile"]["how"] == "hung", measured)
+    recompile = seen["recompile"]["how"]
+    said = verdict(recompile == "hung", f"a recompile of one rank: {recompile}")
+    return all_of(a_break_on_one_rank_parts_collectives(seen), said)
 
 
 @judging(breaking)
 def each_divergence_can_deadlock(seen: Seen) -> Result:
     """A break, a recompile and a conditional collective of one rank each leave the ranks waiting for each other."""
-    both = breaks_and_recompiles_of_one_rank_are_errors(seen)
-    ok, conditional = both.status == HOLDS, seen["conditional"]["how"]
-    measured = f"{both.measured}; a collective behind a branch on the rank: {conditional}"
-    return (
-        verdict(ok and conditional == "hung", measured)
-        if not both.missing
-        else cannot_tell(both.missing, measured)
-    )
+    how = seen["conditional"]["how"]
+    conditional = verdict(how == "hung", f"a collective behind a branch on the rank: {how}")
+    return all_of(breaks_and_recompiles_of_one_rank_are_errors(seen), conditional)

@@ -9,7 +9,8 @@ import torch
 
 from labkit import contract
 from labkit.contract import Exchange, Plan
-from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.outcomes import all_of
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
 def _ends(body: Callable[[Exchange], Any]) -> list[str]:
@@ -21,6 +22,15 @@ def _ends(body: Callable[[Exchange], Any]) -> list[str]:
 def two(body: Callable[[Exchange, bool], Any]) -> dict[str, list[str]]:
     """The body on ranks that are alike, and with rank 1 the odd one."""
     return {"alike": _ends(lambda ex: body(ex, False)), "odd": _ends(lambda ex: body(ex, ex.rank == 1))}
+
+
+def _reloads(ex: Exchange, odd: bool) -> Any:
+    """The odd rank copies other weights into its shard, of which one element differs a little."""
+    shard = {"w": torch.ones(4) * (ex.rank + 1)}
+    watched = contract.Fingerprints(ex, shard)
+    if odd:
+        shard["w"].copy_(shard["w"] + torch.tensor([2e-6, 0, 0, 0]))
+    watched.check()
 
 
 @probe
@@ -54,26 +64,17 @@ def settings(bench: Bench) -> Seen:
         watched = contract.Fingerprints(ex, {} if odd else {"w": torch.ones(2)})
         return contract.assert_parity(ex, watched.settings())
 
-    def reloaded(ex: Exchange, odd: bool) -> Any:
-        shard = {"w": torch.ones(4)}
-        watched = contract.Fingerprints(ex, shard)
-        if odd:
-            shard["w"].copy_(torch.arange(4.0))
-        watched.check()
-
     names = ("world_size", "tensor_parallel", "plan", "pp_enabled", "compile", "fullgraph", "kv_bias_backend")
     names += ("attention_backend", "pipeline", "compile_pipeline")
     found: Seen = {name: two(flag(name)) for name in names}
     return found | {
         "effective": two(auto),
-        "for_the_log": [
-            said["attention in effect"] for said in contract.rehearse(2, lambda ex: auto(ex, False))
-        ],
+        "for_the_log": [s["attention in effect"] for s in contract.rehearse(2, lambda ex: auto(ex, False))],
         "requested": two(requested),
         "again": two(twice),
         "tripwires": two(tripwires),
         "fingerprints": two(fingerprints),
-        "reloaded": two(reloaded),
+        "reloaded": two(_reloads),
     }
 
 
@@ -81,10 +82,8 @@ def settings(bench: Bench) -> Seen:
 def calls(bench: Bench) -> Seen:
     """Plans that differ in one thing on rank 1, and calls that were made otherwise than planned."""
 
-    phases, epochs = (
-        {"recompute": False, "num_denoise_steps": 4, "init_cache": False},
-        {"cache": 1, "control": 5},
-    )
+    phases = {"recompute": False, "num_denoise_steps": 4, "init_cache": False}
+    epochs = {"cache": 1, "control": 5}
 
     def plan(**other: Any) -> Callable[[Exchange, bool], Any]:
         def body(ex: Exchange, odd: bool) -> Any:
@@ -111,7 +110,7 @@ def calls(bench: Bench) -> Seen:
         """What rank 1 has of the plan that rank 0 announces."""
         mine = Plan.of(action, calls=2, phases=phases, epochs=epochs)
         plan = contract.rehearse(2, lambda ex: contract.announce(ex, None if ex.rank else mine))[1]
-        return {"action": plan.action, "phases": plan.phases, "epochs": plan.epochs, "calls": len(plan.calls)}
+        return {"action": plan.action, "phases": plan.phases, "epochs": plan.epochs}
 
     others: dict[str, dict[str, Any]] = {
         "action": {"action": "noop"},
@@ -140,13 +139,6 @@ def drift(bench: Bench) -> Seen:
             return contract.InputDigests(ex).check(index, x=torch.ones(4) + (1e-6 if odd else 0))
 
         return body
-
-    def weights(ex: Exchange, odd: bool) -> Any:
-        shard = {"w": torch.ones(4) * (ex.rank + 1)}
-        watched = contract.Fingerprints(ex, shard)
-        if odd:
-            shard["w"][0] += 1e-6 * 2
-        watched.check()
 
     def updated(ex: Exchange, odd: bool) -> Any:
         shard = {"w": torch.ones(4)}
@@ -185,7 +177,7 @@ def drift(bench: Bench) -> Seen:
 
     found = {"input": two(inputs(0)), "warmup": two(inputs(WARMUP)), "warmup_plan": two(planned)}
     found |= {"every_call": two(every_call), "periodic": two(periodic), "renewed_alone": two(alone)}
-    return found | {"weight": two(weights), "updated": two(updated)}
+    return found | {"weight": two(_reloads), "updated": two(updated)}
 
 
 def _caught(row: dict[str, list[str]], kind: str) -> bool:
@@ -240,30 +232,29 @@ def the_backend_in_effect_counts(seen: Seen) -> Result:
 @judging(settings, word=ENFORCED)
 def the_backend_in_effect_is_told_and_compared(seen: Seen) -> Result:
     """The comparison gives each rank, for its log, what 'auto' became; a difference raises on both ranks."""
-    effect, told = seen["effective"], seen["for_the_log"]
-    right = told == ["'flash'"] * 2 and _caught(effect, "ParityError")
-    return verdict(right, f"for the log of each rank: {', '.join(told)}; {_line(effect)}")
+    told = seen["for_the_log"]
+    logged = verdict(told == ["'flash'"] * 2, f"for the log of each rank: {', '.join(told)}")
+    return all_of(logged, _all_caught(seen, "ParityError", "effective"))
 
 
 @judging(settings, word=ENFORCED)
 def parity_can_be_checked_again(seen: Seen) -> Result:
     """A second comparison after start-up sees a backend that has changed since on one rank."""
-    return verdict(_caught(seen["again"], "ParityError"), _line(seen["again"]))
+    return _all_caught(seen, "ParityError", "again")
 
 
 @judging(settings, word=ENFORCED)
 def the_pipeline_is_pinned(seen: Seen) -> Result:
     """Another pipeline on one rank raises on both, and so do weights that one rank loads anew."""
-    rows = seen["pipeline"], seen["reloaded"]
-    right = _caught(rows[0], "ParityError") and _caught(rows[1], "FingerprintError")
-    return verdict(right, "; ".join(map(_line, rows)))
+    return all_of(
+        _all_caught(seen, "ParityError", "pipeline"), _all_caught(seen, "FingerprintError", "reloaded")
+    )
 
 
 @judging(settings, word=ENFORCED)
 def whether_the_pipeline_is_compiled_is_compared(seen: Seen) -> Result:
     """Compiling the whole pipeline on one rank only raises on both."""
-    row = seen["compile_pipeline"]
-    return verdict(_caught(row, "ParityError"), _line(row))
+    return _all_caught(seen, "ParityError", "compile_pipeline")
 
 
 @judging(settings, word=ENFORCED)
@@ -275,18 +266,17 @@ def tripwires_are_compared(seen: Seen) -> Result:
 def _carried(seen: Seen, field: str, expected: Seen, *names: str) -> Result:
     """Whether rank 1 has these values of every plan that rank 0 announced, and other ones raise."""
     told = [{name: one[field].get(name) for name in expected} for one in seen["carried"]]
-    found = _all_caught(seen, "PlanError", *names)
-    right = found.status == HOLDS and told == [expected] * len(ACTIONS)
     said = ", ".join(f"{name} {value}" for name, value in told[0].items())
-    return verdict(right, f"announced to rank 1: {said}; {found.measured}")
+    carried = verdict(told == [expected] * len(ACTIONS), f"announced to rank 1: {said}")
+    return all_of(carried, _all_caught(seen, "PlanError", *names))
 
 
 @judging(calls, word=ENFORCED)
 def the_action_travels(seen: Seen) -> Result:
     """Each of three actions that rank 0 announces reaches rank 1; another action on one rank raises on both."""
     told = [one["action"] for one in seen["carried"]]
-    right = told == list(ACTIONS) and _caught(seen["action"], "PlanError")
-    return verdict(right, f"announced to rank 1: {', '.join(told)}; {_line(seen['action'])}")
+    carried = verdict(told == list(ACTIONS), f"announced to rank 1: {', '.join(told)}")
+    return all_of(carried, _all_caught(seen, "PlanError", "action"))
 
 
 @judging(calls, word=ENFORCED)
@@ -332,13 +322,9 @@ def calls_are_counted(seen: Seen) -> Result:
 @judging(drift, word=ENFORCED)
 def digests_catch_inputs(seen: Seen) -> Result:
     """Every call is compared: an input that differs on one rank raises on both, in the first call and in the third."""
-    rows = [seen["input"], seen["every_call"]]
-    heads = [row["odd"][0].partition("ror: ")[2].partition(" inputs")[0] for row in rows]
-    right = all(_caught(row, "DigestError") for row in rows) and [h[:7] for h in heads] == [
-        "call 0:",
-        "call 2:",
-    ]
-    return verdict(right, f"{'; '.join(heads)} inputs differ; {_line(rows[0])}")
+    heads = [seen[name]["odd"][0].partition(" inputs")[0] for name in ("input", "every_call")]
+    right = [head[:19] for head in heads] == ["DigestError: call 0", "DigestError: call 2"]
+    return all_of(verdict(right, "; ".join(heads)), _all_caught(seen, "DigestError", "input", "every_call"))
 
 
 @judging(drift, word=ENFORCED)
@@ -356,24 +342,20 @@ def warmup_has_no_digest(seen: Seen) -> Result:
 @judging(drift, word=ENFORCED)
 def fingerprints_catch_weights(seen: Seen) -> Result:
     """A shard that changed on one rank raises on both, naming the rank, at the next of periodic checks."""
-    row = seen["periodic"]
-    right = _caught(row, "FingerprintError") and "after call 3" in _line(row)
-    return verdict(right and _caught(seen["weight"], "FingerprintError"), f"changed in call 2: {_line(row)}")
+    caught = _all_caught(seen, "FingerprintError", "weight", "periodic")
+    return all_of(caught, verdict("after call 3" in _line(seen["periodic"]), "changed in call 2"))
 
 
 @judging(drift, word=ENFORCED)
 def weights_change_only_by_agreement(seen: Seen) -> Result:
     """A change that is not announced, or taken up by one rank alone, raises; one that every rank takes up does not."""
-    agreed, alone = seen["updated"]["odd"] == ["ok", "ok"], seen["renewed_alone"]
-    right = agreed and _caught(seen["weight"], "FingerprintError") and _caught(alone, "ContractError")
-    return verdict(
-        right,
-        f"agreed: {seen['updated']['odd'][0]}; not agreed: {_line(seen['weight'])}; one rank alone: {_line(alone)}",
-    )
+    how = seen["updated"]["odd"]
+    agreed = verdict(how == ["ok", "ok"], f"agreed: {how[0]}; not agreed, or by one rank alone")
+    alone = _all_caught(seen, "ContractError", "renewed_alone")
+    return all_of(agreed, _all_caught(seen, "FingerprintError", "weight"), alone)
 
 
 @judging(drift, word=ENFORCED)
 def both_tripwires_catch(seen: Seen) -> Result:
     """Digests catch an input, fingerprints a weight, that drifts on one rank."""
-    right = _caught(seen["input"], "DigestError") and _caught(seen["weight"], "FingerprintError")
-    return verdict(right, f"{_line(seen['input'])}; {_line(seen['weight'])}")
+    return all_of(_all_caught(seen, "DigestError", "input"), _all_caught(seen, "FingerprintError", "weight"))
