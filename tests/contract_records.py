@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from labkit.lessons.symmetry.claims.contract import ACTIONS
+
 OK = ["ok", "ok"]
 GREEN, RED = {"result": "green", "observed": "as expected"}, {"result": "red", "observed": "hung"}
 TOLD = {"on": GREEN, "off": RED}
+
+
+def orphan(silence: float) -> dict[str, Any]:
+    return {
+        "result": "green",
+        "observed": f"watchdog: no heartbeat of the leader for {silence} s, exit code 17",
+    }
+
+
 UNTOLD = [{"on": RED}, {"off": GREEN}]
 
 
@@ -23,6 +34,11 @@ PARITY = caught(
     "ParityError: 1 of 1 settings differ between ranks:\n    flag a: rank 0 'usual', rank 1 'other'"
 )
 PLAN = caught("PlanError: the ranks plan different calls:\n    number of calls: rank 0 2, rank 1 3")
+CHANGED = caught("FingerprintError: shards changed since they were fingerprinted: rank 1: w")
+PLANNED = {
+    "phases": {"recompute": False, "num_denoise_steps": 4, "init_cache": False},
+    "epochs": {"cache": 1, "control": 5},
+}
 MISSED = {"odd": OK}
 WOLF = {"alike": ["ParityError: 1 of 1", "ParityError: 1 of 1"]}  # it raises where nothing differs
 ONE_ONLY = {"odd": ["ok", "ParityError: 1 of 1"]}
@@ -31,7 +47,12 @@ BASE = {
     "contract.settings": {
         **dict.fromkeys(
             (
+                "world_size",
                 "tensor_parallel",
+                "plan",
+                "pp_enabled",
+                "kv_bias_backend",
+                "fingerprints",
                 "compile",
                 "fullgraph",
                 "attention_backend",
@@ -44,9 +65,12 @@ BASE = {
             PARITY,
         ),
         "requested": {"alike": OK, "odd": OK},
+        "for_the_log": ["'flash'", "'flash'"],
+        "reloaded": CHANGED,
     },
     "contract.calls": {
-        **dict.fromkeys(("action", "epoch", "phase", "number", "steps", "set-up"), PLAN),
+        **dict.fromkeys(("action", "epoch", "control epoch", "phase", "number", "steps", "set-up"), PLAN),
+        "carried": [{**PLANNED, "action": action} for action in ACTIONS],
         "fewer": alone("PlanError: 1 calls were made, planned were 2"),
         "more": alone("PlanError: call 3 is 'call', planned were 2 calls"),
         "announced": alone("ValueError: followed: True, 2 calls"),
@@ -56,18 +80,31 @@ BASE = {
             "DigestError: call 0: 1 of 1 inputs differ between ranks:\n    x: rank 0 ab, rank 1 cd"
         ),
         "warmup": {"alike": OK, "odd": OK},
-        "weight": caught("FingerprintError: shards changed since they were fingerprinted: rank 1: w"),
+        "weight": CHANGED,
+        "every_call": caught(
+            "DigestError: call 2: 1 of 1 inputs differ between ranks:\n    x: rank 0 a, rank 1 b"
+        ),
+        "periodic": caught("FingerprintError: after call 3: shards changed: rank 1: w"),
+        "renewed_alone": caught("ContractError: the ranks are not at the same check"),
         "updated": {"alike": OK, "odd": OK},
         "warmup_plan": PLAN,
     },
     "endings.ending": {
-        "refused": "meta 'callback' (function) cannot be pickled: no",
-        "together": alone("MemoryError: out of memory", "ContractError: rank 1 failed: out of memory"),
+        "together": {
+            "told": ["ContractError: rank 1 failed: out of memory", "MemoryError: out of memory"],
+            "silent": ["waits in all_reduce", "MemoryError: out of memory"],
+        },
         "orphan": {"on": 17, "off": None},
     },
     "suite.tests": {
-        **dict.fromkeys(("smoke", "env", "guards", "orphan", "preflight"), TOLD),
-        "first-break": {"on": {"result": "green", "observed": "first break: kv = cache[:, :4]"}, "off": RED},
+        **dict.fromkeys(
+            ("smoke", "env", "compile-gate", "guards", "preflight", "digest", "fingerprint"), TOLD
+        ),
+        "first-break": {
+            "on": {"result": "green", "observed": "first break: kv = cache[:, :4]"},
+            "off": {"result": "red", "observed": "first break: LOG.warning()"},
+        },
+        "orphan": {"on": orphan(1.2), "off": RED},
     },
     "suite.warming": {
         "lockstep": [[3, 3], [3, 3]],
@@ -90,25 +127,42 @@ def one(row: str) -> list[dict[str, Any]]:
     return [{}, {row: MISSED}, {row: WOLF}, {row: ONE_ONLY}]
 
 
+def lost(field: str, value: dict[str, Any]) -> list[dict[str, Any]]:
+    """A plan that reaches rank 1 with something else in a field."""
+    return [{"carried": [{**PLANNED, "action": "infer", field: value}] * 3}]
+
+
 CASES: dict[str, list[dict[str, Any]]] = {
-    "contract.topology_is_compared": one("tensor_parallel"),
+    "contract.topology_is_compared": [
+        *one("tensor_parallel"),
+        *({name: MISSED} for name in ("world_size", "plan", "pp_enabled")),
+    ],
     "contract.compile_settings_are_compared": [*one("compile"), {"fullgraph": MISSED}],
-    "contract.backend_flags_are_compared": one("attention_backend"),
+    "contract.backend_flags_are_compared": [*one("attention_backend"), {"kv_bias_backend": MISSED}],
     "contract.what_changes_graphs_or_kernels_is_compared": [
         *one("compile"),
-        {"fullgraph": MISSED},
-        {"attention_backend": MISSED},
+        *(
+            {name: MISSED}
+            for name in ("fullgraph", "compile_pipeline", "kv_bias_backend", "attention_backend")
+        ),
+    ],
+    "contract.the_backend_in_effect_is_told_and_compared": [
+        *one("effective"),
+        {"for_the_log": ["'flash'", "'auto'"]},
     ],
     "contract.the_backend_in_effect_counts": [*one("effective"), {"requested": PARITY}],
     "contract.parity_can_be_checked_again": one("again"),
-    "contract.the_pipeline_is_pinned": one("pipeline"),
+    "contract.the_pipeline_is_pinned": [*one("pipeline"), {"reloaded": MISSED}],
     "contract.whether_the_pipeline_is_compiled_is_compared": one("compile_pipeline"),
-    "contract.steps_are_in_the_plan": one("steps"),
-    "contract.cache_set_up_is_in_the_plan": one("set-up"),
-    "contract.tripwires_are_compared": one("tripwires"),
-    "contract.the_action_travels": one("action"),
-    "contract.epochs_travel": one("epoch"),
-    "contract.phases_are_in_the_plan": [*one("phase"), {"number": MISSED}],
+    "contract.steps_are_in_the_plan": [*one("steps"), *lost("phases", {"num_denoise_steps": 3})],
+    "contract.cache_set_up_is_in_the_plan": [*one("set-up"), *lost("phases", {"init_cache": True})],
+    "contract.tripwires_are_compared": [*one("tripwires"), {"fingerprints": MISSED}],
+    "contract.the_action_travels": [*one("action"), {"carried": [{**PLANNED, "action": "infer"}] * 3}],
+    "contract.epochs_travel": [*one("epoch"), {"control epoch": MISSED}, *lost("epochs", {"cache": 1})],
+    "contract.phases_are_in_the_plan": [
+        *one("phase"),
+        *({name: MISSED} for name in ("number", "steps", "set-up")),
+    ],
     "contract.the_plan_is_followed": [
         {},
         {"announced": MISSED},
@@ -116,7 +170,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"announced": WOLF},
     ],
     "contract.calls_are_counted": [{}, {"fewer": MISSED}, {"more": MISSED}, {"more": WOLF}],
-    "contract.digests_catch_inputs": one("input"),
+    "contract.digests_catch_inputs": [
+        *one("input"),
+        {"every_call": MISSED},
+        {"every_call": caught("DigestError: call 0: 1 of 1 inputs differ between ranks")},
+    ],
     "contract.warmup_has_no_digest": [
         {"claimed": "-1"},
         *({"claimed": "-1"} | patch for patch in one("input")[1:]),
@@ -124,14 +182,22 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"claimed": "-1", "warmup_plan": MISSED},
         {"claimed": "0"},
     ],
-    "contract.fingerprints_catch_weights": one("weight"),
-    "contract.weights_change_only_by_agreement": [*one("weight"), {"updated": caught("FingerprintError: w")}],
+    "contract.fingerprints_catch_weights": [
+        *one("weight"),
+        {"periodic": MISSED},
+        {"periodic": caught("FingerprintError: after call 5: w")},
+    ],
+    "contract.weights_change_only_by_agreement": [
+        *one("weight"),
+        {"updated": caught("FingerprintError: w")},
+        {"renewed_alone": MISSED},
+    ],
     "contract.both_tripwires_catch": [*one("input"), {"weight": MISSED}],
-    "endings.preflight_fails_on_the_sender": [{}, {"refused": ""}, {"refused": "TypeError: another"}],
     "endings.ranks_fail_together": [
         {},
-        {"together": {"odd": ["Absent: rank 1 did not come", "MemoryError: out of memory"]}},
-        {"together": WOLF},
+        {"together": {"told": ["Absent: rank 1 did not come", "MemoryError: out of memory"]}},
+        {"together": {"told": ["waits in all_reduce", "MemoryError: out of memory"]}},
+        {"together": {"silent": ["ContractError: no", "MemoryError: out of memory"]}},
     ],
     "endings.an_orphan_leaves": [
         {},
@@ -145,7 +211,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"drift": {"input": MISSED}},
         {"drift": {"weight": MISSED}},
     ],
-    "suite.a_worker_leaves_within_the_window": [{}, *({"orphan": patch} for patch in UNTOLD)],
+    "suite.a_worker_leaves_within_the_window": [
+        {},
+        *({"orphan": patch} for patch in UNTOLD),
+        *({"orphan": {"on": orphan(silence)}} for silence in (30.0, 0.3)),
+    ],
     "suite.served_shapes_and_flags_are_warmed": [
         {},
         {"served": {"as served": [0, 1]}},
@@ -156,10 +226,14 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "suite.a_variable_that_differs_fails_fast": [{}, *({"env": patch} for patch in UNTOLD)],
     "suite.the_receiver_goes_on": [{}, *({"preflight": patch} for patch in UNTOLD)],
     "suite.served_shapes_are_warmed": [{}, *({"guards": patch} for patch in UNTOLD)],
-    "suite.the_known_slice_breaks_first": [
+    "suite.the_compile_gate_shows_a_break": [{}, *({"compile-gate": patch} for patch in UNTOLD)],
+    "suite.a_changed_broadcast_is_caught": [{}, *({"digest": patch} for patch in UNTOLD)],
+    "suite.a_changed_shard_is_caught": [{}, *({"fingerprint": patch} for patch in UNTOLD)],
+    "suite.the_first_break_is_named": [
         {},
         *({"first-break": patch} for patch in UNTOLD),
         {"first-break": {"on": GREEN}},
+        {"first-break": {"off": {"observed": "first break: kv = cache[:, :4]"}}},
     ],
     "suite.warmup_is_in_lockstep": [{}, {"lockstep": [[2, 2], [2, 2]]}, {"lockstep": [[3, 3], [4, 4]]}],
     "suite.warmup_evens_out": [{}, {"warmed": [0, 1]}, {"cold": [0, 0]}],

@@ -33,7 +33,8 @@ COUNTS_A = {"at_collective": 0, "regions": 0, "breaks": 0, "graphs": 0, "collect
 COUNTS_B = {"at_collective": 8, "regions": 22, "breaks": 16, "graphs": 9}
 COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1}
 HUNG, DONE = {"how": "hung"}, {"how": "finished"}
-GATHERED = {"how": "finished", "values": [[48, 112]] * 2}
+GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
+PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
 GROUPS = [{"dp": [r % 4, r % 4 + 4], "tp": [4 * (r // 4) + i for i in range(4)]} for r in range(8)]
 
 
@@ -42,6 +43,11 @@ NEW = {f"default_pg/0//1//cpu//0/{rank}": f"127.0.0.1:500{rank}" for rank in ran
 EVEN_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["3x8"], "rows": 5}}
 ODD_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["2x8"], "rows": 4}}
 KEPT_SYNC = "control_deps(synchronize_stream)"
+STAGE, LAYERS = [["embedding", "rms_norm"]], [["matmul", "all_reduce", "wait_tensor"]]
+OWN_GRAPHS = [{"branch": n, "number": [2 + r], "shape": [[4 + r]]} for r, n in enumerate(("sin", "cos"))]
+DIVERGED = [f"{name}_branch" for name in ("shape", "flag", "data")]
+NOT_ALIKE = [{"shape_alike": {"values": [[8, 8]] * 2}}, {"flag_alike": {**HUNG, "values": None}}]
+WRONG_PLACES = [*({name: DONE} for name in DIVERGED), {"shape_branch": {"how": "failed"}}, *NOT_ALIKE]
 UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
 
 
@@ -75,6 +81,17 @@ def summed(on: str = "s2", first: str = "s2", then: str = "s1") -> list[list[Any
 
 def without(rows: list[list[Any]], *names: str) -> list[list[Any]]:
     return [row for row in rows if row[0] not in names]
+def own_break(alike: list[list[int]], broken: list[list[int]], value: int = 8) -> Record:
+    return {"alike": {"counts": alike, "value": 8}, "break": {"counts": broken, "value": value}}
+
+
+def driven(mesh: list[str], world: str) -> list[Record]:
+    rows = zip((0, 1, 1), ([1, 2], [4, 8], [4, 8]), mesh, strict=True)
+    return [{"graphs": g, "values": v, "in_the_mesh": said, "in_the_world": world} for g, v, said in rows]
+
+
+def node(op: str, stream: int | None = None, *takes: str) -> Record:
+    return {"op": op, "stream": stream, "takes": list(takes)}
 
 
 BASE: dict[str, Record] = {
@@ -122,6 +139,8 @@ BASE: dict[str, Record] = {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
         "log_graphs": 2, "silent_graphs": 1, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
         "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
+        "log_graphs": 2, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
+        "falls_back_same": True, "falls_back_graphs": 4,
     },
     "breaks.regions": {
         "whole": {"2": 6, "8": 24}, "inlined": True, "whole_graphs": 1,
@@ -135,18 +154,24 @@ BASE: dict[str, Record] = {
     },
     "guards.recompiles": {
         "same": {"counts": [1, 1, 1, 1]}, "first_two": {"counts": [1, 1], "symbolic": False},
-        "sizes": {"counts": [1, 2, 2, 2], "symbolic": True}, "dynamic": {"counts": [1, 1, 1, 1]},
-        "numbers": {"counts": [1, 2]}, "flags": {"counts": [1, 2]}, "global": {"counts": [1, 2]},
-        "collective_same": {"counts": [1, 1, 1, 1]}, "collective_one_change": {"counts": [1, 1, 2, 2]},
-        "other_rank": {"counts": [1, 1, 2, 2]}, "reasons": ["size mismatch: expected 4, actual 5"],
+        "sizes": {
+            "counts": [1, 2, 2, 2], "symbolic": True, "reasons": ["size mismatch: expected 4, actual 5"],
+        },
+        "dynamic": {"counts": [1, 1, 1, 1]},
+        "numbers": {"counts": [1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
+        "flags": {"counts": [1, 2], "same": True}, "global": {"counts": [1, 2], "same": True},
+        "tensors": {"counts": [1, 1]}, "talks": {"counts": [2, 3], "same": True},
+        "collective_same": {"counts": [1, 1, 1, 1]},
+        "collective_one_change": {"counts": [1, 1, 2, 2], "same": True}, "other_rank": {"counts": [1, 1, 2, 2]},
     },
     "guards.churn": {
         "sweep": {"sequence length": [1, 2, 2], "batch": [1, 2, 3], "int attribute": [1, 8], "thread count": [1, 1]},
         "default": {"counts": [1, *[2] * 9], "gave_up": 0, "values": 10},
         **{
             name: {"counts": [*range(1, 9), 8, 8], "gave_up": 2, "values": 10}
-            for name in ("looped", "attribute")
+            for name in ("looped", "other_rank")
         },
+        "frozen": {"counts": [1] * 10, "gave_up": 0, "values": 10},
     },
     "cliff.forwards": {
         "blocks": 2, "A": [COUNTS_A, COUNTS_A], "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER,
@@ -267,20 +292,25 @@ BASE: dict[str, Record] = {
     "symmetry.drills": {
         "one_call_fewer": HUNG, "other_kind": HUNG, "swapped": {**DONE, "values": [[11, 11], [11, 11]]},
         "other_dtype": {**DONE, "values": [1, 1065353216]}, "data_branch": HUNG,
-        "shape_branch": HUNG, "flag_branch": HUNG,
-        "flag_compared": {"how": "failed", "says": "ParityError twice"}, 
-        "flag_alike": {**DONE, "values": [[8, 32]] * 2},
+        "other_shape": {**DONE, "values": [[0, 7], [0, 3, 6]]}, "other_size": {"how": "failed"}, "meta_device": HUNG,
+        "other_input": {**DONE, "values": [0.25, 0.25]}, "functional_order": HUNG, "rank_branch": HUNG,
+        "shape_branch": HUNG, "flag_branch": HUNG, "timeout": "RuntimeError Timed out waiting 1000ms",
+        "flag_compared": {"how": "failed", "says": "ParityError, ParityError"},
+        "shape_compared": {"how": "failed", "says": "PlanError, PlanError"},
+        "flag_alike": {**DONE, "values": [[8, 32]] * 2}, "shape_alike": {**DONE, "values": [[8, 40]] * 2},
         "own_break": {
-            **DONE, "values": [{"alike": {"counts": [[1, 0], [1, 0]]}, "break": {"counts": [[1, 0], [2, 1]]}}] * 2,
+            **DONE, "values": [own_break([[1, 0], [1, 0]], [[1, 0], [2, 1]])] * 2,
         },
         "alone": {**DONE, "values": [[[4, 10], [4, 8]]]},
-        "own_graphs": {**DONE, "values": [["sin"], ["cos"]]},
+        "own_graphs": {**DONE, "values": OWN_GRAPHS},
     },
     "symmetry.recompiling": {
         "alone": {**DONE, "values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]},
         "guarded": {**DONE, "values": [{"value": 5, "graphs": 2}, {"value": 5, "graphs": 2}]},
     },
-    "bucketing.breaking": {"alike": GATHERED, "default": GATHERED, "bucketed": {"how": "failed"}},
+    "bucketing.breaking": {
+        "alike": GATHERED, "default": GATHERED, "bucketed": PARTED, "recompile": HUNG, "conditional": HUNG,
+    },
     "released.files": {
         "CUDAStream": ["ncclStreams_"], "CUDAEvent": ["ncclEvents_"], "NCCLComm": ["devNCCLCommMap_"],
         "thread": ["ncclCommWatchdogThread_"], "methods": ["broadcastUniqueNCCLID", "destroyNCCLComms"],
@@ -294,17 +324,20 @@ BASE: dict[str, Record] = {
     },
     "membership.mesh_and_world": {
         "outside": {
-            **DONE, "values": [
-                {"graphs": g, "values": v, "called": n, "in_the_mesh": said, "in_the_world": "refused"}
-                for g, v, n, said in (
-                    (0, [1, 2], 0, "outside"), (1, [4, 8], 2, "alike"), (1, [4, 8], 2, "alike"),
-                )
-            ],
+            **DONE, "values": driven(["outside", "alike", "alike"], "refused"),
         },
         "refused": {
             **DONE, "values": ["rank 0 is outside of 'mesh' and so on; " * 2, *["is in it; is in it"] * 2],
         },
-        "stranger": DONE, "world_inside": HUNG,
+        "served": {
+            **DONE, "values": [
+                {"answers": [108.1], "graphs": graphs, "calls": n}
+                for graphs, n in ((STAGE, 0), (LAYERS, 4), (LAYERS, 4))
+            ],
+        },
+        "unlike": {**DONE, "values": ["outside", "refused", "refused"]},
+        "stranger": {"all_reduce": DONE, "send": {"how": "failed"}}, "world_inside": HUNG,
+        "member_by_mistake": HUNG, "right_members": {**DONE, "values": [2, 2, 2]},
     },
     "growth.growth": {
         "whole": {"per_block_s": 0.05, "per_block_low": 0.04, "per_block_high": 0.06},
@@ -425,10 +458,11 @@ BASE: dict[str, Record] = {
         "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
     },
     "logs.logs": {
-        "graph_breaks": ["[0/0] [__graph_breaks] Graph break in user code"],
+        "graph_breaks": ["[0/0] [__graph_breaks] Graph break in user code at <string>:6"],
         "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
         "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
         "graph_code": [f"[{part}] [__graph_code] TRACED GRAPH" for part in ("0/0_1", "1/0", "0/1")],
+        "seconds": [0.9, 0.001, 0.4, 0.001],
     },
 }  # fmt: skip
 
@@ -511,7 +545,6 @@ CASES: dict[str, list[Record]] = {
     ],
     "breaks.disable_falls_back_to_eager": [{}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}],
     "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
-    "breaks.fullgraph_names_the_first_break": [{}, {"names_the_line": False}],
     "breaks.side_effects_break": [{}, {"print_graphs": 1}],
     "breaks.logging_breaks": [{}, {"log_graphs": 1}, {"silent_graphs": 2}],
     "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
@@ -535,7 +568,23 @@ CASES: dict[str, list[Record]] = {
     "guards.turns_dynamic_on_variation": [
         {}, {"sizes": {"counts": [1, 2, 3, 4]}}, {"sizes": {"symbolic": False}},
     ],
-    "guards.a_failed_guard_recompiles": [{}, {"reasons": []}, {"reasons": ["something else"]}],
+    "guards.fixes_shapes_and_values": [
+        {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"numbers": {"counts": [1, 1]}},
+    ],
+    "guards.specializes_and_guards": [
+        {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"sizes": {"reasons": []}},
+        {"numbers": {"reasons": []}},
+    ],
+    "guards.a_failed_guard_recompiles": [
+        {}, {"sizes": {"reasons": []}}, {"sizes": {"reasons": ["something else"]}},
+        {"numbers": {"reasons": ["something else"]}}, {"numbers": {"reasons": []}}, {"numbers": {"counts": [1, 1]}},
+        {"sizes": {"counts": [1, 1, 2, 2]}},
+    ],
+    "guards.only_other_values_recompile": [{}, {"tensors": {"counts": [1, 2]}}, {"global": {"counts": [1, 1]}}],
+    "guards.runtime_values_are_normal": [
+        {}, {"numbers": {"counts": [1, 1]}}, {"talks": {"counts": [1, 2]}}, {"talks": {"counts": [2, 2]}},
+        {"global": {"same": False}}, {"talks": {"same": False}},
+    ],
     "guards.other_values_recompile": [{}, {"global": {"counts": [1, 1]}}, {"flags": {"counts": [1, 1]}}],
     "guards.static_unless_asked": [
         {"sizes": {"counts": [1, 2, 3, 4], "symbolic": False}}, {"sizes": {"counts": [1, 2, 2, 2]}},
@@ -545,7 +594,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"same": {"counts": [1, 1, 2, 2]}}, {"collective_same": {"counts": [1, 2, 2, 2]}},
     ],
     "guards.one_change_one_recompile": [
-        {}, {"other_rank": {"counts": [1, 1, 1, 1]}},
+        {}, {"other_rank": {"counts": [1, 1, 1, 1]}}, {"collective_one_change": {"same": False}},
         {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
     ],
     "guards.a_sweep_names_the_dimension": [
@@ -555,7 +604,10 @@ CASES: dict[str, list[Record]] = {
     "guards.dynamic_may_fail": [
         {}, {"looped": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"default": {"counts": [*range(1, 9), 8, 8]}},
     ],
-    "guards.some_must_be_frozen": [{}, {"attribute": {"gave_up": 0}}, {"default": {"gave_up": 2}}],
+    "guards.some_must_be_frozen": [
+        {}, {"looped": {"gave_up": 0}, "other_rank": {"gave_up": 0}}, {"default": {"gave_up": 2}},
+        {"other_rank": {"gave_up": 0}}, {"frozen": {"counts": [1, 2]}},
+    ],
     "cliff.no_collective_fragments": [
         {"C": [{**COUNTS_C, "breaks": 2}] * 2}, {"C": [COUNTS_C, {**COUNTS_C, "breaks": 1, "at_collective": 1}]},
     ],
@@ -796,39 +848,71 @@ CASES: dict[str, list[Record]] = {
         {"pseudo_code": [[0, 4], [1, 5]]}, {"pseudo_code": [[0, 1, 2, 3]]},
     ],
     "groups.group_wraps_a_cxx_class": [{}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}],
-    "symmetry.divergence_hangs": [{}, {"one_call_fewer": DONE}, {"one_call_fewer": {"how": "failed"}}],
-    "symmetry.other_order_hangs_or_corrupts": [
-        {}, {"other_kind": DONE}, {"other_kind": {"how": "failed"}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
+    "symmetry.a_hang_is_the_common_end": [
+        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"timeout": "finished: [8, 8]"},
+        {"one_call_fewer": {"how": "failed"}, "shape_branch": {"how": "failed"}, "data_branch": {"how": "failed"}},
+        {"swapped": {"values": [[2, 20], [2, 20]]}}, {"swapped": {"values": [[7, 7], [7, 7]]}},
+        {"other_dtype": {"values": [2, 2]}},
+    ],
+    "symmetry.another_sequence_goes_wrong": [
+        {}, {"one_call_fewer": {**DONE, "values": [8, 8]}}, {"one_call_fewer": {"how": "failed"}},
+        {"other_kind": {**DONE, "values": [2, 2]}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
     ],
     "symmetry.divergence_ends_as_another_order_does": [
         {}, {"other_kind": DONE}, {"data_branch": {"how": "failed"}}, {"shape_branch": DONE}, {"flag_branch": DONE},
     ],
-    "symmetry.shapes_and_data_of_a_rank_deadlock": [{}, {"shape_branch": DONE}, {"data_branch": {"how": "failed"}}],
     "symmetry.another_program_goes_wrong": [
-        {}, {"other_kind": DONE}, {"swapped": {"values": [[2, 20], [2, 20]]}}, {"other_dtype": {"values": [2, 2]}},
+        {}, {"other_kind": {**DONE, "values": [2, 2]}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
+        {"other_dtype": {"values": [2, 2]}}, {"one_call_fewer": {**DONE, "values": [8, 8]}},
+        {"meta_device": {**DONE, "values": [8, 8]}},
     ],
-    "symmetry.other_metadata_goes_wrong": [{}, {"other_dtype": {"values": [2, 2]}}],
-    "symmetry.data_branches_diverge": [
-        {}, {"data_branch": {**DONE, "values": [3, 3]}}, {"data_branch": {"how": "failed"}},
+    "symmetry.other_metadata_goes_wrong": [
+        {}, {"other_dtype": {"values": [2, 2]}}, {"other_shape": {"values": [[0, 6]] * 2}},
+        {"other_size": {**DONE, "values": [2, 2]}}, {"meta_device": {**DONE, "values": [8, 8]}},
     ],
-    "symmetry.diverging_programs_deadlock": [
-        {}, {"shape_branch": DONE}, {"flag_branch": DONE}, {"shape_branch": {"how": "failed"}},
+    "symmetry.branches_of_a_rank_hang": [
+        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"data_branch": {"how": "failed"}},
     ],
+    "symmetry.functional_collectives_need_symmetry": [
+        {}, {"shape_branch": DONE}, {"data_branch": DONE}, {"functional_order": DONE}, *NOT_ALIKE,
+    ],
+    "symmetry.inputs_branches_and_collectives_are_the_same": [
+        {}, {"other_input": {"values": [0, 0]}}, {"rank_branch": {**DONE, "values": [8, 8]}},
+        {"data_branch": {**DONE, "values": [6, 6]}}, {"one_call_fewer": {**DONE, "values": [8, 8]}},
+        {"one_call_fewer": {"how": "failed"}},
+    ],
+    "symmetry.diverging_programs_deadlock": [{}, *WRONG_PLACES],
+    "symmetry.divergence_times_out": [{}, *WRONG_PLACES, {"timeout": "finished: [8, 8]"}, {"timeout": "ValueError no"}],
     "bucketing.a_break_on_one_rank_parts_collectives": [
-        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}},
+        {}, {"bucketed": GATHERED}, {"bucketed": {"how": "failed"}}, {"alike": {"how": "failed"}},
+        {"bucketed": {"waits": ["all_gather", "all_gather"]}},
+    ],
+    "bucketing.breaks_and_recompiles_of_one_rank_are_errors": [
+        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, {"recompile": DONE},
+    ],
+    "bucketing.each_divergence_can_deadlock": [
+        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, {"recompile": DONE}, {"conditional": DONE},
     ],
     "symmetry.parity_repairs_it": [
-        {}, {"flag_branch": DONE}, {"flag_compared": HUNG | {"says": ""}}, {"flag_alike": HUNG | {"values": None}},
-        {"flag_alike": {"values": [[8, 8], [8, 32]]}},
+        {}, {"flag_branch": DONE}, {"shape_branch": DONE}, {"flag_compared": HUNG | {"says": ""}},
+        {"shape_compared": {"says": "PlanError once"}}, *NOT_ALIKE,
     ],
     "symmetry.each_rank_compiles_alone": [
-        {}, {"own_graphs": {"values": [["sin"], ["sin"]]}}, {"own_graphs": {"values": None}},
+        {}, {"own_graphs": {"values": [OWN_GRAPHS[0]] * 2}}, {"own_graphs": {"values": None}},
+    ],
+    "symmetry.a_rank_traces_what_it_sees": [
+        {}, *({"own_graphs": {"values": [OWN_GRAPHS[0], {**OWN_GRAPHS[1], key: OWN_GRAPHS[0][key]}]}}
+              for key in ("branch", "number", "shape")), {"own_graphs": {"values": None}},
+    ],
+    "symmetry.compiled_alone_correct_together": [
+        {}, {"own_graphs": {"values": [OWN_GRAPHS[0]] * 2}}, {"alone": {"values": [[[4, 4], [4, 8]]]}},
+        {"flag_branch": DONE},
     ],
     "symmetry.gathered_counts_differ": [
-        {}, {"own_break": {"values": [{name: {"counts": [[1, 0]] * 2} for name in ("alike", "break")}]}},
-        {"own_break": {"values": [{name: {"counts": [[1, 0], [2, 1]]} for name in ("alike", "break")}]}},
-        {"own_break": {"values": [{"alike": {"counts": [[1, 0]] * 2}, "break": {"counts": [[1, 0], [2, 0]]}}]}},
-        {"own_break": HUNG},
+        {}, {"own_break": {"values": [own_break([[1, 0]] * 2, [[1, 0]] * 2)]}},
+        {"own_break": {"values": [own_break([[1, 0], [2, 1]], [[1, 0], [2, 1]])]}},
+        {"own_break": {"values": [own_break([[1, 0]] * 2, [[1, 0], [2, 0]])]}},
+        {"own_break": {"values": [own_break([[1, 0]] * 2, [[1, 0], [2, 1]], value=4)]}}, {"own_break": HUNG},
     ],
     "symmetry.one_rank_does_not_tell": [
         {}, {"alone": {"how": "hung", "values": None}}, {"alone": {"values": [[[4, 4], [4, 8]]]}},
@@ -840,6 +924,7 @@ CASES: dict[str, list[Record]] = {
     "symmetry.collectives_can_agree_on_recompiles": [
         {}, {"guarded": {"values": [{"value": 5, "graphs": 1}, {"value": 5, "graphs": 2}]}},
         {"guarded": {"values": [{"value": 0, "graphs": 2}] * 2}}, {"guarded": {"values": None, "how": "hung"}},
+        {"alone": {"values": [{"value": 5, "graphs": 2}] * 2}},
     ],
     "growth.scales_badly": [
         {}, {"whole": {"per_block_low": -0.01}}, {"whole": {"per_block_low": -0.2, "per_block_high": -0.1}},
@@ -847,28 +932,40 @@ CASES: dict[str, list[Record]] = {
     ],
     "growth.blocks_compile_faster": [{}, {"deepest": SLOWER}, {"deepest": TELLS_NOTHING}, {"deepest": ALIKE}],
     "membership.rank_zero_may_stay_outside": [
-        {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}},
+        {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}}, {"served": {"values": None, "how": "hung"}},
         {"outside": {"values": None, "how": "hung"}},
+        {"served": {"values": [{"answers": [1], "graphs": LAYERS, "calls": 4}] * 3}},
+        {"served": {"values": [{"answers": [n], "graphs": g} for n, g in ((1, STAGE), (2, LAYERS), (2, LAYERS))]}},
     ],
     "membership.symmetry_is_of_a_group": [
-        {}, {"outside": {"values": None, "how": "hung"}},
-        {"outside": {"values": [{"in_the_mesh": "alike", "in_the_world": "alike"}] * 3}},
-        {"outside": {"values": [{"in_the_mesh": "refused", "in_the_world": "refused"}] * 3}},
+        {}, {"outside": {"values": None, "how": "hung"}}, {"unlike": {"values": ["outside", "alike", "alike"]}},
+        {"outside": {"values": driven(["outside", "alike", "alike"], "alike")}},
+        {"outside": {"values": driven(["outside", "refused", "refused"], "refused")}},
     ],
     "membership.the_mesh_is_alike": [
-        {}, {"outside": {"values": None, "how": "hung"}},
-        {"outside": {"values": [{"graphs": g, "called": 2} for g in (0, 1, 1)]}},
-        {"outside": {"values": [{"graphs": g, "called": n} for g, n in ((0, 0), (1, 2), (2, 2))]}},
-        {"outside": {"values": [{"graphs": g, "called": 0} for g in (0, 1, 1)]}},
+        {}, {"served": {"values": None, "how": "hung"}},
+        *({"served": {"values": [{"graphs": g, "calls": n} for g, n in rows]}} for rows in (
+            ((STAGE, 4), (LAYERS, 4), (LAYERS, 4)), ((STAGE, 0), (LAYERS, 4), (LAYERS, 8)),
+            ((STAGE, 0), (LAYERS, 4), (STAGE, 4)), ((STAGE, 0), (LAYERS, 0), (LAYERS, 0)),
+        )),
     ],
     "membership.who_is_outside_is_refused": [
         {}, {"refused": {"values": None, "how": "hung"}}, {"refused": {"values": ["is in it; is in it"] * 3}},
         {"refused": {"values": ["rank 0 is outside of 'mesh' and so on; is in it", *["is in it; is in it"] * 2]}},
     ],
-    "membership.a_stranger_deadlocks": [
-        {"stranger": HUNG}, {"stranger": DONE}, {"stranger": {"how": "failed"}},
+    "membership.rank_zero_differs_and_stays_out": [
+        {}, {"refused": {"values": ["is in it; is in it"] * 3}}, {"served": {"values": None, "how": "hung"}},
     ],
-    "membership.the_wrong_group_deadlocks": [{}, {"world_inside": DONE}, {"world_inside": {"how": "failed"}}],
+    "membership.a_stranger_deadlocks": [
+        {"stranger": {"send": HUNG}}, {"stranger": {"send": DONE}}, {"stranger": {"send": {"how": "failed"}}},
+    ],
+    "membership.the_wrong_group_deadlocks": [
+        {}, {"world_inside": DONE}, {"world_inside": {"how": "failed"}}, {"right_members": {**HUNG, "values": None}},
+    ],
+    "membership.a_wrong_member_deadlocks": [
+        {}, {"member_by_mistake": DONE}, {"member_by_mistake": {"how": "failed"}},
+        {"right_members": {**HUNG, "values": None}},
+    ],
     "training.ddp_communicates_in_hooks": [
         {}, {"ddp": {"right": False}}, {"ddp": {"collectives_in_backward": 4}}, {"ddp": {"eager": {"backward": 0}}},
         {"ddp": {"returned": {"backward": 3}}}, {"ddp": {"a_layer_less": {"behind": 1}}},
@@ -1156,6 +1253,11 @@ CASES: dict[str, list[Record]] = {
     "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
     "logs.guards_are_shown": [{}, {"guards": []}],
     "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],
+    "logs.churn_is_told_from_breaks": [
+        {}, {"graph_breaks": [f"Graph break in user code at <string>:{line}" for line in (6, 9)]},
+        {"graph_code": ["[0/0_1] [__graph_code] TRACED GRAPH"]}, {"recompiles": []}, {"guards": []},
+        {"seconds": [0.9, 0.001, 0.001, 0.001]},
+    ],
     "logs.graph_code_is_shown": [
         {}, {"graph_code": [f"[0/{i}] [__graph_code] TRACED GRAPH" for i in range(2)]}, {"graph_code": []},
         {"graph_breaks": []},

@@ -9,6 +9,7 @@ from labkit import lessons
 from labkit.graphs import record
 from labkit.lessons.guards.experiment import GAVE_UP
 from labkit.lessons.shared.capture import Capture
+from labkit.lessons.shared.outcomes import all_of
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
@@ -35,16 +36,21 @@ def _recompiles() -> Seen:
     def communicates(x):
         return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
 
+    def talks(x, n):
+        y = x + n
+        print("", end="")
+        return y.sin()
+
     def after_each(function, calls, before=None, **options):
         dynamo_reset()
-        graphs, counts = Capture(), []
+        graphs, counts, same = Capture(), [], []
         run = torch.compile(function, backend=graphs, **options)
-        for arguments in calls:
-            if before is not None:
-                before(arguments)
-            with torch.no_grad():
-                run(*arguments) + 0
-            counts.append(len(graphs.dynamo))
+        with torch.no_grad(), record() as rec:
+            for arguments in calls:
+                if before:
+                    before(arguments)
+                same.append(torch.equal(run(*arguments) + 0, function(*arguments) + 0))
+                counts.append(len(graphs.dynamo))
         symbolic = any(
             type(s).__name__ == "SymInt"
             for g in graphs.dynamo
@@ -52,7 +58,13 @@ def _recompiles() -> Seen:
             if node.op == "placeholder" and hasattr(node.meta.get("example_value"), "shape")
             for s in node.meta["example_value"].shape
         )
-        return {"counts": counts, "symbolic": symbolic}
+        return {
+            "counts": counts,
+            "symbolic": symbolic,
+            "same": all(same),
+            "ints": [a for node in graphs.dynamo[0].graph.nodes for a in node.args if type(a) is int],
+            "reasons": [str(reason) for reason in rec.recompiles["reason"]],
+        }
 
     def sizes(*rows):
         return [(torch.ones(n, 3),) for n in rows]
@@ -67,17 +79,13 @@ def _recompiles() -> Seen:
         "dynamic": after_each(f, sizes(4, 5, 6, 7), dynamic=True),
         "numbers": after_each(f, [(torch.ones(2), n) for n in (3, 4)]),
         "flags": after_each(f, [(torch.ones(2), n) for n in (True, False)]),
+        "tensors": after_each(f, [(torch.ones(2), torch.tensor(n)) for n in (3, 4)]),
+        "talks": after_each(talks, [(torch.ones(2), n) for n in (3, 4)]),
         "global": after_each(reads_a_global, [(torch.ones(2) * n,) for n in (1, 2)], change_global),
         "collective_same": after_each(communicates, sizes(4, 4, 4, 4)),
         "collective_one_change": after_each(communicates, sizes(4, 4, 6, 6)),
     }
     globals()["SCALE"] = 2.0
-    dynamo_reset()
-    run = torch.compile(f, backend=Capture())
-    run(torch.ones(4, 3))
-    with record() as rec:
-        run(torch.ones(5, 3))
-    found["reasons"] = [str(reason) for reason in rec.recompiles["reason"]]
     return found
 
 
@@ -92,6 +100,20 @@ def static_by_default(seen: Seen) -> Result:
 
 
 @judging(recompiles)
+def fixes_shapes_and_values(seen: Seen) -> Result:
+    """The first graph has no symbol for a size, and holds size and number as constants; another one compiles anew."""
+    ints, counts = seen["numbers"]["ints"], seen["numbers"]["counts"]
+    said = f"constants in the first graph for the number 3 and two rows: {ints}, graphs after 3, 4: {counts}"
+    return all_of(static_by_default(seen), verdict(ints == [3, 2] and counts == [1, 2], said))
+
+
+@judging(recompiles)
+def specializes_and_guards(seen: Seen) -> Result:
+    """The first compile fixes sizes and numbers, and a guard on each, which fails by name, is what compiles again."""
+    return all_of(fixes_shapes_and_values(seen), a_failed_guard_recompiles(seen))
+
+
+@judging(recompiles)
 def turns_dynamic_on_variation(seen: Seen) -> Result:
     """After a size has varied, the next compile takes it as a symbol and later sizes compile nothing."""
     counts = seen["sizes"]["counts"]
@@ -102,12 +124,11 @@ def turns_dynamic_on_variation(seen: Seen) -> Result:
 
 @judging(recompiles)
 def a_failed_guard_recompiles(seen: Seen) -> Result:
-    """A recompile is caused by a failed guard, which names what differs."""
-    reasons = seen["reasons"]
-    return verdict(
-        len(reasons) == 1 and "4" in reasons[0] and "5" in reasons[0],
-        reasons[0] if reasons else "no recompile",
-    )
+    """A guard on a size, and one on a number, that fails is named as the reason of a recompile, which makes a graph."""
+    sizes, numbers = ("; ".join(seen[name]["reasons"]) for name in ("sizes", "numbers"))
+    named = "4" in sizes and "5" in sizes and "n == 3" in numbers
+    made = seen["sizes"]["counts"][:2] == seen["numbers"]["counts"] == [1, 2]
+    return verdict(named and made, f"guards that failed: {sizes or 'none'}; {numbers or 'none'}")
 
 
 @judging(recompiles)
@@ -118,6 +139,22 @@ def other_values_recompile(seen: Seen) -> Result:
         all(which.values()),
         "compiled again for " + (", ".join(name for name, again in which.items() if again) or "none of them"),
     )
+
+
+@judging(recompiles)
+def only_other_values_recompile(seen: Seen) -> Result:
+    """A value that changes compiles again as a number, a flag or a global, and does not as a tensor."""
+    tensors = seen["tensors"]["counts"]
+    return all_of(other_values_recompile(seen), verdict(tensors == [1, 1], f"graphs as a tensor: {tensors}"))
+
+
+@judging(recompiles)
+def runtime_values_are_normal(seen: Seen) -> Result:
+    """Other values compile again, and a print breaks the graph; every call gives eager's numbers all the same."""
+    broken = seen["talks"]["counts"]
+    same = all(seen[name]["same"] for name in ("numbers", "flags", "global", "talks"))
+    said = f"graphs around a print: {broken}; numbers {'the same' if same else 'not the same'}"
+    return all_of(other_values_recompile(seen), verdict(1 < broken[0] < broken[1] and same, said))
 
 
 @judging(recompiles)
@@ -142,13 +179,16 @@ def fixed_shapes_never_recompile(seen: Seen) -> Result:
 def one_change_one_recompile(seen: Seen) -> Result:
     """One dimension that changes alike on all ranks costs at most one recompile, and the collectives still pair."""
     one, other = seen["collective_one_change"]["counts"], seen["other_rank"]["counts"]
-    return verdict(one == other and one[-1] <= 2, f"graphs after sizes 4, 4, 6, 6: {one} and {other}")
+    right = seen["collective_one_change"]["same"]
+    said = f"graphs after sizes 4, 4, 6, 6: {one} and {other}; sums {'right' if right else 'not right'}"
+    return verdict(one == other and one[-1] <= 2 and right, said)
 
 
 @probe
 def churn(bench: Bench) -> Seen:
-    """Ten different lengths and ten values of a module's number: compiles after each call, and calls without any."""
-    return bench.run(_churn)[0]
+    """A sweep of inputs, and ten lengths with and without a loop over them: graphs, and calls without compiled code."""
+    found = bench.run(_churn)
+    return {**found[0], "other_rank": found[1]["looped"]}
 
 
 def _churn() -> Seen:
@@ -171,13 +211,13 @@ def _churn() -> Seen:
             "values": len(states),
         }
 
-    lengths, numbers = ("sequence length", range(8, 88, 8)), ("int attribute", range(1, 11))
+    lengths = ("sequence length", range(8, 88, 8))
     swept = ("sequence length", "batch", "int attribute", "float argument", "thread count")
     return {
         "sweep": {name: walked(program.Layer, name, None)["counts"] for name in swept},
         "default": walked(program.Layer, *lengths),
         "looped": walked(looped, *lengths),
-        "attribute": walked(program.Layer, *numbers),
+        "frozen": walked(looped, lengths[0], [16] * 10),
     }
 
 
@@ -194,7 +234,7 @@ def _every_value_compiles(found: Seen) -> bool:
 
 @judging(churn)
 def a_sweep_names_the_dimension(seen: Seen) -> Result:
-    """Varied one at a time, some inputs of a layer compile it again and again, some once, and some never."""
+    """Varied one at a time, the inputs of a layer compile it again, and not all as often."""
     sweep = {name: counts[-1] for name, counts in seen["sweep"].items()}
     said = ", ".join(f"{name} {n}" for name, n in sweep.items())
     return verdict(
@@ -214,10 +254,11 @@ def dynamic_may_fail(seen: Seen) -> Result:
 
 @judging(churn)
 def some_must_be_frozen(seen: Seen) -> Result:
-    """Something that varies makes Dynamo give up, while other things may vary."""
-    found, free = seen["attribute"], seen["default"]
+    """On every rank Dynamo gives up on a length that a loop reads unless it is frozen; another length may vary."""
+    found, other, frozen, free = (seen[name] for name in ("looped", "other_rank", "frozen", "default"))
     return verdict(
-        found["gave_up"] > 0 and free["gave_up"] == 0,
-        f"calls without compiled code: {found['gave_up']} of {found['values']} for a number on the module, "
-        f"{free['gave_up']} for lengths",
+        found == other and found["gave_up"] > 0 and free["gave_up"] == 0 and frozen["counts"][-1] == 1,
+        f"calls without compiled code of {found['values']} lengths: {found['gave_up']} and {other['gave_up']} by rank "
+        f"where a loop reads the length, {free['gave_up']} where none does; graphs with one length: "
+        f"{frozen['counts'][-1]}",
     )

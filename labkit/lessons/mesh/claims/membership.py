@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import contract, lessons
-from labkit.lessons.shared.outcomes import drill
+from labkit.lessons.shared.outcomes import all_of, drill
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
@@ -20,11 +20,34 @@ def mesh_and_world(bench: Bench) -> Seen:
     """Three ranks, of which 1 and 2 form a mesh that compiles and rank 0 stays outside."""
     ranks = bench.ranks(3)
     return {
+        "served": drill(ranks, _served),
         "outside": drill(ranks, _rank_zero_outside),
+        "unlike": drill(ranks, _unlike),
         "refused": drill(ranks, _refused),
-        "stranger": drill(ranks, _stranger),
-        "world_inside": drill(ranks, _world_inside),
+        "stranger": {name: drill(ranks, _stranger, name) for name in CALLS},
+        "world_inside": drill(ranks, _reduces_within, ()),
+        "member_by_mistake": drill(ranks, _reduces_within, (0, 1, 2)),
+        "right_members": drill(ranks, _reduces_within, (1, 2)),
     }
+
+
+def _served() -> Seen:
+    """The lesson's program: rank 0 compiles its stage, ranks 1 and 2 the mesh's layers, and two requests."""
+    found = program.serve((2, 4), stage_compiles=True)
+    found["calls"] = sum(group == "mesh" for group, _ in found["calls"])
+    return found
+
+
+def _unlike() -> str:
+    """Rank 2 compiles once more than rank 1, and the mesh compares."""
+    mesh = contract.Domain.define(contract.Exchange.connect("check-unlike"), "mesh", [1, 2])
+    if not mesh.member:
+        return "outside"
+    dynamo_reset()
+    with contract.compile_health() as health:
+        for number in range(mesh.rank):
+            torch.compile(lambda x, n=number: x + n, backend="eager")(torch.ones(2))
+    return _alike(mesh.exchange, health)
 
 
 def _rank_zero_outside() -> Seen:
@@ -36,17 +59,14 @@ def _rank_zero_outside() -> Seen:
         lambda x: funcol.all_reduce(x * 2, "sum", mesh.group), backend=mesh.backend("eager"), fullgraph=True
     )
     values = []
-    _, mark = program.calls_since()
     with torch.no_grad(), contract.compile_health() as health:
         for i in range(2):
             x = torch.full((2,), float(i + 1)) if world.rank == 0 else torch.empty(2)
             dist.broadcast(x, 0)
             values.append((run(x) + 0)[0].item() if world.rank else x[0].item())
-    calls, _ = program.calls_since(mark)
     return {
         "graphs": health.graphs,
         "values": values,
-        "called": sum(group == "mesh" for group, _ in calls),
         "in_the_mesh": _alike(mesh.exchange, health) if mesh.member else "outside",
         "in_the_world": _alike(world, health),
     }
@@ -79,51 +99,74 @@ def _reduce(mesh: Any) -> None:
         dist.all_reduce(torch.ones(2), group=mesh.group)
 
 
-def _stranger() -> Seen:
-    inner = dist.new_group([1, 2])
-    x = torch.ones(2)
-    dist.all_reduce(x, group=inner)
-    return {"value": x[0].item()}
+CALLS = {
+    "all_reduce": lambda x, group: dist.all_reduce(x, group=group),
+    "broadcast": lambda x, group: dist.broadcast(x, 1, group=group),
+    "barrier": lambda x, group: dist.barrier(group=group),
+    "send": lambda x, group: dist.send(x, 1, group=group),
+    "functional": lambda x, group: funcol.all_reduce(x, "sum", group) + 0,
+}
 
 
-def _world_inside() -> float:
-    x = torch.ones(2)
+def _stranger(name: str) -> bool:
+    """All ranks, rank 0 as well, call a collective of the group of ranks 1 and 2; in a send only rank 0 does."""
+    inner, x = dist.new_group([1, 2]), torch.ones(2)
+    if name != "send" or not dist.get_rank():
+        CALLS[name](x, inner)
+    return True
+
+
+def _reduces_within(members: tuple[int, ...]) -> float:
+    """Ranks 1 and 2 reduce in the group of these members, of the world for none, and rank 0 waits for the result."""
+    group, x = dist.new_group(list(members)) if members else None, torch.ones(2)
     if dist.get_rank():
-        dist.all_reduce(x)  # meant for the mesh, and asked of the world
-    else:
-        dist.recv(x, 1)
+        dist.all_reduce(x, group=group)
+    if dist.get_rank() < 2:
+        dist.send(x, 0) if dist.get_rank() else dist.recv(x, 1)
     return x[0].item()
+
+
+def _driven(seen: Seen) -> Result:
+    """Whether the ranks inside compile and reduce, and the one outside does not, with the right numbers."""
+    row = seen["outside"]
+    graphs = [v["graphs"] for v in row.get("values", [])]
+    right = [v["values"] for v in row.get("values", [])] == [[1, 2], [4, 8], [4, 8]]
+    said = f"as a driver graphs by rank {graphs}, numbers {'right' if right else 'not right'}"
+    return verdict(graphs == [0, 1, 1] and right, said if graphs else row["how"])
 
 
 @judging(mesh_and_world)
 def rank_zero_may_stay_outside(seen: Seen) -> Result:
-    """A rank outside the mesh runs without the mesh's graphs, while the ranks inside are alike."""
-    row = seen["outside"]
-    values = row.get("values", [])
-    graphs = [v["graphs"] for v in values]
-    right = [v["values"] for v in values] == [[1, 2], [4, 8], [4, 8]]
-    return verdict(graphs == [0, 1, 1] and right, f"graphs by rank {graphs}" if values else row["how"])
+    """A rank outside serves requests with other graphs than the ranks inside, or with none; the numbers are right."""
+    served = seen["served"].get("values")
+    if not served:
+        return verdict(False, seen["served"]["how"])
+    zero, one = (sum(served[rank]["graphs"], []) for rank in (0, 1))
+    other = bool(zero) and not {"all_reduce", "matmul"} & set(zero) and "all_reduce" in one
+    answers = {tuple(v["answers"]) for v in served}
+    said = f"as a stage rank 0 compiles {', '.join(dict.fromkeys(zero))}, rank 1 {len(one)} operations"
+    return all_of(verdict(other and len(answers) == 1, said), _driven(seen))
 
 
 @judging(mesh_and_world, word=ENFORCED)
 def symmetry_is_of_a_group(seen: Seen) -> Result:
-    """What was compiled is alike within the mesh, and refused where the same is asked of the world."""
-    row = seen["outside"]
-    values = row.get("values", [])
-    mesh, world = ([v[where] for v in values] for where in ("in_the_mesh", "in_the_world"))
+    """What was compiled is alike in the mesh, and refused where its ranks differ; the world need not be alike."""
+    row, unlike = seen["outside"], seen["unlike"].get("values")
+    mesh, world = ([v[where] for v in row.get("values", [])] for where in ("in_the_mesh", "in_the_world"))
     right = mesh == ["outside", "alike", "alike"] and world == ["refused"] * 3
-    return verdict(right, f"by rank, in the mesh: {mesh}; in the world: {world}" if values else row["how"])
+    said = f"by rank, in the mesh: {mesh}; in the world: {world}; in a mesh whose ranks differ: {unlike}"
+    return all_of(verdict(right and unlike == ["outside", "refused", "refused"], said), _driven(seen))
 
 
 @judging(mesh_and_world)
 def the_mesh_is_alike(seen: Seen) -> Result:
-    """The ranks inside compile as much, and call as many collectives of the mesh; the one outside none."""
-    row = seen["outside"]
-    values = row.get("values", [])
-    found = [(v["graphs"], v["called"]) for v in values]
-    right = len(set(found[1:])) == 1 and found[1][1] > 0 and found[0] == (0, 0)
-    said = f"graphs and collectives of the mesh by rank: {', '.join(f'{g} and {c}' for g, c in found)}"
-    return verdict(right, said if values else row["how"])
+    """The ranks inside compile the same operations and call as many collectives of the mesh; the one outside none."""
+    values = seen["served"].get("values", [])
+    found = [(sum(v["graphs"], []), v["calls"]) for v in values]
+    right = len(found) == 3 and found[1] == found[2] != found[0] and found[1][1] > 0 == found[0][1]
+    said = ", ".join(f"{len(operations)} and {calls}" for operations, calls in found)
+    said = f"compiled operations, and collectives of the mesh, by rank: {said}"
+    return verdict(right, said if values else seen["served"]["how"])
 
 
 @judging(mesh_and_world, word=ENFORCED)
@@ -135,16 +178,37 @@ def who_is_outside_is_refused(seen: Seen) -> Result:
     return verdict(right, zero)
 
 
+@judging(mesh_and_world, word=ENFORCED)
+def rank_zero_differs_and_stays_out(seen: Seen) -> Result:
+    """A rank outside may compile other graphs than the mesh; where it enters the mesh's code it is refused."""
+    return all_of(rank_zero_may_stay_outside(seen), who_is_outside_is_refused(seen))
+
+
 @judging(mesh_and_world)
 def a_stranger_deadlocks(seen: Seen) -> Result:
-    """A rank that calls a collective of a group it is not in blocks."""
-    row = seen["stranger"]
-    said = "finished: the call of the rank outside does nothing" if row["how"] == "finished" else row["how"]
-    return verdict(row["how"] == "hung", said)
+    """A rank that calls a collective of a group it is not in blocks, by at least one of five ways to call it."""
+    words = {"finished": "without effect", "failed": "an error at once", "hung": "a hang"}
+    ends = {name: words[row["how"]] for name, row in seen["stranger"].items()}
+    said = ", ".join(f"{name} {end}" for name, end in ends.items())
+    return verdict("a hang" in ends.values(), f"from a rank outside: {said}")
+
+
+def _only_by_mistake(seen: Seen, name: str, mistake: str) -> Result:
+    """Whether a mistake hangs, and the same program without it is right."""
+    how, right = seen[name]["how"], seen["right_members"].get("values") == [2, 2, 2]
+    said = verdict(right, f"in the mesh's own group: {'right' if right else 'not right'}")
+    return all_of(verdict(how == "hung", f"{mistake}: {how}"), said)
 
 
 @judging(mesh_and_world)
 def the_wrong_group_deadlocks(seen: Seen) -> Result:
-    """A collective of the world inside the mesh's part blocks."""
-    row = seen["world_inside"]
-    return verdict(row["how"] == "hung", row["how"])
+    """A collective of the world inside the mesh's part blocks; one of the mesh does not."""
+    return _only_by_mistake(seen, "world_inside", "in the world's group")
+
+
+@judging(mesh_and_world)
+def a_wrong_member_deadlocks(seen: Seen) -> Result:
+    """A group that counts a rank in by mistake blocks at its first collective; the right one does not."""
+    return _only_by_mistake(
+        seen, "member_by_mistake", "first collective of a group that has rank 0 in it by mistake"
+    )

@@ -88,7 +88,6 @@ def _splits() -> Seen:
         found["fullgraph"] = ""
     except Exception as error:
         found["fullgraph"] = first_line(error)
-        found["names_the_line"] = "hidden(x + 1)" in str(error)
     return found
 
 
@@ -132,12 +131,6 @@ def breaks_and_recompiles_are_no_failure(seen: Seen) -> Result:
 def fullgraph_bans_breaks(seen: Seen) -> Result:
     """With fullgraph=True a break is an error."""
     return verdict(bool(seen["fullgraph"]), seen["fullgraph"] or "no error")
-
-
-@judging(splits)
-def fullgraph_names_the_first_break(seen: Seen) -> Result:
-    """The error of fullgraph=True shows the source line that breaks."""
-    return verdict(bool(seen.get("names_the_line")), seen["fullgraph"] or "no error")
 
 
 @judging(splits)

@@ -10,7 +10,7 @@ import sys
 from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
 
 PROGRAM = """
-import torch
+import time, torch
 
 def program(x):
     y = x.sin()
@@ -18,8 +18,12 @@ def program(x):
     return y.cos()
 
 run = torch.compile(program, backend="eager")
-run(torch.ones(4))
-run(torch.ones(5))
+took = []
+for size in (4, 4, 5, 5):
+    began = time.perf_counter()
+    run(torch.ones(size))
+    took.append(time.perf_counter() - began)
+print(*took)
 """
 
 
@@ -33,7 +37,8 @@ def logs(bench: Bench) -> Seen:
     if done.returncode:
         raise RuntimeError(f"the program ended with {done.returncode}: {done.stderr[-300:]}")
     lines = done.stderr.splitlines()
-    return {kind: [line[:300] for line in lines if f"[__{kind}]" in line] for kind in KINDS}
+    found: Seen = {kind: [line[:300] for line in lines if f"[__{kind}]" in line] for kind in KINDS}
+    return found | {"seconds": [float(took) for took in done.stdout.splitlines()[-1].split()]}
 
 
 KINDS = ("graph_breaks", "recompiles", "guards", "graph_code")
@@ -79,3 +84,24 @@ def health_is_shown(seen: Seen) -> Result:
     shown = (graph_breaks_are_shown, recompiles_are_shown, guards_are_shown)
     ok = all(judge(seen).status == HOLDS for judge in shown)
     return verdict(ok, "lines: " + ", ".join(f"{kind} {count}" for kind, count in counts.items()))
+
+
+@judging(logs)
+def churn_is_told_from_breaks(seen: Seen) -> Result:
+    """Where another size makes a call slow and graphs more, around the same one break, recompiles and guards name it."""
+    places = {
+        found[1] for line in seen["graph_breaks"] if (found := re.search(r"in user code at (\S+)", line))
+    }
+    traced = [line for line in seen["graph_code"] if "TRACED GRAPH" in line]
+    first = [line for line in traced if re.search(r"\[\d+/0[_\]]", line)]
+    named = recompiles_are_shown(seen), guards_are_shown(seen)
+    _, steady, slow, again = seen["seconds"]
+    jitters = slow > 5 * max(steady, again)
+    return verdict(
+        len(places) == 1
+        and 0 < len(first) < len(traced)
+        and jitters
+        and all(n.status == HOLDS for n in named),
+        f"places that break: {len(places)}; graphs: {len(first)}, then {len(traced)}, in a call that takes "
+        f"{slow / max(steady, again):.0f} times as long; recompiles: {named[0].measured}; {named[1].measured}",
+    )

@@ -9,6 +9,7 @@ import torch
 
 from labkit import contract
 from labkit.contract import Exchange, Plan
+from labkit.lessons.shared.outcomes import all_of
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
 
 
@@ -21,6 +22,15 @@ def _ends(body: Callable[[Exchange], Any]) -> list[str]:
 def two(body: Callable[[Exchange, bool], Any]) -> dict[str, list[str]]:
     """The body on ranks that are alike, and with rank 1 the odd one."""
     return {"alike": _ends(lambda ex: body(ex, False)), "odd": _ends(lambda ex: body(ex, ex.rank == 1))}
+
+
+def _reloads(ex: Exchange, odd: bool) -> Any:
+    """The odd rank copies other weights into its shard, of which one element differs a little."""
+    shard = {"w": torch.ones(4) * (ex.rank + 1)}
+    watched = contract.Fingerprints(ex, shard)
+    if odd:
+        shard["w"].copy_(shard["w"] + torch.tensor([2e-6, 0, 0, 0]))
+    watched.check()
 
 
 @probe
@@ -50,13 +60,21 @@ def settings(bench: Bench) -> Seen:
     def tripwires(ex: Exchange, odd: bool) -> Any:
         return contract.assert_parity(ex, contract.InputDigests(ex, every=0 if odd else 1).settings())
 
-    names = ("tensor_parallel", "compile", "fullgraph", "attention_backend", "pipeline", "compile_pipeline")
-    found = {name: two(flag(name)) for name in names}
+    def fingerprints(ex: Exchange, odd: bool) -> Any:
+        watched = contract.Fingerprints(ex, {} if odd else {"w": torch.ones(2)})
+        return contract.assert_parity(ex, watched.settings())
+
+    names = ("world_size", "tensor_parallel", "plan", "pp_enabled", "compile", "fullgraph", "kv_bias_backend")
+    names += ("attention_backend", "pipeline", "compile_pipeline")
+    found: Seen = {name: two(flag(name)) for name in names}
     return found | {
         "effective": two(auto),
+        "for_the_log": [s["attention in effect"] for s in contract.rehearse(2, lambda ex: auto(ex, False))],
         "requested": two(requested),
         "again": two(twice),
         "tripwires": two(tripwires),
+        "fingerprints": two(fingerprints),
+        "reloaded": two(_reloads),
     }
 
 
@@ -65,10 +83,11 @@ def calls(bench: Bench) -> Seen:
     """Plans that differ in one thing on rank 1, and calls that were made otherwise than planned."""
 
     phases = {"recompute": False, "num_denoise_steps": 4, "init_cache": False}
+    epochs = {"cache": 1, "control": 5}
 
     def plan(**other: Any) -> Callable[[Exchange, bool], Any]:
         def body(ex: Exchange, odd: bool) -> Any:
-            usual: dict[str, Any] = {"calls": 2, "phases": phases, "epochs": {"cache": 1}}
+            usual: dict[str, Any] = {"calls": 2, "phases": phases, "epochs": epochs}
             return contract.agree(ex, Plan.of(**{"action": "infer", **usual, **(other if odd else {})}))
 
         return body
@@ -87,19 +106,28 @@ def calls(bench: Bench) -> Seen:
         if odd:
             raise ValueError(f"followed: {plan.phases['recompute']}, {len(plan.calls)} calls")
 
+    def carried(action: str) -> Seen:
+        """What rank 1 has of the plan that rank 0 announces."""
+        mine = Plan.of(action, calls=2, phases=phases, epochs=epochs)
+        plan = contract.rehearse(2, lambda ex: contract.announce(ex, None if ex.rank else mine))[1]
+        return {"action": plan.action, "phases": plan.phases, "epochs": plan.epochs}
+
     others: dict[str, dict[str, Any]] = {
         "action": {"action": "noop"},
-        "epoch": {"epochs": {"cache": 2}},
+        "epoch": {"epochs": epochs | {"cache": 2}},
+        "control epoch": {"epochs": epochs | {"control": 6}},
         "phase": {"phases": phases | {"recompute": True}},
         "number": {"calls": 3},
         "steps": {"phases": phases | {"num_denoise_steps": 3}},
         "set-up": {"phases": phases | {"init_cache": True}},
     }
-    found = {name: two(plan(**other)) for name, other in others.items()}
+    found: Seen = {name: two(plan(**other)) for name, other in others.items()}
+    found["carried"] = [carried(action) for action in ACTIONS]
     return found | {"fewer": two(made(1)), "more": two(made(3)), "announced": two(announced)}
 
 
 WARMUP = -1  # the index of a call that warms up
+ACTIONS = ("infer", "noop", "shutdown")
 
 
 @probe
@@ -112,13 +140,6 @@ def drift(bench: Bench) -> Seen:
 
         return body
 
-    def weights(ex: Exchange, odd: bool) -> Any:
-        shard = {"w": torch.ones(4) * (ex.rank + 1)}
-        watched = contract.Fingerprints(ex, shard)
-        if odd:
-            shard["w"][0] += 1e-6 * 2
-        watched.check()
-
     def updated(ex: Exchange, odd: bool) -> Any:
         shard = {"w": torch.ones(4)}
         watched = contract.Fingerprints(ex, shard)
@@ -126,11 +147,37 @@ def drift(bench: Bench) -> Seen:
         watched.renew()
         watched.check()
 
+    def alone(ex: Exchange, odd: bool) -> Any:
+        """A rank that takes its own update up, of which its peer does not know."""
+        shard = {"w": torch.ones(4)}
+        watched = contract.Fingerprints(ex, shard)
+        if odd:
+            shard["w"] += 1
+            watched.renew()
+        watched.check()
+
+    def periodic(ex: Exchange, odd: bool) -> Any:
+        """Six calls and a check after every second one; the odd rank's weights drift in call 2."""
+        shard = {"w": torch.ones(4)}
+        watched = contract.Fingerprints(ex, shard)
+        for index in range(6):
+            shard["w"] += float(odd and index == 2)
+            try:
+                watched.check() if index % 2 else None
+            except contract.FingerprintError as error:
+                raise contract.FingerprintError(f"after call {index}: {error}") from error
+
+    def every_call(ex: Exchange, odd: bool) -> Any:
+        digests = contract.InputDigests(ex)
+        for index in range(3):
+            digests.check(index, x=torch.ones(4) * (index + (odd and index == 2)))
+
     def planned(ex: Exchange, odd: bool) -> Any:
         return contract.agree(ex, Plan.of("infer", calls=3 if odd else 2, index=WARMUP))
 
     found = {"input": two(inputs(0)), "warmup": two(inputs(WARMUP)), "warmup_plan": two(planned)}
-    return found | {"weight": two(weights), "updated": two(updated)}
+    found |= {"every_call": two(every_call), "periodic": two(periodic), "renewed_alone": two(alone)}
+    return found | {"weight": two(_reloads), "updated": two(updated)}
 
 
 def _caught(row: dict[str, list[str]], kind: str) -> bool:
@@ -142,32 +189,34 @@ def _line(row: dict[str, list[str]]) -> str:
     return row["odd"][0].splitlines()[-1].strip()
 
 
+def _all_caught(seen: Seen, kind: str, *names: str) -> Result:
+    rows = [seen[name] for name in names]
+    return verdict(all(_caught(row, kind) for row in rows), "; ".join(map(_line, rows)))
+
+
 @judging(settings, word=ENFORCED)
 def topology_is_compared(seen: Seen) -> Result:
-    """A degree of parallelism that differs raises on both ranks, naming each value."""
-    row = seen["tensor_parallel"]
-    return verdict(_caught(row, "ParityError"), _line(row))
+    """A world size, a degree of parallelism or a role that differs raises on both ranks, naming each value."""
+    return _all_caught(seen, "ParityError", "world_size", "tensor_parallel", "plan", "pp_enabled")
 
 
 @judging(settings, word=ENFORCED)
 def compile_settings_are_compared(seen: Seen) -> Result:
     """Whether to compile, and whether with fullgraph, is compared; a difference raises on both ranks."""
-    rows = [seen["compile"], seen["fullgraph"]]
-    return verdict(all(_caught(row, "ParityError") for row in rows), "; ".join(map(_line, rows)))
+    return _all_caught(seen, "ParityError", "compile", "fullgraph")
 
 
 @judging(settings, word=ENFORCED)
 def backend_flags_are_compared(seen: Seen) -> Result:
-    """An attention backend that was asked for on one rank only raises on both ranks."""
-    row = seen["attention_backend"]
-    return verdict(_caught(row, "ParityError"), _line(row))
+    """A backend of the KV bias or of attention that was asked for on one rank only raises on both ranks."""
+    return _all_caught(seen, "ParityError", "kv_bias_backend", "attention_backend")
 
 
 @judging(settings, word=ENFORCED)
 def what_changes_graphs_or_kernels_is_compared(seen: Seen) -> Result:
-    """Whether to compile, whether with fullgraph, and which attention backend: a difference raises on both ranks."""
-    rows = [seen["compile"], seen["fullgraph"], seen["attention_backend"]]
-    return verdict(all(_caught(row, "ParityError") for row in rows), "; ".join(map(_line, rows)))
+    """Whether to compile, what, and with fullgraph, and which backends: a difference raises on both ranks."""
+    names = ("compile", "compile_pipeline", "fullgraph", "kv_bias_backend", "attention_backend")
+    return _all_caught(seen, "ParityError", *names)
 
 
 @judging(settings, word=ENFORCED)
@@ -181,59 +230,77 @@ def the_backend_in_effect_counts(seen: Seen) -> Result:
 
 
 @judging(settings, word=ENFORCED)
+def the_backend_in_effect_is_told_and_compared(seen: Seen) -> Result:
+    """The comparison gives each rank, for its log, what 'auto' became; a difference raises on both ranks."""
+    told = seen["for_the_log"]
+    logged = verdict(told == ["'flash'"] * 2, f"for the log of each rank: {', '.join(told)}")
+    return all_of(logged, _all_caught(seen, "ParityError", "effective"))
+
+
+@judging(settings, word=ENFORCED)
 def parity_can_be_checked_again(seen: Seen) -> Result:
     """A second comparison after start-up sees a backend that has changed since on one rank."""
-    return verdict(_caught(seen["again"], "ParityError"), _line(seen["again"]))
+    return _all_caught(seen, "ParityError", "again")
 
 
 @judging(settings, word=ENFORCED)
 def the_pipeline_is_pinned(seen: Seen) -> Result:
-    """Another pipeline on one rank raises on both."""
-    return verdict(_caught(seen["pipeline"], "ParityError"), _line(seen["pipeline"]))
+    """Another pipeline on one rank raises on both, and so do weights that one rank loads anew."""
+    return all_of(
+        _all_caught(seen, "ParityError", "pipeline"), _all_caught(seen, "FingerprintError", "reloaded")
+    )
 
 
 @judging(settings, word=ENFORCED)
 def whether_the_pipeline_is_compiled_is_compared(seen: Seen) -> Result:
     """Compiling the whole pipeline on one rank only raises on both."""
-    row = seen["compile_pipeline"]
-    return verdict(_caught(row, "ParityError"), _line(row))
+    return _all_caught(seen, "ParityError", "compile_pipeline")
 
 
 @judging(settings, word=ENFORCED)
 def tripwires_are_compared(seen: Seen) -> Result:
-    """Digests that are on for one rank only are a difference in settings."""
-    return verdict(_caught(seen["tripwires"], "ParityError"), _line(seen["tripwires"]))
+    """Digests, or fingerprints, that are on for one rank only are a difference in settings."""
+    return _all_caught(seen, "ParityError", "tripwires", "fingerprints")
+
+
+def _carried(seen: Seen, field: str, expected: Seen, *names: str) -> Result:
+    """Whether rank 1 has these values of every plan that rank 0 announced, and other ones raise."""
+    told = [{name: one[field].get(name) for name in expected} for one in seen["carried"]]
+    said = ", ".join(f"{name} {value}" for name, value in told[0].items())
+    carried = verdict(told == [expected] * len(ACTIONS), f"announced to rank 1: {said}")
+    return all_of(carried, _all_caught(seen, "PlanError", *names))
 
 
 @judging(calls, word=ENFORCED)
 def the_action_travels(seen: Seen) -> Result:
-    """Another action on one rank raises on both before the call."""
-    return verdict(_caught(seen["action"], "PlanError"), _line(seen["action"]))
+    """Each of three actions that rank 0 announces reaches rank 1; another action on one rank raises on both."""
+    told = [one["action"] for one in seen["carried"]]
+    carried = verdict(told == list(ACTIONS), f"announced to rank 1: {', '.join(told)}")
+    return all_of(carried, _all_caught(seen, "PlanError", "action"))
 
 
 @judging(calls, word=ENFORCED)
 def epochs_travel(seen: Seen) -> Result:
-    """Another cache epoch on one rank raises on both before the call."""
-    return verdict(_caught(seen["epoch"], "PlanError"), _line(seen["epoch"]))
+    """Epochs of cache and control reach rank 1 with each plan; another one on one rank raises on both."""
+    return _carried(seen, "epochs", {"cache": 1, "control": 5}, "epoch", "control epoch")
 
 
 @judging(calls, word=ENFORCED)
 def phases_are_in_the_plan(seen: Seen) -> Result:
-    """An optional phase, or a number of calls, that one rank has otherwise raises on both before the call."""
-    rows = [seen["phase"], seen["number"]]
-    return verdict(all(_caught(row, "PlanError") for row in rows), "; ".join(map(_line, rows)))
+    """A phase, a number of calls or of steps, or a cache set-up of one rank raises on both before the call."""
+    return _all_caught(seen, "PlanError", "phase", "number", "steps", "set-up")
 
 
 @judging(calls, word=ENFORCED)
 def steps_are_in_the_plan(seen: Seen) -> Result:
-    """Another number of denoising steps on one rank raises on both before the call."""
-    return verdict(_caught(seen["steps"], "PlanError"), _line(seen["steps"]))
+    """The number of denoising steps reaches rank 1 with each plan; another one on one rank raises on both."""
+    return _carried(seen, "phases", {"num_denoise_steps": 4}, "steps")
 
 
 @judging(calls, word=ENFORCED)
 def cache_set_up_is_in_the_plan(seen: Seen) -> Result:
-    """A cache that one rank alone sets up raises on both before the call."""
-    return verdict(_caught(seen["set-up"], "PlanError"), _line(seen["set-up"]))
+    """Whether the cache is set up reaches rank 1 with each plan; a rank that alone sets it up raises on both."""
+    return _carried(seen, "phases", {"init_cache": False}, "set-up")
 
 
 @judging(calls, word=ENFORCED)
@@ -254,9 +321,10 @@ def calls_are_counted(seen: Seen) -> Result:
 
 @judging(drift, word=ENFORCED)
 def digests_catch_inputs(seen: Seen) -> Result:
-    """An input that differs in one element on one rank raises on both."""
-    row = seen["input"]
-    return verdict(_caught(row, "DigestError"), _line(row))
+    """Every call is compared: an input that differs on one rank raises on both, in the first call and in the third."""
+    heads = [seen[name]["odd"][0].partition(" inputs")[0] for name in ("input", "every_call")]
+    right = [head[:19] for head in heads] == ["DigestError: call 0", "DigestError: call 2"]
+    return all_of(verdict(right, "; ".join(heads)), _all_caught(seen, "DigestError", "input", "every_call"))
 
 
 @judging(drift, word=ENFORCED)
@@ -273,21 +341,21 @@ def warmup_has_no_digest(seen: Seen) -> Result:
 
 @judging(drift, word=ENFORCED)
 def fingerprints_catch_weights(seen: Seen) -> Result:
-    """A shard that changed on one rank raises on both, naming the rank."""
-    row = seen["weight"]
-    return verdict(_caught(row, "FingerprintError"), _line(row))
+    """A shard that changed on one rank raises on both, naming the rank, at the next of periodic checks."""
+    caught = _all_caught(seen, "FingerprintError", "weight", "periodic")
+    return all_of(caught, verdict("after call 3" in _line(seen["periodic"]), "changed in call 2"))
 
 
 @judging(drift, word=ENFORCED)
 def weights_change_only_by_agreement(seen: Seen) -> Result:
-    """A change that nobody announced raises; one that every rank takes up does not."""
-    agreed = seen["updated"]["odd"] == ["ok", "ok"]
-    right = agreed and _caught(seen["weight"], "FingerprintError")
-    return verdict(right, f"agreed: {seen['updated']['odd'][0]}; not agreed: {_line(seen['weight'])}")
+    """A change that is not announced, or taken up by one rank alone, raises; one that every rank takes up does not."""
+    how = seen["updated"]["odd"]
+    agreed = verdict(how == ["ok", "ok"], f"agreed: {how[0]}; not agreed, or by one rank alone")
+    alone = _all_caught(seen, "ContractError", "renewed_alone")
+    return all_of(agreed, _all_caught(seen, "FingerprintError", "weight"), alone)
 
 
 @judging(drift, word=ENFORCED)
 def both_tripwires_catch(seen: Seen) -> Result:
     """Digests catch an input, fingerprints a weight, that drifts on one rank."""
-    right = _caught(seen["input"], "DigestError") and _caught(seen["weight"], "FingerprintError")
-    return verdict(right, f"{_line(seen['input'])}; {_line(seen['weight'])}")
+    return all_of(_all_caught(seen, "DigestError", "input"), _all_caught(seen, "FingerprintError", "weight"))

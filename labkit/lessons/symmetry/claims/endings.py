@@ -1,4 +1,4 @@
-"""Ends without a hang: a message that cannot be sent, a rank that fails, and a worker whose leader falls silent."""
+"""Ends without a hang: a rank that fails, and a worker whose leader falls silent."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from labkit import contract
 from labkit.contract import Exchange
-from labkit.lessons.symmetry.claims.contract import both_tripwires_catch, drift, two
-from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.lessons.shared.outcomes import all_of
+from labkit.lessons.symmetry.claims.contract import both_tripwires_catch, drift
+from labkit.ranks import RankError
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, quietly, verdict
 
 WINDOW_S = 1.0
 GENEROUS_S = 30.0  # how long a process on a busy machine may take to end after its window
@@ -20,25 +22,33 @@ GENEROUS_S = 30.0  # how long a process on a busy machine may take to end after 
 
 @probe
 def ending(bench: Bench) -> Seen:
-    """What cannot be sent, a rank that fails before it comes, and a leader that falls silent."""
-    try:
-        contract.preflight({"callback": lambda: 1}, {"x": torch.ones(2)})
-        refused = ""
-    except contract.PreflightError as error:
-        refused = str(error).splitlines()[0]
-
-    def fails(ex: Exchange, odd: bool) -> Any:
-        if odd:
-            ex.fail("out of memory")
-            raise MemoryError("out of memory")
-        return ex.gather("plan", 0)
-
+    """A rank that fails before a collective, with and without telling its peer, and a leader that falls silent."""
     return {
-        "refused": refused,
-        "together": two(fails),
+        "together": {on: _fails(bench, on == "told") for on in ("told", "silent")},
         "orphan": {on: _orphan(on == "on") for on in ("on", "off")},
         "drift": drift.run(bench),
     }
+
+
+def _fails(bench: Bench, told: bool) -> list[str]:
+    """How each rank ends where rank 1 fails ahead of an all-reduce: its error, or what it was left waiting in."""
+    try:
+        return [f"right: {value}" for value in bench.ranks().run(quietly, _collective, told, stall=2.0)]
+    except RankError as error:
+        ends = {o.rank: f"{o.type}: {o.message}" if o.type else f"waits in {o.waits}" for o in error.outcomes}
+        return [ends[rank] for rank in sorted(ends)]
+
+
+def _collective(told: bool) -> float:
+    exchange, x = Exchange.connect("check-together"), torch.ones(2)
+    if told and exchange.rank:
+        exchange.fail("out of memory")
+    if exchange.rank:
+        raise MemoryError("out of memory")
+    if told:
+        exchange.gather("ready", True)
+    dist.all_reduce(x)
+    return x[0].item()
 
 
 _LEADER = """
@@ -88,18 +98,12 @@ def _orphan(watched: bool) -> int | None:
 
 
 @judging(ending, word=ENFORCED)
-def preflight_fails_on_the_sender(seen: Seen) -> Result:
-    """Metadata that cannot be pickled raises before anything is sent."""
-    said = seen["refused"]
-    return verdict("cannot be pickled" in said, said or "it was sent")
-
-
-@judging(ending, word=ENFORCED)
 def ranks_fail_together(seen: Seen) -> Result:
-    """A rank that fails tells its peer, which raises too instead of waiting."""
-    row = seen["together"]
-    right = row["alike"] == ["ok", "ok"] and row["odd"][0] == "ContractError: rank 1 failed: out of memory"
-    return verdict(right, f"rank 0: {row['odd'][0]}")
+    """A rank that fails tells its peer, which raises too; without that the peer is left waiting in a collective."""
+    told, silent = seen["together"]["told"], seen["together"]["silent"]
+    right = told == ["ContractError: rank 1 failed: out of memory", "MemoryError: out of memory"]
+    stranded = silent == ["waits in all_reduce", "MemoryError: out of memory"]
+    return verdict(right and stranded, f"rank 0 told: {told[0]}; not told: {silent[0]}")
 
 
 @judging(ending, word=ENFORCED)
@@ -114,5 +118,4 @@ def an_orphan_leaves(seen: Seen) -> Result:
 @judging(ending, word=ENFORCED)
 def watchdogs_and_tripwires_crash(seen: Seen) -> Result:
     """A worker whose leader was stopped ends by its watchdog; inputs and weights that drift raise on every rank."""
-    orphan, tripped = an_orphan_leaves(seen), both_tripwires_catch(seen["drift"])
-    return verdict(orphan.status == tripped.status == HOLDS, f"{orphan.measured}; {tripped.measured}")
+    return all_of(an_orphan_leaves(seen), both_tripwires_catch(seen["drift"]))

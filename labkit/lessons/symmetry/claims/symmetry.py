@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch.distributed as dist
 from labkit import contract
 from labkit.contract import Exchange
 from labkit.lessons.shared.capture import Capture, calls
-from labkit.lessons.shared.outcomes import drill
+from labkit.lessons.shared.outcomes import all_of, drill
 from labkit.lessons.symmetry.drills import DRILLS, Site
-from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.ranks import RankError, Ranks
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, quietly, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 
@@ -21,19 +23,66 @@ from labkit.torch_compat import dynamo_reset, funcol
 def drills(bench: Bench) -> Seen:
     """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by what they compile."""
     ranks = bench.ranks()
-    drilled = {"one_call_fewer": "count", "swapped": "order", "other_dtype": "dtype", "data_branch": "branch"}
-    programs: dict[str, Callable[..., Any]] = {
-        "other_kind": _other_kind,
-        "shape_branch": _shape_branch,
-        "flag_branch": _flag_branch,
-        "flag_compared": _flag_compared,
-        "flag_alike": _flag_alike,
-        "own_break": _own_break,
-        "own_graphs": _own_graphs,
-    }
-    found = {name: drill(ranks, _odd, of) for name, of in drilled.items()}
-    found |= {name: drill(ranks, program) for name, program in programs.items()}
-    return found | {"alone": drill(bench.ranks(1), _alone)}
+    drilled = {
+        "one_call_fewer": "count", "swapped": "order", "other_dtype": "dtype", "other_shape": "shape",
+        "other_size": "size", "other_input": "inputs", "data_branch": "branch",
+    }  # fmt: skip
+    programs: tuple[Callable[..., Any], ...] = (
+        *(
+            _other_kind,
+            _meta_device,
+            _functional_order,
+            _shape_branch,
+            _shape_alike,
+            _shape_compared,
+            _flag_branch,
+        ),
+        *(_flag_compared, _flag_alike, _rank_branch, _own_break, _own_graphs),
+    )
+    found: Seen = {name: drill(ranks, _odd, of) for name, of in drilled.items()}
+    found |= {program.__name__.removeprefix("_"): drill(ranks, program) for program in programs}
+    return found | {"alone": drill(bench.ranks(1), _alone), "timeout": _with_a_timeout()}
+
+
+def _with_a_timeout() -> str:
+    """How the branch on a shape ends where collectives give up after a second: by the error that a rank raises."""
+    with Ranks(2, "cpu", "gloo", collective_timeout=1.0, timeout=60, quiet=True, stall=None) as ranks:
+        try:
+            return f"finished: {list(ranks.run(quietly, _shape_branch))}"
+        except RankError as error:
+            return " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes).strip()[:300]
+
+
+def _meta_device() -> float:
+    x = torch.ones(4, device="meta" if dist.get_rank() else "cpu")
+    dist.all_reduce(x)
+    return 0.0 if x.is_meta else x.sum().item()
+
+
+def _functional_order() -> float:
+    """The same two functional collectives in one graph, on rank 1 the other way round."""
+
+    def program(x, odd):
+        first = funcol.all_gather_tensor(x, 0, dist.group.WORLD).sum() if odd else 0
+        y = first + funcol.all_reduce(x, "sum", dist.group.WORLD).sum()
+        return y if odd else y + funcol.all_gather_tensor(x, 0, dist.group.WORLD).sum()
+
+    return _run(program)(torch.ones(4), dist.get_rank() == 1).item()
+
+
+def _rank_branch() -> float:
+    def program(x):
+        y = funcol.all_reduce(x, "sum", dist.group.WORLD)
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if dist.get_rank() else y
+
+    return _run(program)(torch.ones(4)).sum().item()
+
+
+def _run(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program compiled whole, without gradients, and its result waited for."""
+    dynamo_reset()
+    run = torch.compile(program, backend=Capture(), fullgraph=True)
+    return torch.no_grad()(lambda *arguments: run(*arguments) + 0)
 
 
 def _other_kind() -> float:
@@ -83,9 +132,22 @@ def _flag_compared() -> list[float]:
 
 
 def _flag_alike() -> list[float]:
-    """The same where parity is kept: both ranks have the flag."""
-    contract.assert_parity(contract.Exchange.connect("check-flag-alike"), {"twice": "True"})
-    return _flag_branch(True)
+    """The same where the flag is compared, and stands in a plan that rank 0 announces."""
+    exchange = contract.Exchange.connect("check-flag-alike")
+    contract.assert_parity(exchange, {"twice": "planned"})
+    mine = None if exchange.rank else contract.Plan.of("infer", phases={"twice": True})
+    return _flag_branch(contract.announce(exchange, mine).phases["twice"])
+
+
+def _shape_alike() -> list[float]:
+    return _shape_branch(1)
+
+
+def _shape_compared() -> list[float]:
+    """The branch on a shape, with the shapes compared between the ranks before the call."""
+    exchange = contract.Exchange.connect("check-shape")
+    contract.agree(exchange, contract.Plan.of("infer", {"x": torch.ones(4 + exchange.rank)}))
+    return _shape_branch()
 
 
 def _alone() -> list[list[float]]:
@@ -93,10 +155,8 @@ def _alone() -> list[list[float]]:
 
 
 def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[float]:
-    dynamo_reset()
-    run = torch.compile(program, backend=Capture(), fullgraph=True)
-    with torch.no_grad():
-        return [(run(first) + 0).item(), (run(*second) + 0).item()]
+    run = _run(program)
+    return [run(first).item(), run(*second).item()]
 
 
 def _own_break() -> Seen:
@@ -112,133 +172,185 @@ def _own_break() -> Seen:
     return found
 
 
-def _own_graphs() -> list[str]:
-    def program(x):
-        return x.sin() if dist.get_rank() == 0 else x.cos()
+def _own_graphs() -> Seen:
+    """What the graph of each rank holds of a branch, a number and a size that only this rank has."""
+    rank, graphs = dist.get_rank(), Capture()
+
+    def program(x, number, flag):
+        return (x.sin() if flag else x.cos()) * number
 
     dynamo_reset()
-    graphs = Capture()
-    torch.compile(program, backend=graphs)(torch.ones(2))
-    return calls(graphs.dynamo[0])
+    torch.compile(program, backend=graphs)(torch.ones(4 + rank), 2 + rank, rank == 0)
+    nodes = list(graphs.dynamo[0].graph.nodes)
+    return {
+        "branch": calls(graphs.dynamo[0])[0],
+        "number": [a for node in nodes for a in node.args if isinstance(a, int)],
+        "shape": [list(node.meta["example_value"].shape) for node in nodes if node.op == "placeholder"],
+    }
+
+
+# what the two ranks return where none goes its own way
+RIGHT: dict[str, Any] = {
+    "one_call_fewer": [8, 8], "other_kind": [2, 2], "swapped": [[2, 20]] * 2, "functional_order": [16, 16],
+    "other_dtype": [2, 2], "other_shape": [[0, 6]] * 2, "other_size": [2, 2], "meta_device": [8, 8],
+    "shape_branch": [[8, 8]] * 2, "flag_branch": [[8, 8]] * 2, "data_branch": [6, 6], "rank_branch": [8, 8],
+    "other_input": [0, 0], "shape_alike": [[8, 40]] * 2, "flag_alike": [[8, 32]] * 2,
+}  # fmt: skip
+SEQUENCE = ("one_call_fewer", "other_kind", "swapped")
+METADATA = ("other_dtype", "other_shape", "other_size", "meta_device")
+BRANCHES = ("shape_branch", "flag_branch", "data_branch")
+
+
+def _ends(seen: Seen, *names: str) -> dict[str, str]:
+    """How each drill ended: 'hung', 'failed', 'right', or 'wrong' where it finished with other numbers."""
+    rows = {name: seen[name] for name in names}
+    done = {name: "right" if row.get("values") == RIGHT[name] else "wrong" for name, row in rows.items()}
+    return {name: done[name] if row["how"] == "finished" else row["how"] for name, row in rows.items()}
+
+
+def _each(seen: Seen, allowed: str, *names: str) -> Result:
+    """Whether each of the drills ended in one of the allowed ways."""
+    ends = _ends(seen, *names)
+    said = ", ".join(f"{name.replace('_', ' ')} {how}" for name, how in ends.items())
+    return verdict(set(ends.values()) <= set(allowed.split()), said)
+
+
+def _alike(seen: Seen) -> Result:
+    """Whether the branches on shape and flag that hang are right where both ranks have the shape and flag of rank 1."""
+    return _each(seen, "right", "shape_alike", "flag_alike")
+
+
+def _timed(seen: Seen) -> Result:
+    timed = "timed out" in seen["timeout"].lower()
+    return verdict(timed, f"with a timeout of 1 s (gloo): {'timed out' if timed else seen['timeout']}")
 
 
 @judging(drills)
-def divergence_hangs(seen: Seen) -> Result:
-    """A rank that calls a collective its peer does not call waits without end."""
-    row = seen["one_call_fewer"]
-    return verdict(row["how"] == "hung", f"one call fewer on rank 1: {row['how']}")
+def a_hang_is_the_common_end(seen: Seen) -> Result:
+    """Of the ways in which ranks diverge most hang, or run into a timeout; some mix numbers; none ends right."""
+    ends = _ends(seen, *SEQUENCE, *METADATA, *BRANCHES, "rank_branch")
+    counts, mixed = Counter(ends.values()), seen["swapped"].get("values")
+    common = counts["hung"] > len(ends) / 2 and not counts["right"]
+    said = ", ".join(f"{n} {how}" for how, n in counts.most_common())
+    said = f"of {len(ends)} ways {said}, such as {mixed} instead of {RIGHT['swapped']}"
+    return all_of(
+        verdict(common and mixed == [[11, 11]] * 2, said), _timed(seen)
+    )  # q of one rank and k of the other
 
 
 @judging(drills)
-def other_order_hangs_or_corrupts(seen: Seen) -> Result:
-    """Collectives in another order on one rank end in a hang or in wrong numbers."""
-    kinds, alike = seen["other_kind"], seen["swapped"]
-    wrong = alike["how"] == "finished" and alike["values"][0] != [2, 20]
-    bad = kinds["how"] == "hung" and (wrong or alike["how"] == "hung")
-    said = f"silently {alike['values'][0]} instead of [2, 20]" if wrong else alike["how"]
-    return verdict(bad, f"different kinds: {kinds['how']}; alike: {said}")
+def another_sequence_goes_wrong(seen: Seen) -> Result:
+    """A rank that makes one call fewer, or calls in another order, ends in a hang or in wrong numbers."""
+    return _each(seen, "hung wrong", *SEQUENCE)
+
+
+@judging(drills)
+def other_metadata_goes_wrong(seen: Seen) -> Result:
+    """Tensors of another dtype, shape, size or device on one rank end in an error, a hang or wrong numbers."""
+    return _each(seen, "hung wrong failed", *METADATA)
 
 
 @judging(drills)
 def another_program_goes_wrong(seen: Seen) -> Result:
-    """Collectives in another order on one rank, and tensors of another dtype, end in a hang or in wrong numbers."""
-    order, metadata = other_order_hangs_or_corrupts(seen), other_metadata_goes_wrong(seen)
-    wrong = order.status == metadata.status == HOLDS
-    return verdict(wrong, f"{order.measured}; {metadata.measured}")
+    """One call fewer, another order, and tensors of another dtype, shape or device on one rank never end right."""
+    return all_of(another_sequence_goes_wrong(seen), other_metadata_goes_wrong(seen))
 
 
 @judging(drills)
 def divergence_ends_as_another_order_does(seen: Seen) -> Result:
     """Ranks that diverge by a shape, a flag or their data wait without end, as ranks do that call in another order."""
-    diverged = {name: seen[f"{name}_branch"]["how"] for name in ("shape", "flag", "data")}
-    order = seen["other_kind"]["how"]
-    said = ", ".join(f"{name} {how}" for name, how in diverged.items())
-    return verdict({order, *diverged.values()} == {"hung"}, f"another order: {order}; divergence by {said}")
+    return _each(seen, "hung", "other_kind", *BRANCHES)
 
 
 @judging(drills)
-def shapes_and_data_of_a_rank_deadlock(seen: Seen) -> Result:
-    """A shape that only one rank has, and a branch on its own data, each leave the ranks waiting for each other."""
-    shape, data = (seen[f"{name}_branch"]["how"] for name in ("shape", "data"))
-    return verdict(shape == data == "hung", f"another shape on rank 1: {shape}; a branch on its data: {data}")
+def branches_of_a_rank_hang(seen: Seen) -> Result:
+    """A branch with a collective in it hangs where one rank takes it, by its number or by its data."""
+    return _each(seen, "hung", "rank_branch", "data_branch")
 
 
 @judging(drills)
-def other_metadata_goes_wrong(seen: Seen) -> Result:
-    """Tensors of another dtype on one rank end in an error, a hang or wrong numbers."""
-    row = seen["other_dtype"]
-    values = row.get("values", [])
-    return verdict(
-        row["how"] != "finished" or values != [2, 2],
-        f"float32 ones and int32 ones: {values or row['how']} instead of [2, 2]",
-    )
+def functional_collectives_need_symmetry(seen: Seen) -> Result:
+    """Functional collectives hang by a shape, a branch and an order of one rank, and are right on ranks alike."""
+    return all_of(_each(seen, "hung", "shape_branch", "data_branch", "functional_order"), _alike(seen))
 
 
 @judging(drills)
-def data_branches_diverge(seen: Seen) -> Result:
-    """A branch on data with a collective in it, taken by one rank only, ends in a hang or in wrong numbers."""
-    row = seen["data_branch"]
-    values = row.get("values", [])
-    return verdict(row["how"] == "hung" or len(set(values)) > 1, f"{row['how']} {values or ''}".strip())
+def inputs_branches_and_collectives_are_the_same(seen: Seen) -> Result:
+    """Another input, another branch and one collective fewer on one rank each hang or give wrong numbers."""
+    return _each(seen, "hung wrong", "other_input", "data_branch", "rank_branch", "one_call_fewer")
 
 
 @judging(drills)
 def diverging_programs_deadlock(seen: Seen) -> Result:
-    """Ranks that compile other programs for another shape or flag wait for each other without end in a collective."""
-    shape, flag = seen["shape_branch"], seen["flag_branch"]
-    return verdict(
-        shape["how"] == flag["how"] == "hung",
-        f"rank 1 recompiles into a program with one collective more, for another shape: {shape['how']}; for another "
-        f"flag: {flag['how']}; with a branch on its data: {seen['data_branch']['how']}",
-    )
+    """Programs that are right on ranks alike wait without end where one rank has another shape, flag or data."""
+    return all_of(_each(seen, "hung", *BRANCHES), _alike(seen))
+
+
+@judging(drills)
+def divergence_times_out(seen: Seen) -> Result:
+    """What one rank compiles otherwise hangs the job, and where the group has a timeout it ends in it."""
+    return all_of(diverging_programs_deadlock(seen), _timed(seen))
 
 
 @judging(drills)
 def one_rank_does_not_tell(seen: Seen) -> Result:
     """Programs that are right on one rank, for every shape and flag, hang on two of which one has another."""
-    alone, hung = seen["alone"], diverging_programs_deadlock(seen)
+    alone = seen["alone"]
     right = alone.get("values") == [[[4, 10], [4, 8]]]
-    said = "right" if right else alone.get("values", alone["how"])
-    return verdict(
-        right and hung.status == HOLDS, f"on one rank, for each shape and flag: {said}; {hung.measured}"
-    )
+    said = f"on one rank, for each shape and flag: {'right' if right else alone.get('values', alone['how'])}"
+    return all_of(verdict(right, said), diverging_programs_deadlock(seen))
 
 
 @judging(drills, word=ENFORCED)
 def parity_repairs_it(seen: Seen) -> Result:
-    """A flag of one rank hangs the job; compared first it is an error on all ranks, and kept alike the job is right."""
-    alone, compared, alike = seen["flag_branch"], seen["flag_compared"], seen["flag_alike"]
-    right = alike.get("values") == [[8, 32], [8, 32]]
-    return verdict(
-        alone["how"] == "hung" and "ParityError" in compared.get("says", "") and right,
-        f"a flag on rank 1 alone: {alone['how']}; compared before the call: "
-        f"{'ParityError' if 'ParityError' in compared.get('says', '') else compared['how']}; on both ranks: "
-        f"{'right' if right else alike.get('values', alike['how'])}",
-    )
+    """A flag or a shape of one rank hangs; compared it is an error on all ranks, and kept alike the job is right."""
+    errors = {"flag_compared": "ParityError", "shape_compared": "PlanError"}
+    raised = {error: seen[name].get("says", "").count(error) for name, error in errors.items()}
+    said = "compared: " + ", ".join(f"{error} on {n} ranks" for error, n in raised.items())
+    compared = verdict(set(raised.values()) == {2}, said)
+    return all_of(_each(seen, "hung", "flag_branch", "shape_branch"), compared, _alike(seen))
 
 
 @judging(drills)
 def each_rank_compiles_alone(seen: Seen) -> Result:
-    """Each rank traces what it sees, so ranks can have different graphs of one program."""
+    """Each rank compiles what it sees, so ranks can have different graphs of one program."""
     row = seen["own_graphs"]
     values = row.get("values", [])
     return verdict(
-        len({tuple(v) for v in values}) == 2,
-        f"rank 0 has {values[0]}, rank 1 {values[1]}" if values else row["how"],
+        len({v["branch"] for v in values}) == 2,
+        f"rank 0 has {values[0]['branch']}, rank 1 {values[1]['branch']}" if values else row["how"],
     )
 
 
 @judging(drills)
+def a_rank_traces_what_it_sees(seen: Seen) -> Result:
+    """The graph of each rank has its own branch, its own number as a constant and its own size."""
+    row, ops = seen["own_graphs"], ("sin", "cos")
+    expected = [{"branch": op, "number": [2 + r], "shape": [[4 + r]]} for r, op in enumerate(ops)]
+    values = row.get("values", [])
+    said = "; ".join(f"rank {r}: {', '.join(f'{k} {x}' for k, x in v.items())}" for r, v in enumerate(values))
+    return verdict(values == expected, said or row["how"])
+
+
+@judging(drills)
+def compiled_alone_correct_together(seen: Seen) -> Result:
+    """Each rank has a graph of its own, and programs that are right on a rank by itself hang where two differ."""
+    return all_of(each_rank_compiles_alone(seen), one_rank_does_not_tell(seen))
+
+
+@judging(drills)
 def gathered_counts_differ(seen: Seen) -> Result:
-    """Gathered by rank, numbers of graphs and breaks are equal where ranks are alike; a rank that breaks has others."""
+    """Numbers of graphs and breaks are equal where ranks are alike; a rank that breaks has others, legitimately."""
     row = seen["own_break"]
     if row["how"] != "finished":
         return verdict(False, row["how"])
     alike, broken = (row["values"][0][name]["counts"] for name in ("alike", "break"))
     differ = [one != other for one, other in zip(*broken, strict=True)]
+    right = {one[name]["value"] for one in row["values"] for name in ("alike", "break")} == {8}
     return verdict(
-        alike[0] == alike[1] and all(differ),
-        f"graphs and breaks by rank: {alike} alike, {broken} where rank 1 breaks",
+        alike[0] == alike[1] and all(differ) and right,
+        f"graphs and breaks by rank: {alike} alike, {broken} where rank 1 breaks; numbers "
+        f"{'right' if right else 'not right'}",
     )
 
 
@@ -278,12 +390,12 @@ def recompiles_can_differ(seen: Seen) -> Result:
 
 @judging(recompiling)
 def collectives_can_agree_on_recompiles(seen: Seen) -> Result:
-    """An extra collective on the result of the guards makes all ranks compile again together."""
-    row = seen["guarded"]
+    """Only one rank compiles again, unless an extra collective on the result of the guards makes all of them do so."""
+    row, alone = seen["guarded"], [value["graphs"] for value in seen["alone"].get("values", [])]
     values = row.get("values", [])
     graphs = [value["graphs"] for value in values]
     right = all(value["value"] == 5 for value in values)
     return verdict(
-        graphs == [2, 2] and right,
-        f"with guard collectives: graphs by rank {graphs}" if graphs else row["how"],
+        alone == [1, 2] and graphs == [2, 2] and right,
+        f"graphs by rank {alone or seen['alone']['how']}; with guard collectives {graphs or row['how']}",
     )
