@@ -15,6 +15,7 @@ from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
 from labkit.lessons.groups.claims.released import SENTENCES
+from labkit.lessons.reading.claims.logs import PRINT_AT
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -95,8 +96,9 @@ BASE: dict[str, Record] = {
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
-        "log_graphs": 2, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
-        "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
+        "log_graphs": 2, "callback_graphs": 4, "plain_graphs": 1, "fullgraph": "Unsupported: hidden",
+        "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4, "parts": [["add"], ["sin"]],
+        "printed": {"same": True, "lines": 3, "parts": [["add"], ["sin"]]},
     },
     "breaks.regions": {
         "whole": {"2": 6, "8": 24}, "layerwise": {"2": 6, "8": 6}, "inlined": True, "part_compiled": 1,
@@ -122,12 +124,17 @@ BASE: dict[str, Record] = {
     },
     "cliff.forwards": {
         "blocks": 2, "A": [COUNTS_A, COUNTS_A], "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER,
-        "BA": SLOWER,
+        "BA": SLOWER, "E": [COUNTS_C, COUNTS_C], "EB": FASTER, "largest": {"B": 7, "C": 96}, "recompiling": SLOWER,
+    },
+    "cliff.mixed": {
+        "blocks": 4, "functional": {"regions": 1, "breaks": 0, "at_collective": 0, "graphs": 1, "largest": 192},
+        "escaped": {"regions": 12, "breaks": 8, "at_collective": 4, "graphs": 3, "largest": 37},
+        "printing": {"regions": 8, "breaks": 4, "at_collective": 0, "reasons": ["Failed to trace builtin print"]},
     },
     "cliff.recorded": {"blocks": 40, "torch": "2.13.0", "here": "2.13.0", "CA": FASTER, "CB": {**FASTER, "high": 0.45}},
     "cliff.forty": {
-        "disabled": {"breaks": 320, "at_collective": 160, "collectives": 160},
-        "functional": {"breaks": 0, "at_collective": 0, "collectives": 160},
+        "disabled": {"breaks": 320, "at_collective": 160, "collectives": 160, "graphs": 9},
+        "functional": {"breaks": 0, "at_collective": 0, "collectives": 160, "graphs": 1},
     },
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
@@ -366,7 +373,10 @@ BASE: dict[str, Record] = {
         "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
     },
     "logs.logs": {
-        "graph_breaks": ["[0/0] [__graph_breaks] Graph break in user code"],
+        "graph_breaks": [
+            f"[0/0] [__graph_breaks] Graph break in user code at <string>:{PRINT_AT}",
+            "[0/0] [__graph_breaks]   Explanation: Dynamo does not know how to trace builtin operator `print`",
+        ],
         "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
         "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
         "graph_code": [f"[{part}] [__graph_code] TRACED GRAPH" for part in ("0/0_1", "1/0", "0/1")],
@@ -446,20 +456,25 @@ CASES: dict[str, list[Record]] = {
     ],
     "autograd.support_has_limits": [{}, {"max": 22.0, "avg": 22.0}],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
-    "breaks.a_break_makes_two_graphs": [{}, {"graphs": 1}, {"same": False}],
+    "breaks.a_break_makes_two_graphs": [
+        {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},
+    ],
     "breaks.python_runs_in_between": [
         {}, {"hidden_runs": 1}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"same": False},
+        {"printed": {"lines": 1}}, {"printed": {"parts": [["sin"]]}}, {"printed": {"same": False}},
     ],
     "breaks.breaks_and_recompiles_are_no_failure": [
         {}, {"print_graphs": 1}, {"falls_back_graphs": 2}, {"falls_back_same": False},
     ],
-    "breaks.disable_falls_back_to_eager": [{}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}],
+    "breaks.disable_falls_back_to_eager": [
+        {}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"hidden_runs": 0},
+    ],
     "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
     "breaks.fullgraph_names_the_first_break": [{}, {"names_the_line": False}],
-    "breaks.side_effects_break": [{}, {"print_graphs": 1}],
+    "breaks.side_effects_and_logs_break": [{}, {"print_graphs": 1}, {"log_graphs": 1}, {"plain_graphs": 2}],
+    "breaks.callbacks_break": [{}, {"print_graphs": 1}, {"log_graphs": 1}, {"callback_graphs": 1}],
+    "breaks.strays_break": [{}, {"print_graphs": 1}, {"graphs": 1}, {"plain_graphs": 2}],
     "breaks.logging_breaks": [{}, {"log_graphs": 1}],
-    "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
-    "breaks.functional_removes_breaks": [{}, {"pure_graphs": 5}],
     "breaks.loops_are_unrolled_and_calls_inlined": [{}, {"whole": {"8": 6}}, {"inlined": False}],
     "breaks.regional_compiles_once": [
         {}, {"layerwise": {"8": 24}}, {"outputs_same": False}, {"whole": {"8": 6}},
@@ -495,8 +510,32 @@ CASES: dict[str, list[Record]] = {
         {}, {"looped": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"default": {"counts": [*range(1, 9), 8, 8]}},
     ],
     "guards.some_must_be_frozen": [{}, {"attribute": {"gave_up": 0}}, {"default": {"gave_up": 2}}],
-    "cliff.no_collective_fragments": [
-        {"C": [{**COUNTS_C, "breaks": 2}] * 2}, {"C": [COUNTS_C, {**COUNTS_C, "breaks": 1, "at_collective": 1}]},
+    "cliff.what_remains_has_another_cause": [
+        {}, {"functional": {"breaks": 1}}, {"printing": {"breaks": 0}}, {"printing": {"at_collective": 1}},
+        {"printing": {"reasons": ["Skip calling a disabled function"]}}, {"printing": {"reasons": None}},
+    ],
+    "cliff.one_escape_fragments": [
+        {}, {"escaped": {"at_collective": 0}}, {"escaped": {"regions": 5}}, {"escaped": {"largest": 190}},
+        {"functional": {"regions": 9}}, {"functional": {"breaks": 4}},
+    ],
+    "cliff.each_disabled_collective_breaks": [
+        {}, {"disabled": {"at_collective": 159}}, {"disabled": {"breaks": 0, "at_collective": 0, "collectives": 0}},
+        {"functional": {"breaks": 1}},
+    ],
+    "cliff.no_functional_collective_breaks": [
+        {}, {"functional": {"breaks": 1}}, {"functional": {"collectives": 0}}, {"disabled": {"at_collective": 0}},
+    ],
+    "cliff.gated_has_few_breaks": [
+        {}, {"E": [COUNTS_C, {**COUNTS_C, "breaks": 1}]}, {"E": [COUNTS_C, {**COUNTS_C, "graphs": 9}]},
+        {"B": [COUNTS_C] * 2},
+    ],
+    "cliff.gated_is_faster_than_disabled": [{}, {"EB": SLOWER}, {"EB": TELLS_NOTHING}],
+    "cliff.breaks_cost_more_than_compiling_saves": [
+        {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"BA": FASTER}, {"BA": TELLS_NOTHING}, {"largest": {"B": 90}},
+        {"B": [{**COUNTS_B, "regions": 1}] * 2},
+    ],
+    "cliff.breaks_and_recompiles_make_cliffs": [
+        {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"recompiling": FASTER}, {"recompiling": ALIKE},
     ],
     "cliff.baseline_is_eager": [
         {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
@@ -514,14 +553,18 @@ CASES: dict[str, list[Record]] = {
         *({"ranks": [NORM, {**NORM, key: 2}]} for key in ("graphs", "reductions")),
     ],
     "cliff.breaks_per_forward": [
-        {"claimed": "~160 breaks a forward"}, {"disabled": {"at_collective": 80}}, {"functional": {"at_collective": 1}},
-        {"disabled": {"at_collective": 0}}, {"claimed": "many"},
+        {"claimed": "~160 breaks a forward"}, {"disabled": {"at_collective": 80}}, {"functional": {"breaks": 1}},
+        {"disabled": {"at_collective": 0}}, {"claimed": "many"}, {"functional": {"graphs": 3}},
+        {"disabled": {"at_collective": 80, "collectives": 80}},
     ],
     "cliff.breaks_come_before_kernels": [
         {}, {"CB": {**FASTER, "low": 0.7, "high": 0.9}}, {"CB": {**FASTER, "high": 0.8}},
         {"torch": "2.12.1"}, {"blocks": 2},
     ],
-    "cliff.disabled_is_many_regions": [{}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}],
+    "cliff.disabled_is_many_regions": [
+        {}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}, {"B": [COUNTS_B, {**COUNTS_B, "breaks": 0}]},
+        {"largest": {"B": 90}}, {"C": [COUNTS_B] * 2},
+    ],
     "cliff.functional_is_one_graph": [
         {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
     ],
@@ -960,7 +1003,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"calls": ["aten.copy_", "aten.add.Tensor"]}, {"calls": ["aten.add.Tensor"]},
     ],
     "streams.caller_sees_the_mutation": [{}, {"input_after": 1.0}, {"right": False}],
-    "logs.graph_breaks_are_shown": [{}, {"graph_breaks": []}],
+    "logs.graph_breaks_are_shown": [
+        {}, {"graph_breaks": []}, {"graph_breaks": [f"[0/0] Graph break in user code at <string>:{PRINT_AT}"]},
+        {"graph_breaks": ["[0/0] Graph break in user code at <string>:1", "[0/0] trace builtin operator `print`"]},
+    ],
     "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
     "logs.guards_are_shown": [{}, {"guards": []}],
     "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],

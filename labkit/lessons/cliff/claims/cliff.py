@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch.distributed as dist
 from labkit import hardware, lessons
 from labkit.graphs import record
 from labkit.lessons.cliff import experiment as cliff
-from labkit.lessons.shared.timed import timed, timing_result
+from labkit.lessons.shared.timed import all_of, timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.timing import interleave
 from labkit.torch_compat import dynamo_reset
 
 program = lessons.program("cliff")
@@ -27,22 +29,38 @@ GPUS = "2 GPUs over NCCL, in a whole pipeline"
 
 @probe
 def forwards(bench: Bench) -> Seen:
-    """The cliff's variants A (eager), B (compiled, disabled) and C (compiled, functional) on two shm ranks."""
+    """Variants A (eager), B (compiled, disabled), C (functional) and E (gated) on two shm ranks, and a recompile."""
+    letters, gate = "ABCE", {"E": program.gated}
     report = cliff.run(
-        bench.ranks(2, "shm"), blocks=BLOCKS, variants="ABC", rounds=40, host_only=False, talk=False
-    )
+        bench.ranks(2, "shm"), blocks=BLOCKS, variants=letters, reduces=gate, rounds=40, host_only=False, talk=False
+    )  # fmt: skip
     counts = report.tables["counts"]
     samples = report.tables["samples"].groupby(["variant", "round"])["seconds"].max()
-    taken = {letter: tuple(float(s) for s in samples[letter]) for letter in "ABC"}
+    taken = {letter: tuple(float(s) for s in samples[letter]) for letter in letters}
     found: Seen = {"blocks": BLOCKS}
-    for letter in "ABC":
+    for letter in letters:
         rows = counts[counts["variant"] == letter].drop(columns=["variant", "blocks"])
         found[letter] = [
             {str(k): _plain(v) for k, v in row.items()} for row in rows.to_dict(orient="records")
         ]
-    for a, b in ("CB", "BA"):
+    for a, b in ("CB", "BA", "EB"):
         found[a + b] = timed(report.label, taken, a, b)
-    return found
+    largest = report.tables["graphs"].groupby("variant")["ops"].max()
+    found["largest"] = {letter: int(largest[letter]) for letter in "BC"}
+    return found | {"recompiling": bench.run(_recompiling, ranks=1)[0]}
+
+
+def _recompiling() -> Seen:
+    """A call with a new value of a flag, which compiles again, against one with the value that was compiled."""
+    x, run = torch.ones(4), torch.compile(lambda x, flag: x.sin() if flag else x.cos(), backend="eager")
+
+    def anew() -> None:
+        dynamo_reset()
+        run(x, False)
+
+    calls = {"again": lambda: run(x, True), "known": lambda: run(x, False)}
+    taken = {name: one.samples for name, one in interleave(calls, rounds=20, barrier=anew).items()}
+    return timed("host only · cpu", taken, "again", "known")
 
 
 def _plain(value: Any) -> Any:
@@ -67,39 +85,120 @@ def _forty() -> Seen:
             with record() as rec:
                 run(x)
         row = rec.counts().iloc[0]
-        found[name] = {key: int(row[key]) for key in ("breaks", "at_collective", "collectives")}
+        found[name] = {key: int(row[key]) for key in ("breaks", "at_collective", "collectives", "graphs")}
     return found
 
 
 @judging(forty)
 def breaks_per_forward(seen: Seen) -> Result:
-    """A forward of forty blocks breaks at as many disabled collectives as claimed, and at none that is functional."""
+    """Of forty blocks every disabled collective breaks, as many as claimed; functional ones leave one whole graph."""
     hidden, functional = seen["disabled"], seen["functional"]
     number = re.search(r"\d+", seen["claimed"])
+    each = _each_breaks(hidden) and number is not None and hidden["at_collective"] == int(number[0])
     return verdict(
-        number is not None and hidden["at_collective"] == int(number[0]) and not functional["at_collective"],
-        f"{hidden['at_collective']} at a disabled collective in {SOURCE_BLOCKS} blocks, of {hidden['breaks']} breaks "
-        f"in all: each breaks its caller as well; {functional['at_collective']} with functional ones",
+        each and not functional["breaks"] and functional["graphs"] == 1,
+        f"{hidden['at_collective']} at {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} blocks of ours, "
+        f"of {hidden['breaks']} breaks in all: each breaks its caller as well; {functional['breaks']} with functional "
+        f"ones, in {functional['graphs']} graph",
+    )
+
+
+@judging(forty)
+def each_disabled_collective_breaks(seen: Seen) -> Result:
+    """A forward breaks at every one of its disabled collectives, and nowhere where these are functional."""
+    hidden, functional = seen["disabled"], seen["functional"]
+    return verdict(
+        _each_breaks(hidden) and not functional["breaks"],
+        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives; {functional['breaks']} "
+        "with functional ones",
+    )
+
+
+@judging(forty)
+def no_functional_collective_breaks(seen: Seen) -> Result:
+    """None of a forward's functional collectives breaks it, where each of the disabled ones does."""
+    hidden, functional = seen["disabled"], seen["functional"]
+    return verdict(
+        _each_breaks(hidden)
+        and functional["collectives"] == hidden["collectives"]
+        and not functional["breaks"],
+        f"{functional['breaks']} breaks with {functional['collectives']} functional collectives; disabled, "
+        f"{hidden['at_collective']} of {hidden['collectives']} break",
+    )
+
+
+def _each_breaks(row: Seen) -> bool:
+    return 0 < row["collectives"] == row["at_collective"] <= row["breaks"]
+
+
+@probe
+def mixed(bench: Bench) -> Seen:
+    """Functional collectives only, with one disabled in each block, and with a print behind each block."""
+    return bench.run(_mixed, backend="fake")[0]
+
+
+def _mixed() -> Seen:
+    config = program.Config(blocks=2 * BLOCKS)
+    whole, x, found = program.full(config), config.sample(), Seen(blocks=config.blocks)
+    for name in ("functional", "escaped", "printing"):
+        model = program.shard(whole, dist.get_rank(), dist.get_world_size())
+        for block in model.blocks:
+            if name == "escaped":
+                block.out.reduce = program.disabled
+            elif name == "printing":
+                block.register_forward_hook(lambda *_: print(end=""))
+        dynamo_reset()
+        run = torch.compile(model, backend="eager")
+        with torch.no_grad():
+            run(x)
+            with record() as rec:
+                run(x)
+        row = rec.counts().iloc[0]
+        found[name] = {key: int(row[key]) for key in ("regions", "breaks", "at_collective", "graphs")}
+        found[name]["largest"] = int(rec.graphs["ops"].max())
+        found[name]["reasons"] = sorted({str(r) for r in rec.breaks.query("executed > 0")["reason"]})
+    return found
+
+
+@judging(mixed)
+def one_escape_fragments(seen: Seen) -> Result:
+    """One disabled all-reduce in a block, among functional ones, breaks every block into pieces far below one graph."""
+    pure, escaped, blocks = seen["functional"], seen["escaped"], seen["blocks"]
+    whole = pure["regions"] == pure["graphs"] == 1 and not pure["breaks"]
+    broken = escaped["at_collective"] == blocks and escaped["regions"] > 2 * blocks
+    return verdict(
+        whole and broken and 4 * escaped["largest"] < pure["largest"],
+        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; with one disabled all-reduce a "
+        f"block {escaped['regions']} of at most {escaped['largest']}; {escaped['at_collective']} at a collective break",
+    )
+
+
+@judging(mixed)
+def what_remains_has_another_cause(seen: Seen) -> Result:
+    """With functional collectives no break is at a collective; what is left names its cause, here a print."""
+    pure, printing = seen["functional"], seen["printing"]
+    named = bool(printing["reasons"]) and all("print" in reason for reason in printing["reasons"])
+    return verdict(
+        not pure["breaks"] and printing["breaks"] > 0 and not printing["at_collective"] and named,
+        f"{pure['breaks']} breaks; with a print behind each block {printing['breaks']}, of them "
+        f"{printing['at_collective']} at a collective: {'; '.join(printing['reasons'])}",
     )
 
 
 @judging(forwards)
 def disabled_is_many_regions(seen: Seen) -> Result:
-    """With disabled collectives a forward is many small compiled regions."""
-    regions = {row["regions"] for row in seen["B"]}
+    """With disabled collectives a forward is many regions, each far below one graph, with Python between them."""
+    regions, whole = {row["regions"] for row in seen["B"]}, {row["regions"] for row in seen["C"]}
+    breaks = min(row["breaks"] for row in seen["B"])
+    small, large = seen["largest"]["B"], seen["largest"]["C"]
     return verdict(
-        min(regions) > 4 * seen["blocks"],
-        f"{' or '.join(map(str, sorted(regions)))} regions a forward of {seen['blocks']} blocks",
+        min(regions) > 4 * seen["blocks"]
+        and breaks >= 4 * seen["blocks"]
+        and whole == {1}
+        and 4 * small < large,
+        f"{' or '.join(map(str, sorted(regions)))} regions a forward of {seen['blocks']} blocks, of at most {small} "
+        f"operators, with {breaks} breaks between them; functional: {max(whole)} region of {large}",
     )
-
-
-@judging(forwards)
-def no_collective_fragments(seen: Seen) -> Result:
-    """With functional collectives no break is at a collective; what is left has another cause, which is counted."""
-    rows = seen["C"]
-    others = max(row["breaks"] - row["at_collective"] for row in rows)
-    at = max(row["at_collective"] for row in rows)
-    return verdict(at == 0, f"{at} breaks at a collective, {others} others")
 
 
 @judging(forwards, word=ENFORCED)
@@ -121,6 +220,23 @@ def functional_is_one_graph(seen: Seen) -> Result:
 
 
 @judging(forwards)
+def gated_has_few_breaks(seen: Seen) -> Result:
+    """Compiled with the gate, which is functional there, the forward has no break; with disabled collectives many."""
+    gated, hidden = seen["E"], min(row["breaks"] for row in seen["B"])
+    ok = all(row["graphs"] == 1 and row["breaks"] == 0 for row in gated)
+    return verdict(
+        ok and hidden >= 4 * seen["blocks"],
+        f"{gated[0]['graphs']} graph, {max(row['breaks'] for row in gated)} breaks; disabled: {hidden} breaks",
+    )
+
+
+@judging(forwards)
+def gated_is_faster_than_disabled(seen: Seen) -> Result:
+    """Compiled with the gate is faster than compiled with disabled collectives."""
+    return timing_result(seen["EB"], "faster", GPUS)
+
+
+@judging(forwards)
 def functional_is_faster_than_disabled(seen: Seen) -> Result:
     """Compiled with functional collectives is faster than compiled with disabled ones."""
     return timing_result(seen["CB"], "faster", GPUS)
@@ -135,6 +251,30 @@ def an_increase_is_slower(seen: Seen) -> Result:
         return verdict(False, f"no increase: {counts}")
     found = timing_result(seen["CB"], "faster", GPUS)
     return Result(found.status, f"{counts}; with fewer {found.measured}", found.missing)
+
+
+@judging(forwards)
+def breaks_cost_more_than_compiling_saves(seen: Seen) -> Result:
+    """Cut into many small regions, compiled code is slower than the same work in one graph, and slower than eager."""
+    whole, eager = timing_result(seen["CB"], "faster", GPUS), timing_result(seen["BA"], "slower", GPUS)
+    named = [
+        replace(whole, measured=f"in one graph {whole.measured}"),
+        replace(eager, measured=f"than eager {eager.measured}"),
+    ]
+    return all_of(disabled_is_many_regions(seen), *named)
+
+
+@judging(forwards)
+def breaks_and_recompiles_make_cliffs(seen: Seen) -> Result:
+    """Without breaks a forward is faster, and a call that compiles again is slower than one that does not."""
+    breaks, again = (
+        timing_result(seen["CB"], "faster", GPUS),
+        timing_result(seen["recompiling"], "slower", GPUS),
+    )
+    return all_of(
+        replace(breaks, measured=f"without breaks {breaks.measured}"),
+        replace(again, measured=f"a call that compiles again {again.measured}"),
+    )
 
 
 @judging(forwards)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import time
+from collections import deque
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from labkit.lessons.shared.capture import Capture, calls, first_line
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset, funcol
+from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset
 
 
 @probe
@@ -23,6 +24,8 @@ def splits(bench: Bench) -> Seen:
 
 def _splits() -> Seen:
     ran: list[bool] = []
+    printed, heard = io.StringIO(), deque[Any]()
+    callback = heard.append
 
     @torch.compiler.disable
     def hidden(x):
@@ -42,19 +45,15 @@ def _splits() -> Seen:
         logging.getLogger("labkit.quiet").debug("a side effect")
         return y.sin()
 
-    def functional(x):
-        return funcol.all_reduce(x, "sum", dist.group.WORLD)
+    def prints(x):
+        y = x + 1
+        print("a line", file=printed)
+        return y.sin()
 
-    @torch.compiler.disable
-    def escaped(x):
-        dist.all_reduce(x)
-        return x
-
-    def pure(x):
-        return functional(functional(functional(functional(x) + 1) + 1) + 1)
-
-    def mixed(x):
-        return functional(functional(escaped(functional(x) + 1) + 1) + 1)
+    def calls_back(x):
+        y = x + 1
+        callback(y.tolist())
+        return y.sin()
 
     def compiled(function):
         dynamo_reset()
@@ -68,11 +67,23 @@ def _splits() -> Seen:
         same = all(torch.equal(run(x), three_parts(x)) for _ in range(3))
     found |= {"graphs": len(graphs.dynamo), "same": same, "hidden_ran_compiled": any(ran)}
     found["hidden_runs"] = len(ran) - 3  # without the three eager ones
+    found["parts"] = [calls(graph) for graph in graphs.dynamo]
+    run, graphs = compiled(prints)
+    with torch.no_grad():
+        same = all(torch.equal(run(x), (x + 1).sin()) for _ in range(3))
+    lines, parts = printed.getvalue().count("a line"), [calls(graph) for graph in graphs.dynamo]
+    found["printed"] = {"same": same, "lines": lines, "parts": parts}
     run, graphs = compiled(logs)
     with torch.no_grad():
         alike = [torch.equal(run(y), logs(y)) for y in (x, torch.arange(5.0), x)]
     found |= {"falls_back_same": all(alike), "falls_back_graphs": len(graphs.dynamo)}
-    for name, function in (("print", logs), ("log", logs_through_a_logger), ("pure", pure), ("mixed", mixed)):
+    programs = {
+        "print": logs,
+        "log": logs_through_a_logger,
+        "callback": calls_back,
+        "plain": lambda x: (x + 1).sin(),
+    }
+    for name, function in programs.items():
         run, graphs = compiled(function)
         with torch.no_grad():
             run(x.clone())
@@ -89,26 +100,33 @@ def _splits() -> Seen:
 
 @judging(splits)
 def a_break_makes_two_graphs(seen: Seen) -> Result:
-    """Code that cannot be captured splits a function into graphs before and after it; the result is the same."""
-    return verdict(seen["graphs"] == 2 and seen["same"], f"{seen['graphs']} graphs around one hidden call")
+    """Code that cannot be captured splits a function into a graph before and one after it; the result is the same."""
+    parts = seen["parts"]
+    return verdict(
+        parts == [["add"], ["sin"]] and seen["same"],
+        f"{len(parts)} graphs around one hidden call: {' and '.join(map(', '.join, parts))}",
+    )
 
 
 @judging(splits)
 def python_runs_in_between(seen: Seen) -> Result:
-    """What cannot be captured runs as plain Python between graphs, at every call."""
+    """What is hidden and what cannot be captured runs as plain Python between two graphs, at every call."""
+    printed, runs = seen["printed"], seen["hidden_runs"]
+    hidden = runs == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] == 2 and seen["same"]
+    between = printed["lines"] == 3 and printed["parts"] == [["add"], ["sin"]] and printed["same"]
     return verdict(
-        seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] > 1 and seen["same"],
-        f"in 3 compiled calls the hidden part ran {seen['hidden_runs']} times, outside the compiler, between "
-        f"{seen['graphs']} graphs",
+        hidden and between,
+        f"in 3 compiled calls the hidden part ran {runs} times, outside the compiler, between {seen['graphs']} graphs; "
+        f"a print, between {' and '.join(map(', '.join, printed['parts']))}, {printed['lines']} times",
     )
 
 
 @judging(splits)
 def disable_falls_back_to_eager(seen: Seen) -> Result:
-    """A part under torch.compiler.disable runs eagerly and the rest stays compiled."""
+    """A part under torch.compiler.disable runs eagerly at every call, and the rest stays compiled."""
     return verdict(
-        seen["same"] and not seen["hidden_ran_compiled"] and seen["graphs"] > 0,
-        f"{seen['graphs']} graphs, the part between them in eager, numbers "
+        seen["same"] and seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] == 2,
+        f"{seen['graphs']} graphs, the part between them {seen['hidden_runs']} times in eager, numbers "
         f"{'the same' if seen['same'] else 'not the same'}",
     )
 
@@ -136,30 +154,40 @@ def fullgraph_names_the_first_break(seen: Seen) -> Result:
 
 
 @judging(splits)
-def side_effects_break(seen: Seen) -> Result:
-    """A print inside a compiled function breaks the graph."""
-    return verdict(seen["print_graphs"] > 1, f"{seen['print_graphs']} graphs around one print")
+def side_effects_and_logs_break(seen: Seen) -> Result:
+    """A print and a call of a logger each break what is one graph without them."""
+    return _each(seen, "print", "log")
+
+
+@judging(splits)
+def callbacks_break(seen: Seen) -> Result:
+    """A print, a call of a logger, and a callback that gets a tensor's values each break what is one graph without."""
+    return _each(seen, "print", "log", "callback")
+
+
+@judging(splits)
+def strays_break(seen: Seen) -> Result:
+    """A print and a part under disable each break what is one graph without them."""
+    found = _each(seen, "print")
+    return verdict(
+        found.status == HOLDS and seen["graphs"] > 1,
+        f"{found.measured}, with a disabled call {seen['graphs']}",
+    )
+
+
+def _each(seen: Seen, *names: str) -> Result:
+    counts = {name: seen[f"{name}_graphs"] for name in names}
+    said = ", ".join(f"with a {name} {count}" for name, count in counts.items())
+    return verdict(
+        seen["plain_graphs"] == 1 and min(counts.values()) > 1,
+        f"graphs: {seen['plain_graphs']} without, {said}",
+    )
 
 
 @judging(splits)
 def logging_breaks(seen: Seen) -> Result:
     """A call of a logger inside a compiled function breaks the graph."""
     return verdict(seen["log_graphs"] > 1, f"{seen['log_graphs']} graphs around one call of a logger")
-
-
-@judging(splits)
-def one_escape_fragments(seen: Seen) -> Result:
-    """One disabled in-place collective among functional ones splits what was one graph."""
-    return verdict(
-        seen["pure_graphs"] == 1 and seen["mixed_graphs"] > 1,
-        f"4 functional all-reduces: {seen['pure_graphs']} graph; one of them disabled: {seen['mixed_graphs']}",
-    )
-
-
-@judging(splits)
-def functional_removes_breaks(seen: Seen) -> Result:
-    """A chain of functional collectives is one graph."""
-    return verdict(seen["pure_graphs"] == 1, f"{seen['pure_graphs']} graph with 4 all-reduces")
 
 
 @probe

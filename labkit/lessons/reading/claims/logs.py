@@ -21,6 +21,7 @@ run = torch.compile(program, backend="eager")
 run(torch.ones(4))
 run(torch.ones(5))
 """
+PRINT_AT = 1 + PROGRAM[: PROGRAM.index("print")].count("\n")
 
 
 @probe
@@ -42,8 +43,17 @@ KINDS = ("graph_breaks", "recompiles", "guards", "graph_code")
 @judging(logs)
 def graph_breaks_are_shown(seen: Seen) -> Result:
     """TORCH_LOGS=graph_breaks shows each break with its reason."""
-    lines = [line for line in seen["graph_breaks"] if "Graph break" in line]
-    return verdict(bool(lines), lines[0].partition("] ")[2][-110:] if lines else "no line about it")
+    lines = [line for line in seen["graph_breaks"] if "Graph break in user code" in line]
+    placed = [line for line in lines if line.endswith(f"<string>:{PRINT_AT}")]
+    reasons = [
+        line.rpartition("] ")[2]
+        for line in seen["graph_breaks"]
+        if "trace builtin" in line and "`print`" in line
+    ]
+    said = [line.partition("] ")[2][-110:] for line in lines[:1]] + [
+        reason.strip()[:110] for reason in reasons[:1]
+    ]
+    return verdict(len(lines) == len(placed) == 1 <= len(reasons), "; ".join(said) or "no line about it")
 
 
 @judging(logs)
