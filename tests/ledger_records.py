@@ -14,6 +14,7 @@ import gpu_records
 from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
+from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import PRINT_AT
 from labkit.study.catalog import CHECKS
@@ -21,10 +22,11 @@ from labkit.study.claims import load
 
 Record = dict[str, Any]
 
-KEPT = {"one_graph": True, "same": True, "graphs": 1, "why": "", "argument_types": ["Node", "str"]}
+KEPT: Record = {"one_graph": True, "same": True, "graphs": 1, "why": "", "in_place": 0}
+KEPT["argument_types"] = ["Node", "str"]
 KEPT_CALLS = ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"]
 BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden", "calls": ["aten.mul.Tensor"]}
-CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
+RESULT = {"type": "AsyncCollectiveTensor", "is_tensor": True, "right": True, "new": True, "input_left": True}
 FASTER = {"outcome": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6, "label": "shm · cpu"}
 SLOWER = {"outcome": "slower", "ratio": 2.0, "low": 1.9, "high": 2.1, "label": "shm · cpu"}
 TELLS_NOTHING = {"outcome": "cannot tell", "ratio": 1.0, "low": 0.5, "high": 2.0, "label": "shm · cpu"}
@@ -56,26 +58,29 @@ def node(op: str, stream: int | None = None, *takes: str) -> Record:
 BASE: dict[str, Record] = {
     "collectives.eager": {
         "inplace_value": 3.0, "inplace_same_memory": True, "inplace_returns": "NoneType", "async_returns": "Work",
-        "async_is_tensor": False, "functional_type": "AsyncCollectiveTensor", "functional_is_tensor": True,
-        "functional_value": 3.0, "functional_same_memory": False, "input_after": 1.0, "wait_same_memory": True,
+        "async_is_tensor": False, "functional_type": "AsyncCollectiveTensor", "functional_same_memory": False,
+        "group_returns": "Work", "gather": {"values": [1.0, 2.0], "same_memory": True, "async_returns": "Work"},
+        "family": {name: dict(RESULT) for name in ("all_reduce", "all_gather", "broadcast")},
+        "wait_same_memory": True, "wait_same_object": True, "raw_is_tensor": True,
         "early": ["AsyncCollectiveTensor", True, 1.0], "early_then": 3.0,
         "before_wait": 1.0, "after_wait_ignored": 3.0, "gate_same_object": True, "gate_value": 3.0,
     },
     "tracing.traced": {
         **{name: {**KEPT, "calls": [*KEPT_CALLS, "aten.copy"]} for name in CLASSIC},
-        **{name: {**KEPT, "calls": KEPT_CALLS} for name in ("functional", "functional_gather")},
+        **{name: {**KEPT, "calls": KEPT_CALLS} for name in FUNCTIONAL},
         **{name: BROKEN for name in ("all_reduce_async", "broadcast", "barrier", "disabled")},
+        "disabled": {**BROKEN, "ran_compiled": [False, False]},
     },
     "tracing.handed_over": {"work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0]},
     "gates.decided": {
         "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
     "autograd.gradients": {
-        "functional": 22.0, "compiled": 22.0, "gather": 22.0, "max": "refused", "avg": "refused", "inplace": 2.0,
-        "right": 22.0,
+        "functional": 22.0, "compiled": 22.0, "gather": 22.0, "inplace": 2.0, "right": 22.0,
+        "reductions": {"sum": 22.0, "avg": 11.0, "max": "RuntimeError: refused"},
     },
     "functional.without_a_group": {
-        "initialized": False, "errors": {},
+        "initialized": False, "errors": {}, "compiled": {"aot": "", "inductor": ""},
         "shapes": {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]},
     },
     "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
@@ -385,13 +390,25 @@ BASE: dict[str, Record] = {
 
 EACH_CLASSIC_BREAKS = {name: {"one_graph": False} for name in CLASSIC}
 CASES: dict[str, list[Record]] = {
-    "collectives.inplace_mutates": [{}, {"inplace_value": 1.0}, {"inplace_same_memory": False}],
-    "collectives.inplace_returns_work": [{}, {"async_returns": "Tensor"}, {"async_is_tensor": True}],
-    "collectives.functional_returns_new": [
-        {}, {"functional_same_memory": True}, {"functional_value": 1.0}, {"functional_is_tensor": False},
+    "collectives.inplace_mutates": [
+        {}, {"inplace_value": 1.0}, {"inplace_same_memory": False}, {"gather": {"values": [0.0, 0.0]}},
+        {"gather": {"same_memory": False}},
     ],
-    "collectives.input_is_left_alone": [{}, {"input_after": 3.0}, {"functional_value": 1.0}],
-    "collectives.functional_wraps": [{}, {"functional_type": "Tensor"}, {"functional_is_tensor": False}],
+    "collectives.inplace_returns_work": [
+        {}, {"async_returns": "Tensor"}, {"async_is_tensor": True}, {"group_returns": "NoneType"},
+        {"gather": {"async_returns": "NoneType"}},
+    ],
+    "collectives.functional_returns_new": [
+        {}, *({"family": {"broadcast": {key: False}}} for key in ("new", "right", "is_tensor", "input_left")),
+        {"family": None},
+    ],
+    "collectives.input_is_left_alone": [
+        {}, *({"family": {"broadcast": {key: False}}} for key in ("input_left", "right", "is_tensor")),
+    ],
+    "collectives.functional_wraps": [
+        {}, {"family": {"all_gather": {"type": "Tensor"}}}, {"family": {"all_gather": {"is_tensor": False}}},
+        {"early": ["AsyncCollectiveTensor", True, 3.0]}, {"early_then": 1.0},
+    ],
     "collectives.costs_allocation_and_wrapper": [
         {}, {"functional_same_memory": True}, {"functional_type": "Tensor"}, {"inplace_same_memory": False},
     ],
@@ -399,22 +416,36 @@ CASES: dict[str, list[Record]] = {
         {}, {"early": ["Tensor", True, 1.0]}, {"early": ["AsyncCollectiveTensor", True, 3.0]},
         {"early": ["AsyncCollectiveTensor", False, 1.0]}, {"early_then": 1.0},
     ],
-    "collectives.not_ready_before_wait": [{}, {"before_wait": 3.0}, {"after_wait_ignored": 1.0}],
-    "collectives.wait_returns_new": [{"wait_same_memory": False}, {"wait_same_memory": True}],
+    "collectives.not_ready_before_wait": [
+        {}, {"before_wait": 3.0}, {"after_wait_ignored": 1.0}, {"raw_is_tensor": False},
+    ],
+    "collectives.wait_returns_new": [
+        {"wait_same_memory": False, "wait_same_object": False}, {"wait_same_memory": True}, {"wait_same_object": True},
+    ],
     "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
     "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
     "tracing.work_handles_break": [{}, {"all_reduce_async": {"one_graph": True}}],
-    "tracing.neither_groups_nor_handles_pass": [{}, {"work": ""}, {"group": "", "by_group": [1, 1, 2]}],
+    "tracing.groups_do_not_pass": [{}, {"group": "", "by_group": [1, 1, 2]}],
+    "tracing.handles_do_not_pass": [{}, {"work": ""}],
     "tracing.functional_is_traced": [
         {}, {"functional": {"one_graph": False}}, {"functional": {"same": False}},
         {"functional_gather": {"graphs": 2}}, {"functional": {"calls": ["aten.add"]}},
+        {"functional_broadcast": {"calls": KEPT_CALLS[:1]}}, {"functional_exchange": {"in_place": 1}},
     ],
-    "tracing.disable_splits_at_the_collective": [
-        {}, {"disabled": {"one_graph": True}}, {"disabled": {"graphs": 1}},
+    "tracing.only_tensors_and_waits_fit": [
+        {}, {"all_reduce_async": {"one_graph": True}}, {"all_gather": {"calls": ["c10d.allgather_"]}},
+        {"functional_scatter": {"one_graph": False}}, {"functional": {"calls": KEPT_CALLS[:1]}},
+    ],
+    "tracing.disabled_collectives_run_in_eager": [
+        {}, {"disabled": {"ran_compiled": [False, True]}}, {"disabled": {"ran_compiled": [False]}},
+        {"disabled": {"graphs": 1}}, {"disabled": {"same": False}}, {"disabled": {"calls": KEPT_CALLS}},
     ],
     "tracing.classic_becomes_functional": [{}, {"all_gather": {"calls": ["c10d.allgather_"]}}],
-    "tracing.collectives_compile": [{}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}}],
+    "tracing.collectives_compile": [
+        {}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}},
+        {"functional": {"calls": ["aten.add.Tensor"]}},
+    ],
     "tracing.groups_leak_into_the_graph": [
         {"all_reduce": {"argument_types": ["Node", "ProcessGroup"]}},
         {"all_reduce": {"argument_types": ["Node", "str"]}},
@@ -426,15 +457,22 @@ CASES: dict[str, list[Record]] = {
     "tracing.same_call_in_both_modes": [{}, {"functional": {"same": False}}, {"functional_gather": {"graphs": 2}}],
     "tracing.plain_arguments": [
         {}, {"functional": {"argument_types": ["Node", "ProcessGroup"]}},
-        {"functional": {"argument_types": None}, "functional_gather": {"argument_types": None}},
+        {name: {"argument_types": None} for name in FUNCTIONAL},
     ],
     "tracing.no_streams_in_the_graph": [
         {}, {"functional": {"calls": [*KEPT_CALLS, "streams.record_event"]}},
-        {"functional": {"calls": None}, "functional_gather": {"calls": None}},
+        {name: {"calls": None} for name in FUNCTIONAL},
     ],
     "functional.traced_without_a_group": [
         {}, {"initialized": True}, {"shapes": {"all_gather_into_tensor": [8]}},
         {"shapes": None, "errors": {"all_reduce": "ValueError: no group"}},
+    ],
+    "functional.compiled_without_a_group": [
+        {}, {"initialized": True}, {"compiled": {"aot": "RuntimeError: no group"}},
+        {"compiled": {"inductor": "InductorError: no group"}},
+    ],
+    "functional.no_stream_in_a_schema": [
+        {}, {"broadcast": {"arguments": ["Tensor", "Stream"]}}, {"broadcast": {"returns": ["Event"]}},
     ],
     "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
     "functional.registered_with_the_dispatcher": [
@@ -454,7 +492,7 @@ CASES: dict[str, list[Record]] = {
         {"functional": 2.0, "compiled": "refused", "gather": 2.0}, {"functional": 22.0}, {"compiled": 22.0},
         {"gather": 22.0},
     ],
-    "autograd.support_has_limits": [{}, {"max": 22.0, "avg": 22.0}],
+    "autograd.support_has_limits": [{}, {"reductions": {"max": 11.0}}],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
     "breaks.a_break_makes_two_graphs": [
         {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},

@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from labkit.lessons.shared.capture import first_line
+from labkit.lessons.shared.capture import Capture, first_line
 from labkit.ranks import Ranks
 from labkit.study.checks import READ, Bench, Result, Seen, judging, probe, quietly, verdict
-from labkit.torch_compat import funcol, functional_op, has_kernel, world_name
+from labkit.torch_compat import dynamo_reset, funcol, functional_op, has_kernel, world_name
 
 OPERATORS = (
     "all_reduce",
@@ -29,7 +29,7 @@ OPERATORS = (
 
 @probe
 def without_a_group(bench: Bench) -> Seen:
-    """Functional operators traced in a process that has destroyed its process group."""
+    """Functional operators traced and compiled in a process that has destroyed its process group."""
     with Ranks(1, "cpu", "gloo", quiet=True) as ranks:  # of its own: it is without a group afterwards
         return ranks.run(quietly, _without_a_group)[0]
 
@@ -50,7 +50,21 @@ def _without_a_group() -> Seen:
             found["shapes"][name] = list(last.meta["val"].shape)
         except Exception as error:
             found["errors"][name] = first_line(error)
-    return found
+    return found | {
+        "compiled": {name: _compiles(_waited(programs["all_reduce"]), name) for name in ("aot", "inductor")}
+    }
+
+
+def _compiles(program: Any, by: str) -> str:
+    """What a compiler without a group ends with; '' where it got as far as running, which does need one."""
+    dynamo_reset()
+    graphs = Capture(aot=True)
+    try:
+        with torch.no_grad():
+            torch.compile(program, backend=graphs if by == "aot" else by, fullgraph=True)(torch.ones(8))
+    except Exception as error:
+        return "" if graphs.forward else first_line(error)
+    return ""
 
 
 def _waited(program: Any) -> Any:
@@ -64,6 +78,14 @@ def traced_without_a_group(seen: Seen) -> Result:
     said = ", ".join(f"{name} {shape}" for name, shape in seen["shapes"].items())
     said = "; ".join([said or "nothing was traced", *(f"{n}: {e}" for n, e in seen["errors"].items())])
     return verdict(not seen["initialized"] and seen["shapes"] == right, f"without a group: {said}")
+
+
+@judging(without_a_group)
+def compiled_without_a_group(seen: Seen) -> Result:
+    """A functional collective is compiled where no process group exists: by AOTAutograd, and by Inductor to the end."""
+    compiled = seen["compiled"]
+    said = "; ".join(f"{name}: {error or 'compiled'}" for name, error in compiled.items())
+    return verdict(not seen["initialized"] and not any(compiled.values()), f"without a group: {said}")
 
 
 @probe
@@ -134,6 +156,19 @@ def registered_with_the_dispatcher(seen: Seen) -> Result:
     return verdict(
         len(tidy) == len(OPERATORS),
         f"{len(tidy)} of {len(OPERATORS)} registered so; argument types: {', '.join(types)}",
+    )
+
+
+@judging(operators)
+def no_stream_in_a_schema(seen: Seen) -> Result:
+    """No functional operator takes or returns a stream or an event: a program cannot name one."""
+    types = sorted(
+        {kind for name in OPERATORS for kind in (*seen[name]["arguments"], *seen[name]["returns"])}
+    )
+    named = [kind for kind in types if "stream" in kind.lower() or "event" in kind.lower()]
+    return verdict(
+        bool(types) and not named,
+        f"types in {len(OPERATORS)} schemas: {', '.join(types)}; streams: {named or 'none'}",
     )
 
 

@@ -46,7 +46,7 @@ def graph_breaks_are_shown(seen: Seen) -> Result:
     lines = [line for line in seen["graph_breaks"] if "Graph break in user code" in line]
     placed = [line for line in lines if line.endswith(f"<string>:{PRINT_AT}")]
     reasons = [
-        line.rpartition("] ")[2]
+        line.partition("[__graph_breaks]")[2]
         for line in seen["graph_breaks"]
         if "trace builtin" in line and "`print`" in line
     ]
