@@ -164,10 +164,16 @@ BASE: dict[str, Record] = {
         "keys": [f"default_pg/0//cpu//0/{i}" for i in range(4)],
         "missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", "wait timeout"],
     },
+    "rendezvous.arrivals": {
+        "1": {"0": ["Timed out. 1/4 clients joined.", 2.0]},
+        "2": {"0": ["Timed out. 2/4 clients joined.", 2.0], "1": ["joined", 0.01]},
+        "3": {"0": ["Timed out. 3/4 clients joined.", 2.0], "1": ["joined", 0.01], "2": ["joined", 0.01]},
+        "4": {str(rank): ["joined", 0.02] for rank in range(4)},
+    },
     "barriers.at_work": {
         "finished_behind": {"store": False, "group": True}, "keys_of_barrier": 0, "keys_of_all_reduce": 0, "ranks": 4,
-        "sent": {"barrier": 1155, "all_reduce": 90000}, "reduced": 16384, "count_at_return": 4,
-        "released_after_s": [0.001] * 4, "cuda_initialized": False, "threads": ["pt_tcpstore_uv", "python"],
+        "sent": {"barrier": 1155, "all_reduce": 90000, "store": 0}, "reduced": 16384, "count_at_return": 4,
+        "to_store": {"barrier": 0, "all_reduce": 0, "store": 405}, "released_after_s": [0.001] * 4,
     },
     "barriers.backends": {"world": "gloo", "sums": {"gloo": 6.0, "shm": 6.0, "a": 6.0}, "refused": {}},
     "dtensor.placements": {
@@ -212,18 +218,28 @@ BASE: dict[str, Record] = {
     },
     "routes.dynamic": {"explicit": 2, "dtensor": 3, "uneven": [UNEVEN, UNEVEN]},
     "groups.store": {
-        "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
+        "chain": ["PrefixStore", "TCPStore"], "new_keys": [["0//1//cpu//0/0"], ["0//2//cpu//0/0"]], "sums": [2.0] * 3,
+        "prefixed": ["a", "b"], "under": ["0//one/barrier", "0//two/barrier"], "python_threads": 0, "connections": 3,
         "server_threads": 1, "client_threads": 0, "counts": [1, 2], "added": True, "took_turns": False,
-        "read_by_other": "secret",
+        "read_by_other": "secret", "kept": ["secret", "secret"], "held_wait_s": 0.3001, "held_get_s": 0.3001,
+        "held_connect_s": 0.35, "no_server_s": 0.51, "cuda_initialized": False, "grown": 34 << 20, "stored": 32 << 20,
         "missing_key": "DistStoreError: wait timeout", "missing_get": "DistStoreError: wait timeout",
-        "target_value": "TypeError: wait()",
+        "target_value": "TypeError: wait()", "target_keyword": "TypeError: wait()",
         "no_server": "DistNetworkError: timed out",
+    },
+    "groups.named": {
+        "sums": [
+            {"dp": 101, "tp": 11}, {"dp": 1010, "tp": 11}, {"dp": 101, "tp": 1100}, {"dp": 1010, "tp": 1100},
+        ],
     },
     "groups.mesh": {
         "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "under_meta": "cpu", "is_tensor": True, 
         "coordinate": [1, 1],
         "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
-        "cached": True, "mesh_dim": "", "by_group": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
+        "cached": True, "mesh_dim": "", "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
+        "coordinates": [[r // 4, r % 4] for r in range(8)], "steps": {"1": [33], "2": [33, 33]}, "made_by_lookups": 0,
+        "axes": [1, 2, 3], "flat": [*range(8)], "distinct": True, "in_python": 0,
+        "made_of": "torch._C._distributed_c10d.ProcessGroup",
         "bases": ["torch.distributed.ProcessGroup", "pybind11_builtins.pybind11_object", "builtins.object"],
     },
     "symmetry.drills": {
@@ -637,19 +653,32 @@ CASES: dict[str, list[Record]] = {
         {}, {"keys": dict.fromkeys(NEW)}, {"keys": dict.fromkeys(FIRST)}, {"listening": [*FIRST.values()]},
         {"keys": {"default_pg/0//1//cpu//0/1": FIRST["default_pg/0//cpu//0/1"]}},
     ],
-    "rendezvous.a_counter_is_in_the_store": [{}, {"missing": ["wait timeout"]}, {"unlisted": False}],
+    "rendezvous.a_counter_is_in_the_store": [
+        {}, {"missing": ["wait timeout"]}, {"unlisted": False},
+        {"missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", ""]},
+    ],
+    "rendezvous.every_rank_counts": [
+        {}, {"2": {"0": ["Timed out. 1/4 clients joined.", 2.0]}}, {"3": {"0": ["joined", 0.1]}},
+        {"4": {"0": ["Timed out. 3/4 clients joined.", 2.0]}},
+    ],
+    "rendezvous.every_rank_waits": [
+        {"2": {"1": ["wait timeout", 2.0]}, "3": {"1": ["wait timeout", 2.0], "2": ["wait timeout", 2.0]}},
+        {"3": {"2": ["joined", 0.01]}},
+    ],
     "rendezvous.backend_comes_second": [
         {}, {"server_key_s": 0.1}, {"outcomes": ["joined"] * 3 + ["error"]}, {"keys": ["default_pg/0//cpu//0/0"]},
     ],
     "barriers.two_mechanisms": [
         {}, {"finished_behind": {"store": True}}, {"finished_behind": {"group": False}}, {"sent": {"barrier": 0}},
+        {"sent": {"store": 9}}, {"to_store": {"barrier": 9}}, {"to_store": {"store": 0}},
     ],
-    "barriers.barrier_leaves_the_store_alone": [{}, {"keys_of_barrier": 2}, {"sent": {"barrier": 0}}],
+    "barriers.barrier_leaves_the_store_alone": [
+        {}, {"keys_of_barrier": 2}, {"sent": {"barrier": 0}}, {"to_store": {"barrier": 405}},
+    ],
     "barriers.a_store_releases_all_at_once": [{}, {"count_at_return": 1}, {"released_after_s": [0.001, -0.2]}],
     "barriers.gloo_uses_tcp_and_shared_memory": [
         {}, {"sent": {"all_reduce": 105267}}, {"sent": {"all_reduce": 0}},
     ],
-    "barriers.the_store_needs_no_gpu": [{}, {"cuda_initialized": True}, {"threads": ["python"]}],
     "barriers.several_at_once": [{}, {"sums": {"shm": 3.0}}, {"refused": {"shm": "RuntimeError"}}],
     "groups.collectives_take_a_mesh_axis": [{}, {"mesh_dim": "TypeError: mesh_dim"}],
     "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
@@ -734,34 +763,63 @@ CASES: dict[str, list[Record]] = {
     "redistribute.compiling_leaves_collectives": [
         {}, {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False},
     ],
-    "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
+    "groups.server_is_a_thread": [
+        {}, {"server_threads": 0}, {"client_threads": 1}, {"python_threads": 1}, {"connections": 0},
+    ],
     "groups.add_counts_atomically": [{}, {"added": False}, {"took_turns": True}],
-    "groups.get_shares_a_key": [{}, {"read_by_other": ""}],
+    "groups.keeps_values_by_key": [{}, {"read_by_other": ""}, {"kept": ["secret", ""]}, {"connections": 0}],
+    "groups.values_lie_in_memory": [{}, {"grown": 1 << 20}, {"cuda_initialized": True}, {"server_threads": 0}],
     "groups.requests_are_served": [
-        {}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}, {"counts": [1, 1]}, {"read_by_other": ""},
+        {}, {"read_by_other": ""}, {"counts": [1, 1]}, {"missing_key": ""}, {"held_wait_s": 0.0}, {"server_threads": 3},
     ],
-    "groups.get_blocks_on_a_key": [{}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}],
+    "groups.get_blocks_on_a_key": [
+        {}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}, {"held_get_s": 0.01}, {"read_by_other": ""},
+    ],
     "groups.wait_takes_a_target_value": [{"target_value": ""}, {"target_value": "TypeError"}],
-    "groups.connecting_needs_the_server": [{}, {"no_server": ""}],
-    "groups.prefixes_keep_keys_apart": [{}, {"prefixed": ["b", "b"]}],
-    "groups.groups_share_one_store": [
-        {}, {"chain": ["TCPStore"]}, {"chain": ["PrefixStore", "FileStore"]}, {"new_keys": []},
+    "groups.connecting_needs_the_server": [{}, {"no_server": ""}, {"held_connect_s": 0.01}, {"no_server_s": 0.0}],
+    "groups.prefixes_keep_keys_apart": [
+        {}, {"prefixed": ["b", "b"]}, {"under": ["0//barrier"]}, {"under": ["0//one/barrier"]},
+        {"chain": ["HashStore"]},
     ],
-    "groups.grid_of_ranks": [{}, {"tensor": [[0, 4], [1, 5], [2, 6], [3, 7]]}],
+    "groups.groups_keep_their_keys_apart": [
+        {}, {"new_keys": [["0//1//cpu//0/0"], ["0//1//cpu//0/0"]]}, {"new_keys": [["0//1//cpu//0/0"], []]},
+        {"new_keys": [["a/b"], ["a/c"]]}, {"sums": [2.0, 1.0, 2.0]},
+    ],
+    "groups.groups_share_one_store": [
+        {}, {"chain": ["PrefixStore", "FileStore"]}, {"chain": ["TCPStore"]}, {"new_keys": [[], []]},
+        {"new_keys": [["0//cpu//0/0"], ["0//cpu//0/0"]]},
+    ],
+    "groups.a_group_is_flat_and_a_mesh_a_grid": [
+        {}, {"flat": [[0, 1, 2, 3], [4, 5, 6, 7]]}, {"axes": [1, 2, 2]}, {"tensor": [*range(8)]},
+    ],
+    "groups.grid_of_ranks": [
+        {}, {"tensor": [[0, 4, 1, 5], [2, 6, 3, 7]]}, {"coordinates": [[0, 0]] * 8}, {"is_tensor": False},
+    ],
+    "groups.rank_five_keeps_its_group": [
+        {}, {"cached": False}, {"made_by_lookups": 1}, {"groups": GROUPS[::-1]},
+    ],
+    "groups.a_name_leads_to_the_group": [
+        {}, {"sums": [{"dp": 1111, "tp": 1111}] * 4}, {"sums": [{"dp": 11, "tp": 101}] * 4},
+    ],
     "groups.grid_lives_on_the_cpu": [{}, {"tensor_device": "cuda:0"}, {"under_meta": "meta"}, {"is_tensor": False}],
     "groups.columns_are_the_first_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.rows_are_the_second_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.a_rank_has_a_group_an_axis": [
-        {}, {"groups": [{"dp": g["dp"]} for g in GROUPS]}, {"groups": GROUPS[::-1]},
+        {}, {"groups": [{"dp": [0, 4]}] * 8}, {"groups": [{"dp": [*range(8)], "tp": [r]} for r in range(8)]},
+        {"groups": [{"dp": [r, (r + 1) % 8], "tp": [r, (r + 1) % 8]} for r in range(8)]}, {"distinct": False},
     ],
     "groups.rank_five_is_one_one": [{}, {"coordinate": [0, 1]}],
     "groups.rank_five_talks_to": [{}, {"groups": GROUPS[::-1]}],
     "groups.coordinates_lead_to_groups": [{}, {"groups": [*GROUPS[:7], GROUPS[0]]}, {"coordinate": [1, 2]}],
-    "groups.groups_are_made_once": [{}, {"cached": False}],
+    "groups.groups_are_made_once": [
+        {}, {"cached": False}, {"made_by_lookups": 2}, {"steps": {"2": [33, 66]}}, {"steps": {"1": [91]}},
+    ],
     "groups.select_gives_the_axis_group": [
         {"pseudo_code": [[0, 4], [1, 5]]}, {"pseudo_code": [[0, 1, 2, 3]]},
     ],
-    "groups.group_wraps_a_cxx_class": [{}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}],
+    "groups.group_wraps_a_cxx_class": [
+        {}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}, {"in_python": 3}, {"made_of": "labkit.ProcessGroup"},
+    ],
     "symmetry.divergence_hangs": [{}, {"one_call_fewer": DONE}, {"one_call_fewer": {"how": "failed"}}],
     "symmetry.other_order_hangs_or_corrupts": [
         {}, {"other_kind": DONE}, {"other_kind": {"how": "failed"}}, {"swapped": {"values": [[2, 20], [2, 20]]}},

@@ -182,8 +182,8 @@ def only_tensors_and_waits_fit(seen: Seen) -> Result:
     refused = not seen["all_reduce_async"]["one_graph"]
     return verdict(
         set(FUNCTIONAL) <= set(kept) and pairs == kept and refused,
-        f"{len(kept)} of {len(names)} programs are kept in one graph, {len(pairs)} as functional ones with waits; one that "
-        f"asks for a handle {'breaks' if refused else 'is kept'}",
+        f"{len(kept)} of {len(names)} programs are kept in one graph, {len(pairs)} as functional ones with waits; one "
+        f"that asks for a handle {'breaks' if refused else 'is kept'}",
     )
 
 

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -196,11 +197,13 @@ def meetings(bench: Bench) -> Seen:
 
 @judging(meetings)
 def a_counter_is_in_the_store(seen: Seen) -> Result:
-    """The store counts the ranks that have come, and rank 0 waits until the count is the world size."""
-    said = next((text for text in seen["missing"] if "clients joined" in text), "")
+    """Inside init_process_group the store counts who has come; of three without the fourth none gets through."""
+    said = next((text for text in seen["missing"] if "3/4 clients joined" in text), "")
+    through = sum(not text for text in seen["missing"])
     return verdict(
-        bool(said) and seen["unlisted"],
+        bool(said) and seen["unlisted"] and not through,
         (f"rank 0: {said!r}" if said else "nobody counts")
+        + f"; {through} of {len(seen['missing'])} got through"
         + ("; list_keys leaves the counter's key out, num_keys counts it" if seen["unlisted"] else ""),
     )
 
@@ -212,4 +215,68 @@ def backend_comes_second(seen: Seen) -> Result:
     return verdict(
         after >= 0 and set(seen["outcomes"]) == {"joined"} and len(seen["keys"]) == len(seen["outcomes"]),
         f"rank 0 puts the address of its backend into the store {after:.2f} s after the last rank has come",
+    )
+
+
+WORLD = 4
+
+
+@probe
+def arrivals(bench: Bench) -> Seen:
+    """One to four of four clients of a TCPStore that waits for its workers: what each ends with, and after how long."""
+    return bench.run(_arrivals, ranks=1)[0]
+
+
+def _arrivals() -> Seen:
+    limit = datetime.timedelta(seconds=1)
+    found: dict[str, dict[str, Any]] = {str(count): {} for count in range(1, WORLD + 1)}
+    stores: list[Any] = []
+
+    def come(rank: int, port: int, ends: dict[str, Any]) -> None:
+        began = time.monotonic()
+        try:
+            stores.append(dist.TCPStore("127.0.0.1", port, WORLD, is_master=rank == 0, timeout=limit))
+            said = "joined"
+        except Exception as error:
+            said = str(error).strip().splitlines()[0]
+        ends[str(rank)] = [said, time.monotonic() - began]
+
+    threads = [
+        threading.Thread(target=come, args=(rank, port, found[str(count)]))
+        for count, port in enumerate(free_ports(WORLD), 1)
+        for rank in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@judging(arrivals)
+def every_rank_counts(seen: Seen) -> Result:
+    """Each client that comes adds one to a counter in the store, and rank 0 waits until it is the world size."""
+    said = {count: seen[str(count)]["0"][0] for count in range(1, WORLD + 1)}
+    counted = [count for count in range(1, WORLD) if f"{count}/{WORLD} clients joined" in said[count]]
+    return verdict(
+        len(counted) == WORLD - 1 and said[WORLD] == "joined",
+        f"with {', '.join(map(str, counted)) or 'none'} of {WORLD} rank 0 counts right and times out; with all: "
+        f"{said[WORLD]}",
+    )
+
+
+@judging(arrivals)
+def every_rank_waits(seen: Seen) -> Result:
+    """No client gets through before the counter has reached the world size."""
+    early = [
+        took
+        for count in range(2, WORLD)
+        for rank, (said, took) in seen[str(count)].items()
+        if said == "joined"
+    ]
+    return verdict(
+        not early,
+        f"{len(early)} clients went through before all had come"
+        + (f", after at most {max(early):.2f} s" if early else "")
+        + "; rank 0 alone, which serves, waits for the count",
     )
