@@ -80,7 +80,7 @@ BASE: dict[str, Record] = {
         "reductions": {"sum": 22.0, "avg": 11.0, "max": "RuntimeError: refused"},
     },
     "functional.without_a_group": {
-        "initialized": False, "errors": {}, "compiled": {"aot": "", "inductor": ""},
+        "initialized": False, "errors": {}, "compiled": {"aot_eager": "", "inductor": ""},
         "shapes": {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]},
     },
     "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
@@ -158,6 +158,7 @@ BASE: dict[str, Record] = {
     "rendezvous.rendezvous": {
         "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
         "keys": {**FIRST, **NEW, "init/cnt": ""}, "listening": [*FIRST.values(), *NEW.values(), "0.0.0.0:1"],
+        "hosts": ["here"] * 4, "host": "here",
     },
     "rendezvous.meetings": {
         "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True,
@@ -484,7 +485,7 @@ CASES: dict[str, list[Record]] = {
         {"shapes": None, "errors": {"all_reduce": "ValueError: no group"}},
     ],
     "functional.compiled_without_a_group": [
-        {}, {"initialized": True}, {"compiled": {"aot": "RuntimeError: no group"}},
+        {}, {"initialized": True}, {"compiled": {"aot_eager": "RuntimeError: no group"}},
         {"compiled": {"inductor": "InductorError: no group"}},
     ],
     "functional.no_stream_in_a_schema": [
@@ -648,6 +649,7 @@ CASES: dict[str, list[Record]] = {
     "rendezvous.ranks_write_addresses": [
         {}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}, {"keys": {"default_pg/0//cpu//0/1": ""}},
         {"keys": {"default_pg/0//cpu//0/1": FIRST["default_pg/0//cpu//0/0"]}}, {"listening": ["0.0.0.0:1"]},
+        {"hosts": ["here", "elsewhere"]}, {"hosts": []},
     ],
     "rendezvous.addresses_go_through_the_store": [
         {}, {"keys": dict.fromkeys(NEW)}, {"keys": dict.fromkeys(FIRST)}, {"listening": [*FIRST.values()]},

@@ -140,7 +140,7 @@ def _of_all(seen: Seen, *keys: str) -> tuple[bool, str]:
     having = [name for name, row in seen["family"].items() if all(row[key] for key in keys)]
     return len(having) == len(
         seen["family"]
-    ) > 0, f"of {len(having)} of {len(seen['family'])} functional collectives"
+    ) > 0, f"{len(having)} of {len(seen['family'])} functional collectives"
 
 
 @judging(eager)
@@ -165,7 +165,7 @@ def functional_wraps(seen: Seen) -> Result:
     later = a_value_that_is_still_to_come(seen)
     return verdict(
         every and types == ["AsyncCollectiveTensor"] and later.status == HOLDS,
-        f"{', '.join(types)} {which}; {later.measured}",
+        f"{', '.join(types)}: {which}; {later.measured}",
     )
 
 

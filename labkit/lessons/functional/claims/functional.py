@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from labkit.lessons.shared.capture import Capture, first_line
+from labkit.lessons.shared.capture import first_line
 from labkit.ranks import Ranks
 from labkit.study.checks import READ, Bench, Result, Seen, judging, probe, quietly, verdict
-from labkit.torch_compat import dynamo_reset, funcol, functional_op, has_kernel, world_name
+from labkit.torch_compat import compile_backend, dynamo_reset, funcol, functional_op, has_kernel, world_name
 
 OPERATORS = (
     "all_reduce",
@@ -37,11 +37,14 @@ def without_a_group(bench: Bench) -> Seen:
 def _without_a_group() -> Seen:
     dist.destroy_process_group()
     size = 8
-    programs: dict[str, Any] = {
-        "all_reduce": lambda x: functional_op("all_reduce")(x, "sum", "tp"),
-        "all_gather_into_tensor": lambda x: functional_op("all_gather_into_tensor")(x, size, "tp"),
-        "reduce_scatter_tensor": lambda x: functional_op("reduce_scatter_tensor")(x, "sum", size, "tp"),
-    }
+    names = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
+    reduce, gather, scatter = (functional_op(name) for name in names)
+    made = (
+        lambda x: reduce(x, "sum", "tp"),
+        lambda x: gather(x, size, "tp"),
+        lambda x: scatter(x, "sum", size, "tp"),
+    )
+    programs: dict[str, Any] = dict(zip(names, made, strict=True))
     found: Seen = {"initialized": dist.is_initialized(), "shapes": {}, "errors": {}}
     for name, program in programs.items():
         try:
@@ -51,24 +54,33 @@ def _without_a_group() -> Seen:
         except Exception as error:
             found["errors"][name] = first_line(error)
     return found | {
-        "compiled": {name: _compiles(_waited(programs["all_reduce"]), name) for name in ("aot", "inductor")}
+        "compiled": {
+            name: _compiles(_waited(programs["all_reduce"]), name) for name in ("aot_eager", "inductor")
+        }
     }
 
 
 def _compiles(program: Any, by: str) -> str:
-    """What a compiler without a group ends with; '' where it got as far as running, which does need one."""
+    """The error of a compiler without a group; '' where it ended. Running what it made is another matter."""
     dynamo_reset()
-    graphs = Capture(aot=True)
+    compiler, ended = compile_backend(by), list[bool]()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        run = compiler(graph, inputs)
+        ended.append(True)
+        return run
+
     try:
         with torch.no_grad():
-            torch.compile(program, backend=graphs if by == "aot" else by, fullgraph=True)(torch.ones(8))
+            torch.compile(program, backend=backend, fullgraph=True)(torch.ones(8))
     except Exception as error:
-        return "" if graphs.forward else first_line(error)
+        return "" if ended else first_line(error)
     return ""
 
 
 def _waited(program: Any) -> Any:
-    return lambda x: functional_op("wait_tensor")(program(x))
+    wait = functional_op("wait_tensor")
+    return lambda x: wait(program(x))
 
 
 @judging(without_a_group)

@@ -137,7 +137,11 @@ CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter
 def inplace_breaks_tracing(seen: Seen) -> Result:
     """A plain in-place collective (no handle asked for) cannot be kept in one graph."""
     kept = [name for name in CLASSIC if seen[name]["one_graph"] and seen[name]["same"]]
-    return verdict(not kept, f"kept in one graph, same numbers: {', '.join(kept) or 'none of them'}")
+    broken = [name for name in (*CLASSIC, "broadcast", "barrier") if not seen[name]["one_graph"]]
+    return verdict(
+        not kept,
+        f"kept in one graph, same numbers: {', '.join(kept) or 'none of them'}; break: {', '.join(broken) or 'none'}",
+    )
 
 
 @judging(traced)

@@ -77,13 +77,14 @@ def _barriers() -> Seen:
         ("all_reduce", lambda: dist.all_reduce(small)),
         ("store", lambda: store_barrier(store, size, f"{prefix} sent")),
     ):
-        dist.barrier()
         keys = counted.num_keys()
+        dist.barrier()  # nobody asks the store any more
         time.sleep(SETTLE_S)
         before = connections()
         call()
         time.sleep(SETTLE_S)
         sent[name] = (before, connections())
+        dist.barrier()
         found[f"keys_of_{name}"] = counted.num_keys() - keys
     dist.barrier()
 

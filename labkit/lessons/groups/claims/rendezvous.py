@@ -77,7 +77,17 @@ def rendezvous(bench: Bench) -> Seen:
         "world": [[f["rank"], f["world_size"]] for f in found],
         "keys": {key: _address(bytes.fromhex(value)) for key, value in found[0]["keys"].items()},
         "listening": [":".join(_local(entry)) for entry in found[0]["listening"]],
+        "hosts": [
+            name for name in (_host(bytes.fromhex(value)) for value in found[0]["keys"].values()) if name
+        ],
+        "host": socket.gethostname(),
     }
+
+
+def _host(entry: bytes) -> str:
+    """The name of its host in what a gloo rank writes, '' in other entries."""
+    end = 8 + int.from_bytes(entry[:8], "little")
+    return entry[8:end].decode(errors="replace") if 8 < end < len(entry) else ""
 
 
 def _address(entry: bytes) -> str:
@@ -136,9 +146,12 @@ def completes_when_all_are_there(seen: Seen) -> Result:
 
 @judging(rendezvous)
 def ranks_write_addresses(seen: Seen) -> Result:
-    """Every rank leaves an entry in the store with an address and a port at which somebody listens."""
-    own = _addresses(seen, "default_pg/0//cpu//0/")
-    return verdict(_answered(seen, own), _listed(own))
+    """Every rank leaves an entry in the store with its host's name, and an address and port where somebody listens."""
+    own, hosts = _addresses(seen, "default_pg/0//cpu//0/"), set(seen["hosts"])
+    return verdict(
+        _answered(seen, own) and hosts == {seen["host"]},
+        f"{_listed(own)}, {'the name of this host' if hosts == {seen['host']} else 'no name of this host'}",
+    )
 
 
 @judging(rendezvous)
