@@ -43,11 +43,13 @@ def timing_result(seen: Seen, claimed: str, hardware: str) -> Result:
     return cannot_tell(f"the spread is too wide; the claim is about {hardware}", said)
 
 
-def all_of(*results: Result) -> Result:
+def all_of(*parts: tuple[str, Result]) -> Result:
     """The answer to a claim of several parts: no where a part is, else unknown where a part is, and what all measured.
 
-    >>> all_of(verdict(True, "a"), cannot_tell("more rounds", "b"))
-    Result(status='cannot tell', measured='a; b', missing='more rounds')
+    >>> all_of(("one", verdict(True, "a")), ("other", cannot_tell("more rounds", "b")))
+    Result(status='cannot tell', measured='one: a; other: b', missing='more rounds')
     """
-    first = min(results, key=lambda one: ("changed", "cannot tell", "holds").index(one.status))
-    return Result(first.status, "; ".join(one.measured for one in results), first.missing)
+    worst = min(
+        (one for _, one in parts), key=lambda one: ("changed", "cannot tell", "holds").index(one.status)
+    )
+    return Result(worst.status, "; ".join(f"{name}: {one.measured}" for name, one in parts), worst.missing)

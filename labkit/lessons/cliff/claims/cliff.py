@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -29,21 +29,24 @@ GPUS = "2 GPUs over NCCL, in a whole pipeline"
 
 @probe
 def forwards(bench: Bench) -> Seen:
-    """Variants A (eager), B (compiled, disabled), C (functional) and E (gated) on two shm ranks, and a recompile."""
-    letters, gate = "ABCE", {"E": program.gated}
-    report = cliff.run(
-        bench.ranks(2, "shm"), blocks=BLOCKS, variants=letters, reduces=gate, rounds=40, host_only=False, talk=False
-    )  # fmt: skip
+    """Variants A (eager), B (compiled, disabled) and C (compiled, functional by the gate) on two ranks; a recompile."""
+    run: dict[str, Any] = {
+        "blocks": BLOCKS,
+        "reduces": {"C": program.gated},
+        "rounds": 40,
+        "host_only": False,
+    }
+    report = cliff.run(bench.ranks(2, "shm"), variants="ABC", **run)
     counts = report.tables["counts"]
     samples = report.tables["samples"].groupby(["variant", "round"])["seconds"].max()
-    taken = {letter: tuple(float(s) for s in samples[letter]) for letter in letters}
+    taken = {letter: tuple(float(s) for s in samples[letter]) for letter in "ABC"}
     found: Seen = {"blocks": BLOCKS}
-    for letter in letters:
+    for letter in "ABC":
         rows = counts[counts["variant"] == letter].drop(columns=["variant", "blocks"])
         found[letter] = [
             {str(k): _plain(v) for k, v in row.items()} for row in rows.to_dict(orient="records")
         ]
-    for a, b in ("CB", "BA", "EB"):
+    for a, b in ("CB", "BA"):
         found[a + b] = timed(report.label, taken, a, b)
     largest = report.tables["graphs"].groupby("variant")["ops"].max()
     found["largest"] = {letter: int(largest[letter]) for letter in "BC"}
@@ -74,19 +77,24 @@ def forty(bench: Bench) -> Seen:
 
 
 def _forty() -> Seen:
-    config = program.Config(blocks=SOURCE_BLOCKS)
-    whole, x, found = program.full(config), config.sample(), Seen()
-    for name in ("disabled", "functional"):
-        model = program.shard(whole, dist.get_rank(), dist.get_world_size(), getattr(program, name))
-        dynamo_reset()
-        run = torch.compile(model, backend="eager")
-        with torch.no_grad():
+    return {name: _counted(SOURCE_BLOCKS, getattr(program, name)) for name in ("disabled", "functional")}
+
+
+def _counted(blocks: int, reduce: Any, change: Callable[[Any], Any] = lambda block: None) -> Seen:
+    """What one compiled forward executes, each block of the model changed before."""
+    config = program.Config(blocks=blocks)
+    model = program.shard(program.full(config), dist.get_rank(), dist.get_world_size(), reduce)
+    for block in model.blocks:
+        change(block)
+    dynamo_reset()
+    run, x = torch.compile(model, backend="eager"), config.sample()
+    with torch.no_grad():
+        run(x)
+        with record() as rec:
             run(x)
-            with record() as rec:
-                run(x)
-        row = rec.counts().iloc[0]
-        found[name] = {key: int(row[key]) for key in ("breaks", "at_collective", "collectives", "graphs")}
-    return found
+    row, broken = rec.counts().iloc[0], rec.breaks.query("executed > 0")
+    found = {key: int(row[key]) for key in ("regions", "breaks", "at_collective", "collectives", "graphs")}
+    return {**found, "largest": int(rec.graphs["ops"].max()), "reasons": sorted(set(broken["reason"]))}
 
 
 @judging(forty)
@@ -105,25 +113,14 @@ def breaks_per_forward(seen: Seen) -> Result:
 
 @judging(forty)
 def each_disabled_collective_breaks(seen: Seen) -> Result:
-    """A forward breaks at every one of its disabled collectives, and nowhere where these are functional."""
-    hidden, functional = seen["disabled"], seen["functional"]
-    return verdict(
-        _each_breaks(hidden) and not functional["breaks"],
-        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives; {functional['breaks']} "
-        "with functional ones",
-    )
-
-
-@judging(forty)
-def no_functional_collective_breaks(seen: Seen) -> Result:
-    """None of a forward's functional collectives breaks it, where each of the disabled ones does."""
+    """A forward breaks at every one of its collectives where they are disabled, at none where they are functional."""
     hidden, functional = seen["disabled"], seen["functional"]
     return verdict(
         _each_breaks(hidden)
-        and functional["collectives"] == hidden["collectives"]
-        and not functional["breaks"],
-        f"{functional['breaks']} breaks with {functional['collectives']} functional collectives; disabled, "
-        f"{hidden['at_collective']} of {hidden['collectives']} break",
+        and not functional["breaks"]
+        and functional["collectives"] == hidden["collectives"],
+        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives, {functional['breaks']} "
+        f"with {functional['collectives']} functional ones",
     )
 
 
@@ -138,26 +135,15 @@ def mixed(bench: Bench) -> Seen:
 
 
 def _mixed() -> Seen:
-    config = program.Config(blocks=2 * BLOCKS)
-    whole, x, found = program.full(config), config.sample(), Seen(blocks=config.blocks)
-    for name in ("functional", "escaped", "printing"):
-        model = program.shard(whole, dist.get_rank(), dist.get_world_size())
-        for block in model.blocks:
-            if name == "escaped":
-                block.out.reduce = program.disabled
-            elif name == "printing":
-                block.register_forward_hook(lambda *_: print(end=""))
-        dynamo_reset()
-        run = torch.compile(model, backend="eager")
-        with torch.no_grad():
-            run(x)
-            with record() as rec:
-                run(x)
-        row = rec.counts().iloc[0]
-        found[name] = {key: int(row[key]) for key in ("regions", "breaks", "at_collective", "graphs")}
-        found[name]["largest"] = int(rec.graphs["ops"].max())
-        found[name]["reasons"] = sorted({str(r) for r in rec.breaks.query("executed > 0")["reason"]})
-    return found
+    def escape(block: Any) -> None:
+        block.out.reduce = program.disabled
+
+    def prints(block: Any) -> None:
+        block.register_forward_hook(lambda *_: print(end=""))
+
+    changes = {"functional": lambda block: None, "escaped": escape, "printing": prints}
+    counts = {name: _counted(2 * BLOCKS, program.functional, change) for name, change in changes.items()}
+    return {"blocks": 2 * BLOCKS, **counts}
 
 
 @judging(mixed)
@@ -220,23 +206,6 @@ def functional_is_one_graph(seen: Seen) -> Result:
 
 
 @judging(forwards)
-def gated_has_few_breaks(seen: Seen) -> Result:
-    """Compiled with the gate, which is functional there, the forward has no break; with disabled collectives many."""
-    gated, hidden = seen["E"], min(row["breaks"] for row in seen["B"])
-    ok = all(row["graphs"] == 1 and row["breaks"] == 0 for row in gated)
-    return verdict(
-        ok and hidden >= 4 * seen["blocks"],
-        f"{gated[0]['graphs']} graph, {max(row['breaks'] for row in gated)} breaks; disabled: {hidden} breaks",
-    )
-
-
-@judging(forwards)
-def gated_is_faster_than_disabled(seen: Seen) -> Result:
-    """Compiled with the gate is faster than compiled with disabled collectives."""
-    return timing_result(seen["EB"], "faster", GPUS)
-
-
-@judging(forwards)
 def functional_is_faster_than_disabled(seen: Seen) -> Result:
     """Compiled with functional collectives is faster than compiled with disabled ones."""
     return timing_result(seen["CB"], "faster", GPUS)
@@ -256,12 +225,10 @@ def an_increase_is_slower(seen: Seen) -> Result:
 @judging(forwards)
 def breaks_cost_more_than_compiling_saves(seen: Seen) -> Result:
     """Cut into many small regions, compiled code is slower than the same work in one graph, and slower than eager."""
-    whole, eager = timing_result(seen["CB"], "faster", GPUS), timing_result(seen["BA"], "slower", GPUS)
-    named = [
-        replace(whole, measured=f"in one graph {whole.measured}"),
-        replace(eager, measured=f"than eager {eager.measured}"),
-    ]
-    return all_of(disabled_is_many_regions(seen), *named)
+    times = (timing_result(seen["CB"], "faster", GPUS), timing_result(seen["BA"], "slower", GPUS))
+    return all_of(
+        ("regions", disabled_is_many_regions(seen)), *zip(("without breaks", "to eager"), times, strict=True)
+    )
 
 
 @judging(forwards)
@@ -271,10 +238,7 @@ def breaks_and_recompiles_make_cliffs(seen: Seen) -> Result:
         timing_result(seen["CB"], "faster", GPUS),
         timing_result(seen["recompiling"], "slower", GPUS),
     )
-    return all_of(
-        replace(breaks, measured=f"without breaks {breaks.measured}"),
-        replace(again, measured=f"a call that compiles again {again.measured}"),
-    )
+    return all_of(("without breaks", breaks), ("compiling again", again))
 
 
 @judging(forwards)

@@ -84,20 +84,17 @@ def _waited(program: Any) -> Any:
 
 
 @judging(without_a_group)
-def traced_without_a_group(seen: Seen) -> Result:
-    """Functional collectives are traced where no process group exists, with the shapes that eight ranks would give."""
+def traced_and_compiled_without_a_group(seen: Seen) -> Result:
+    """Where no process group exists functional collectives are traced, with the shapes of eight ranks, and compiled."""
     right = {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]}
     said = ", ".join(f"{name} {shape}" for name, shape in seen["shapes"].items())
-    said = "; ".join([said or "nothing was traced", *(f"{n}: {e}" for n, e in seen["errors"].items())])
-    return verdict(not seen["initialized"] and seen["shapes"] == right, f"without a group: {said}")
-
-
-@judging(without_a_group)
-def compiled_without_a_group(seen: Seen) -> Result:
-    """A functional collective is compiled where no process group exists: by AOTAutograd, and by Inductor to the end."""
-    compiled = seen["compiled"]
-    said = "; ".join(f"{name}: {error or 'compiled'}" for name, error in compiled.items())
-    return verdict(not seen["initialized"] and not any(compiled.values()), f"without a group: {said}")
+    ends = [
+        *seen["errors"].items(),
+        *((f"compiled by {by}", why or "yes") for by, why in seen["compiled"].items()),
+    ]
+    said = "; ".join([said or "nothing was traced", *(f"{name}: {why}" for name, why in ends)])
+    traced = not seen["initialized"] and seen["shapes"] == right
+    return verdict(traced and not any(seen["compiled"].values()), f"without a group: {said}")
 
 
 @probe

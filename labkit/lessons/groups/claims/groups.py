@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import gc
 import os
 import sys
@@ -45,12 +46,10 @@ def _store() -> Seen:
 
     def held(call: Callable[[], Any], release: Callable[[], Any]) -> float:
         """The seconds that a call takes which another thread lets go after a while."""
-        timer, began = threading.Timer(LATER_S, release), time.monotonic()
-        timer.start()
+        began = time.monotonic()
+        threading.Timer(LATER_S, release).start()
         call()
-        taken = time.monotonic() - began
-        timer.join()
-        return taken
+        return time.monotonic() - began
 
     half = datetime.timedelta(seconds=0.5)
     outer = default_store()
@@ -59,18 +58,16 @@ def _store() -> Seen:
         chain.append("PrefixStore")
         inner = inner.underlying_store
     found: Seen = {"chain": [*chain, type(inner).__name__], "new_keys": [], "sums": []}
-    groups = []
+    before, groups = set(inner.list_keys()), []
     for _ in range(2):  # side by side: the first is used again beside the second
-        before = sorted(inner.list_keys())
         dist.barrier()
         groups.append(dist.new_group([0, 1]))
         for group in groups:
-            x = torch.ones(1)
-            dist.all_reduce(x, group=group)
+            dist.all_reduce(x := torch.ones(1), group=group)
             found["sums"].append(x.item())
         dist.barrier()
-        found["new_keys"].append([key for key in sorted(inner.list_keys()) if key not in before])
-        dist.barrier()
+        found["new_keys"].append(sorted(set(inner.list_keys()) - before))
+        before |= set(found["new_keys"][-1])
     one, two = dist.PrefixStore("one", outer), dist.PrefixStore("two", outer)
     mine = [outer.add("labkit-counted", 1) for _ in range(ADDS)]  # both ranks at the same time
     everyone: list[Any] = [None, None]
@@ -89,34 +86,30 @@ def _store() -> Seen:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=half)
     found["server_threads"] = threads() - calm
     patient = datetime.timedelta(seconds=10)
-    client, other = (
-        dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=wait) for wait in (half, patient)
+    client, other, writer = (
+        dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=wait)
+        for wait in (half, patient, half)
     )
     found["client_threads"] = threads() - calm - found["server_threads"]
     found["python_threads"] = threading.active_count() - python
     found["connections"] = sum(server.port == there[1] for _, there in connections())
     found["counts"] = [server.add("init_barrier", 1), client.add("init_barrier", 1)]
-    writer = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=half)
     writer.set("uid", "secret")
     found["read_by_other"] = server.get("uid").decode()
     del writer
     gc.collect()
     found["kept"] = [other.get("uid").decode() for _ in range(2)]
-    found["held_wait_s"] = held(lambda: other.wait(["later"], patient), lambda: client.set("later", "1"))
-    found["held_get_s"] = held(lambda: other.get("last"), lambda: client.set("last", "1"))
+    (port,), late = free_ports(1), list[Any]()
+    open_late = functools.partial(dist.TCPStore, "127.0.0.1", port, wait_for_workers=False, timeout=patient)
+    found["held_s"] = {
+        "wait": held(lambda: other.wait(["later"], patient), lambda: client.set("later", "1")),
+        "get": held(lambda: other.get("last"), lambda: client.set("last", "1")),
+        "connect": held(lambda: open_late(is_master=False), lambda: late.append(open_late(is_master=True))),
+    }
     found["cuda_initialized"], small = torch.cuda.is_initialized(), memory()
     for i in range(8):
         other.set(f"large {i}", VALUE)
     found |= {"grown": memory() - small, "stored": 8 * len(VALUE)}
-    (port,) = free_ports(1)
-    servers: list[Any] = []
-
-    def serve() -> None:
-        servers.append(dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=half))
-
-    found["held_connect_s"] = held(
-        lambda: dist.TCPStore("127.0.0.1", port, is_master=False, timeout=patient), serve
-    )
     for name, action in (
         ("missing_key", lambda: client.wait(["nobody"], half)),
         ("missing_get", lambda: client.get("nobody")),
@@ -181,7 +174,7 @@ def requests_are_served(seen: Seen) -> Result:
     served = {
         "SET and GET": seen["read_by_other"] == "secret",
         "ADD": seen["counts"] == [1, 2],
-        "WAIT": "imeout" in seen["missing_key"] and seen["held_wait_s"] >= LATER_S,
+        "WAIT": "imeout" in seen["missing_key"] and seen["held_s"]["wait"] >= LATER_S,
         "by one thread": seen["server_threads"] == 1,
     }
     return verdict(all(served.values()), "; ".join(f"{name}: {ok}" for name, ok in served.items()))
@@ -190,11 +183,10 @@ def requests_are_served(seen: Seen) -> Result:
 @judging(store)
 def get_blocks_on_a_key(seen: Seen) -> Result:
     """A get of a key blocks until another client sets it, or its time is up."""
+    held, missing = seen["held_s"]["get"], seen["missing_get"]
     return verdict(
-        "imeout" in seen["missing_get"]
-        and seen["held_get_s"] >= LATER_S
-        and seen["read_by_other"] == "secret",
-        f"set after {LATER_S} s: {seen['held_get_s']:.2f} s; set by nobody: {seen['missing_get'] or 'no error'}",
+        "imeout" in missing and held >= LATER_S and seen["read_by_other"] == "secret",
+        f"set after {LATER_S} s: {held:.2f} s; set by nobody: {missing or 'no error'}",
     )
 
 
@@ -210,7 +202,7 @@ def wait_takes_a_target_value(seen: Seen) -> Result:
 @judging(store)
 def connecting_needs_the_server(seen: Seen) -> Result:
     """A client blocks in connecting until rank 0 serves, or its time is up."""
-    late, refused, waited = seen["held_connect_s"], seen["no_server"], seen["no_server_s"]
+    late, refused, waited = seen["held_s"]["connect"], seen["no_server"], seen["no_server_s"]
     return verdict(
         late >= LATER_S and bool(refused) and waited >= 0.5,
         f"a server that comes after {LATER_S} s: connected after {late:.2f} s; without one, after {waited:.2f} s: "
@@ -229,35 +221,16 @@ def prefixes_keep_keys_apart(seen: Seen) -> Result:
 
 
 @judging(store)
-def groups_keep_their_keys_apart(seen: Seen) -> Result:
-    """Two groups with the same ranks put their keys under different prefixes, and work side by side."""
-    first, second = (set(keys) for keys in seen["new_keys"])
+def groups_have_prefixes_of_their_own(seen: Seen) -> Result:
+    """Stores of groups are PrefixStores around one TCPStore: two groups' keys differ in front, and both groups work."""
+    first, second = ({key.rpartition("//cpu//")[0] for key in keys} for keys in seen["new_keys"])
+    chain, keys = seen["chain"], [", ".join(keys[:2]) or "no key" for keys in seen["new_keys"]]
     return verdict(
-        bool(first and second) and not first & second and _own_prefixes(seen) and seen["sums"] == [2.0] * 3,
-        f"keys of one: {_some(first)}; of the other: {_some(second)}; right sums: {seen['sums'].count(2.0)} of 3",
-    )
-
-
-@judging(store)
-def groups_share_one_store(seen: Seen) -> Result:
-    """The default group's store is a PrefixStore around the TCPStore, where each new group has a prefix of its own."""
-    return verdict(
-        seen["chain"][-1] == "TCPStore" and "PrefixStore" in seen["chain"] and _own_prefixes(seen),
-        f"{' around '.join(seen['chain'])}; new groups added {_some(seen['new_keys'][0])} and "
-        f"{_some(seen['new_keys'][1])}",
-    )
-
-
-def _own_prefixes(seen: Seen) -> bool:
-    """Whether the keys of two groups are the same but for one part in front of them."""
-    first, second = ({tuple(key.split("/")) for key in keys} for keys in seen["new_keys"])
-    pairs = [(a, b) for a in first for b in second if len(a) == len(b)]
-    apart = [[i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y] for a, b in pairs]
-    return bool(apart) and any(len(places) == 1 and places[0] < len(pairs[0][0]) - 1 for places in apart)
-
-
-def _some(keys: Any) -> str:
-    return ", ".join(sorted(keys)[:2]) or "no key"
+        len(first) == len(second) == 1 and first != second and seen["sums"] == [2.0] * 3
+        and chain[-1] == "TCPStore" and "PrefixStore" in chain,
+        f"{' around '.join(chain)}; keys of a new group {keys[0]}, of another {keys[1]}; right sums over them: "
+        f"{seen['sums'].count(2.0)} of 3",
+    )  # fmt: skip
 
 
 @probe
@@ -277,19 +250,12 @@ def _mesh() -> Seen:
         return new_group(*arguments, **options)
 
     device_mesh.new_group = counted
-    shapes = {1: (8,), 2: (2, 4), 3: (2, 2, 2)}
     try:
         grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
         by_grid = sorted(made)
-        grids = [
-            init_device_mesh("cpu", shape, mesh_dim_names=tuple("abc"[:axes]))
-            for axes, shape in shapes.items()
-        ]
+        grids = [init_device_mesh("cpu", shape) for shape in ((8,), (2, 4), (2, 2, 2))]
         before = len(made)
-        steps = {
-            str(len(shape)): [_steps(one, i) for i in range(len(shape))]
-            for one, shape in zip(grids, shapes.values(), strict=True)
-        }
+        steps = [_steps(one) for one in grids]
     finally:
         device_mesh.new_group = new_group
     with torch.device("meta"):  # where tensors are made unless a device is named
@@ -312,7 +278,7 @@ def _mesh() -> Seen:
         "flat": dist.get_process_group_ranks(dist.group.WORLD),
         "distinct": two[0] is not two[1] and all(isinstance(one, dist.ProcessGroup) for one in two),
         "in_python": sum(isinstance(member, types.FunctionType) for member in vars(kind).values()),
-        "made_of": str(kind.__init__.__doc__).partition("self: ")[2].partition(",")[0],
+        "made_of": str(vars(kind)["__init__"].__doc__).partition("self: ")[2].partition(",")[0],
         "tensor": grid.mesh.tolist(),
         "tensor_device": str(grid.mesh.device),
         "under_meta": found_on,
@@ -326,12 +292,12 @@ def _mesh() -> Seen:
     }
 
 
-def _steps(grid: Any, axis: int) -> int:
-    """The calls and returns, those of C functions included, of looking up the group of an axis."""
+def _steps(grid: Any) -> int:
+    """The calls and returns, those of C functions included, of looking up the group of the first axis."""
     events: list[str] = []
     sys.setprofile(lambda frame, event, argument: events.append(event))
     try:
-        grid.get_group(axis)
+        grid.get_group(0)
     finally:
         sys.setprofile(None)
     return len(events)
@@ -403,18 +369,11 @@ def rank_five_is_one_one(seen: Seen) -> Result:
 
 @judging(mesh)
 def rank_five_talks_to(seen: Seen) -> Result:
-    """On axis 0 rank 5 shares a group with rank 1, on axis 1 with 4, 6 and 7."""
-    mine = seen["groups"][5]
-    return verdict(mine == {"dp": [1, 5], "tp": [4, 5, 6, 7]}, f"axis 0 {mine['dp']}, axis 1 {mine['tp']}")
-
-
-@judging(mesh)
-def rank_five_keeps_its_group(seen: Seen) -> Result:
-    """Rank 5 gets the same group object for axis 0 every time, that of ranks 1 and 5, and no new one is made."""
-    mine, made = seen["groups"][5]["dp"], seen["made_by_lookups"]
+    """On axis 0 rank 5 shares a group with rank 1, on axis 1 with 4, 6 and 7: groups made before, always the same."""
+    mine, made = seen["groups"][5], seen["made_by_lookups"]
     return verdict(
-        mine == [1, 5] and seen["cached"] and not made,
-        f"axis 0: {mine}, {'the same object' if seen['cached'] else 'another object'}, {made} groups made by looking",
+        mine == {"dp": [1, 5], "tp": [4, 5, 6, 7]} and seen["cached"] and not made,
+        f"axis 0 {mine['dp']}, axis 1 {mine['tp']}, {'the same' if seen['cached'] else 'other'} objects each time",
     )
 
 
@@ -435,12 +394,12 @@ def coordinates_lead_to_groups(seen: Seen) -> Result:
 
 @judging(mesh)
 def groups_are_made_once(seen: Seen) -> Result:
-    """Groups are made with the mesh and only looked up later, in as many steps for eight ranks as for two, any axes."""
-    steps, made = {step for axes in seen["steps"].values() for step in axes}, seen["made_by_lookups"]
+    """Groups are made with the mesh and only looked up later, in as many steps for eight ranks as for two."""
+    steps, made, cached = set(seen["steps"]), seen["made_by_lookups"], seen["cached"]
     return verdict(
-        seen["cached"] and not made and len(steps) == 1,
-        f"{'the same object twice, by name and by number' if seen['cached'] else 'not the same'}; {made} groups made "
-        f"by looking; calls and returns of a look in meshes of 1, 2 and 3 axes: {', '.join(map(str, sorted(steps)))}",
+        cached and not made and len(steps) == 1,
+        f"{'the same object twice, by name and by number' if cached else 'not the same'}; {made} groups made by "
+        f"looking; calls and returns of a look in meshes of 1, 2 and 3 axes: {', '.join(map(str, sorted(steps)))}",
     )
 
 
@@ -480,28 +439,3 @@ def groups_come_from_new_group(seen: Seen) -> Result:
     expected = sorted([[0, 1, 2, 3], [4, 5, 6, 7], [0, 4], [1, 5], [2, 6], [3, 7]])
     made = seen["made_by_new_group"]
     return verdict(made == expected, f"{len(made)} calls of new_group, on {made or 'no ranks'}")
-
-
-@probe
-def named(bench: Bench) -> Seen:
-    """On a mesh of two by two gloo ranks, the sums of powers of ten over the group of each axis, by its name."""
-    return {"sums": list(bench.run(_named, ranks=4))}
-
-
-def _named() -> Seen:
-    grid, found = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")), Seen()
-    for name in ("dp", "tp"):
-        x = torch.tensor(10 ** dist.get_rank())
-        dist.all_reduce(x, group=grid.get_group(name))
-        found[name] = x.item()
-    return found
-
-
-@judging(named)
-def a_name_leads_to_the_group(seen: Seen) -> Result:
-    """An all-reduce over mesh.get_group(name) adds up the ranks of that axis' group, and no others."""
-    sums = {name: [row[name] for row in seen["sums"]] for name in ("dp", "tp")}
-    return verdict(
-        sums == {"dp": [101, 1010, 101, 1010], "tp": [11, 11, 1100, 1100]},
-        f"sums of 1, 10, 100 and 1000 on a two by two mesh: {sums}",
-    )

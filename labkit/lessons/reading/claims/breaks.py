@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from labkit.lessons.shared.capture import Capture, calls, first_line
-from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset
 
 
@@ -81,7 +81,7 @@ def _splits() -> Seen:
         "print": logs,
         "log": logs_through_a_logger,
         "callback": calls_back,
-        "plain": lambda x: (x + 1).sin(),
+        "silent": lambda x: (x + 1).sin(),
     }
     for name, function in programs.items():
         run, graphs = compiled(function)
@@ -154,34 +154,13 @@ def fullgraph_names_the_first_break(seen: Seen) -> Result:
 
 
 @judging(splits)
-def side_effects_and_logs_break(seen: Seen) -> Result:
-    """A print and a call of a logger each break what is one graph without them."""
-    return _each(seen, "print", "log")
-
-
-@judging(splits)
-def callbacks_break(seen: Seen) -> Result:
-    """A print, a call of a logger, and a callback that gets a tensor's values each break what is one graph without."""
-    return _each(seen, "print", "log", "callback")
-
-
-@judging(splits)
-def strays_break(seen: Seen) -> Result:
-    """A print and a part under disable each break what is one graph without them."""
-    found = _each(seen, "print")
-    return verdict(
-        found.status == HOLDS and seen["graphs"] > 1,
-        f"{found.measured}, with a disabled call {seen['graphs']}",
-    )
-
-
-def _each(seen: Seen, *names: str) -> Result:
-    counts = {name: seen[f"{name}_graphs"] for name in names}
+def side_effects_break(seen: Seen) -> Result:
+    """A print, a logger's call, a callback with a tensor's values and a part under disable each break one graph."""
+    names = ("print", "log", "callback")
+    counts = {**{name: seen[f"{name}_graphs"] for name in names}, "disabled call": seen["graphs"]}
     said = ", ".join(f"with a {name} {count}" for name, count in counts.items())
-    return verdict(
-        seen["plain_graphs"] == 1 and min(counts.values()) > 1,
-        f"graphs: {seen['plain_graphs']} without, {said}",
-    )
+    without = seen["silent_graphs"]
+    return verdict(without == 1 < min(counts.values()), f"graphs: {without} without, {said}")
 
 
 @judging(splits)

@@ -43,17 +43,11 @@ KINDS = ("graph_breaks", "recompiles", "guards", "graph_code")
 @judging(logs)
 def graph_breaks_are_shown(seen: Seen) -> Result:
     """TORCH_LOGS=graph_breaks shows each break with its reason."""
-    lines = [line for line in seen["graph_breaks"] if "Graph break in user code" in line]
-    placed = [line for line in lines if line.endswith(f"<string>:{PRINT_AT}")]
-    reasons = [
-        line.partition("[__graph_breaks]")[2]
-        for line in seen["graph_breaks"]
-        if "trace builtin" in line and "`print`" in line
-    ]
-    said = [line.partition("] ")[2][-110:] for line in lines[:1]] + [
-        reason.strip()[:110] for reason in reasons[:1]
-    ]
-    return verdict(len(lines) == len(placed) == 1 <= len(reasons), "; ".join(said) or "no line about it")
+    lines = [line.partition("[__graph_breaks]")[2].strip()[:110] for line in seen["graph_breaks"]]
+    places = [line for line in lines if line.startswith("Graph break in user code")]
+    reasons = [line for line in lines if "trace builtin" in line and "`print`" in line]
+    placed = len(places) == 1 and places[0].endswith(f"<string>:{PRINT_AT}")
+    return verdict(placed and bool(reasons), "; ".join([*places, *reasons[:1]]) or "no line about it")
 
 
 @judging(logs)
