@@ -43,13 +43,12 @@ def timing_result(seen: Seen, claimed: str, hardware: str) -> Result:
     return cannot_tell(f"the spread is too wide; the claim is about {hardware}", said)
 
 
-def all_of(*parts: tuple[str, Result]) -> Result:
+def all_of(parts: Mapping[str, Result]) -> Result:
     """The answer to a claim of several parts: no where a part is, else unknown where a part is, and what all measured.
 
-    >>> all_of(("one", verdict(True, "a")), ("other", cannot_tell("more rounds", "b")))
+    >>> all_of({"one": verdict(True, "a"), "other": cannot_tell("more rounds", "b")})
     Result(status='cannot tell', measured='one: a; other: b', missing='more rounds')
     """
-    worst = min(
-        (one for _, one in parts), key=lambda one: ("changed", "cannot tell", "holds").index(one.status)
-    )
-    return Result(worst.status, "; ".join(f"{name}: {one.measured}" for name, one in parts), worst.missing)
+    worst = min(parts.values(), key=lambda one: ("changed", "cannot tell", "holds").index(one.status))
+    said = "; ".join(f"{name}: {one.measured}" for name, one in parts.items())
+    return Result(worst.status, said, worst.missing)

@@ -30,13 +30,8 @@ GPUS = "2 GPUs over NCCL, in a whole pipeline"
 @probe
 def forwards(bench: Bench) -> Seen:
     """Variants A (eager), B (compiled, disabled) and C (compiled, functional by the gate) on two ranks; a recompile."""
-    run: dict[str, Any] = {
-        "blocks": BLOCKS,
-        "reduces": {"C": program.gated},
-        "rounds": 40,
-        "host_only": False,
-    }
-    report = cliff.run(bench.ranks(2, "shm"), variants="ABC", **run)
+    two, gate = bench.ranks(2, "shm"), {"C": program.gated}
+    report = cliff.run(two, BLOCKS, variants="ABC", reduces=gate, rounds=40, host_only=False)
     counts = report.tables["counts"]
     samples = report.tables["samples"].groupby(["variant", "round"])["seconds"].max()
     taken = {letter: tuple(float(s) for s in samples[letter]) for letter in "ABC"}
@@ -115,10 +110,9 @@ def breaks_per_forward(seen: Seen) -> Result:
 def each_disabled_collective_breaks(seen: Seen) -> Result:
     """A forward breaks at every one of its collectives where they are disabled, at none where they are functional."""
     hidden, functional = seen["disabled"], seen["functional"]
+    none = functional["collectives"] == hidden["collectives"] and not functional["breaks"]
     return verdict(
-        _each_breaks(hidden)
-        and not functional["breaks"]
-        and functional["collectives"] == hidden["collectives"],
+        _each_breaks(hidden) and none,
         f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives, {functional['breaks']} "
         f"with {functional['collectives']} functional ones",
     )
@@ -177,11 +171,9 @@ def disabled_is_many_regions(seen: Seen) -> Result:
     regions, whole = {row["regions"] for row in seen["B"]}, {row["regions"] for row in seen["C"]}
     breaks = min(row["breaks"] for row in seen["B"])
     small, large = seen["largest"]["B"], seen["largest"]["C"]
+    many = min(regions) > 4 * seen["blocks"] <= breaks
     return verdict(
-        min(regions) > 4 * seen["blocks"]
-        and breaks >= 4 * seen["blocks"]
-        and whole == {1}
-        and 4 * small < large,
+        many and whole == {1} and 4 * small < large,
         f"{' or '.join(map(str, sorted(regions)))} regions a forward of {seen['blocks']} blocks, of at most {small} "
         f"operators, with {breaks} breaks between them; functional: {max(whole)} region of {large}",
     )
@@ -225,10 +217,8 @@ def an_increase_is_slower(seen: Seen) -> Result:
 @judging(forwards)
 def breaks_cost_more_than_compiling_saves(seen: Seen) -> Result:
     """Cut into many small regions, compiled code is slower than the same work in one graph, and slower than eager."""
-    times = (timing_result(seen["CB"], "faster", GPUS), timing_result(seen["BA"], "slower", GPUS))
-    return all_of(
-        ("regions", disabled_is_many_regions(seen)), *zip(("without breaks", "to eager"), times, strict=True)
-    )
+    whole, eager = timing_result(seen["CB"], "faster", GPUS), timing_result(seen["BA"], "slower", GPUS)
+    return all_of({"pieces": disabled_is_many_regions(seen), "in one graph": whole, "to eager": eager})
 
 
 @judging(forwards)
@@ -238,7 +228,7 @@ def breaks_and_recompiles_make_cliffs(seen: Seen) -> Result:
         timing_result(seen["CB"], "faster", GPUS),
         timing_result(seen["recompiling"], "slower", GPUS),
     )
-    return all_of(("without breaks", breaks), ("compiling again", again))
+    return all_of({"without breaks": breaks, "compiling again": again})
 
 
 @judging(forwards)

@@ -105,14 +105,12 @@ def _traced() -> Seen:
         row["same"] = bool(torch.equal(got + 0, expected))
         row["graphs"] = len(graphs.dynamo)
         row["calls"] = [call for graph in graphs.forward for call in calls(graph)]
+        nodes = [node for graph in (*graphs.dynamo, *graphs.forward) for node in graph.graph.nodes]
+        made = [node for node in nodes if "_c10d_functional" in str(node.target)]
+        inputs = [node.meta.get("example_value", x) for node in nodes if node.op == "placeholder"]
+        types = {type(argument).__name__ for node in made for argument in node.args}
         row["argument_types"] = sorted(
-            {
-                type(argument).__name__
-                for graph in (*graphs.dynamo, *graphs.forward)
-                for node in graph.graph.nodes
-                if "_c10d_functional" in str(node.target)
-                for argument in node.args
-            }
+            types | {type(v).__name__ for v in inputs if not isinstance(v, torch.Tensor)}
         )
         targets = [node.target for graph in graphs.forward for node in graph.graph.nodes]
         row["in_place"] = sum(t._schema.is_mutable for t in targets if hasattr(t, "_schema"))
@@ -124,10 +122,7 @@ def _traced() -> Seen:
 
 FUNCTIONAL = (
     "functional",
-    "functional_gather",
-    "functional_scatter",
-    "functional_exchange",
-    "functional_broadcast",
+    *(f"functional_{kind}" for kind in ("gather", "scatter", "exchange", "broadcast")),
 )
 PLAIN = {"Node", "str", "int", "list", "immutable_list"}
 CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
