@@ -69,6 +69,7 @@ def _store() -> Seen:
         found["new_keys"].append(sorted(set(inner.list_keys()) - before))
         before |= set(found["new_keys"][-1])
     one, two = dist.PrefixStore("one", outer), dist.PrefixStore("two", outer)
+    dist.barrier()
     mine = [outer.add("labkit-counted", 1) for _ in range(ADDS)]  # both ranks at the same time
     everyone: list[Any] = [None, None]
     dist.all_gather_object(everyone, mine)
