@@ -14,16 +14,19 @@ import gpu_records
 from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
+from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
+from labkit.lessons.reading.claims.logs import PRINT_AT
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
 Record = dict[str, Any]
 
-KEPT = {"one_graph": True, "same": True, "graphs": 1, "why": "", "argument_types": ["Node", "str"]}
+KEPT: Record = {"one_graph": True, "same": True, "graphs": 1, "why": "", "in_place": 0}
+KEPT["argument_types"] = ["Node", "str"]
 KEPT_CALLS = ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"]
 BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden", "calls": ["aten.mul.Tensor"]}
-CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
+RESULT = {"type": "AsyncCollectiveTensor", "is_tensor": True, "right": True, "new": True, "input_left": True}
 FASTER = {"outcome": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6, "label": "shm · cpu"}
 SLOWER = {"outcome": "slower", "ratio": 2.0, "low": 1.9, "high": 2.1, "label": "shm · cpu"}
 TELLS_NOTHING = {"outcome": "cannot tell", "ratio": 1.0, "low": 0.5, "high": 2.0, "label": "shm · cpu"}
@@ -81,6 +84,8 @@ def summed(on: str = "s2", first: str = "s2", then: str = "s1") -> list[list[Any
 
 def without(rows: list[list[Any]], *names: str) -> list[list[Any]]:
     return [row for row in rows if row[0] not in names]
+
+
 def own_break(alike: list[list[int]], broken: list[list[int]], value: int = 8) -> Record:
     return {"alike": {"counts": alike, "value": 8}, "break": {"counts": broken, "value": value}}
 
@@ -90,33 +95,32 @@ def driven(mesh: list[str], world: str) -> list[Record]:
     return [{"graphs": g, "values": v, "in_the_mesh": said, "in_the_world": world} for g, v, said in rows]
 
 
-def node(op: str, stream: int | None = None, *takes: str) -> Record:
-    return {"op": op, "stream": stream, "takes": list(takes)}
-
-
 BASE: dict[str, Record] = {
     "collectives.eager": {
         "inplace_value": 3.0, "inplace_same_memory": True, "inplace_returns": "NoneType", "async_returns": "Work",
-        "async_is_tensor": False, "functional_type": "AsyncCollectiveTensor", "functional_is_tensor": True,
-        "functional_value": 3.0, "functional_same_memory": False, "input_after": 1.0, "wait_same_memory": True,
+        "async_is_tensor": False, "functional_type": "AsyncCollectiveTensor", "functional_same_memory": False,
+        "group_returns": "Work", "gather": {"values": [1.0, 2.0], "same_memory": True, "async_returns": "Work"},
+        "family": {name: dict(RESULT) for name in ("all_reduce", "all_gather", "broadcast")},
+        "wait_same_memory": True, "wait_same_object": True, "raw_is_tensor": True,
         "early": ["AsyncCollectiveTensor", True, 1.0], "early_then": 3.0,
         "before_wait": 1.0, "after_wait_ignored": 3.0, "gate_same_object": True, "gate_value": 3.0,
     },
     "tracing.traced": {
         **{name: {**KEPT, "calls": [*KEPT_CALLS, "aten.copy"]} for name in CLASSIC},
-        **{name: {**KEPT, "calls": KEPT_CALLS} for name in ("functional", "functional_gather")},
+        **{name: {**KEPT, "calls": KEPT_CALLS} for name in FUNCTIONAL},
         **{name: BROKEN for name in ("all_reduce_async", "broadcast", "barrier", "disabled")},
+        "disabled": {**BROKEN, "ran_compiled": [False, False]},
     },
     "tracing.handed_over": {"work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0]},
     "gates.decided": {
         "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
     "autograd.gradients": {
-        "functional": 22.0, "compiled": 22.0, "gather": 22.0, "max": "refused", "avg": "refused", "inplace": 2.0,
-        "right": 22.0,
+        "functional": 22.0, "compiled": 22.0, "gather": 22.0, "inplace": 2.0, "right": 22.0,
+        "reductions": {"sum": 22.0, "avg": 11.0, "max": "RuntimeError: refused"},
     },
     "functional.without_a_group": {
-        "initialized": False, "errors": {},
+        "initialized": False, "errors": {}, "compiled": {"aot_eager": "", "inductor": ""},
         "shapes": {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]},
     },
     "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
@@ -137,10 +141,9 @@ BASE: dict[str, Record] = {
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
-        "log_graphs": 2, "silent_graphs": 1, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
-        "names_the_line": True, "falls_back_same": True, "falls_back_graphs": 4,
-        "log_graphs": 2, "pure_graphs": 1, "mixed_graphs": 2, "fullgraph": "Unsupported: hidden",
-        "falls_back_same": True, "falls_back_graphs": 4,
+        "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: hidden",
+        "falls_back_same": True, "falls_back_graphs": 4, "parts": [["add"], ["sin"]],
+        "printed": {"same": True, "lines": 3, "parts": [["add"], ["sin"]]},
     },
     "breaks.regions": {
         "whole": {"2": 6, "8": 24}, "inlined": True, "whole_graphs": 1,
@@ -175,12 +178,17 @@ BASE: dict[str, Record] = {
     },
     "cliff.forwards": {
         "blocks": 2, "A": [COUNTS_A, COUNTS_A], "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER,
-        "BA": SLOWER,
+        "BA": SLOWER, "largest": {"B": 7, "C": 96}, "recompiling": SLOWER,
+    },
+    "cliff.mixed": {
+        "blocks": 4, "functional": {"regions": 1, "breaks": 0, "at_collective": 0, "graphs": 1, "largest": 192},
+        "escaped": {"regions": 12, "breaks": 8, "at_collective": 4, "graphs": 3, "largest": 37},
+        "printing": {"regions": 8, "breaks": 4, "at_collective": 0, "reasons": ["Failed to trace builtin print"]},
     },
     "cliff.recorded": {"blocks": 40, "torch": "2.13.0", "here": "2.13.0", "CA": FASTER, "CB": {**FASTER, "high": 0.45}},
     "cliff.forty": {
-        "disabled": {"breaks": 320, "at_collective": 160, "collectives": 160},
-        "functional": {"breaks": 0, "at_collective": 0, "collectives": 160},
+        "disabled": {"breaks": 320, "at_collective": 160, "collectives": 160, "graphs": 9},
+        "functional": {"breaks": 0, "at_collective": 0, "collectives": 160, "graphs": 1},
     },
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
@@ -202,16 +210,21 @@ BASE: dict[str, Record] = {
     "rendezvous.rendezvous": {
         "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
         "keys": {**FIRST, **NEW, "init/cnt": ""}, "listening": [*FIRST.values(), *NEW.values(), "0.0.0.0:1"],
+        "named": True,
     },
     "rendezvous.meetings": {
         "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True,
         "keys": [f"default_pg/0//cpu//0/{i}" for i in range(4)],
         "missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", "wait timeout"],
     },
+    "rendezvous.arrivals": {
+        "1": {"0": "Timed out. 1/4 clients joined."}, "2": {"0": "Timed out. 2/4 clients joined.", "1": "joined"},
+        "3": {"0": "Timed out. 3/4 clients joined.", "1": "joined", "2": "joined"}, "4": {"0": "joined", "3": "joined"},
+    },
     "barriers.at_work": {
         "finished_behind": {"store": False, "group": True}, "keys_of_barrier": 0, "keys_of_all_reduce": 0, "ranks": 4,
-        "sent": {"barrier": 1155, "all_reduce": 90000}, "reduced": 16384, "count_at_return": 4,
-        "released_after_s": [0.001] * 4, "cuda_initialized": False, "threads": ["pt_tcpstore_uv", "python"],
+        "sent": {"barrier": 1155, "all_reduce": 90000, "store": 0}, "reduced": 16384, "count_at_return": 4,
+        "to_store": {"barrier": 0, "all_reduce": 0, "store": 405}, "released_after_s": [0.001] * 4,
     },
     "barriers.backends": {"world": "gloo", "sums": {"gloo": 6.0, "shm": 6.0, "a": 6.0}, "refused": {}},
     "dtensor.placements": {
@@ -275,18 +288,24 @@ BASE: dict[str, Record] = {
         "nonzero": [{"DTensor": "RuntimeError: no", "local": ""}] * 2,
     },
     "groups.store": {
-        "chain": ["PrefixStore", "TCPStore"], "new_keys": ["0//1//cpu//0/0"], "prefixed": ["a", "b"],
+        "chain": ["PrefixStore", "TCPStore"], "new_keys": [["0//1//cpu//0/0"], ["0//2//cpu//0/0"]], "sums": [2.0] * 3,
+        "prefixed": ["a", "b"], "under": ["0//one/barrier", "0//two/barrier"], "python_threads": 0, "connections": 3,
         "server_threads": 1, "client_threads": 0, "counts": [1, 2], "added": True, "took_turns": False,
-        "read_by_other": "secret",
-        "missing_key": "DistStoreError: wait timeout", "missing_get": "DistStoreError: wait timeout",
-        "target_value": "TypeError: wait()",
+        "read_by_other": "secret", "kept": ["secret", "secret"], "no_server_s": 0.51,
+        "cuda_initialized": False, "grown": 34 << 20, "stored": 32 << 20,
+        "held_s": {"wait": 0.3001, "get": 0.3001, "connect": 0.35}, "missing_key": "DistStoreError: wait timeout",
+        "missing_get": "DistStoreError: wait timeout",
+        "target_value": "TypeError: wait()", "target_keyword": "TypeError: wait()",
         "no_server": "DistNetworkError: timed out",
     },
     "groups.mesh": {
         "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "under_meta": "cpu", "is_tensor": True, 
         "coordinate": [1, 1],
         "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
-        "cached": True, "mesh_dim": "", "by_group": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
+        "cached": True, "mesh_dim": "", "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
+        "coordinates": [[r // 4, r % 4] for r in range(8)], "steps": [33, 33, 33], "made_by_lookups": 0,
+        "axes": [1, 2, 3], "flat": [*range(8)], "distinct": True, "in_python": 0,
+        "made_of": "torch._C._distributed_c10d.ProcessGroup",
         "bases": ["torch.distributed.ProcessGroup", "pybind11_builtins.pybind11_object", "builtins.object"],
     },
     "symmetry.drills": {
@@ -458,7 +477,10 @@ BASE: dict[str, Record] = {
         "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
     },
     "logs.logs": {
-        "graph_breaks": ["[0/0] [__graph_breaks] Graph break in user code at <string>:6"],
+        "graph_breaks": [
+            f"[0/0] [__graph_breaks] Graph break in user code at <string>:{PRINT_AT}",
+            "[0/0] [__graph_breaks]   Explanation: Dynamo does not know how to trace builtin operator `print`",
+        ],
         "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
         "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
         "graph_code": [f"[{part}] [__graph_code] TRACED GRAPH" for part in ("0/0_1", "1/0", "0/1")],
@@ -468,33 +490,56 @@ BASE: dict[str, Record] = {
 
 EACH_CLASSIC_BREAKS = {name: {"one_graph": False} for name in CLASSIC}
 CASES: dict[str, list[Record]] = {
-    "collectives.inplace_mutates": [{}, {"inplace_value": 1.0}, {"inplace_same_memory": False}],
-    "collectives.inplace_returns_work": [{}, {"async_returns": "Tensor"}, {"async_is_tensor": True}],
-    "collectives.functional_returns_new": [
-        {}, {"functional_same_memory": True}, {"functional_value": 1.0}, {"functional_is_tensor": False},
+    "collectives.inplace_mutates": [
+        {}, {"inplace_value": 1.0}, {"inplace_same_memory": False}, {"gather": {"values": [0.0, 0.0]}},
+        {"gather": {"same_memory": False}},
     ],
-    "collectives.input_is_left_alone": [{}, {"input_after": 3.0}, {"functional_value": 1.0}],
+    "collectives.inplace_returns_work": [
+        {}, {"async_returns": "Tensor"}, {"async_is_tensor": True}, {"group_returns": "NoneType"},
+        {"gather": {"async_returns": "NoneType"}},
+    ],
+    "collectives.functional_returns_new": [
+        {}, *({"family": {"broadcast": {key: False}}} for key in ("new", "right", "is_tensor", "input_left")),
+        {"family": None},
+    ],
+    "collectives.functional_wraps": [
+        {}, {"family": {"all_gather": {"type": "Tensor"}}}, {"family": {"all_gather": {"is_tensor": False}}},
+    ],
     "collectives.functional_wraps": [{}, {"functional_type": "Tensor"}, {"functional_is_tensor": False}],
     "collectives.a_value_that_is_still_to_come": [
         {}, {"early": ["Tensor", True, 1.0]}, {"early": ["AsyncCollectiveTensor", True, 3.0]},
         {"early": ["AsyncCollectiveTensor", False, 1.0]}, {"early_then": 1.0},
     ],
-    "collectives.not_ready_before_wait": [{}, {"before_wait": 3.0}, {"after_wait_ignored": 1.0}],
-    "collectives.wait_returns_new": [{"wait_same_memory": False}, {"wait_same_memory": True}],
+    "collectives.not_ready_before_wait": [
+        {}, {"before_wait": 3.0}, {"after_wait_ignored": 1.0}, {"raw_is_tensor": False},
+    ],
+    "collectives.wait_returns_new": [
+        {"wait_same_memory": False, "wait_same_object": False}, {"wait_same_memory": True}, {"wait_same_object": True},
+    ],
     "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
     "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
     "tracing.work_handles_break": [{}, {"all_reduce_async": {"one_graph": True}}],
-    "tracing.neither_groups_nor_handles_pass": [{}, {"work": ""}, {"group": "", "by_group": [1, 1, 2]}],
+    "tracing.groups_do_not_pass": [{}, {"group": "", "by_group": [1, 1, 2]}],
+    "tracing.handles_do_not_pass": [{}, {"work": ""}],
     "tracing.functional_is_traced": [
         {}, {"functional": {"one_graph": False}}, {"functional": {"same": False}},
         {"functional_gather": {"graphs": 2}}, {"functional": {"calls": ["aten.add"]}},
+        {"functional_broadcast": {"calls": KEPT_CALLS[:1]}}, {"functional_exchange": {"in_place": 1}},
     ],
-    "tracing.disable_splits_at_the_collective": [
-        {}, {"disabled": {"one_graph": True}}, {"disabled": {"graphs": 1}},
+    "tracing.only_tensors_and_waits_fit": [
+        {}, {"all_reduce_async": {"one_graph": True}}, {"all_gather": {"calls": ["c10d.allgather_"]}},
+        {"functional_scatter": {"one_graph": False}}, {"functional": {"calls": KEPT_CALLS[:1]}},
+    ],
+    "tracing.disabled_collectives_run_in_eager": [
+        {}, {"disabled": {"ran_compiled": [False, True]}}, {"disabled": {"ran_compiled": [False]}},
+        {"disabled": {"graphs": 1}}, {"disabled": {"same": False}}, {"disabled": {"calls": KEPT_CALLS}},
     ],
     "tracing.classic_becomes_functional": [{}, {"all_gather": {"calls": ["c10d.allgather_"]}}],
-    "tracing.collectives_compile": [{}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}}],
+    "tracing.collectives_compile": [
+        {}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}},
+        {"functional": {"calls": ["aten.add.Tensor"]}},
+    ],
     "tracing.groups_leak_into_the_graph": [
         {"all_reduce": {"argument_types": ["Node", "ProcessGroup"]}},
         {"all_reduce": {"argument_types": ["Node", "str"]}},
@@ -503,18 +548,21 @@ CASES: dict[str, list[Record]] = {
         {}, {"rows": {"broadcast": {"same code": "yes", "gate": "no"}}},
     ],
     "gates.all_reduce_needs_a_gate": [{}, {"rows": {"all_reduce sum": {"same code": "yes", "gate": "no"}}}],
-    "tracing.same_call_in_both_modes": [{}, {"functional": {"same": False}}, {"functional_gather": {"graphs": 2}}],
     "tracing.plain_arguments": [
         {}, {"functional": {"argument_types": ["Node", "ProcessGroup"]}},
-        {"functional": {"argument_types": None}, "functional_gather": {"argument_types": None}},
+        {name: {"argument_types": None} for name in FUNCTIONAL},
     ],
     "tracing.no_streams_in_the_graph": [
         {}, {"functional": {"calls": [*KEPT_CALLS, "streams.record_event"]}},
-        {"functional": {"calls": None}, "functional_gather": {"calls": None}},
+        {name: {"calls": None} for name in FUNCTIONAL},
     ],
-    "functional.traced_without_a_group": [
+    "functional.traced_and_compiled_without_a_group": [
         {}, {"initialized": True}, {"shapes": {"all_gather_into_tensor": [8]}},
         {"shapes": None, "errors": {"all_reduce": "ValueError: no group"}},
+        {"compiled": {"aot_eager": "RuntimeError: no group"}}, {"compiled": {"inductor": "InductorError: no group"}},
+    ],
+    "functional.no_stream_in_a_schema": [
+        {}, {"broadcast": {"arguments": ["Tensor", "Stream"]}}, {"broadcast": {"returns": ["Event"]}},
     ],
     "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
     "functional.registered_with_the_dispatcher": [
@@ -534,21 +582,26 @@ CASES: dict[str, list[Record]] = {
         {"functional": 2.0, "compiled": "refused", "gather": 2.0}, {"functional": 22.0}, {"compiled": 22.0},
         {"gather": 22.0},
     ],
-    "autograd.support_has_limits": [{}, {"max": 22.0, "avg": 22.0}],
+    "autograd.support_has_limits": [{}, {"reductions": {"max": 11.0}}],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
-    "breaks.a_break_makes_two_graphs": [{}, {"graphs": 1}, {"same": False}],
+    "breaks.a_break_makes_two_graphs": [
+        {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},
+    ],
     "breaks.python_runs_in_between": [
         {}, {"hidden_runs": 1}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"same": False},
+        {"printed": {"lines": 1}}, {"printed": {"parts": [["sin"]]}}, {"printed": {"same": False}},
     ],
     "breaks.breaks_and_recompiles_are_no_failure": [
         {}, {"print_graphs": 1}, {"falls_back_graphs": 2}, {"falls_back_same": False},
     ],
-    "breaks.disable_falls_back_to_eager": [{}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}],
+    "breaks.disable_falls_back_to_eager": [
+        {}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"hidden_runs": 0},
+    ],
     "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
-    "breaks.side_effects_break": [{}, {"print_graphs": 1}],
+    "breaks.side_effects_break": [
+        {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback")), {"graphs": 1}, {"silent_graphs": 2},
+    ],
     "breaks.logging_breaks": [{}, {"log_graphs": 1}, {"silent_graphs": 2}],
-    "breaks.one_escape_fragments": [{}, {"mixed_graphs": 1}, {"pure_graphs": 2}],
-    "breaks.functional_removes_breaks": [{}, {"pure_graphs": 5}],
     "breaks.loops_are_unrolled_and_calls_inlined": [
         {}, {"whole": {"8": 6}}, {"inlined": False}, {"whole_graphs": 9},
     ],
@@ -608,8 +661,24 @@ CASES: dict[str, list[Record]] = {
         {}, {"looped": {"gave_up": 0}, "other_rank": {"gave_up": 0}}, {"default": {"gave_up": 2}},
         {"other_rank": {"gave_up": 0}}, {"frozen": {"counts": [1, 2]}},
     ],
-    "cliff.no_collective_fragments": [
-        {"C": [{**COUNTS_C, "breaks": 2}] * 2}, {"C": [COUNTS_C, {**COUNTS_C, "breaks": 1, "at_collective": 1}]},
+    "cliff.what_remains_has_another_cause": [
+        {}, {"functional": {"breaks": 1}}, {"printing": {"breaks": 0}}, {"printing": {"at_collective": 1}},
+        {"printing": {"reasons": ["Skip calling a disabled function"]}}, {"printing": {"reasons": None}},
+    ],
+    "cliff.one_escape_fragments": [
+        {}, {"escaped": {"at_collective": 0}}, {"escaped": {"regions": 5}}, {"escaped": {"largest": 190}},
+        {"functional": {"regions": 9}}, {"functional": {"breaks": 4}},
+    ],
+    "cliff.each_disabled_collective_breaks": [
+        {}, {"disabled": {"at_collective": 159}}, {"disabled": {"breaks": 0, "at_collective": 0, "collectives": 0}},
+        {"functional": {"breaks": 1}}, {"functional": {"collectives": 0}},
+    ],
+    "cliff.breaks_cost_more_than_compiling_saves": [
+        {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"BA": FASTER}, {"BA": TELLS_NOTHING}, {"largest": {"B": 90}},
+        {"B": [{**COUNTS_B, "regions": 1}] * 2},
+    ],
+    "cliff.breaks_and_recompiles_make_cliffs": [
+        {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"recompiling": FASTER}, {"recompiling": ALIKE},
     ],
     "cliff.baseline_is_eager": [
         {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
@@ -631,14 +700,18 @@ CASES: dict[str, list[Record]] = {
         *({"ranks": [NORM, {**NORM, key: 2}]} for key in ("graphs", "reductions")),
     ],
     "cliff.breaks_per_forward": [
-        {"claimed": "~160 breaks a forward"}, {"disabled": {"at_collective": 80}}, {"functional": {"at_collective": 1}},
-        {"disabled": {"at_collective": 0}}, {"claimed": "many"},
+        {"claimed": "~160 breaks a forward"}, {"disabled": {"at_collective": 80}}, {"functional": {"breaks": 1}},
+        {"disabled": {"at_collective": 0}}, {"claimed": "many"}, {"functional": {"graphs": 3}},
+        {"disabled": {"at_collective": 80, "collectives": 80}},
     ],
     "cliff.breaks_come_before_kernels": [
         {}, {"CB": {**FASTER, "low": 0.7, "high": 0.9}}, {"CB": {**FASTER, "high": 0.8}},
         {"torch": "2.12.1"}, {"blocks": 2},
     ],
-    "cliff.disabled_is_many_regions": [{}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}],
+    "cliff.disabled_is_many_regions": [
+        {}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}, {"B": [COUNTS_B, {**COUNTS_B, "breaks": 0}]},
+        {"largest": {"B": 90}}, {"C": [COUNTS_B] * 2},
+    ],
     "cliff.functional_is_one_graph": [
         {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
     ],
@@ -686,24 +759,37 @@ CASES: dict[str, list[Record]] = {
     "rendezvous.ranks_write_addresses": [
         {}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}, {"keys": {"default_pg/0//cpu//0/1": ""}},
         {"keys": {"default_pg/0//cpu//0/1": FIRST["default_pg/0//cpu//0/0"]}}, {"listening": ["0.0.0.0:1"]},
+        {"named": False},
     ],
     "rendezvous.addresses_go_through_the_store": [
         {}, {"keys": dict.fromkeys(NEW)}, {"keys": dict.fromkeys(FIRST)}, {"listening": [*FIRST.values()]},
         {"keys": {"default_pg/0//1//cpu//0/1": FIRST["default_pg/0//cpu//0/1"]}},
     ],
-    "rendezvous.a_counter_is_in_the_store": [{}, {"missing": ["wait timeout"]}, {"unlisted": False}],
+    "rendezvous.a_counter_is_in_the_store": [
+        {}, {"missing": ["wait timeout"]}, {"unlisted": False},
+        {"missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", ""]},
+    ],
+    "rendezvous.every_rank_counts": [
+        {}, {"2": {"0": "Timed out. 1/4 clients joined."}}, {"3": {"0": "joined"}},
+        {"4": {"0": "Timed out. 3/4 clients joined."}},
+    ],
+    "rendezvous.every_rank_waits": [
+        {"2": {"1": "wait timeout"}, "3": {"1": "wait timeout", "2": "wait timeout"}}, {"3": {"2": "joined"}},
+    ],
     "rendezvous.backend_comes_second": [
         {}, {"server_key_s": 0.1}, {"outcomes": ["joined"] * 3 + ["error"]}, {"keys": ["default_pg/0//cpu//0/0"]},
     ],
     "barriers.two_mechanisms": [
         {}, {"finished_behind": {"store": True}}, {"finished_behind": {"group": False}}, {"sent": {"barrier": 0}},
+        {"sent": {"store": 9}}, {"to_store": {"barrier": 9}}, {"to_store": {"store": 0}},
     ],
-    "barriers.barrier_leaves_the_store_alone": [{}, {"keys_of_barrier": 2}, {"sent": {"barrier": 0}}],
+    "barriers.barrier_leaves_the_store_alone": [
+        {}, {"keys_of_barrier": 2}, {"sent": {"barrier": 0}}, {"to_store": {"barrier": 405}},
+    ],
     "barriers.a_store_releases_all_at_once": [{}, {"count_at_return": 1}, {"released_after_s": [0.001, -0.2]}],
     "barriers.gloo_uses_tcp_and_shared_memory": [
         {}, {"sent": {"all_reduce": 105267}}, {"sent": {"all_reduce": 0}},
     ],
-    "barriers.the_store_needs_no_gpu": [{}, {"cuda_initialized": True}, {"threads": ["python"]}],
     "barriers.several_at_once": [{}, {"sums": {"shm": 3.0}}, {"refused": {"shm": "RuntimeError"}}],
     "groups.collectives_take_a_mesh_axis": [{}, {"mesh_dim": "TypeError: mesh_dim"}],
     "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
@@ -820,34 +906,54 @@ CASES: dict[str, list[Record]] = {
             {"calls": ["aten.mm"]}, {"dtensors_left": 1}, {"same": False}, {"written": 1},
         )),
     ],
-    "groups.server_is_a_thread": [{}, {"server_threads": 0}, {"client_threads": 1}],
+    "groups.server_is_a_thread": [
+        {}, {"server_threads": 0}, {"client_threads": 1}, {"python_threads": 1}, {"connections": 0},
+    ],
     "groups.add_counts_atomically": [{}, {"added": False}, {"took_turns": True}],
-    "groups.get_shares_a_key": [{}, {"read_by_other": ""}],
+    "groups.keeps_values_by_key": [{}, {"read_by_other": ""}, {"kept": ["secret", ""]}, {"connections": 0}],
+    "groups.values_lie_in_memory": [{}, {"grown": 1 << 20}, {"cuda_initialized": True}, {"server_threads": 0}],
     "groups.requests_are_served": [
-        {}, {"missing_key": ""}, {"missing_key": "KeyError: nobody"}, {"counts": [1, 1]}, {"read_by_other": ""},
+        {}, {"read_by_other": ""}, {"counts": [1, 1]}, {"missing_key": ""}, {"held_s": {"wait": 0.0}},
+        {"server_threads": 3},
     ],
-    "groups.get_blocks_on_a_key": [{}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}],
+    "groups.get_blocks_on_a_key": [
+        {}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}, {"held_s": {"get": 0.01}}, {"read_by_other": ""},
+    ],
     "groups.wait_takes_a_target_value": [{"target_value": ""}, {"target_value": "TypeError"}],
-    "groups.connecting_needs_the_server": [{}, {"no_server": ""}],
-    "groups.prefixes_keep_keys_apart": [{}, {"prefixed": ["b", "b"]}],
-    "groups.groups_share_one_store": [
-        {}, {"chain": ["TCPStore"]}, {"chain": ["PrefixStore", "FileStore"]}, {"new_keys": []},
+    "groups.connecting_needs_the_server": [{}, {"no_server": ""}, {"held_s": {"connect": 0.01}}, {"no_server_s": 0.0}],
+    "groups.prefixes_keep_keys_apart": [
+        {}, {"prefixed": ["b", "b"]}, {"under": ["0//barrier"]}, {"under": ["0//one/barrier"]},
+        {"chain": ["HashStore"]},
     ],
-    "groups.grid_of_ranks": [{}, {"tensor": [[0, 4], [1, 5], [2, 6], [3, 7]]}],
+    "groups.groups_have_prefixes_of_their_own": [
+        {}, {"new_keys": [["0//1//cpu//0/0"], ["0//1//cpu//0/0"]]}, {"new_keys": [["0//1//cpu//0/0"], []]},
+        {"sums": [2.0, 1.0, 2.0]}, {"chain": ["PrefixStore", "FileStore"]}, {"chain": ["TCPStore"]},
+    ],
+    "groups.a_group_is_flat_and_a_mesh_a_grid": [
+        {}, {"flat": [[0, 1, 2, 3], [4, 5, 6, 7]]}, {"axes": [1, 2, 2]}, {"tensor": [*range(8)]},
+    ],
+    "groups.grid_of_ranks": [
+        {}, {"tensor": [[0, 4, 1, 5], [2, 6, 3, 7]]}, {"coordinates": [[0, 0]] * 8}, {"is_tensor": False},
+    ],
     "groups.grid_lives_on_the_cpu": [{}, {"tensor_device": "cuda:0"}, {"under_meta": "meta"}, {"is_tensor": False}],
     "groups.columns_are_the_first_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.rows_are_the_second_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.a_rank_has_a_group_an_axis": [
-        {}, {"groups": [{"dp": g["dp"]} for g in GROUPS]}, {"groups": GROUPS[::-1]},
+        {}, {"groups": [{"dp": [0, 4]}] * 8}, {"groups": [{"dp": [*range(8)], "tp": [r]} for r in range(8)]},
+        {"groups": [{"dp": [r, (r + 1) % 8], "tp": [r, (r + 1) % 8]} for r in range(8)]}, {"distinct": False},
     ],
     "groups.rank_five_is_one_one": [{}, {"coordinate": [0, 1]}],
-    "groups.rank_five_talks_to": [{}, {"groups": GROUPS[::-1]}],
+    "groups.rank_five_talks_to": [{}, {"groups": GROUPS[::-1]}, {"cached": False}, {"made_by_lookups": 1}],
     "groups.coordinates_lead_to_groups": [{}, {"groups": [*GROUPS[:7], GROUPS[0]]}, {"coordinate": [1, 2]}],
-    "groups.groups_are_made_once": [{}, {"cached": False}],
+    "groups.groups_are_made_once": [
+        {}, {"cached": False}, {"made_by_lookups": 2}, {"steps": [33, 66, 99]},
+    ],
     "groups.select_gives_the_axis_group": [
         {"pseudo_code": [[0, 4], [1, 5]]}, {"pseudo_code": [[0, 1, 2, 3]]},
     ],
-    "groups.group_wraps_a_cxx_class": [{}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}],
+    "groups.group_wraps_a_cxx_class": [
+        {}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}, {"in_python": 3}, {"made_of": "labkit.ProcessGroup"},
+    ],
     "symmetry.a_hang_is_the_common_end": [
         {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"timeout": "finished: [8, 8]"},
         {"one_call_fewer": {"how": "failed"}, "shape_branch": {"how": "failed"}, "data_branch": {"how": "failed"}},
@@ -1249,7 +1355,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"calls": ["aten.copy_", "aten.add.Tensor"]}, {"calls": ["aten.add.Tensor"]},
     ],
     "streams.caller_sees_the_mutation": [{}, {"input_after": 1.0}, {"right": False}],
-    "logs.graph_breaks_are_shown": [{}, {"graph_breaks": []}],
+    "logs.graph_breaks_are_shown": [
+        {}, {"graph_breaks": []}, {"graph_breaks": [f"[0/0] Graph break in user code at <string>:{PRINT_AT}"]},
+        {"graph_breaks": ["[0/0] Graph break in user code at <string>:1", "[0/0] trace builtin operator `print`"]},
+    ],
     "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
     "logs.guards_are_shown": [{}, {"guards": []}],
     "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],

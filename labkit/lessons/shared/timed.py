@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from labkit.study.checks import Result, Seen, cannot_tell, verdict
 from labkit.timing import Measurement, compare
 
-__all__ = ["timed", "timing_result"]
+__all__ = ["all_of", "timed", "timing_result"]
 
 SAME = 1.1  # a ratio that is surely below it is no difference
 
@@ -41,3 +41,14 @@ def timing_result(seen: Seen, claimed: str, hardware: str) -> Result:
     if (claimed == "slower" and high and high < SAME) or (claimed == "faster" and low and low > 1 / SAME):
         return verdict(False, f"no difference, time ratio {seen['ratio']:.2f} [{seen['label']}]")
     return cannot_tell(f"the spread is too wide; the claim is about {hardware}", said)
+
+
+def all_of(parts: Mapping[str, Result]) -> Result:
+    """The answer to a claim of several parts: no where a part is, else unknown where a part is, and what all measured.
+
+    >>> all_of({"one": verdict(True, "a"), "other": cannot_tell("more rounds", "b")})
+    Result(status='cannot tell', measured='one: a; other: b', missing='more rounds')
+    """
+    worst = min(parts.values(), key=lambda one: ("changed", "cannot tell", "holds").index(one.status))
+    said = "; ".join(f"{name}: {one.measured}" for name, one in parts.items())
+    return Result(worst.status, said, worst.missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch.distributed as dist
 from labkit import hardware, lessons
 from labkit.graphs import record
 from labkit.lessons.cliff import experiment as cliff
-from labkit.lessons.shared.timed import timed, timing_result
+from labkit.lessons.shared.timed import all_of, timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
 from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.timing import interleave
 from labkit.torch_compat import dynamo_reset
 
 program = lessons.program("cliff")
@@ -27,10 +29,9 @@ GPUS = "2 GPUs over NCCL, in a whole pipeline"
 
 @probe
 def forwards(bench: Bench) -> Seen:
-    """The cliff's variants A (eager), B (compiled, disabled) and C (compiled, functional) on two shm ranks."""
-    report = cliff.run(
-        bench.ranks(2, "shm"), blocks=BLOCKS, variants="ABC", rounds=40, host_only=False, talk=False
-    )
+    """Variants A (eager), B (compiled, disabled) and C (compiled, functional by the gate) on two ranks; a recompile."""
+    two, gate = bench.ranks(2, "shm"), {"C": program.gated}
+    report = cliff.run(two, BLOCKS, variants="ABC", reduces=gate, rounds=40, host_only=False)
     counts = report.tables["counts"]
     samples = report.tables["samples"].groupby(["variant", "round"])["seconds"].max()
     taken = {letter: tuple(float(s) for s in samples[letter]) for letter in "ABC"}
@@ -42,7 +43,22 @@ def forwards(bench: Bench) -> Seen:
         ]
     for a, b in ("CB", "BA"):
         found[a + b] = timed(report.label, taken, a, b)
-    return found
+    largest = report.tables["graphs"].groupby("variant")["ops"].max()
+    found["largest"] = {letter: int(largest[letter]) for letter in "BC"}
+    return found | {"recompiling": bench.run(_recompiling, ranks=1)[0]}
+
+
+def _recompiling() -> Seen:
+    """A call with a new value of a flag, which compiles again, against one with the value that was compiled."""
+    x, run = torch.ones(4), torch.compile(lambda x, flag: x.sin() if flag else x.cos(), backend="eager")
+
+    def anew() -> None:
+        dynamo_reset()
+        run(x, False)
+
+    calls = {"again": lambda: run(x, True), "known": lambda: run(x, False)}
+    taken = {name: one.samples for name, one in interleave(calls, rounds=20, barrier=anew).items()}
+    return timed("host only · cpu", taken, "again", "known")
 
 
 def _plain(value: Any) -> Any:
@@ -56,50 +72,111 @@ def forty(bench: Bench) -> Seen:
 
 
 def _forty() -> Seen:
-    config = program.Config(blocks=SOURCE_BLOCKS)
-    whole, x, found = program.full(config), config.sample(), Seen()
-    for name in ("disabled", "functional"):
-        model = program.shard(whole, dist.get_rank(), dist.get_world_size(), getattr(program, name))
-        dynamo_reset()
-        run = torch.compile(model, backend="eager")
-        with torch.no_grad():
+    return {name: _counted(SOURCE_BLOCKS, getattr(program, name)) for name in ("disabled", "functional")}
+
+
+def _counted(blocks: int, reduce: Any, change: Callable[[Any], Any] = lambda block: None) -> Seen:
+    """What one compiled forward executes, each block of the model changed before."""
+    config = program.Config(blocks=blocks)
+    model = program.shard(program.full(config), dist.get_rank(), dist.get_world_size(), reduce)
+    for block in model.blocks:
+        change(block)
+    dynamo_reset()
+    run, x = torch.compile(model, backend="eager"), config.sample()
+    with torch.no_grad():
+        run(x)
+        with record() as rec:
             run(x)
-            with record() as rec:
-                run(x)
-        row = rec.counts().iloc[0]
-        found[name] = {key: int(row[key]) for key in ("breaks", "at_collective", "collectives")}
-    return found
+    row, broken = rec.counts().iloc[0], rec.breaks.query("executed > 0")
+    found = {key: int(row[key]) for key in ("regions", "breaks", "at_collective", "collectives", "graphs")}
+    return {**found, "largest": int(rec.graphs["ops"].max()), "reasons": sorted(set(broken["reason"]))}
 
 
 @judging(forty)
 def breaks_per_forward(seen: Seen) -> Result:
-    """A forward of forty blocks breaks at as many disabled collectives as claimed, and at none that is functional."""
+    """Of forty blocks every disabled collective breaks, as many as claimed; functional ones leave one whole graph."""
     hidden, functional = seen["disabled"], seen["functional"]
     number = re.search(r"\d+", seen["claimed"])
+    each = _each_breaks(hidden) and number is not None and hidden["at_collective"] == int(number[0])
     return verdict(
-        number is not None and hidden["at_collective"] == int(number[0]) and not functional["at_collective"],
-        f"{hidden['at_collective']} at a disabled collective in {SOURCE_BLOCKS} blocks, of {hidden['breaks']} breaks "
-        f"in all: each breaks its caller as well; {functional['at_collective']} with functional ones",
+        each and not functional["breaks"] and functional["graphs"] == 1,
+        f"{hidden['at_collective']} at {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} blocks of ours, "
+        f"of {hidden['breaks']} breaks in all: each breaks its caller as well; {functional['breaks']} with functional "
+        f"ones, in {functional['graphs']} graph",
+    )
+
+
+@judging(forty)
+def each_disabled_collective_breaks(seen: Seen) -> Result:
+    """A forward breaks at every one of its collectives where they are disabled, at none where they are functional."""
+    hidden, functional = seen["disabled"], seen["functional"]
+    none = functional["collectives"] == hidden["collectives"] and not functional["breaks"]
+    return verdict(
+        _each_breaks(hidden) and none,
+        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives, {functional['breaks']} "
+        f"with {functional['collectives']} functional ones",
+    )
+
+
+def _each_breaks(row: Seen) -> bool:
+    return 0 < row["collectives"] == row["at_collective"] <= row["breaks"]
+
+
+@probe
+def mixed(bench: Bench) -> Seen:
+    """Functional collectives only, with one disabled in each block, and with a print behind each block."""
+    return bench.run(_mixed, backend="fake")[0]
+
+
+def _mixed() -> Seen:
+    def escape(block: Any) -> None:
+        block.out.reduce = program.disabled
+
+    def prints(block: Any) -> None:
+        block.register_forward_hook(lambda *_: print(end=""))
+
+    changes = {"functional": lambda block: None, "escaped": escape, "printing": prints}
+    counts = {name: _counted(2 * BLOCKS, program.functional, change) for name, change in changes.items()}
+    return {"blocks": 2 * BLOCKS, **counts}
+
+
+@judging(mixed)
+def one_escape_fragments(seen: Seen) -> Result:
+    """One disabled all-reduce in a block, among functional ones, breaks every block into pieces far below one graph."""
+    pure, escaped, blocks = seen["functional"], seen["escaped"], seen["blocks"]
+    whole = pure["regions"] == pure["graphs"] == 1 and not pure["breaks"]
+    broken = escaped["at_collective"] == blocks and escaped["regions"] > 2 * blocks
+    return verdict(
+        whole and broken and 4 * escaped["largest"] < pure["largest"],
+        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; with one disabled all-reduce a "
+        f"block {escaped['regions']} of at most {escaped['largest']}; {escaped['at_collective']} at a collective break",
+    )
+
+
+@judging(mixed)
+def what_remains_has_another_cause(seen: Seen) -> Result:
+    """With functional collectives no break is at a collective; what is left names its cause, here a print."""
+    pure, printing = seen["functional"], seen["printing"]
+    named = bool(printing["reasons"]) and all("print" in reason for reason in printing["reasons"])
+    return verdict(
+        not pure["breaks"] and printing["breaks"] > 0 and not printing["at_collective"] and named,
+        f"{pure['breaks']} breaks; with a print behind each block {printing['breaks']}, of them "
+        f"{printing['at_collective']} at a collective: {'; '.join(printing['reasons'])}",
     )
 
 
 @judging(forwards)
 def disabled_is_many_regions(seen: Seen) -> Result:
-    """With disabled collectives a forward is many small compiled regions."""
-    regions = {row["regions"] for row in seen["B"]}
+    """With disabled collectives a forward is many regions, each far below one graph, with Python between them."""
+    regions, whole = {row["regions"] for row in seen["B"]}, {row["regions"] for row in seen["C"]}
+    breaks = min(row["breaks"] for row in seen["B"])
+    small, large = seen["largest"]["B"], seen["largest"]["C"]
+    many = min(regions) > 4 * seen["blocks"] <= breaks
     return verdict(
-        min(regions) > 4 * seen["blocks"],
-        f"{' or '.join(map(str, sorted(regions)))} regions a forward of {seen['blocks']} blocks",
+        many and whole == {1} and 4 * small < large,
+        f"{' or '.join(map(str, sorted(regions)))} regions a forward of {seen['blocks']} blocks, of at most {small} "
+        f"operators, with {breaks} breaks between them; functional: {max(whole)} region of {large}",
     )
-
-
-@judging(forwards)
-def no_collective_fragments(seen: Seen) -> Result:
-    """With functional collectives no break is at a collective; what is left has another cause, which is counted."""
-    rows = seen["C"]
-    others = max(row["breaks"] - row["at_collective"] for row in rows)
-    at = max(row["at_collective"] for row in rows)
-    return verdict(at == 0, f"{at} breaks at a collective, {others} others")
 
 
 @judging(forwards, word=ENFORCED)
@@ -143,6 +220,23 @@ def an_increase_is_slower(seen: Seen) -> Result:
         return verdict(False, f"no increase: {counts}")
     found = timing_result(seen["CB"], "faster", GPUS)
     return Result(found.status, f"{counts}; with fewer {found.measured}", found.missing)
+
+
+@judging(forwards)
+def breaks_cost_more_than_compiling_saves(seen: Seen) -> Result:
+    """Cut into many small regions, compiled code is slower than the same work in one graph, and slower than eager."""
+    whole, eager = timing_result(seen["CB"], "faster", GPUS), timing_result(seen["BA"], "slower", GPUS)
+    return all_of({"pieces": disabled_is_many_regions(seen), "in one graph": whole, "to eager": eager})
+
+
+@judging(forwards)
+def breaks_and_recompiles_make_cliffs(seen: Seen) -> Result:
+    """Without breaks a forward is faster, and a call that compiles again is slower than one that does not."""
+    breaks, again = (
+        timing_result(seen["CB"], "faster", GPUS),
+        timing_result(seen["recompiling"], "slower", GPUS),
+    )
+    return all_of({"without breaks": breaks, "compiling again": again})
 
 
 @judging(forwards)

@@ -9,6 +9,8 @@ from labkit.lessons.shared.capture import Capture, first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import compiled_autograd, dynamo_reset, funcol
 
+REDUCTIONS = ("sum", "avg", "max", "min", "product")
+
 
 @probe
 def gradients(bench: Bench) -> Seen:
@@ -45,8 +47,7 @@ def _gradients() -> Seen:
         "functional": gradient(functional),
         "compiled": gradient(compiled),
         "gather": gradient(gather),
-        "max": gradient(lambda x: functional(x, "max")),
-        "avg": gradient(lambda x: functional(x, "avg")),
+        "reductions": {op: gradient(lambda x, op=op: functional(x, op)) for op in REDUCTIONS},
         "inplace": gradient(inplace),
         "right": 22.0,
     }
@@ -77,9 +78,16 @@ def functional_has_gradients(seen: Seen) -> Result:
 
 @judging(gradients)
 def support_has_limits(seen: Seen) -> Result:
-    """Some functional collectives refuse a backward pass, or give a wrong gradient."""
-    limited = [name for name in ("functional", "gather", "max", "avg") if seen[name] != seen["right"]]
-    return verdict(bool(limited), f"sum and all_gather work; refused: {', '.join(limited) or 'none'}")
+    """Some reductions of a functional all-reduce refuse a backward pass, or give a wrong gradient."""
+    found = seen["reductions"]
+    refused = [op for op, gradient in found.items() if isinstance(gradient, str)]
+    # 22 for the sum, half of it for the average of two; no one value is right for a maximum of equals
+    wrong = [op for op, right in (("sum", 22.0), ("avg", 11.0)) if op not in refused and found[op] != right]
+    said = ", ".join(f"{op} {gradient}" for op, gradient in found.items() if op not in refused)
+    return verdict(
+        bool(refused or wrong),
+        f"gradients: {said or 'none'}; refused: {', '.join(refused) or 'none'}; wrong: {', '.join(wrong) or 'none'}",
+    )
 
 
 @probe

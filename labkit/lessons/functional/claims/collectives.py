@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 import torch.distributed as dist
 
 from labkit import lessons
-from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import default_store, funcol, functional_op, world_name
 
 cliff = lessons.program("cliff")
@@ -14,8 +16,52 @@ cliff = lessons.program("cliff")
 
 @probe
 def eager(bench: Bench) -> Seen:
-    """One in-place and one functional all-reduce of 1 and 2 on two ranks, without the compiler."""
+    """In-place and functional collectives of two ranks' tensors, without the compiler; some while a peer is late."""
     return bench.run(_eager)[0]
+
+
+def _gathered(mine: float) -> Seen:
+    """A classic all-gather into two tensors that were there before: values, memory, and what it hands back."""
+    into = [torch.zeros(4), torch.zeros(4)]
+    before = [one.data_ptr() for one in into]
+    dist.all_gather(into, torch.full((4,), mine))
+    work = dist.all_gather([torch.zeros(4), torch.zeros(4)], torch.ones(4), async_op=True)
+    work.wait()
+    same = [one.data_ptr() for one in into] == before
+    return {
+        "values": [one[0].item() for one in into],
+        "same_memory": same,
+        "async_returns": type(work).__name__,
+    }
+
+
+def _family() -> Seen:
+    """Each functional collective: whether its result is right, a tensor, of which type and in whose memory."""
+    me, world = dist.get_rank(), dist.group.WORLD
+    first, second = torch.arange(4.0), torch.arange(4.0) + 10
+    both, mine = first + second, slice(2 * me, 2 * me + 2)
+    calls = {
+        "all_reduce": (lambda x: funcol.all_reduce(x, "sum", world), both),
+        "all_gather": (lambda x: funcol.all_gather_tensor(x, 0, world), torch.cat([first, second])),
+        "reduce_scatter": (lambda x: funcol.reduce_scatter_tensor(x, "sum", 0, world), both[mine]),
+        "all_to_all": (
+            lambda x: funcol.all_to_all_single(x, None, None, world),
+            torch.cat([first[mine], second[mine]]),
+        ),
+        "broadcast": (lambda x: funcol.broadcast(x, 0, world), first),
+    }
+    found: Seen = {}
+    for name, (call, right) in calls.items():
+        x = (first, second)[me].clone()
+        y = call(x)
+        found[name] = {
+            "type": type(y).__name__,
+            "is_tensor": isinstance(y, torch.Tensor),
+            "right": bool(torch.equal(y + 0, right)),
+            "new": getattr(y, "elem", y).data_ptr() != x.data_ptr(),
+            "input_left": bool(torch.equal(x, (first, second)[me])),
+        }
+    return found
 
 
 def _eager() -> Seen:
@@ -31,16 +77,16 @@ def _eager() -> Seen:
         "async_is_tensor": isinstance(work, torch.Tensor),
     }
     work.wait()
+    work = cast(Any, dist.group.WORLD).allreduce([torch.ones(4)])
+    work.wait()
+    found |= {"group_returns": type(work).__name__, "gather": _gathered(mine), "family": _family()}
+    found["functional_type"] = found["family"]["all_reduce"]["type"]
     x = torch.full((4,), mine)
-    y = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    found["functional_type"] = type(y).__name__
-    found["functional_is_tensor"] = isinstance(y, torch.Tensor)
-    found["functional_value"] = (y + 0)[0].item()
-    found["input_after"] = x[0].item()
     raw = functional_op("all_reduce")(x, "sum", world_name())
     found["functional_same_memory"] = raw.data_ptr() == x.data_ptr()
     waited = functional_op("wait_tensor")(raw)
-    found["wait_same_memory"] = waited.data_ptr() == raw.data_ptr()
+    found |= {"wait_same_memory": waited.data_ptr() == raw.data_ptr(), "wait_same_object": waited is raw}
+    found["raw_is_tensor"] = isinstance(raw, torch.Tensor)
     z = torch.full((4,), mine)
     found |= {"gate_same_object": cliff.gated(z) is z, "gate_value": z[0].item()}
     # the peer joins only after rank 0 has read, so what rank 0 reads cannot be the sum
@@ -66,56 +112,64 @@ def _eager() -> Seen:
 
 @judging(eager)
 def inplace_mutates(seen: Seen) -> Result:
-    """An in-place all-reduce writes the sum into the tensor that it was given."""
+    """An in-place all-reduce and an all-gather write into the tensors that they were given."""
+    gather = seen["gather"]
     return verdict(
-        seen["inplace_same_memory"] and seen["inplace_value"] == 3,
-        f"the tensor given holds {seen['inplace_value']:g} = 1 + 2 afterwards, in the same memory",
-    )
+        seen["inplace_same_memory"] and seen["inplace_value"] == 3
+        and gather["same_memory"] and gather["values"] == [1.0, 2.0],
+        f"in the same memory afterwards: {seen['inplace_value']:g} = 1 + 2 behind an all-reduce, {gather['values']} "
+        "behind an all-gather",
+    )  # fmt: skip
 
 
 @judging(eager)
 def inplace_returns_work(seen: Seen) -> Result:
-    """An in-place collective hands back a handle that is no tensor."""
+    """The group's collective hands back a handle that is no tensor; dist's hand it on with async_op=True."""
+    handles = {
+        "the group's allreduce": seen["group_returns"],
+        "all_reduce(async_op=True)": seen["async_returns"],
+        "all_gather(async_op=True)": seen["gather"]["async_returns"],
+    }
     return verdict(
-        "Work" in seen["async_returns"] and not seen["async_is_tensor"],
-        f"{seen['async_returns']} with async_op=True, {seen['inplace_returns']} without",
+        all("Work" in kind for kind in handles.values()) and not seen["async_is_tensor"],
+        f"{'; '.join(f'{name}: {kind}' for name, kind in handles.items())}; without async_op, which waits: "
+        f"{seen['inplace_returns']}",
     )
 
 
 @judging(eager)
 def functional_returns_new(seen: Seen) -> Result:
-    """A functional all-reduce returns the sum in memory of its own."""
-    new = not seen["functional_same_memory"] and seen["functional_is_tensor"]
+    """Every functional collective returns its result as a tensor in memory of its own, and leaves its input alone."""
+    family = seen["family"]
+    pure = [
+        name
+        for name, row in family.items()
+        if all(row[key] for key in ("is_tensor", "new", "right", "input_left"))
+    ]
     return verdict(
-        new and seen["functional_value"] == 3,
-        f"{'new' if new else 'the same'} memory, holding {seen['functional_value']:g} = 1 + 2",
-    )
-
-
-@judging(eager)
-def input_is_left_alone(seen: Seen) -> Result:
-    """A functional all-reduce leaves its input as it was."""
-    return verdict(
-        seen["input_after"] == 1 and seen["functional_value"] == 3,
-        f"input still {seen['input_after']:g}, output {seen['functional_value']:g}",
+        len(pure) == len(family) > 0,
+        f"the input as before and the result in a tensor with memory of its own: {', '.join(pure) or 'none'}, "
+        f"{len(pure)} of {len(family)}",
     )
 
 
 @judging(eager)
 def functional_wraps(seen: Seen) -> Result:
-    """In eager the result of a functional collective is an AsyncCollectiveTensor, a subclass of Tensor."""
+    """In eager functional collectives return an AsyncCollectiveTensor, a Tensor that waits only when it is used."""
+    types = sorted({row["type"] if row["is_tensor"] else "no tensor" for row in seen["family"].values()})
+    later = a_value_that_is_still_to_come(seen)
     return verdict(
-        seen["functional_type"] == "AsyncCollectiveTensor" and seen["functional_is_tensor"],
-        f"type {seen['functional_type']}",
+        types == ["AsyncCollectiveTensor"] and later.status == HOLDS, f"{', '.join(types)}; {later.measured}"
     )
 
 
 @judging(eager)
 def not_ready_before_wait(seen: Seen) -> Result:
-    """Memory of a functional result that is read before the wait does not hold the sum yet."""
+    """What a functional operator returns is a tensor; read before the wait, its memory does not hold the sum yet."""
     return verdict(
-        seen["before_wait"] != 3 and seen["after_wait_ignored"] == 3,
-        f"read before the wait: {seen['before_wait']:.3g}, after it: {seen['after_wait_ignored']:g} = 1 + 2",
+        seen["raw_is_tensor"] and seen["before_wait"] != 3 and seen["after_wait_ignored"] == 3,
+        f"{'a' if seen['raw_is_tensor'] else 'no'} tensor; read before the wait: {seen['before_wait']:.3g}, after it: "
+        f"{seen['after_wait_ignored']:g} = 1 + 2",
     )
 
 
@@ -131,9 +185,12 @@ def a_value_that_is_still_to_come(seen: Seen) -> Result:
 
 @judging(eager)
 def wait_returns_new(seen: Seen) -> Result:
-    """wait_tensor returns a tensor of its own, not the one that it was given."""
-    same = seen["wait_same_memory"]
-    return verdict(not same, f"wait_tensor gives back {'the same' if same else 'other'} memory")
+    """wait_tensor returns a tensor of its own, in memory of its own, not the one that it was given."""
+    same, memory = seen["wait_same_object"], "the same" if seen["wait_same_memory"] else "other"
+    return verdict(
+        not same and not seen["wait_same_memory"],
+        f"wait_tensor gives back {'the very tensor' if same else 'a tensor'}, in {memory} memory",
+    )
 
 
 @judging(eager)

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from labkit.lessons.shared.capture import first_line
 from labkit.ranks import Ranks
 from labkit.study.checks import READ, Bench, Result, Seen, judging, probe, quietly, verdict
-from labkit.torch_compat import funcol, functional_op, has_kernel, world_name
+from labkit.torch_compat import compile_backend, dynamo_reset, funcol, functional_op, has_kernel, world_name
 
 OPERATORS = (
     "all_reduce",
@@ -29,7 +29,7 @@ OPERATORS = (
 
 @probe
 def without_a_group(bench: Bench) -> Seen:
-    """Functional operators traced in a process that has destroyed its process group."""
+    """Functional operators traced and compiled in a process that has destroyed its process group."""
     with Ranks(1, "cpu", "gloo", quiet=True) as ranks:  # of its own: it is without a group afterwards
         return ranks.run(quietly, _without_a_group)[0]
 
@@ -37,11 +37,14 @@ def without_a_group(bench: Bench) -> Seen:
 def _without_a_group() -> Seen:
     dist.destroy_process_group()
     size = 8
-    programs: dict[str, Any] = {
-        "all_reduce": lambda x: functional_op("all_reduce")(x, "sum", "tp"),
-        "all_gather_into_tensor": lambda x: functional_op("all_gather_into_tensor")(x, size, "tp"),
-        "reduce_scatter_tensor": lambda x: functional_op("reduce_scatter_tensor")(x, "sum", size, "tp"),
-    }
+    names = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
+    reduce, gather, scatter = (functional_op(name) for name in names)
+    made = (
+        lambda x: reduce(x, "sum", "tp"),
+        lambda x: gather(x, size, "tp"),
+        lambda x: scatter(x, "sum", size, "tp"),
+    )
+    programs: dict[str, Any] = dict(zip(names, made, strict=True))
     found: Seen = {"initialized": dist.is_initialized(), "shapes": {}, "errors": {}}
     for name, program in programs.items():
         try:
@@ -50,20 +53,48 @@ def _without_a_group() -> Seen:
             found["shapes"][name] = list(last.meta["val"].shape)
         except Exception as error:
             found["errors"][name] = first_line(error)
-    return found
+    return found | {
+        "compiled": {
+            name: _compiles(_waited(programs["all_reduce"]), name) for name in ("aot_eager", "inductor")
+        }
+    }
+
+
+def _compiles(program: Any, by: str) -> str:
+    """The error of a compiler without a group; '' where it ended. Running what it made is another matter."""
+    dynamo_reset()
+    compiler, ended = compile_backend(by), list[bool]()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        run = compiler(graph, inputs)
+        ended.append(True)
+        return run
+
+    try:
+        with torch.no_grad():
+            torch.compile(program, backend=backend, fullgraph=True)(torch.ones(8))
+    except Exception as error:
+        return "" if ended else first_line(error)
+    return ""
 
 
 def _waited(program: Any) -> Any:
-    return lambda x: functional_op("wait_tensor")(program(x))
+    wait = functional_op("wait_tensor")
+    return lambda x: wait(program(x))
 
 
 @judging(without_a_group)
-def traced_without_a_group(seen: Seen) -> Result:
-    """Functional collectives are traced where no process group exists, with the shapes that eight ranks would give."""
+def traced_and_compiled_without_a_group(seen: Seen) -> Result:
+    """Where no process group exists functional collectives are traced, with the shapes of eight ranks, and compiled."""
     right = {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]}
     said = ", ".join(f"{name} {shape}" for name, shape in seen["shapes"].items())
-    said = "; ".join([said or "nothing was traced", *(f"{n}: {e}" for n, e in seen["errors"].items())])
-    return verdict(not seen["initialized"] and seen["shapes"] == right, f"without a group: {said}")
+    ends = [
+        *seen["errors"].items(),
+        *((f"compiled by {by}", why or "yes") for by, why in seen["compiled"].items()),
+    ]
+    said = "; ".join([said or "nothing was traced", *(f"{name}: {why}" for name, why in ends)])
+    traced = not seen["initialized"] and seen["shapes"] == right
+    return verdict(traced and not any(seen["compiled"].values()), f"without a group: {said}")
 
 
 @probe
@@ -134,6 +165,19 @@ def registered_with_the_dispatcher(seen: Seen) -> Result:
     return verdict(
         len(tidy) == len(OPERATORS),
         f"{len(tidy)} of {len(OPERATORS)} registered so; argument types: {', '.join(types)}",
+    )
+
+
+@judging(operators)
+def no_stream_in_a_schema(seen: Seen) -> Result:
+    """No functional operator takes or returns a stream or an event: a program cannot name one."""
+    types = sorted(
+        {kind for name in OPERATORS for kind in (*seen[name]["arguments"], *seen[name]["returns"])}
+    )
+    named = [kind for kind in types if "stream" in kind.lower() or "event" in kind.lower()]
+    return verdict(
+        bool(types) and not named,
+        f"types in {len(OPERATORS)} schemas: {', '.join(types)}; streams: {named or 'none'}",
     )
 
 

@@ -13,7 +13,7 @@ from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 
-def _programs() -> dict[str, Callable[[Any], Any]]:
+def _programs(ran: list[bool]) -> dict[str, Callable[[Any], Any]]:
     def all_reduce(x):
         x = x * 1.0
         dist.all_reduce(x)
@@ -52,6 +52,7 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
 
     @torch.compiler.disable
     def hidden(x):
+        ran.append(torch.compiler.is_compiling())
         dist.all_reduce(x)
 
     def disabled(x):
@@ -65,9 +66,19 @@ def _programs() -> dict[str, Callable[[Any], Any]]:
     def functional_gather(x):
         return funcol.all_gather_tensor(x, 0, dist.group.WORLD) + 1
 
+    def functional_scatter(x):
+        return funcol.reduce_scatter_tensor(x, "sum", 0, dist.group.WORLD) + 1
+
+    def functional_exchange(x):
+        return funcol.all_to_all_single(x, None, None, dist.group.WORLD) + 1
+
+    def functional_broadcast(x):
+        return funcol.broadcast(x, 0, dist.group.WORLD) + 1
+
     classic = [all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor]
-    others = [all_reduce_async, broadcast, barrier, disabled, functional, functional_gather]
-    return {program.__name__: program for program in [*classic, *others]}
+    others = [all_reduce_async, broadcast, barrier, disabled]
+    pure = [functional, functional_gather, functional_scatter, functional_exchange, functional_broadcast]
+    return {program.__name__: program for program in [*classic, *others, *pure]}
 
 
 @probe
@@ -77,8 +88,8 @@ def traced(bench: Bench) -> Seen:
 
 
 def _traced() -> Seen:
-    found: Seen = {}
-    for name, program in _programs().items():
+    found, ran = Seen(), list[bool]()
+    for name, program in _programs(ran).items():
         x = torch.arange(4.0) + 10 * dist.get_rank()
         expected = program(x.clone()) + 0
         dynamo_reset()
@@ -94,21 +105,25 @@ def _traced() -> Seen:
         row["same"] = bool(torch.equal(got + 0, expected))
         row["graphs"] = len(graphs.dynamo)
         row["calls"] = [call for graph in graphs.forward for call in calls(graph)]
+        nodes = [node for graph in (*graphs.dynamo, *graphs.forward) for node in graph.graph.nodes]
+        made = [node for node in nodes if "_c10d_functional" in str(node.target)]
+        inputs = [node.meta.get("example_value", x) for node in nodes if node.op == "placeholder"]
+        types = {type(argument).__name__ for node in made for argument in node.args}
         row["argument_types"] = sorted(
-            {
-                type(argument).__name__
-                for graph in graphs.forward
-                for node in graph.graph.nodes
-                if "_c10d_functional" in str(node.target)
-                for argument in node.args
-            }
+            types | {type(v).__name__ for v in inputs if not isinstance(v, torch.Tensor)}
         )
+        targets = [node.target for graph in graphs.forward for node in graph.graph.nodes]
+        row["in_place"] = sum(t._schema.is_mutable for t in targets if hasattr(t, "_schema"))
         found[name] = row
         dist.barrier()
+    found["disabled"]["ran_compiled"] = ran
     return found
 
 
-FUNCTIONAL = ("functional", "functional_gather")
+FUNCTIONAL = (
+    "functional",
+    *(f"functional_{kind}" for kind in ("gather", "scatter", "exchange", "broadcast")),
+)
 PLAIN = {"Node", "str", "int", "list", "immutable_list"}
 CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor")
 
@@ -117,7 +132,11 @@ CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter
 def inplace_breaks_tracing(seen: Seen) -> Result:
     """A plain in-place collective (no handle asked for) cannot be kept in one graph."""
     kept = [name for name in CLASSIC if seen[name]["one_graph"] and seen[name]["same"]]
-    return verdict(not kept, f"kept in one graph, same numbers: {', '.join(kept) or 'none of them'}")
+    broken = [name for name in (*CLASSIC, "broadcast", "barrier") if not seen[name]["one_graph"]]
+    return verdict(
+        not kept,
+        f"kept in one graph, same numbers: {', '.join(kept) or 'none of them'}; break: {', '.join(broken) or 'none'}",
+    )
 
 
 @judging(traced)
@@ -127,24 +146,50 @@ def work_handles_break(seen: Seen) -> Result:
     return verdict(not row["one_graph"], "no break" if row["one_graph"] else f"a break: {row['why']}")
 
 
+def _collectives(row: Seen) -> list[str]:
+    return [call for call in row["calls"] if "c10d" in call]
+
+
+def _pairs(row: Seen) -> bool:
+    """Whether the collectives of a graph are functional ones, each with its wait."""
+    made = [call.rpartition(".")[::2] for call in _collectives(row)]
+    waits = sum(name == "wait_tensor" for _, name in made)
+    return {kind for kind, _ in made} == {"_c10d_functional"} and 2 * waits == len(made)
+
+
 @judging(traced)
 def functional_is_traced(seen: Seen) -> Result:
-    """Functional collectives are kept in one graph, as an operator from tensor to tensor and a wait."""
-    ok = all(
-        seen[name]["one_graph"] and seen[name]["same"] and seen[name]["graphs"] == 1
-        for name in ("functional", "functional_gather")
+    """Functional collectives are kept in one graph without a write in place: operators on tensors, each with a wait."""
+    rows = [seen[name] for name in FUNCTIONAL if seen[name]["one_graph"] and seen[name]["same"]]
+    kept = [row for row in rows if row["graphs"] == 1 and _pairs(row) and not row["in_place"]]
+    return verdict(
+        len(kept) == len(FUNCTIONAL),
+        f"{len(kept)} of {len(FUNCTIONAL)} in one graph, such as {', '.join(seen['functional']['calls'])}",
     )
-    names = seen["functional"]["calls"]
-    return verdict(ok and any("wait_tensor" in c for c in names), f"one graph: {', '.join(names)}")
 
 
 @judging(traced)
-def disable_splits_at_the_collective(seen: Seen) -> Result:
-    """torch.compiler.disable around a collective splits the function at it."""
-    row = seen["disabled"]
+def only_tensors_and_waits_fit(seen: Seen) -> Result:
+    """What stands in a graph are functional collectives and their waits, also for classic calls; a handle breaks it."""
+    names = (*CLASSIC, *FUNCTIONAL)
+    kept = [name for name in names if seen[name]["one_graph"] and seen[name]["same"]]
+    pairs = [name for name in kept if _pairs(seen[name])]
+    refused = not seen["all_reduce_async"]["one_graph"]
     return verdict(
-        not row["one_graph"] and row["graphs"] > 1,
-        f"{row['graphs']} graphs around one disabled all-reduce; plain it is {seen['all_reduce']['graphs']}",
+        set(FUNCTIONAL) <= set(kept) and pairs == kept and refused,
+        f"{len(kept)} of {len(names)} programs are kept in one graph, {len(pairs)} as functional ones with waits; one "
+        f"that asks for a handle {'breaks' if refused else 'is kept'}",
+    )
+
+
+@judging(traced)
+def disabled_collectives_run_in_eager(seen: Seen) -> Result:
+    """A collective under torch.compiler.disable runs outside the compiler, between two graphs that lack it."""
+    row, hidden = seen["disabled"], seen["disabled"]["ran_compiled"]
+    return verdict(
+        len(hidden) == 2 and not any(hidden) and row["same"] and row["graphs"] == 2 and not _collectives(row),
+        f"ran {len(hidden)} times, {sum(hidden)} of them compiled; {row['graphs']} graphs around it, with "
+        f"{len(_collectives(row))} collectives",
     )
 
 
@@ -160,9 +205,9 @@ def classic_becomes_functional(seen: Seen) -> Result:
 
 @judging(traced)
 def collectives_compile(seen: Seen) -> Result:
-    """Programs with collectives can be compiled, and give what they give in eager."""
-    names = (*CLASSIC, "functional", "functional_gather")
-    same = [n for n in names if seen[n]["same"] and seen[n]["calls"]]
+    """Programs with collectives can be compiled, with these in their graphs, and give what they give in eager."""
+    names = (*CLASSIC, *FUNCTIONAL)
+    same = [n for n in names if seen[n]["same"] and _collectives(seen[n])]
     return verdict(len(same) == len(names), f"{len(same)} of {len(names)} compiled with the same numbers")
 
 
@@ -174,15 +219,6 @@ def groups_leak_into_the_graph(seen: Seen) -> Result:
     return verdict(
         bool(strangers) or not types,
         f"arguments of collectives in the graph: {', '.join(sorted(types)) or 'none'} (the group goes by its name)",
-    )
-
-
-@judging(traced)
-def same_call_in_both_modes(seen: Seen) -> Result:
-    """A program with a functional collective runs in eager and compiled, unchanged, with the same numbers."""
-    same = [name for name in FUNCTIONAL if seen[name]["same"] and seen[name]["graphs"] == 1]
-    return verdict(
-        len(same) == len(FUNCTIONAL), f"{len(same)} of {len(FUNCTIONAL)} programs, eager and compiled alike"
     )
 
 
@@ -255,13 +291,16 @@ def _handed_over() -> Seen:
 
 
 @judging(handed_over)
-def neither_groups_nor_handles_pass(seen: Seen) -> Result:
-    """Neither a process group nor a Work handle can be an argument of a function that is compiled as one graph."""
-    said = {
-        name: f"refused ({seen[name]})" if seen[name] else "taken in one graph" for name in ("work", "group")
-    }
+def groups_do_not_pass(seen: Seen) -> Result:
+    """A process group cannot be an argument of a function that is compiled as one graph."""
+    said = f"refused ({seen['group']})" if seen["group"] else "taken in one graph"
     return verdict(
-        bool(seen["work"]) and bool(seen["group"]),
-        f"a Work handle: {said['work']}; a process group: {said['group']}; graphs after calls with a group, the same "
-        f"and another: {seen['by_group']}",
+        bool(seen["group"]),
+        f"a process group: {said}; graphs after calls with a group, the same and another: {seen['by_group']}",
     )
+
+
+@judging(handed_over)
+def handles_do_not_pass(seen: Seen) -> Result:
+    """A Work handle cannot be an argument of a function that is compiled as one graph."""
+    return verdict(bool(seen["work"]), f"a Work handle: {seen['work'] or 'taken in one graph'}")

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.utils.store import barrier as store_barrier
 
 from labkit.lessons.shared.sockets import connections, sent_between
 from labkit.ranks import shm
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, thread_names, verdict
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import default_store
 
 SETTLE_S = 0.05
@@ -21,14 +22,28 @@ LARGE, SMALL = 1 << 22, 1 << 12  # elements: long enough to be still under way, 
 def at_work(bench: Bench) -> Seen:
     """Barriers of both kinds beside an all-reduce that is under way, and the bytes of both on the sockets."""
     found = bench.run(_barriers, ranks=4)
-    sent = {
-        name: sum(
-            sent_between(*({r: seen["sent"][name][i] for r, seen in found.items()} for i in (0, 1))).values()
+    port = found[0]["port"]
+
+    def sent(name: str, at_store: bool) -> int:
+        looks = (
+            {
+                rank: {
+                    ends: n
+                    for ends, n in seen["sent"][name][i].items()
+                    if (port in (ends[0][1], ends[1][1])) == at_store
+                }
+                for rank, seen in found.items()
+            }
+            for i in (0, 1)
         )
-        for name in found[0]["sent"]
+        return sum(sent_between(*looks).values())
+
+    names = found[0]["sent"]
+    more = {
+        "sent": {name: sent(name, False) for name in names},
+        "to_store": {name: sent(name, True) for name in names},
     }
-    kept = {key: value for key, value in found[0].items() if key != "sent"}
-    return {**kept, "sent": sent, "reduced": SMALL * 4, "ranks": 4}
+    return {**found[0], **more, "reduced": SMALL * 4, "ranks": 4}
 
 
 def _barriers() -> Seen:
@@ -41,11 +56,6 @@ def _barriers() -> Seen:
     dist.broadcast_object_list(names, 0)  # ranks are shared between probes: keys of its own
     prefix = names[0]
 
-    def by_store(name: str) -> None:
-        if store.add(f"{prefix} {name} count", 1) == size:
-            store.set(f"{prefix} {name} go", "1")
-        store.wait([f"{prefix} {name} go"])
-
     x = torch.ones(LARGE)
     pending: dict[str, list[bool]] = {"store": [], "group": []}
     for i in range(3):
@@ -53,7 +63,7 @@ def _barriers() -> Seen:
             dist.barrier()
             work = dist.all_reduce(x.fill_(1), async_op=True)
             if kind == "store":
-                by_store(str(i))
+                store_barrier(store, size, f"{prefix} {i}")  # torch's own, with counters
             else:
                 dist.barrier()
             pending[kind].append(work.is_completed())
@@ -62,13 +72,19 @@ def _barriers() -> Seen:
 
     sent = {}
     small = torch.ones(SMALL)
-    for name, call in (("barrier", dist.barrier), ("all_reduce", lambda: dist.all_reduce(small))):
-        dist.barrier()
+    for name, call in (
+        ("barrier", dist.barrier),
+        ("all_reduce", lambda: dist.all_reduce(small)),
+        ("store", lambda: store_barrier(store, size, f"{prefix} sent")),
+    ):
+        keys = counted.num_keys()
+        dist.barrier()  # nobody asks the store any more
         time.sleep(SETTLE_S)
-        before, keys = connections(), counted.num_keys()
+        before = connections()
         call()
         time.sleep(SETTLE_S)
         sent[name] = (before, connections())
+        dist.barrier()
         found[f"keys_of_{name}"] = counted.num_keys() - keys
     dist.barrier()
 
@@ -88,27 +104,29 @@ def _barriers() -> Seen:
     dist.broadcast_object_list(times, 0)
     after: list[Any] = [None] * size
     dist.all_gather_object(after, released - times[0])
-    found |= {"released_after_s": after, "sent": sent, "cuda_initialized": torch.cuda.is_initialized()}
-    return found | {"threads": thread_names()}
+    return found | {"released_after_s": after, "sent": sent, "port": counted.port}
 
 
 @judging(at_work)
 def two_mechanisms(seen: Seen) -> Result:
-    """A barrier of the group sends bytes between ranks and waits for what is under way; the store's does neither."""
-    behind = seen["finished_behind"]
+    """The group's barrier sends between ranks and waits for what is under way; torch's over a store does neither."""
+    behind, between, store = seen["finished_behind"], seen["sent"], seen["to_store"]
     return verdict(
-        behind["group"] and not behind["store"] and seen["sent"]["barrier"] > 0,
+        behind["group"] and not behind["store"] and between["barrier"] > 0 == between["store"]
+        and store["store"] > 0 == store["barrier"],
         f"an all-reduce under way is finished behind dist.barrier: {behind['group']}, behind one over the store: "
-        f"{behind['store']}",
-    )
+        f"{behind['store']}; bytes between ranks {between['barrier']} and {between['store']}, to and from the store "
+        f"{store['barrier']} and {store['store']}",
+    )  # fmt: skip
 
 
 @judging(at_work)
 def barrier_leaves_the_store_alone(seen: Seen) -> Result:
-    """dist.barrier() makes no key in the store; it is a collective of the group, whose bytes go between the ranks."""
-    keys, sent = seen["keys_of_barrier"], seen["sent"]["barrier"]
+    """dist.barrier() makes no key in the store and sends it nothing; its bytes go from rank to rank."""
+    keys, sent, store = seen["keys_of_barrier"], seen["sent"]["barrier"], seen["to_store"]["barrier"]
     return verdict(
-        keys == 0 and sent > 0, f"{keys} new keys in the store; {sent} bytes between the ranks (gloo)"
+        keys == 0 and store == 0 and sent > 0,
+        f"{keys} new keys in the store, {store} bytes to and from it; {sent} bytes between the ranks (gloo)",
     )
 
 
@@ -138,16 +156,6 @@ def gloo_uses_tcp_and_shared_memory(seen: Seen) -> Result:
         f"an all-reduce of {seen['reduced']} bytes on {seen['ranks']} ranks of one machine sends {sent} bytes over TCP "
         f"and a ring needs {least:.0f}: "
         + ("nothing is left for shared memory" if sent >= least else "the rest goes elsewhere"),
-    )
-
-
-@judging(at_work)
-def the_store_needs_no_gpu(seen: Seen) -> Result:
-    """A rank that serves and uses a store has no CUDA context, and the server is a thread of its process."""
-    server = [name for name in seen["threads"] if "tcpstore" in name]
-    return verdict(
-        not seen["cuda_initialized"] and bool(server),
-        f"CUDA initialized: {seen['cuda_initialized']}; the server's thread: {', '.join(server) or 'not found'}",
     )
 
 

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import gc
+import os
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +19,15 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed.device_mesh import init_device_mesh
 
+from labkit.lessons.groups.experiment import free_ports
 from labkit.lessons.shared.capture import first_line
+from labkit.lessons.shared.sockets import connections
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import default_store
 
 ADDS = 500
+LATER_S = 0.3
+VALUE = "x" * (1 << 22)
 
 
 @probe
@@ -28,20 +40,36 @@ def _store() -> Seen:
     def threads() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
 
+    def memory() -> int:
+        """The bytes that this process has in memory (RSS)."""
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def held(call: Callable[[], Any], release: Callable[[], Any]) -> float:
+        """The seconds that a call takes which another thread lets go after a while."""
+        began = time.monotonic()
+        threading.Timer(LATER_S, release).start()
+        call()
+        return time.monotonic() - began
+
     half = datetime.timedelta(seconds=0.5)
     outer = default_store()
     chain, inner = [], outer
     while isinstance(inner, dist.PrefixStore):
         chain.append("PrefixStore")
         inner = inner.underlying_store
-    before = sorted(inner.list_keys())
-    group = dist.new_group([0, 1])
-    dist.all_reduce(torch.ones(1), group=group)
-    dist.barrier()
-    after = sorted(inner.list_keys())
-    dist.barrier()
-    found: Seen = {"chain": [*chain, type(inner).__name__], "new_keys": [k for k in after if k not in before]}
+    found: Seen = {"chain": [*chain, type(inner).__name__], "new_keys": [], "sums": []}
+    before, groups = set(inner.list_keys()), []
+    for _ in range(2):  # side by side: the first is used again beside the second
+        dist.barrier()
+        groups.append(dist.new_group([0, 1]))
+        for group in groups:
+            dist.all_reduce(x := torch.ones(1), group=group)
+            found["sums"].append(x.item())
+        dist.barrier()
+        found["new_keys"].append(sorted(set(inner.list_keys()) - before))
+        before |= set(found["new_keys"][-1])
     one, two = dist.PrefixStore("one", outer), dist.PrefixStore("two", outer)
+    dist.barrier()
     mine = [outer.add("labkit-counted", 1) for _ in range(ADDS)]  # both ranks at the same time
     everyone: list[Any] = [None, None]
     dist.all_gather_object(everyone, mine)
@@ -51,37 +79,63 @@ def _store() -> Seen:
         one.set("barrier", "a")
         two.set("barrier", "b")
         found["prefixed"] = [one.get("barrier").decode(), two.get("barrier").decode()]
+        found["under"] = [key for key in inner.list_keys() if key.endswith(("one/barrier", "two/barrier"))]
     dist.barrier()
     if dist.get_rank():
         return found
-    calm = threads()
+    calm, python = threads(), threading.active_count()
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=half)
     found["server_threads"] = threads() - calm
-    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=half)
+    patient = datetime.timedelta(seconds=10)
+    client, other, writer = (
+        dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=wait)
+        for wait in (half, patient, half)
+    )
     found["client_threads"] = threads() - calm - found["server_threads"]
+    found["python_threads"] = threading.active_count() - python
+    found["connections"] = sum(server.port == there[1] for _, there in connections())
     found["counts"] = [server.add("init_barrier", 1), client.add("init_barrier", 1)]
-    client.set("uid", "secret")
+    writer.set("uid", "secret")
     found["read_by_other"] = server.get("uid").decode()
+    del writer
+    gc.collect()
+    found["kept"] = [other.get("uid").decode() for _ in range(2)]
+    (port,), late = free_ports(1), list[Any]()
+    open_late = functools.partial(dist.TCPStore, "127.0.0.1", port, wait_for_workers=False, timeout=patient)
+    found["held_s"] = {
+        "wait": held(lambda: other.wait(["later"], patient), lambda: client.set("later", "1")),
+        "get": held(lambda: other.get("last"), lambda: client.set("last", "1")),
+        "connect": held(lambda: open_late(is_master=False), lambda: late.append(open_late(is_master=True))),
+    }
+    found["cuda_initialized"], small = torch.cuda.is_initialized(), memory()
+    for i in range(8):
+        other.set(f"large {i}", VALUE)
+    found |= {"grown": memory() - small, "stored": 8 * len(VALUE)}
     for name, action in (
         ("missing_key", lambda: client.wait(["nobody"], half)),
         ("missing_get", lambda: client.get("nobody")),
         ("target_value", lambda: client.wait(["init_barrier"], cast(Any, 2))),
+        ("target_keyword", lambda: client.wait(["init_barrier"], target_value=2)),  # type: ignore[call-overload]
         ("no_server", lambda: dist.TCPStore("127.0.0.1", 1, is_master=False, timeout=half)),
     ):
+        began = time.monotonic()
         try:
             action()
             found[name] = ""
         except Exception as error:
             found[name] = first_line(error)
+    found["no_server_s"] = time.monotonic() - began  # the last of them
     return found
 
 
 @judging(store)
 def server_is_a_thread(seen: Seen) -> Result:
-    """The rank that serves the store gets a thread for it, outside Python; a client connects without one."""
+    """The rank that serves the store gets one thread for it, none of Python's, to whose port clients connect."""
+    served, own = seen["server_threads"], seen["client_threads"]
     return verdict(
-        seen["server_threads"] >= 1 and seen["client_threads"] == 0,
-        f"{seen['server_threads']} thread for the server, {seen['client_threads']} for a client",
+        served == 1 and own == 0 and seen["python_threads"] == 0 and seen["connections"] >= 2,
+        f"{served} thread for the server, {own} for a client, {seen['python_threads']} of them Python's; "
+        f"{seen['connections']} connections to its port",
     )
 
 
@@ -95,69 +149,97 @@ def add_counts_atomically(seen: Seen) -> Result:
 
 
 @judging(store)
-def get_shares_a_key(seen: Seen) -> Result:
-    """What one client sets, another gets: the way in which a unique id reaches every rank."""
-    return verdict(seen["read_by_other"] == "secret", f"the other side reads {seen['read_by_other']!r}")
+def keeps_values_by_key(seen: Seen) -> Result:
+    """What one client sets over a TCP connection, another gets, also again and after the first client has gone."""
+    kept, tcp = seen["kept"], seen["connections"]
+    return verdict(
+        seen["read_by_other"] == "secret" and kept == ["secret"] * 2 and tcp >= 2,
+        f"over {tcp} TCP connections others read {seen['read_by_other']!r}, and {kept} when its writer has gone",
+    )
+
+
+@judging(store)
+def values_lie_in_memory(seen: Seen) -> Result:
+    """The process that serves a store grows by what is stored, and neither store nor client initializes CUDA."""
+    grown, stored = seen["grown"] / 2**20, seen["stored"] / 2**20
+    return verdict(
+        grown >= stored and not seen["cuda_initialized"] and seen["server_threads"] > 0,
+        f"{stored:.0f} MiB stored: {grown:.0f} MiB more memory in the server's process; CUDA initialized: "
+        f"{seen['cuda_initialized']}",
+    )
 
 
 @judging(store)
 def requests_are_served(seen: Seen) -> Result:
-    """The store serves SET and GET between clients, ADD on one counter, and WAIT, which blocks until the timeout."""
+    """One thread serves SET and GET between clients, ADD on one counter, and WAIT until another sets the key."""
     served = {
         "SET and GET": seen["read_by_other"] == "secret",
         "ADD": seen["counts"] == [1, 2],
-        "WAIT": "imeout" in seen["missing_key"],
+        "WAIT": "imeout" in seen["missing_key"] and seen["held_s"]["wait"] >= LATER_S,
+        "by one thread": seen["server_threads"] == 1,
     }
     return verdict(all(served.values()), "; ".join(f"{name}: {ok}" for name, ok in served.items()))
 
 
 @judging(store)
 def get_blocks_on_a_key(seen: Seen) -> Result:
-    """A get of a key that nobody has set blocks until the timeout; of one that is set it returns the value."""
+    """A get of a key blocks until another client sets it, or its time is up."""
+    held, missing = seen["held_s"]["get"], seen["missing_get"]
     return verdict(
-        "imeout" in seen["missing_get"] and seen["read_by_other"] == "secret",
-        seen["missing_get"] or "it returned at once",
+        "imeout" in missing and held >= LATER_S and seen["read_by_other"] == "secret",
+        f"set after {LATER_S} s: {held:.2f} s; set by nobody: {missing or 'no error'}",
     )
 
 
 @judging(store)
 def wait_takes_a_target_value(seen: Seen) -> Result:
-    """store.wait can wait until a counter has reached a value."""
+    """store.wait can wait until a counter has reached a value, given by place or by name."""
+    ways = [error for error in (seen["target_value"], seen["target_keyword"]) if error]
     return verdict(
-        not seen["target_value"],
-        f"{seen['target_value']}; wait for a key that the last one sets"
-        if seen["target_value"]
-        else "it can",
+        len(ways) < 2, f"{ways[0]}; wait for a key that the last one sets" if ways else "it can, either way"
     )
 
 
 @judging(store)
 def connecting_needs_the_server(seen: Seen) -> Result:
     """A client blocks in connecting until rank 0 serves, or its time is up."""
-    return verdict(bool(seen["no_server"]), seen["no_server"] or "connected to nobody")
+    late, refused, waited = seen["held_s"]["connect"], seen["no_server"], seen["no_server_s"]
+    return verdict(
+        late >= LATER_S and bool(refused) and waited >= 0.5,
+        f"a server that comes after {LATER_S} s: connected after {late:.2f} s; without one, after {waited:.2f} s: "
+        f"{refused or 'connected to nobody'}",
+    )
 
 
 @judging(store)
 def prefixes_keep_keys_apart(seen: Seen) -> Result:
-    """The same key under two prefixes holds two values."""
-    return verdict(seen["prefixed"] == ["a", "b"], f"'barrier' under two prefixes: {seen['prefixed']}")
+    """The same key of two PrefixStores around one TCPStore is two keys there, with the prefixes in front."""
+    under = sorted(key.split("/")[-2] for key in seen["under"])
+    return verdict(
+        seen["prefixed"] == ["a", "b"] and under == ["one", "two"] and seen["chain"][-1] == "TCPStore",
+        f"'barrier' under two prefixes: {seen['prefixed']}; in the {seen['chain'][-1]}: {', '.join(seen['under'])}",
+    )
 
 
 @judging(store)
-def groups_share_one_store(seen: Seen) -> Result:
-    """Groups wrap one store in a PrefixStore, so that a new group's keys have a prefix of their own."""
-    own = [key for key in seen["new_keys"] if "/" in key]
+def groups_have_prefixes_of_their_own(seen: Seen) -> Result:
+    """Stores of groups are PrefixStores around one TCPStore: two groups' keys differ in front, and both groups work."""
+    first, second = ({key.rpartition("//cpu//")[0] for key in keys} for keys in seen["new_keys"])
+    chain, keys = seen["chain"], [", ".join(keys[:2]) or "no key" for keys in seen["new_keys"]]
     return verdict(
-        seen["chain"][-1] == "TCPStore" and "PrefixStore" in seen["chain"] and bool(own),
-        f"{' around '.join(seen['chain'])}; a new group added {', '.join(seen['new_keys'][:2]) or 'no key'}",
-    )
+        len(first) == len(second) == 1 and first != second and seen["sums"] == [2.0] * 3
+        and chain[-1] == "TCPStore" and "PrefixStore" in chain,
+        f"{' around '.join(chain)}; keys of a new group {keys[0]}, of another {keys[1]}; right sums over them: "
+        f"{seen['sums'].count(2.0)} of 3",
+    )  # fmt: skip
 
 
 @probe
 def mesh(bench: Bench) -> Seen:
     """A mesh of two by four on eight ranks that exchange nothing: its tensor, coordinates, and groups."""
     found = bench.run(_mesh, ranks=8, backend="fake")  # nothing is sent, so eight cost no more than two
-    return {**found[5], "groups": [found[rank]["mine"] for rank in range(8)]}
+    every = {name: [found[rank][name] for rank in range(8)] for name in ("mine", "coordinate")}
+    return {**found[5], "groups": every["mine"], "coordinates": every["coordinate"]}
 
 
 def _mesh() -> Seen:
@@ -171,6 +253,10 @@ def _mesh() -> Seen:
     device_mesh.new_group = counted
     try:
         grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+        by_grid = sorted(made)
+        grids = [init_device_mesh("cpu", shape) for shape in ((8,), (2, 4), (2, 2, 2))]
+        before = len(made)
+        steps = [_steps(one) for one in grids]
     finally:
         device_mesh.new_group = new_group
     with torch.device("meta"):  # where tensors are made unless a device is named
@@ -184,9 +270,16 @@ def _mesh() -> Seen:
     except TypeError as error:
         given = first_line(error)
     dist.all_reduce(x, group=grid.get_group(0))
+    two = [grid.get_group(0), grid.get_group(1)]
     return {
         "mesh_dim": given,
-        "by_group": True,
+        "steps": steps,
+        "made_by_lookups": len(made) - before,
+        "axes": [one.mesh.ndim for one in grids],
+        "flat": dist.get_process_group_ranks(dist.group.WORLD),
+        "distinct": two[0] is not two[1] and all(isinstance(one, dist.ProcessGroup) for one in two),
+        "in_python": sum(isinstance(member, types.FunctionType) for member in vars(kind).values()),
+        "made_of": str(vars(kind)["__init__"].__doc__).partition("self: ")[2].partition(",")[0],
         "tensor": grid.mesh.tolist(),
         "tensor_device": str(grid.mesh.device),
         "under_meta": found_on,
@@ -196,14 +289,40 @@ def _mesh() -> Seen:
         "pseudo_code": [grid.mesh.select(0, i).flatten().tolist() for i in range(2)],
         "bases": [f"{base.__module__}.{base.__name__}" for base in kind.__mro__],
         "is_tensor": isinstance(grid.mesh, torch.Tensor),
-        "made_by_new_group": sorted(made),
+        "made_by_new_group": by_grid,
     }
+
+
+def _steps(grid: Any) -> int:
+    """The calls and returns, those of C functions included, of looking up the group of the first axis."""
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
+        grid.get_group(0)
+    finally:
+        sys.setprofile(None)
+    return len(events)
+
+
+@judging(mesh)
+def a_group_is_flat_and_a_mesh_a_grid(seen: Seen) -> Result:
+    """A process group is a list of eight ranks; meshes arrange the same ranks along one axis, two and three."""
+    return verdict(
+        seen["flat"] == list(range(8))
+        and seen["axes"] == [1, 2, 3]
+        and seen["tensor"] == [[0, 1, 2, 3], [4, 5, 6, 7]],
+        f"a group: {seen['flat']}; a mesh: {seen['tensor']}; axes of other meshes: {seen['axes']}",
+    )
 
 
 @judging(mesh)
 def grid_of_ranks(seen: Seen) -> Result:
-    """A mesh of two by four holds the rank numbers in a two by four tensor."""
-    return verdict(seen["tensor"] == [[0, 1, 2, 3], [4, 5, 6, 7]], f"{seen['tensor']}")
+    """A mesh holds the rank numbers in a tensor, where every rank stands at its own coordinate."""
+    grid = seen["tensor"]
+    found = [grid[row][column] for row, column in seen["coordinates"]]
+    return verdict(
+        seen["is_tensor"] and found == list(range(8)), f"{grid}; at the coordinates of ranks 0 to 7: {found}"
+    )
 
 
 @judging(mesh)
@@ -232,10 +351,15 @@ def rows_are_the_second_axis(seen: Seen) -> Result:
 
 @judging(mesh)
 def a_rank_has_a_group_an_axis(seen: Seen) -> Result:
-    """Every rank has one group for each axis."""
-    counts = {len(mine) for mine in seen["groups"]}
-    inside = all(rank in group for rank, mine in enumerate(seen["groups"]) for group in mine.values())
-    return verdict(counts == {2} and inside, f"{sorted(counts)} groups a rank")
+    """Every rank has a group object for each axis; its two groups share this rank only, and neither is the world."""
+    mine = [[set(group) for group in by_axis.values()] for by_axis in seen["groups"]]
+    right = [len(two) == 2 and set.intersection(*two) == {rank} for rank, two in enumerate(mine)]
+    largest = max(len(group) for two in mine for group in two)
+    return verdict(
+        all(right) and largest < len(mine) and seen["distinct"],
+        f"{sorted({len(two) for two in mine})} groups a rank, of at most {largest} of {len(mine)} ranks; "
+        f"{sum(right)} ranks are all that their two groups share",
+    )
 
 
 @judging(mesh)
@@ -246,9 +370,12 @@ def rank_five_is_one_one(seen: Seen) -> Result:
 
 @judging(mesh)
 def rank_five_talks_to(seen: Seen) -> Result:
-    """On axis 0 rank 5 shares a group with rank 1, on axis 1 with 4, 6 and 7."""
-    mine = seen["groups"][5]
-    return verdict(mine == {"dp": [1, 5], "tp": [4, 5, 6, 7]}, f"axis 0 {mine['dp']}, axis 1 {mine['tp']}")
+    """On axis 0 rank 5 shares a group with rank 1, on axis 1 with 4, 6 and 7: groups made before, always the same."""
+    mine, made = seen["groups"][5], seen["made_by_lookups"]
+    return verdict(
+        mine == {"dp": [1, 5], "tp": [4, 5, 6, 7]} and seen["cached"] and not made,
+        f"axis 0 {mine['dp']}, axis 1 {mine['tp']}, {'the same' if seen['cached'] else 'other'} objects each time",
+    )
 
 
 @judging(mesh)
@@ -268,9 +395,12 @@ def coordinates_lead_to_groups(seen: Seen) -> Result:
 
 @judging(mesh)
 def groups_are_made_once(seen: Seen) -> Result:
-    """Asking a mesh for an axis' group gives the same group every time."""
+    """Groups are made with the mesh and only looked up later, in as many steps for eight ranks as for two."""
+    steps, made, cached = set(seen["steps"]), seen["made_by_lookups"], seen["cached"]
     return verdict(
-        seen["cached"], "the same object twice, by name and by number" if seen["cached"] else "not the same"
+        cached and not made and len(steps) == 1,
+        f"{'the same object twice, by name and by number' if cached else 'not the same'}; {made} groups made by "
+        f"looking; calls and returns of a look in meshes of 1, 2 and 3 axes: {', '.join(map(str, sorted(steps)))}",
     )
 
 
@@ -295,9 +425,13 @@ def select_gives_the_axis_group(seen: Seen) -> Result:
 
 @judging(mesh)
 def group_wraps_a_cxx_class(seen: Seen) -> Result:
-    """A process group in Python is the C++ class c10d::ProcessGroup underneath."""
+    """A process group in Python is c10d's C++ class, bound by pybind11, without a method written in Python."""
     bound = any("pybind11" in base for base in seen["bases"])
-    return verdict(bound, " > ".join(base.rpartition(".")[2] for base in seen["bases"][:3]))
+    return verdict(
+        bound and not seen["in_python"] and seen["made_of"].endswith("_distributed_c10d.ProcessGroup"),
+        f"{' > '.join(base.rpartition('.')[2] for base in seen['bases'][:3])}: {seen['made_of']}, with "
+        f"{seen['in_python']} methods in Python",
+    )
 
 
 @judging(mesh)

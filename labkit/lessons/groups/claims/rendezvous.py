@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch.distributed as dist
 
 from labkit.lessons.groups.experiment import HIDDEN, Arrival, free_ports, meet
+from labkit.lessons.shared.capture import first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 
 # rank 1 comes only when it is told to, so that what rank 0 does alone can be seen
@@ -76,6 +78,11 @@ def rendezvous(bench: Bench) -> Seen:
         "world": [[f["rank"], f["world_size"]] for f in found],
         "keys": {key: _address(bytes.fromhex(value)) for key, value in found[0]["keys"].items()},
         "listening": [":".join(_local(entry)) for entry in found[0]["listening"]],
+        "named": all(
+            socket.gethostname() in bytes.fromhex(value).decode(errors="replace")
+            for key, value in found[0]["keys"].items()
+            if "//cpu//" in key
+        ),
     }
 
 
@@ -135,9 +142,12 @@ def completes_when_all_are_there(seen: Seen) -> Result:
 
 @judging(rendezvous)
 def ranks_write_addresses(seen: Seen) -> Result:
-    """Every rank leaves an entry in the store with an address and a port at which somebody listens."""
-    own = _addresses(seen, "default_pg/0//cpu//0/")
-    return verdict(_answered(seen, own), _listed(own))
+    """Every rank leaves an entry in the store with its host's name, and an address and port where somebody listens."""
+    own, named = _addresses(seen, "default_pg/0//cpu//0/"), seen["named"]
+    return verdict(
+        _answered(seen, own) and named,
+        f"{_listed(own)}, {'with' if named else 'without'} the name of this host",
+    )
 
 
 @judging(rendezvous)
@@ -196,11 +206,13 @@ def meetings(bench: Bench) -> Seen:
 
 @judging(meetings)
 def a_counter_is_in_the_store(seen: Seen) -> Result:
-    """The store counts the ranks that have come, and rank 0 waits until the count is the world size."""
-    said = next((text for text in seen["missing"] if "clients joined" in text), "")
+    """Inside init_process_group the store counts who has come; of three without the fourth none gets through."""
+    said = next((text for text in seen["missing"] if "3/4 clients joined" in text), "")
+    through = sum(not text for text in seen["missing"])
     return verdict(
-        bool(said) and seen["unlisted"],
+        bool(said) and seen["unlisted"] and not through,
         (f"rank 0: {said!r}" if said else "nobody counts")
+        + f"; {through} of {len(seen['missing'])} got through"
         + ("; list_keys leaves the counter's key out, num_keys counts it" if seen["unlisted"] else ""),
     )
 
@@ -212,4 +224,53 @@ def backend_comes_second(seen: Seen) -> Result:
     return verdict(
         after >= 0 and set(seen["outcomes"]) == {"joined"} and len(seen["keys"]) == len(seen["outcomes"]),
         f"rank 0 puts the address of its backend into the store {after:.2f} s after the last rank has come",
+    )
+
+
+WORLD = 4
+
+
+@probe
+def arrivals(bench: Bench) -> Seen:
+    """One to four of four clients of a TCPStore that waits for its workers: what each ends with."""
+    return bench.run(_arrivals, ranks=1)[0]
+
+
+def _arrivals() -> Seen:
+    limit, stores = datetime.timedelta(seconds=1), list[Any]()
+    found: dict[str, dict[str, str]] = {str(count): {} for count in range(1, WORLD + 1)}
+
+    def come(rank: int, port: int, ends: dict[str, str]) -> None:
+        try:
+            stores.append(dist.TCPStore("127.0.0.1", port, WORLD, is_master=rank == 0, timeout=limit))
+            ends[str(rank)] = "joined"
+        except Exception as error:
+            ends[str(rank)] = first_line(error)
+
+    ports = free_ports(WORLD)
+    with ThreadPoolExecutor(max_workers=WORLD * (WORLD + 1) // 2) as threads:
+        for count, ends in found.items():
+            for rank in range(int(count)):
+                threads.submit(come, rank, ports[int(count) - 1], ends)
+    return found
+
+
+@judging(arrivals)
+def every_rank_counts(seen: Seen) -> Result:
+    """Each client that comes adds one to a counter in the store, and rank 0 waits until it is the world size."""
+    said = [seen[str(count)]["0"] for count in range(1, WORLD + 1)]
+    counted = [f"{i}/{WORLD} clients joined" in text for i, text in enumerate(said[:-1], 1)]
+    return verdict(
+        all(counted) and said[-1] == "joined",
+        f"with 1 to {WORLD - 1} of {WORLD} rank 0 counts right and times out: {counted}; with all: {said[-1]}",
+    )
+
+
+@judging(arrivals)
+def every_rank_waits(seen: Seen) -> Result:
+    """No client gets through before the counter has reached the world size."""
+    early = [rank for count in range(2, WORLD) for rank, said in seen[str(count)].items() if said == "joined"]
+    return verdict(
+        not early,
+        f"{len(early)} clients went through before all had come; rank 0 alone, which serves, waits for the count",
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import time
+from collections import deque
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset, funcol
+from labkit.torch_compat import dynamo_reset
 
 
 @probe
@@ -23,6 +24,8 @@ def splits(bench: Bench) -> Seen:
 
 def _splits() -> Seen:
     ran: list[bool] = []
+    printed, heard = io.StringIO(), deque[Any]()
+    callback = heard.append
 
     @torch.compiler.disable
     def hidden(x):
@@ -42,23 +45,15 @@ def _splits() -> Seen:
         logging.getLogger("labkit.quiet").debug("a side effect")
         return y.sin()
 
-    def silent(x):  # the same without the logger
+    def prints(x):
         y = x + 1
+        print("a line", file=printed)
         return y.sin()
 
-    def functional(x):
-        return funcol.all_reduce(x, "sum", dist.group.WORLD)
-
-    @torch.compiler.disable
-    def escaped(x):
-        dist.all_reduce(x)
-        return x
-
-    def pure(x):
-        return functional(functional(functional(functional(x) + 1) + 1) + 1)
-
-    def mixed(x):
-        return functional(functional(escaped(functional(x) + 1) + 1) + 1)
+    def calls_back(x):
+        y = x + 1
+        callback(y.tolist())
+        return y.sin()
 
     def compiled(function):
         dynamo_reset()
@@ -72,11 +67,22 @@ def _splits() -> Seen:
         same = all(torch.equal(run(x), three_parts(x)) for _ in range(3))
     found |= {"graphs": len(graphs.dynamo), "same": same, "hidden_ran_compiled": any(ran)}
     found["hidden_runs"] = len(ran) - 3  # without the three eager ones
+    found["parts"] = [calls(graph) for graph in graphs.dynamo]
+    run, graphs = compiled(prints)
+    with torch.no_grad():
+        same = all(torch.equal(run(x), (x + 1).sin()) for _ in range(3))
+    lines, parts = printed.getvalue().count("a line"), [calls(graph) for graph in graphs.dynamo]
+    found["printed"] = {"same": same, "lines": lines, "parts": parts}
     run, graphs = compiled(logs)
     with torch.no_grad():
         alike = [torch.equal(run(y), logs(y)) for y in (x, torch.arange(5.0), x)]
     found |= {"falls_back_same": all(alike), "falls_back_graphs": len(graphs.dynamo)}
-    programs = {"print": logs, "log": logs_through_a_logger, "silent": silent, "pure": pure, "mixed": mixed}
+    programs = {
+        "print": logs,
+        "log": logs_through_a_logger,
+        "callback": calls_back,
+        "silent": lambda x: (x + 1).sin(),
+    }
     for name, function in programs.items():
         run, graphs = compiled(function)
         with torch.no_grad():
@@ -93,26 +99,33 @@ def _splits() -> Seen:
 
 @judging(splits)
 def a_break_makes_two_graphs(seen: Seen) -> Result:
-    """Code that cannot be captured splits a function into graphs before and after it; the result is the same."""
-    return verdict(seen["graphs"] == 2 and seen["same"], f"{seen['graphs']} graphs around one hidden call")
+    """Code that cannot be captured splits a function into a graph before and one after it; the result is the same."""
+    parts = seen["parts"]
+    return verdict(
+        parts == [["add"], ["sin"]] and seen["same"],
+        f"{len(parts)} graphs around one hidden call: {' and '.join(map(', '.join, parts))}",
+    )
 
 
 @judging(splits)
 def python_runs_in_between(seen: Seen) -> Result:
-    """What cannot be captured runs as plain Python between graphs, at every call."""
+    """What is hidden and what cannot be captured runs as plain Python between two graphs, at every call."""
+    printed, runs = seen["printed"], seen["hidden_runs"]
+    hidden = runs == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] == 2 and seen["same"]
+    between = printed["lines"] == 3 and printed["parts"] == [["add"], ["sin"]] and printed["same"]
     return verdict(
-        seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] > 1 and seen["same"],
-        f"in 3 compiled calls the hidden part ran {seen['hidden_runs']} times, outside the compiler, between "
-        f"{seen['graphs']} graphs",
+        hidden and between,
+        f"in 3 compiled calls the hidden part ran {runs} times, outside the compiler, between {seen['graphs']} graphs; "
+        f"a print, between {' and '.join(map(', '.join, printed['parts']))}, {printed['lines']} times",
     )
 
 
 @judging(splits)
 def disable_falls_back_to_eager(seen: Seen) -> Result:
-    """A part under torch.compiler.disable runs eagerly and the rest stays compiled."""
+    """A part under torch.compiler.disable runs eagerly at every call, and the rest stays compiled."""
     return verdict(
-        seen["same"] and not seen["hidden_ran_compiled"] and seen["graphs"] > 0,
-        f"{seen['graphs']} graphs, the part between them in eager, numbers "
+        seen["same"] and seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] == 2,
+        f"{seen['graphs']} graphs, the part between them {seen['hidden_runs']} times in eager, numbers "
         f"{'the same' if seen['same'] else 'not the same'}",
     )
 
@@ -135,8 +148,12 @@ def fullgraph_bans_breaks(seen: Seen) -> Result:
 
 @judging(splits)
 def side_effects_break(seen: Seen) -> Result:
-    """A print inside a compiled function breaks the graph."""
-    return verdict(seen["print_graphs"] > 1, f"{seen['print_graphs']} graphs around one print")
+    """A print, a logger's call, a callback with a tensor's values and a part under disable each break one graph."""
+    names = ("print", "log", "callback")
+    counts = {**{name: seen[f"{name}_graphs"] for name in names}, "disabled call": seen["graphs"]}
+    said = ", ".join(f"with a {name} {count}" for name, count in counts.items())
+    without = seen["silent_graphs"]
+    return verdict(without == 1 < min(counts.values()), f"graphs: {without} without, {said}")
 
 
 @judging(splits)
@@ -146,21 +163,6 @@ def logging_breaks(seen: Seen) -> Result:
     return verdict(
         with_it > without == 1, f"{with_it} graphs around one call of a logger, {without} without it"
     )
-
-
-@judging(splits)
-def one_escape_fragments(seen: Seen) -> Result:
-    """One disabled in-place collective among functional ones splits what was one graph."""
-    return verdict(
-        seen["pure_graphs"] == 1 and seen["mixed_graphs"] > 1,
-        f"4 functional all-reduces: {seen['pure_graphs']} graph; one of them disabled: {seen['mixed_graphs']}",
-    )
-
-
-@judging(splits)
-def functional_removes_breaks(seen: Seen) -> Result:
-    """A chain of functional collectives is one graph."""
-    return verdict(seen["pure_graphs"] == 1, f"{seen['pure_graphs']} graph with 4 all-reduces")
 
 
 @probe

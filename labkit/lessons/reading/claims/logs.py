@@ -25,6 +25,7 @@ for size in (4, 4, 5, 5):
     took.append(time.perf_counter() - began)
 print(*took)
 """
+PRINT_AT = 1 + PROGRAM[: PROGRAM.index("print")].count("\n")
 
 
 @probe
@@ -47,8 +48,11 @@ KINDS = ("graph_breaks", "recompiles", "guards", "graph_code")
 @judging(logs)
 def graph_breaks_are_shown(seen: Seen) -> Result:
     """TORCH_LOGS=graph_breaks shows each break with its reason."""
-    lines = [line for line in seen["graph_breaks"] if "Graph break" in line]
-    return verdict(bool(lines), lines[0].partition("] ")[2][-110:] if lines else "no line about it")
+    lines = [line.partition("[__graph_breaks]")[2].strip()[:110] for line in seen["graph_breaks"]]
+    places = [line for line in lines if line.startswith("Graph break in user code")]
+    reasons = [line for line in lines if "trace builtin" in line and "`print`" in line]
+    placed = len(places) == 1 and places[0].endswith(f"<string>:{PRINT_AT}")
+    return verdict(placed and bool(reasons), "; ".join([*places, *reasons[:1]]) or "no line about it")
 
 
 @judging(logs)
