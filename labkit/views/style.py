@@ -155,7 +155,7 @@ def variant_colour(variant: str) -> str:
     """The colour of a variant in every figure.
 
     Args:
-        variant: a name that begins with a letter of VARIANTS; other names get one of five other colours, by their first word.
+        variant: a name that begins with a letter of VARIANTS; others get one of five colours, by their first word.
 
     Returns:
         '#RRGGBB'.

@@ -1,4 +1,4 @@
-"""The drawn pictures at the head of the lessons: a white card in any theme, with text that can be read on what is under it."""
+"""The drawn pictures at the head of the lessons: a white card in any theme, whose text can be read on its box."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def hard_to_read(path: Path) -> list[str]:
     boxes: list[tuple[float, float, float, float, str]] = []
     found = []
     for name, text, own in parts(ElementTree.parse(path).getroot(), {}):
-        x, y, size = (float(own.get(key, default)) for key, default in (("x", 0), ("y", 0), ("font-size", 16)))
+        x, y, size = (
+            float(own.get(key, default)) for key, default in (("x", 0), ("y", 0), ("font-size", 16))
+        )
         if name == "rect" and shade(own) != "none" and not shade(own).startswith("url"):
             boxes.append((x, y, x + float(own["width"]), y + float(own["height"]), shade(own)))
         elif name == "text" and text and "transform" not in own:

@@ -73,9 +73,8 @@ def timelines(
         if timeout:
             ax.axvline(timeout[1], color=style.INK, linestyle="--", linewidth=1.2)
             ax.axvspan(*timeout, ymin=0.97, color=style.INK)
-        sheet.top += 0.3
+        sheet.top += 0.34
     ax.set_xlabel("seconds since the call began", labelpad=1)
-    sheet.top += 0.15
     return sheet.finish(label)
 
 
