@@ -216,21 +216,17 @@ def _place(run: Forward) -> str:
 
 def comparison(runs: Mapping[str, Forward]) -> str:
     """The finding of several strips, as their title."""
-    if not any(run.empty or run.counts["regions"].any() for run in runs.values()):
-        return _all_eager({style.short_name(name): run for name, run in runs.items()})
-    parts: list[str] = []
-    for name, run in runs.items():
-        n = 0 if run.empty else int(run.counts["regions"].max())
-        parts.append(f"{n if parts and n else plural(n, 'compiled region')} in {style.short_name(name)}")
     units = {run.unit for run in runs.values() if not run.empty}
-    return f"The same {units.pop() if len(units) == 1 else 'program'}: {', '.join(parts)}"
-
-
-def _all_eager(runs: Mapping[str, Forward]) -> str:
-    """What tells eager variants apart: which of them run Python of torch between their operators."""
-    python = [name for name, run in runs.items() if "dispatch" in set(run.segments["kind"])]
-    only = f"; only {' and '.join(python)} runs Python code of a tensor subclass"
-    return f"Nothing is compiled in {' and '.join(runs)}{only if len(python) == 1 < len(runs) else ''}"
+    unit = units.pop() if len(units) == 1 else "program"
+    named = [(style.short_name(name), run) for name, run in runs.items()]
+    if not any(run.empty or run.counts["regions"].any() for _, run in named):
+        python = [name for name, run in named if "dispatch" in set(run.segments["kind"])]
+        told = f"; only {''.join(python)} runs Python code of a tensor subclass"
+        said = f"One {unit} of {' and '.join(name for name, _ in named)}, nothing compiled"
+        return said + told if len(python) == 1 < len(named) else said
+    regions = [0 if run.empty else int(run.counts["regions"].max()) for _, run in named]
+    said = [plural(regions[0], "compiled region"), *(n or "none" for n in regions[1:])]
+    return f"The same {unit}: {', '.join(f'{n} in {name}' for n, (name, _) in zip(said, named, strict=True))}"
 
 
 def _footnote(sheet: Sheet, runs: Sequence[Forward]) -> str:
