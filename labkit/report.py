@@ -143,7 +143,7 @@ class Report:
         parts = [
             # not a heading: it would stand out of order between the headings of a lesson
             f"<p style='margin-bottom:2px'><b>{html.escape(self.title)}</b></p>",
-            f"<div style='color:#666;margin-bottom:6px'>{html.escape(self.label)}</div>",
+            f"<div style='opacity:.7;margin-bottom:6px'>{html.escape(self.label)}</div>",
             self.frame.to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}"),
         ]
         for entries in (self.verdicts, self.notes):

@@ -229,7 +229,7 @@ class Frames:
         several = len(self.ranks) > 1
         body = "".join(_html(f, several) for f in self)
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
-        label = f"<div style='color:#666'>{html.escape(self.label)}</div>" if self.label else ""
+        label = f"<div style='opacity:.7'>{html.escape(self.label)}</div>" if self.label else ""
         return f"<div>{head}{body}{notes}{label}</div>"
 
 
@@ -313,7 +313,7 @@ def _html(one: Frame, rank: bool = False) -> str:
         head = f"<b>{name}</b> · {html.escape(STAGES[name])} · {_lines(one.raw[name])}"
         parts.append(_details(head, code_block(text)))
     parts += [
-        f"<div style='color:#666'><b>{name}</b>: {html.escape(why)}</div>"
+        f"<div style='opacity:.7'><b>{name}</b>: {html.escape(why)}</div>"
         for name, why in one.missing.items()
     ]
     head = f"<b>{html.escape(title)}</b>: {html.escape(one.said)}"

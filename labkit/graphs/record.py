@@ -271,7 +271,7 @@ class Record:
         lines = [*([f"First difference: {difference}"] if difference else []), *self.notes]
         parts += [f"<div>{html.escape(line)}</div>" for line in lines]
         if self.label:
-            parts.append(f"<div style='color:#666'>{html.escape(self.label)}</div>")
+            parts.append(f"<div style='opacity:.7'>{html.escape(self.label)}</div>")
         return "".join(parts)
 
     def __getstate__(self) -> dict[str, Any]:

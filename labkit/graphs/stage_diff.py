@@ -117,13 +117,13 @@ class Diff:
         cell = (
             "font-family:monospace;font-size:12px;white-space:pre-wrap;word-break:break-word;text-align:left;"
         )
-        cell += "padding:1px 6px;vertical-align:top;width:48%;color:#222;"
-        looks = {"same": "", "left": "background:#fbe3d6;", "right": "background:#d8eefa;"}
+        cell += "padding:1px 6px;vertical-align:top;width:48%;"
+        looks = {"left": "background:#fbe3d6;color:#222;", "right": "background:#d8eefa;color:#222;"}
         rows, marked = [], False
         for part in _parts(self.rows):
             if isinstance(part, int):
                 rows.append(
-                    f"<tr><td></td><td colspan=2 style='color:#666;text-align:left'>… {part} lines the same</td></tr>"
+                    f"<tr><td></td><td colspan=2 style='opacity:.7;text-align:left'>… {part} lines the same</td></tr>"
                 )
                 continue
             first = part.kind != "same" and not marked
@@ -136,9 +136,7 @@ class Diff:
             for text, side, number in sides:
                 tone = looks[side] if part.kind != "same" and number else ""
                 cells += f"<td style='{cell}{tone}'>{html.escape(text.strip())}</td>"
-            rows.append(
-                f"<tr style='{edge}'><td style='white-space:nowrap;color:#222'>{sign}</td>{cells}</tr>"
-            )
+            rows.append(f"<tr style='{edge}'><td style='white-space:nowrap'>{sign}</td>{cells}</tr>")
         head = f"<tr><th></th><th style='text-align:left'>{left}</th><th style='text-align:left'>{right}</th></tr>"
         note = f"<div>{html.escape(self.note)}</div>" if self.note else ""
         table = "<table style='width:100%;table-layout:fixed'><colgroup><col style='width:4%'><col><col></colgroup>"

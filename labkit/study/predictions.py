@@ -172,7 +172,7 @@ class Prediction:
         return (
             f"<div><b>Your prediction</b>: {html.escape(asked + unit)}? "
             f"{said[0].upper()}{said[1:]}.<br>"
-            f"<span style='color:#666'>To answer in code: <code>{html.escape(self.how)}</code></span></div>"
+            f"<span style='opacity:.7'>To answer in code: <code>{html.escape(self.how)}</code></span></div>"
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:

@@ -306,7 +306,7 @@ class Scoreboard:
             for row in self.shown
         )
         below = "".join(f"<div>{html.escape(line)}</div>" for line in self.summary())
-        rule = f"<div style='color:#666'>{html.escape(RULE)}</div>"
+        rule = f"<div style='opacity:.7'>{html.escape(RULE)}</div>"
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}{rule}"
 
 

@@ -74,7 +74,7 @@ def strip(
     _panel(sheet, run, run.duration, chosen, widest, alone=True)
     _difference(sheet, run)
     _reasons(sheet, [("", reason) for reason in run.reasons])
-    return sheet.finish(label, _footnote([run]))
+    return sheet.finish(label, _footnote(sheet, [run]))
 
 
 @styled
@@ -120,7 +120,7 @@ def strips(records: Mapping[str, Any], forward: int | str = 0, label: str = "") 
         _panel(sheet, run, longest, pieces.get(name), widest, alone=False)
         _difference(sheet, run)
     _reasons(sheet, reasons)
-    return sheet.finish(label, _footnote(full))
+    return sheet.finish(label, _footnote(sheet, full))
 
 
 def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None = None) -> str:
@@ -141,7 +141,7 @@ def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None 
     nothing was recorded: no forward ran inside the record
     >>> rows = [(0, 0, "compute", 0.0, 600.0, "", "aten::mm"), (0, 0, "python", 600.0, 800.0, "", "")]
     >>> print(strip_text({"segments": pd.DataFrame(rows, columns=columns)}))
-    rank 0: no region, no collective, no break
+    rank 0: eager, no collective
     """
     run = _take(record, forward, ranks)
     if run.empty:
@@ -165,9 +165,10 @@ def _take(
 
 def _line(run: Forward, rank: int) -> str:
     n = run.counts.loc[rank]
-    return (
-        f"{plural(n.regions, 'region')}, {plural(n.collectives, 'collective')}, {plural(n.breaks, 'break')}"
-    )
+    calls = plural(n.collectives, "collective")
+    if not n.regions and not n.breaks:
+        return f"eager, {calls}"
+    return f"{plural(n.regions, 'region')}, {calls}, {plural(n.breaks, 'break')}"
 
 
 def described(run: Forward) -> str:
@@ -215,20 +216,23 @@ def _place(run: Forward) -> str:
 
 def comparison(runs: Mapping[str, Forward]) -> str:
     """The finding of several strips, as their title."""
-    parts: list[str] = []
-    for name, run in runs.items():
-        n = 0 if run.empty else int(run.counts["regions"].max())
-        parts.append(
-            f"{plural(n, 'compiled region') if not parts else n or 'none'} in {style.short_name(name)}"
-        )
     units = {run.unit for run in runs.values() if not run.empty}
-    return f"The same {units.pop() if len(units) == 1 else 'program'}: {', '.join(parts)}"
+    unit = units.pop() if len(units) == 1 else "program"
+    named = [(style.short_name(name), run) for name, run in runs.items()]
+    if not any(run.empty or run.counts["regions"].any() for _, run in named):
+        python = [name for name, run in named if "dispatch" in set(run.segments["kind"])]
+        told = f"; only {''.join(python)} runs Python code of a tensor subclass"
+        said = f"One {unit} of {' and '.join(name for name, _ in named)}, nothing compiled"
+        return said + told if len(python) == 1 < len(named) else said
+    regions = [0 if run.empty else int(run.counts["regions"].max()) for _, run in named]
+    said = [plural(regions[0], "compiled region"), *(n or "none" for n in regions[1:])]
+    return f"The same {unit}: {', '.join(f'{n} in {name}' for n, (name, _) in zip(said, named, strict=True))}"
 
 
-def _footnote(runs: Sequence[Forward]) -> str:
-    compiled = any(run.counts["regions"].any() for run in runs)
-    gpu = any(run.on_gpu for run in runs)
-    return FOOTNOTE + (GPU if gpu else "") + (IDS if compiled else "")
+def _footnote(sheet: Sheet, runs: Sequence[Forward]) -> str:
+    ids = {name for run in runs for name in run.segments["compile_id"]} - {""}
+    named = any(text.get_text() in ids for ax in sheet.fig.axes for text in ax.texts)
+    return FOOTNOTE + (GPU if any(run.on_gpu for run in runs) else "") + (IDS if named else "")
 
 
 def _nothing(sheet: Sheet, label: str) -> Figure:

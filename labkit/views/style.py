@@ -155,7 +155,7 @@ def variant_colour(variant: str) -> str:
     """The colour of a variant in every figure.
 
     Args:
-        variant: a name that begins with a letter of VARIANTS; other names get one of five other colours.
+        variant: a name that begins with a letter of VARIANTS; others get one of five colours, by their first word.
 
     Returns:
         '#RRGGBB'.
@@ -166,7 +166,7 @@ def variant_colour(variant: str) -> str:
     letter = short_name(variant)
     if letter in VARIANTS:
         return VARIANTS[letter][0]
-    return OTHER_VARIANTS[sum(map(ord, variant)) % len(OTHER_VARIANTS)]
+    return OTHER_VARIANTS[sum(map(ord, letter.split(" ")[0])) % len(OTHER_VARIANTS)]
 
 
 def variant_name(variant: str) -> str:

@@ -120,7 +120,7 @@ class InteractiveFigure:
             data = bundle[0] if isinstance(bundle, tuple) else bundle
             if WIDGET in data:
                 display({WIDGET: data[WIDGET], "text/plain": self.text}, raw=True)
-        said = {"image/png": {"alt": self.text}}
+        said = {"image/png": {"alt": self.figure.summary or self.text}}
         display({"image/png": self.figure.png(), "text/plain": self.text}, metadata=said, raw=True)
         print(self.text.replace(" | ", "\n"))  # a front end breaks one long line in the middle of words
 

@@ -67,7 +67,8 @@ def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
 
     A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in. Where
     that sequence shows none (one region, or no region), it is `PIECE` collectives. Typical is the block that takes
-    nearest to the median of its forward, so that a moment in which the machine was busy is not magnified.
+    nearest to the median of its forward, so that a moment in which the machine was busy is not magnified. Where there
+    are graph breaks, it holds one.
 
     Returns:
         The numbers of its first collective and of the first collective of the next block.
@@ -83,6 +84,10 @@ def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
         start, end = _spans(run, firsts, length)
         took = np.maximum(end - start, 1e-9)
         away = np.maximum(away, np.abs(np.log(took / np.median(took))))
+    start, end = _spans(most, firsts, length)
+    at = most.breaks["at"].to_numpy()[:, None]
+    broken = ((start <= at) & (at <= end)).any(axis=0)
+    away[~broken] += np.inf if broken.any() else 0.0  # the breaks are what a fragmented forward is drawn for
     # the ends of a forward also hold what comes before its first and after its last block
     inner = slice(1, -1) if len(firsts) > 2 else slice(None)
     first = int(firsts[inner][np.argmin(away[inner])])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import matplotlib.collections
 import pandas as pd
 import pytest
@@ -165,13 +167,43 @@ def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
     (ax,) = axes(strip(step), "whole")
     assert ax.get_xlabel() == "ms since the step began"
     assert words(strip(step))[0] == "Eager: 4 collectives and no compiled region in one step"
-    assert words(strips({"one": step, "two": step}))[0].startswith("The same step: no compiled region")
+    assert words(strips({"one": step, "two": step}))[0] == "One step of one and two, nothing compiled"
     with pytest.raises(ValueError, match="^step 9 was not"):
         strip(step, forward=9)
     assert "forward" not in strip(step).summary
     step.segments = step.segments[(step.segments["rank"] == 0) | (step.segments["kind"] != "collective")]
     assert words(strip(step))[0] == "Ranks 0 and 1 part ways at event 0 of this step"
     assert "one forward" not in strip(broken).summary and "One forward fell into" in strip(broken).summary
+
+
+def test_what_tells_eager_variants_apart_is_their_title(step):
+    other = copy.deepcopy(step)
+    other.segments.loc[other.segments["kind"] == "python", "kind"] = "dispatch"
+    figure = strips({"A": step, "D": other})
+    said = "One step of A and D, nothing compiled; only D runs Python code of a tensor subclass"
+    assert words(figure)[0] == said and figure.summary.startswith(said)
+    assert "every rank: eager, 4 collectives" in words(figure)
+    assert "only" not in words(strips({"A": other, "D": other}))[0] + words(strips({"D": other}))[0]
+
+
+def test_the_footnote_explains_ids_only_where_a_bar_has_one(broken, dense):
+    drawn = words(strip(broken))
+    assert "1/0" in drawn and any("1/0 in a bar" in said for said in drawn)
+    broken.segments.loc[broken.segments["kind"] == "compute", "end_us"] = broken.segments["start_us"] + 1.0
+    assert not any("1/0" in said for said in words(strip(broken)))
+
+
+def test_what_is_magnified_has_breaks_where_there_are_any(dense):
+    # the first half is eager, and no pattern of regions says how long a block is
+    early = dense.segments["start_us"] < dense.segments["start_us"].median()
+    dense.segments.loc[early, "compile_id"] = ""
+    dense.segments.loc[early, "kind"] = dense.segments["kind"].replace(
+        {"lookup": "python", "entry": "python"}
+    )
+    (near,) = axes(strip(dense), "magnified")
+    run = take_forward(dense)
+    low, high = near.get_xlim()
+    assert run.breaks["at"].between(low, high).any()
 
 
 def test_transfers_are_cut_where_their_own_ranks_step_begins_and_ends(step):

@@ -72,7 +72,7 @@ def test_without_ipywidgets_the_static_twin_remains(found, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == found.text
 
 
-def test_the_twin_has_the_line_as_alternative_text(found, monkeypatch):
+def test_the_twin_has_the_finding_as_alternative_text(found, monkeypatch):
     import IPython.display
 
     calls = []
@@ -80,7 +80,7 @@ def test_the_twin_has_the_line_as_alternative_text(found, monkeypatch):
     found._ipython_display_()
     found.close()
     ((_, more),) = [call for call in calls if "image/png" in call[0]]
-    assert more["metadata"]["image/png"]["alt"] == found.text
+    assert more["metadata"]["image/png"]["alt"] == found.figure.summary
 
 
 CELLS = [

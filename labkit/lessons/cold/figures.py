@@ -146,9 +146,10 @@ def survived(cells: pd.DataFrame, label: str) -> Figure:
     kinds, changes = list(dict.fromkeys(cells["kind"])), list(dict.fromkeys(cells["change"]))
     wrong = cells[cells["outcome"] == "wrong"]
     silent = "; ".join(
-        f"{kind}: {', '.join(rows['change'])}" for kind, rows in wrong.groupby("kind", sort=False)
+        f"{kind} after a change of {' or '.join(rows['change'])}"
+        for kind, rows in wrong.groupby("kind", sort=False)
     )
-    found = f"Wrong in silence after a change of: {silent}" if silent else "Nothing went wrong in silence"
+    found = f"Wrong in silence: {silent}" if silent else "Nothing went wrong in silence"
     sheet.title(found, "Each cell a fresh process that uses the artifact after the change.")
     there = [name for name in OUTCOMES if name in set(cells["outcome"])]
     sheet.legend([(f"{name}: {OUTCOMES[name][1]}", key(OUTCOMES[name][0])) for name in there])

@@ -107,7 +107,7 @@ def lifetimes(table: pd.DataFrame, label: str) -> Figure:
         sheet.top += 0.35
         left = 0.3 + max(style.text_width(unit, style.NORMAL) for unit in units)
         ax = sheet.axes(left, sheet.width - left - 0.3, 0.3 * len(units))
-        ax.set_title(route, loc="left", fontsize=style.NORMAL, color=style.INK)
+        ax.set_title(route, loc="left", fontsize=style.NORMAL, fontweight="bold")
         for row in mine.itertuples():
             colour, _ = GATHERED[row.what]
             low = row.what == "reducing"
@@ -118,7 +118,7 @@ def lifetimes(table: pd.DataFrame, label: str) -> Figure:
                 height=0.24 if low else 0.7 if row.what == "whole" else 0.46,
                 color=colour,
             )
-        ax.set(ylim=(len(units) - 0.4, -0.6), xlim=(0, mine["end"].max() * 1.01), xlabel="ms")
+        ax.set(ylim=(len(units) - 0.4, -0.6), xlim=(0, table["end"].max() * 1.01), xlabel="time, ms")
         ax.set_yticks(range(len(units)), units)
         ax.tick_params(axis="y", length=0, labelcolor=style.INK)
         sheet.top += 0.55

@@ -13,6 +13,7 @@ from labkit.views.tables import table
 __all__ = ["figure"]
 
 HEIGHT, GAP = 3.4, 14  # of the axes, in inches; between labels, in points
+MARKS = {"o": "●", "s": "■", "^": "▲"}  # in a label, as on its line
 # a form: its colour and its mark
 LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested region": ("#0072B2", "^")}
 
@@ -39,7 +40,7 @@ def figure(report: Any) -> Figure:
         "Right: the fitted growth, median of the rounds' own lines with its 99% interval.",
     )
     ax = sheet.axes(0.75, 5.6, HEIGHT)
-    labels: list[tuple[float, str, str]] = []
+    labels: list[tuple[float, str]] = []
     for i, (form, rows) in enumerate(summary.groupby("form", sort=False)):
         colour, mark = LOOKS.get(str(form), ("#666666", "D"))
         rows = rows.sort_values("depth")
@@ -54,7 +55,7 @@ def figure(report: Any) -> Figure:
         ax.plot(ends, fitted, color=colour, linewidth=1.2, alpha=0.7)
         ends_ms = f"{line['per_block_low'] * 1e3:z.0f} to {line['per_block_high'] * 1e3:z.0f}"
         text = f"{form}: {line['per_block_s'] * 1e3:z.0f} ms a block ({ends_ms})"
-        labels.append((fitted[1], text, colour))
+        labels.append((fitted[1], f"{MARKS.get(mark, '◆')} {text}"))
         power = f"exponent {line['exponent']:.2f} ({line['low']:.2f} to {line['high']:.2f})"
         medians = ", ".join(
             f"{d} blocks {m:.2f} s" for d, m in zip(rows["depth"], rows["median_s"], strict=True)
@@ -68,15 +69,15 @@ def figure(report: Any) -> Figure:
     return sheet.finish(report.label)
 
 
-def _label(ax: Any, labels: list[tuple[float, str, str]]) -> None:
+def _label(ax: Any, labels: list[tuple[float, str]]) -> None:
     """A label behind each line, moved up where it would cover the one below."""
     points, floor = HEIGHT * 72 / ax.get_ylim()[1], -float("inf")
-    for y, text, colour in sorted(labels):
+    for y, text in sorted(labels):
         floor = max(y * points, floor + GAP)
         ax.annotate(
             text, (1, y), xycoords=("axes fraction", "data"), textcoords="offset points",
             xytext=(6, floor - y * points), va="center", annotation_clip=False,
-            fontsize=style.SMALL + 0.5, color=colour, fontweight="bold",
+            fontsize=style.SMALL + 0.5, color=style.INK, fontweight="bold",
         )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def figure(report: Any) -> Figure:
     sheet.legend([(status, _key(status)) for status in counts.columns])
     wide = sheet.width - LEFT - 0.6
     ax = sheet.axes(LEFT, wide, BAR * len(counts))
-    ax.set(ylim=(len(counts), 0), xlim=(0, counts.sum(axis=1).max()))
+    ax.set(ylim=(len(counts), 0), xlim=(0, counts.sum(axis=1).max() * 1.003))
     for i, (lesson, row) in enumerate(counts.iterrows()):
         start = 0
         for status, n in row.items():

@@ -126,7 +126,7 @@ def _box(
     if group is not None:
         ax.text(
             x + width - 0.12, y + HEAD / 2 + 0.02, LETTERS[group % 26], ha="right", va="center",
-            color=colour, fontweight="bold", fontsize=style.NORMAL,
+            color=style.INK, fontweight="bold", fontsize=style.NORMAL,
         )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _arrows(ax: Axes, boxes: Any, width: float, height: float, sends: Any, lette
                  "down": ("right" if y1 < y0 else "left", "center", -0.07 if y1 < y0 else 0.07, 0)}  # fmt: skip
         ha, va, dx, dy = where.get(side, ("center", "center", 0, 0))
         ax.text(
-            x + dx, y + dy, _bytes(count), ha=ha, va=va, fontsize=style.SMALL, color=colour,
+            x + dx, y + dy, _bytes(count), ha=ha, va=va, fontsize=style.SMALL, color=style.INK,
             bbox=behind if side == "slant" else None,
         )  # fmt: skip
 

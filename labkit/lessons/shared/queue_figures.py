@@ -170,8 +170,8 @@ def _draw(ax: Axes, box: _Box, y: float, inch: float) -> None:
     ink = style.INK if colour == "white" else ink_on(colour)
     text = "\n".join(style.cut(line, (box.width - 0.16) * inch, 7.5) for line in box.text.split("\n"))
     ax.text(
-        box.left + box.width / 2, y, text, ha="center", va="center", fontsize=7.5, color=ink, linespacing=1.0
-    )
+        box.left + box.width / 2, y, text, ha="center", va="center_baseline", fontsize=7.5, color=ink, linespacing=1.0
+    )  # fmt: skip
 
 
 def _arrow(ax: Axes, one: _Box, other: _Box, middle: Mapping[str, float]) -> None:

@@ -48,8 +48,9 @@ def timelines(
     """
     notes, ends = need(notes, NOTES, "notes"), need(ends, ENDS, "ends")
     sheet = Sheet()
-    hatched = " Hatched: not finished when the call ended." if notes["end"].isna().any() else ""
-    sheet.title(title, f"Seconds since the call began.{hatched} {arranged}".strip())
+    hatched = "Hatched: not finished when the call ended." if notes["end"].isna().any() else ""
+    marked = f"Dashed: a timeout of {timeout[1] - timeout[0]:.3g} s would end here." if timeout else ""
+    sheet.title(title, " ".join(filter(None, [hatched, marked, arranged])))
     used = [kind for kind in KINDS if kind in set(notes["kind"])]
     sheet.legend([(KINDS[kind][1], patch(KINDS[kind][0])) for kind in used])
     limit = max(ends["at"].max(), *(timeout or ()), 0.1) * 1.02
@@ -72,7 +73,8 @@ def timelines(
         if timeout:
             ax.axvline(timeout[1], color=style.INK, linestyle="--", linewidth=1.2)
             ax.axvspan(*timeout, ymin=0.97, color=style.INK)
-        sheet.top += 0.3
+        sheet.top += 0.34
+    ax.set_xlabel("seconds since the call began", labelpad=1)
     return sheet.finish(label)
 
 

@@ -43,7 +43,8 @@ def _memory(report: Any, table: pd.DataFrame) -> Figure:
     sheet = Sheet()
     least, most = kept.idxmin(), kept.idxmax()
     sheet.title(
-        f"A rank keeps {kept[most]:.0f} kB ({most}) down to {kept[least]:.0f} kB ({least})",
+        f"A rank keeps {kept[most]:,.0f} kB between steps with {most}"
+        + (f", {kept[least]:,.0f} kB with {least}" if kept[least] < kept[most] else " and with every other"),
         "Of the rank that holds most. Bars: what stays between steps. Diamond: what is there at the peak of a step.",
     )
     sheet.legend(

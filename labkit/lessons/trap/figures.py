@@ -15,7 +15,7 @@ from labkit.views.tables import table
 __all__ = ["figure"]
 
 MARKS = {"all_reduce": ("#000000", "o"), "all_gather": ("#0072B2", "s"), "reduce_scatter": ("#D55E00", "^")}
-HEIGHT, GAP, LEFT = 2.6, 0.62, 0.75  # inches: of a panel, between two, and before the first
+HEIGHT, GAP, LEFT = 2.6, 0.66, 0.95  # inches: of a panel, between two, and before the first
 
 
 @styled

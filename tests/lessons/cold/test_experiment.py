@@ -144,7 +144,7 @@ def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goe
     said = report.frame.set_index(["kind", "change"])["said"]
     assert "expected 4, actual 6" in said[AOT, "shape"]
     assert "different PyTorch version" in said[AOT, "version string"]
-    assert "Wrong in silence after a change of: aot_compile: code" in report.figure().summary
+    assert "Wrong in silence: aot_compile after a change of code" in report.figure().summary
     assert not list(tmp_path.iterdir()), "what was made goes with the sweep"
 
 

@@ -23,6 +23,7 @@ from labkit.lessons.shared.streams.nodes import Clock, Memory, Node, join
 from labkit.lessons.shared.streams.ops import StreamError
 from labkit.lessons.shared.streams.program import Program
 from labkit.lessons.shared.streams.timeline import ARROWS, SPANS, Timeline
+from labkit.report import MODELLED, SIMULATED
 
 __all__ = ["Simulation", "simulate"]
 
@@ -52,7 +53,7 @@ def simulate(program: Program, *, launch: float = 0.0) -> Timeline:
     rows += [(0, "host", *step) for step in done.host]
     return Timeline(
         program.name,
-        "simulated",
+        SIMULATED if program.unit == "units" else MODELLED,
         program.unit,
         pd.DataFrame(rows, columns=list(SPANS)),
         pd.DataFrame(done.arrows, columns=list(ARROWS)),

@@ -9,6 +9,7 @@ import pandas as pd
 from labkit.lessons.shared.streams import overlap
 from labkit.lessons.shared.streams.hazards import Race
 from labkit.lessons.shared.streams.ops import COMMUNICATION, StreamError
+from labkit.report import MODELLED, SIMULATED
 
 __all__ = ["ARROWS", "SPANS", "Timeline"]
 
@@ -42,7 +43,7 @@ class Timeline:
     @property
     def simulated(self) -> bool:
         """Whether its times come out of a model and were not measured."""
-        return self.label == "simulated"
+        return self.label in (SIMULATED, MODELLED)
 
     @property
     def ranks(self) -> list[int]:
