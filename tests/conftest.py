@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import sys
 import time
 
 import pytest
@@ -12,15 +14,21 @@ from browsers import ARTIFACTS, ROOT
 BEGAN = time.time()
 # else Inductor builds four C++ programs in every cache folder that a test makes, to try the CPU's instructions
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+# nbformat's validator would build a grammar for a second, to check addresses that no notebook has
+sys.modules.setdefault("rfc3987_syntax", None)
 
 
-# what takes minutes starts first, so that two processes end together
+# what takes minutes starts first, so that the processes end together
 FIRST = ("tests/notebooks", "tests/browser", "tests/looking", "tests/faults", "tests/study", "tests/lessons")
 
 
 def pytest_collection_modifyitems(items):
     turn = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: turn.get(_folder(item), len(FIRST)))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what was imported stays: looking for garbage among it takes time in every test
 
 
 @pytest.hookimpl(optionalhook=True)

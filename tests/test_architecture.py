@@ -8,7 +8,6 @@ import importlib.metadata
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,8 +31,12 @@ COMPAT = (  # the same within torch_compat
 
 
 @functools.cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
+    return parsed(path.read_text())
 
 
 def part(dotted: str) -> str | None:
@@ -47,22 +50,25 @@ def names_of(path: Path) -> tuple[str, str]:
     return name, name if path.name == "__init__.py" else name.rpartition(".")[0]
 
 
-def imports(tree: ast.AST, package: str) -> Iterator[tuple[str, ast.stmt]]:
+@functools.cache
+def imports(tree: ast.AST, package: str) -> list[tuple[str, ast.stmt]]:
     """Every module or name that is imported, anywhere in the file, with its full dotted path."""
+    found: list[tuple[str, ast.stmt]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node) for alias in node.names)
+            found += [(alias.name, node) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
-            yield from ((f"{base}.{alias.name}", node) for alias in node.names)
+            found += [(f"{base}.{alias.name}", node) for alias in node.names]
+    return found
 
 
 def upward_imports(source: str, importer: str, package: str) -> list[str]:
     here, found = part(importer), []
     if here is None:  # labkit/__init__.py resolves names of every part on first use
         return []
-    for dotted, node in imports(ast.parse(source), package):
+    for dotted, node in imports(parsed(source), package):
         there = part(dotted)
         if there and there in ORDER and ORDER.index(there) < ORDER.index(here):
             found.append(f"line {node.lineno}: {importer} imports {dotted}, which stands above it")

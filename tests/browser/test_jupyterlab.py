@@ -102,9 +102,10 @@ def test_the_stages_of_a_function_can_be_clicked_through(notebook):
     page.wait(lambda: "__resume_at" not in shown() and "__compiled_fn" in shown(), 20, "the second frame")
 
 
-def test_the_stop_button_ends_a_hanging_cell(notebook, times):
+def test_the_stop_button_ends_a_hanging_cell_and_a_long_call_shows_how_it_stands(notebook, times):
     add = "%%ranks\nimport torch\nimport torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)\nx.item()"
-    page = notebook([START, HANG, add])
+    slow = "import time\n\n\ndef slow():\n    time.sleep(4)\n\n\nranks.run(slow);"
+    page = notebook([START, HANG, add, slow])
     assert "2 ranks · gloo · cpu" in page.run(0)["text"]
     page.start(1)
     page.wait(lambda: "waiting in all_reduce" in page.cells()[1]["text"], 20, "rank 0's wait in all_reduce")
@@ -121,19 +122,15 @@ def test_the_stop_button_ends_a_hanging_cell(notebook, times):
     after = page.run(2)
     assert after["error"] == "" and "2.0" in after["text"]
 
-
-def test_a_long_call_shows_how_it_stands(notebook):
-    page = notebook([START, "import time\n\n\ndef slow():\n    time.sleep(4)\n\n\nranks.run(slow);"])
-    page.run(0)
-    page.start(1)
+    page.start(3)
     running = page.wait(
-        lambda: (found := page.cells()[1])["text"] and found, 20, "the view of the running call"
+        lambda: (found := page.cells()[3])["text"] and found, 20, "the view of the running call"
     )
     assert running["prompt"] == "[*]:"
     assert re.search(r"2 ranks · gloo · cpu: running, \d s", running["text"]), running
-    assert re.search(r"rank 1\s+running at In \[2\]:5 \(slow\)", running["text"]), running
+    assert re.search(r"rank 1\s+running at In \[4\]:5 \(slow\)", running["text"]), running
     page.shoot("a_long_call_while_it_runs", whole=True)
-    ended = page.wait(lambda: page.ended(1), 20, "the end of the call")
+    ended = page.wait(lambda: page.ended(3), 20, "the end of the call")
     assert re.fullmatch(r"2 ranks · gloo · cpu: done, \d+ s", ended["text"].strip()), ended
 
 

@@ -18,7 +18,8 @@ from labkit import cli
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def look(folder: Path, *words: str, launcher: tuple[str, ...] = (sys.executable, "-m", "labkit", "look")):
+def command(folder: Path, *words: str, launcher: tuple[str, ...] = (sys.executable, "-m", "labkit", "look")):
+    """Run the command in a process of its own."""
     return subprocess.run(
         [*launcher, *words],
         capture_output=True,
@@ -26,6 +27,19 @@ def look(folder: Path, *words: str, launcher: tuple[str, ...] = (sys.executable,
         cwd=folder,
         timeout=600,
     )
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch, capsys):
+    """The command in this process, whose zygote has imported torch already."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str):
+        capsys.readouterr()
+        status = cli.main(["look", *words])
+        return subprocess.CompletedProcess(words, status, *capsys.readouterr())
+
+    return run
 
 
 def left(text: str) -> list[int]:
@@ -64,43 +78,47 @@ def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, capsys, 
 
 
 @pytest.mark.slow
-def test_from_a_break_in_a_decoder_to_the_gate(tmp_path):
+def test_from_a_break_in_a_decoder_to_the_gate(look, tmp_path):
     """The page names the print, and the gate notices it, and the branch of one rank.
 
-    Neither is Inductor's doing, so this compiles four times without it; the other decoders are compiled by it.
+    Neither is Inductor's doing, so this compiles without it; the other decoders are compiled by it.
     """
-    script = (str(SCRIPTS / "decoder.py"), "tp", "--backend", "aot_eager")
-    plain = look(tmp_path, "--save", "base.json", *script)
+    script = (str(SCRIPTS / "decoder.py"), "tp", "--layers", "1", "--backend", "aot_eager")
+    plain = look("--save", "base.json", *script)
     assert plain.returncode == 0, plain.stderr
     base = json.loads((tmp_path / "base.json").read_text())
     assert base["unit"] == "step" and base["ranks"]["0"]["collectives"] > 0
     assert (tmp_path / "look-decoder" / "index.html").exists()
 
-    again = look(tmp_path, "--against", "base.json", *script)
-    assert again.returncode == 0 and "gate passed" in again.stdout, again.stdout
-    assert (tmp_path / "look-decoder-2").is_dir(), "nothing is overwritten"
-
-    printed = look(tmp_path, "--out", "printed", "--against", "base.json", *script, "--print")
-    assert printed.returncode == 1, printed.stderr
-    assert (
-        "Chatty.forward): Failed to trace builtin operator print"
-        in printed.stdout.partition("gate failed")[2]
-    )
-    body = (tmp_path / "printed" / "index.html").read_text()
+    words = ("--out", "more", "--save", "more.json", "--against", "base.json")
+    more = look(*words, *script, "--print", "--branch")
+    assert more.returncode == 1, more.stderr
+    now = json.loads((tmp_path / "more.json").read_text())
+    for rank, before in base["ranks"].items():
+        assert now["ranks"][rank]["operations"] == before["operations"], "neither adds a collective"
+    failed = more.stdout.partition("gate failed")[2]
+    assert "Chatty.forward): Failed to trace builtin operator print" in failed
+    assert "ranks differ" in failed
+    body = (tmp_path / "more" / "index.html").read_text()
     first = body.partition("What to do first")[2].partition("The strip of one step")[0]
     assert "decoder.py:26 (Chatty.forward)" in first and "hint" in first
+    assert "The graph of" in body
     assert not re.search(r"src=['\"](?!data:)", body)
 
-    branch = look(tmp_path, "--out", "branch", "--against", "base.json", *script, "--branch")
-    assert branch.returncode == 1, branch.stderr
-    assert "ranks differ" in branch.stdout.partition("gate failed")[2]
-    assert "The graph of" in (tmp_path / "branch" / "index.html").read_text()
+
+@pytest.mark.slow
+def test_a_program_that_did_not_change_passes_its_gate_and_nothing_is_overwritten(look, tmp_path):
+    script = (str(SCRIPTS / "trouble.py"), "none")
+    assert look("--save", "base.json", *script).returncode == 0
+    again = look("--against", "base.json", *script)
+    assert again.returncode == 0 and "gate passed" in again.stdout, again.stdout
+    assert (tmp_path / "look-trouble-2").is_dir()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_other_decoders_are_seen_as_well(parallel, tmp_path):
-    done = look(tmp_path, "--out", "page", str(SCRIPTS / "decoder.py"), parallel, "--print")
+def test_other_decoders_are_seen_as_well(look, parallel, tmp_path):
+    done = look("--out", "page", str(SCRIPTS / "decoder.py"), parallel, "--print")
     assert done.returncode == 0, done.stderr
     body = (tmp_path / "page" / "index.html").read_text()
     assert "decoder.py:26 (Chatty.forward)" in body.partition("What to do first")[2].partition("<h2>")[0]
@@ -119,11 +137,12 @@ def test_other_decoders_are_seen_as_well(parallel, tmp_path):
         ("calm", ""),
     ],
 )
-def test_trouble_is_reported_and_leaves_no_process(kind, said, tmp_path, monkeypatch):
+def test_trouble_is_reported_and_leaves_no_process(look, kind, said, tmp_path, monkeypatch):
     mark = f"LABKIT_TEST_LOOK={kind}-{os.getpid()}-{time.time()}"
     monkeypatch.setitem(os.environ, *mark.split("=", 1))
     limits = ["--timeout", "25" if kind == "hang" else "120", "--stall", "90" if kind == "hang" else "5"]
-    done = look(tmp_path, "--out", "page", *limits, str(SCRIPTS / "trouble.py"), kind)
+    words = ("--out", "page", *limits, str(SCRIPTS / "trouble.py"), kind)
+    done = command(tmp_path, *words) if kind in ("hang", "calm") else look(*words)
     assert done.returncode == (3 if said else 0), done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
     if kind in ("raise", "exit", "hang"):
@@ -144,7 +163,7 @@ def test_it_joins_the_ranks_of_torchrun_and_runs_modules(tmp_path):
         "labkit",
         "look",
     )
-    done = look(
+    done = command(
         tmp_path, "--out", "page", "--step", "step", "--steps", "2", "-m", "mine", "calm", launcher=torchrun
     )
     assert done.returncode == 0, done.stderr
@@ -164,18 +183,18 @@ def test_ranks_of_two_machines_are_on_one_page(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_without_steps_is_a_request_that_cannot_be_met(tmp_path):
+def test_a_script_without_steps_is_a_request_that_cannot_be_met(look, tmp_path):
     (tmp_path / "plain.py").write_text("import sys\nprint('ran', sys.argv[1:], __name__, __file__)\n")
-    done = look(tmp_path, "-n", "1", "plain.py", "--lr", "3")
+    done = look("-n", "1", "plain.py", "--lr", "3")
     assert done.returncode == 2 and "called nothing that torch.compile made" in done.stderr
     assert "ran ['--lr', '3'] __main__" in done.stdout
-    command = (
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "plain.py").rename(tmp_path / "mine" / "plain.py")
+    labkit = (
         str(Path(sys.executable).parent / "labkit"),
         "look",
     )  # python -m finds modules of this folder anyway
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "plain.py").rename(tmp_path / "mine" / "plain.py")
-    module = look(tmp_path, "-n", "1", "-m", "mine.plain", "--lr", "3", launcher=command)
+    module = command(tmp_path, "-n", "1", "-m", "mine.plain", "--lr", "3", launcher=labkit)
     assert module.returncode == 2 and "ran ['--lr', '3'] __main__" in module.stdout
-    named = look(tmp_path, "-n", "1", "--step", "nowhere", "mine/plain.py")
+    named = look("-n", "1", "--step", "nowhere", "mine/plain.py")
     assert named.returncode == 2 and "plain.py defines no such function" in named.stderr

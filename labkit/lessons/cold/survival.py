@@ -59,12 +59,6 @@ def run(
     Raises:
         ValueError: before any rank is started, for a name that does not exist.
         RankError: a rank fails.
-
-    >>> import tempfile
-    >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
-    ...     report = run(ranks, ["second process"], ["nothing", "shape"], folder=folder)
-    >>> list(report.frame["outcome"])
-    ['hit', 'miss']
     """
     ours = choose("cold", program, NEEDED)
     code, every = ours.code, [*ours.code.CHANGES, VARIABLE]

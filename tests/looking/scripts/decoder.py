@@ -1,4 +1,4 @@
-"""Trains a tiny Llama for a few steps: python decoder.py ddp | fsdp | tp [--print] [--branch] [--backend NAME].
+"""Trains a tiny Llama: python decoder.py ddp | fsdp | tp [--print] [--branch] [--backend NAME] [--layers N].
 
 Plain torch and transformers: it knows nothing of labkit. Under torchrun it would do the same.
 """
@@ -32,7 +32,7 @@ class Chatty(torch.nn.Module):
 def build(given):
     torch.manual_seed(0)
     sizes = dict(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=4)
-    config = LlamaConfig(vocab_size=128, num_hidden_layers=2, use_cache=False, **sizes)
+    config = LlamaConfig(vocab_size=128, num_hidden_layers=given.layers, use_cache=False, **sizes)
     model = LlamaForCausalLM(config)
     if given.print or given.branch:
         model.model.norm = Chatty(model.model.norm, given.print, given.branch)
@@ -56,6 +56,7 @@ def main():
     parser.add_argument("--print", action="store_true")
     parser.add_argument("--branch", action="store_true")
     parser.add_argument("--backend", default="inductor")
+    parser.add_argument("--layers", type=int, default=2)
     given = parser.parse_args()
     dist.init_process_group("gloo")
     model = build(given)
