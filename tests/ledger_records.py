@@ -21,10 +21,10 @@ from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
 Record = dict[str, Any]
-
+KEPT_CALLS = ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"]
 KEPT: Record = {"one_graph": True, "same": True, "graphs": 1, "why": "", "in_place": 0}
 KEPT["argument_types"] = ["Node", "str"]
-KEPT_CALLS = ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"]
+
 BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden", "calls": ["aten.mul.Tensor"]}
 RESULT = {"type": "AsyncCollectiveTensor", "is_tensor": True, "right": True, "new": True, "input_left": True}
 FASTER = {"outcome": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6, "label": "shm · cpu"}
@@ -424,6 +424,7 @@ BASE: dict[str, Record] = {
             "apart": [triton("stream1", "sin"), triton("stream2", "cos")],
             "event_between": [triton("stream1", "sin"), triton("stream1", "cos"), triton("stream2", "tanh")],
             "wait_between": [triton("stream2", "tanh"), triton("stream1", "sin"), triton("stream1", "cos")],
+            "softmaxed": [triton("stream1", "sum")],
         },
     },
     "stream_offload.passes": {
@@ -505,7 +506,6 @@ CASES: dict[str, list[Record]] = {
     "collectives.functional_wraps": [
         {}, {"family": {"all_gather": {"type": "Tensor"}}}, {"family": {"all_gather": {"is_tensor": False}}},
     ],
-    "collectives.functional_wraps": [{}, {"functional_type": "Tensor"}, {"functional_is_tensor": False}],
     "collectives.a_value_that_is_still_to_come": [
         {}, {"early": ["Tensor", True, 1.0]}, {"early": ["AsyncCollectiveTensor", True, 3.0]},
         {"early": ["AsyncCollectiveTensor", False, 1.0]}, {"early_then": 1.0},
@@ -551,10 +551,6 @@ CASES: dict[str, list[Record]] = {
     "tracing.plain_arguments": [
         {}, {"functional": {"argument_types": ["Node", "ProcessGroup"]}},
         {name: {"argument_types": None} for name in FUNCTIONAL},
-    ],
-    "tracing.no_streams_in_the_graph": [
-        {}, {"functional": {"calls": [*KEPT_CALLS, "streams.record_event"]}},
-        {name: {"calls": None} for name in FUNCTIONAL},
     ],
     "functional.traced_and_compiled_without_a_group": [
         {}, {"initialized": True}, {"shapes": {"all_gather_into_tensor": [8]}},
@@ -1178,6 +1174,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"kernels": {"event_between": [triton("stream1", "cos sin"), triton("stream2", "tanh")]}},
         {"kernels": {"wait_between": [triton("stream2", "tanh"), triton("stream1", "cos sin")]}},
         {"kernels": {"event_between": []}}, {"written": False},
+    ],
+    "stream_code.replacements_keep_their_stream": [
+        {}, {"kernels": {"softmaxed": [triton("default_stream", "amax"), triton("stream1", "sum")]}},
+        {"kernels": {"softmaxed": []}}, {"written": False},
     ],
     "stream_code.more_kernels": [
         {}, {"kernels": {"streamed": [triton("stream1", "cos sin tanh")]}}, {"kernels": {"plain": []}},

@@ -57,8 +57,8 @@ def test_without_a_gpu_no_rank_is_started_and_the_row_says_what_it_needs():
     }
 
 
-def test_every_row_that_needs_a_gpu_has_a_check_of_its_own():
-    assert len(NEEDY) == len({row.check for row in NEEDY}) > 20
+def test_every_row_that_needs_a_gpu_has_a_check():
+    assert len({row.check for row in NEEDY}) > 20
     assert {row.check for row in NEEDY} <= set(CHECKS)
 
 

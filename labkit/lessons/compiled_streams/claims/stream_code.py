@@ -96,7 +96,14 @@ def reduced(x, one, two):  # type: ignore[no-untyped-def]
         return (x.sin() + 1).sum()
 
 
-FUNCTIONS = (plain, streamed, one_stream, apart, event_between, wait_between, reduced)
+def softmaxed(x, one, two):  # type: ignore[no-untyped-def]
+    """Two softmaxes in a row on one side stream, which one of Inductor's patterns replaces."""
+    with one:
+        y = torch.softmax(x.view(-1, 64) * 2, -1)
+        return torch.softmax(y * 2 + 1, -1)
+
+
+FUNCTIONS = (plain, streamed, one_stream, apart, event_between, wait_between, reduced, softmaxed)
 
 
 @probe
@@ -174,6 +181,13 @@ def an_event_stops_fusion(seen: Seen) -> Result:
     found = [[does for _, does in _does(seen, name)] for name in ("event_between", "wait_between")]
     apart = all({"sin", "cos", "tanh"} == {*one} for one in found)
     return _judged(seen, apart, "event_between", "wait_between")
+
+
+@judging(code)
+def replacements_keep_their_stream(seen: Seen) -> Result:
+    """Two softmaxes that were written on a side stream are launched there, every kernel of them."""
+    streams = [stream for stream, _ in _does(seen, "softmaxed")]
+    return _judged(seen, {*streams} == {"stream1"} if _streams(seen) else None, "softmaxed")
 
 
 @judging(code)

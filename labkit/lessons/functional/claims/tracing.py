@@ -233,17 +233,6 @@ def plain_arguments(seen: Seen) -> Result:
 
 
 @judging(traced)
-def no_streams_in_the_graph(seen: Seen) -> Result:
-    """A functional collective puts no stream and no event into the graph: a call, a wait, and the order of values."""
-    calls = [call for name in FUNCTIONAL for call in seen[name]["calls"]]
-    streams = [call for call in calls if call.startswith("streams")]
-    return verdict(
-        bool(calls) and not streams,
-        f"stream operators: {', '.join(streams) or 'none'}, among {', '.join(dict.fromkeys(calls))}",
-    )
-
-
-@judging(traced)
 def a_wait_follows_the_all_reduce(seen: Seen) -> Result:
     """A functional all-reduce stands in the graph as all_reduce, and then a wait_tensor."""
     made = [call for call in seen["functional"]["calls"] if "c10d" in call]
