@@ -48,8 +48,9 @@ class Ranks:
     Args:
         world_size: Number of ranks.
         device: 'auto', 'cpu' (the ranks see no GPU) or 'cuda'.
-        backend: 'auto', 'nccl', 'gloo', 'shm' (shared memory, for CPU ranks of one machine) or 'fake' (each rank runs
-            alone and collectives do nothing: real host time, wrong numbers).
+        backend: 'auto', 'nccl' (asked for by name also for ranks that share a GPU, over TCP), 'gloo', 'shm' (shared
+            memory, for CPU ranks of one machine) or 'fake' (each rank runs alone and collectives do nothing: real host
+            time, wrong numbers).
         timeout: Seconds that a call may take unless it says otherwise; None for no limit.
         stall: Seconds that every unfinished rank may stand in the same collective or store wait before the call ends
             with each rank's last collectives and their first difference; None for no limit. Compiling and computing
