@@ -497,7 +497,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "collectives.inplace_returns_work": [
         {}, {"async_returns": "Tensor"}, {"async_is_tensor": True}, {"group_returns": "NoneType"},
-        {"gather": {"async_returns": "NoneType"}},
+        {"gather": {"async_returns": "NoneType"}}, {"inplace_returns": "Tensor"}, {"inplace_value": 1.0},
     ],
     "collectives.functional_returns_new": [
         {}, *({"family": {"broadcast": {key: False}}} for key in ("new", "right", "is_tensor", "input_left")),

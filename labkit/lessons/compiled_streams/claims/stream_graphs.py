@@ -117,7 +117,7 @@ def _graphs() -> Seen:
     loss = run(x, y, one, two).sum()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         loss.backward()
-    found = {
+    found: Seen = {
         "dynamo": _nodes(seen.dynamo[0]),
         "forward": _nodes(seen.forward[0]),
         "backward": _nodes(seen.backward[0]),

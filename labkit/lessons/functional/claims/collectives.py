@@ -124,17 +124,18 @@ def inplace_mutates(seen: Seen) -> Result:
 
 @judging(eager)
 def inplace_returns_work(seen: Seen) -> Result:
-    """The group's collective hands back a handle that is no tensor; dist's hand it on with async_op=True."""
+    """The group's collective hands back a handle that is no tensor; dist's hand it on with async_op=True, or wait."""
     handles = {
         "the group's allreduce": seen["group_returns"],
         "all_reduce(async_op=True)": seen["async_returns"],
         "all_gather(async_op=True)": seen["gather"]["async_returns"],
     }
     return verdict(
-        all("Work" in kind for kind in handles.values()) and not seen["async_is_tensor"],
+        all("Work" in kind for kind in handles.values()) and not seen["async_is_tensor"]
+        and seen["inplace_returns"] == "NoneType" and seen["inplace_value"] == 3,
         f"{'; '.join(f'{name}: {kind}' for name, kind in handles.items())}; without async_op, which waits: "
         f"{seen['inplace_returns']}",
-    )
+    )  # fmt: skip
 
 
 @judging(eager)

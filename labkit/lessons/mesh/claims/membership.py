@@ -141,7 +141,7 @@ def rank_zero_may_stay_outside(seen: Seen) -> Result:
     served = seen["served"].get("values")
     if not served:
         return verdict(False, seen["served"]["how"])
-    zero, one = (sum(served[rank]["graphs"], []) for rank in (0, 1))
+    zero, one = ([op for graph in served[rank]["graphs"] for op in graph] for rank in (0, 1))
     other = bool(zero) and not {"all_reduce", "matmul"} & set(zero) and "all_reduce" in one
     answers = {tuple(v["answers"]) for v in served}
     said = f"as a stage rank 0 compiles {', '.join(dict.fromkeys(zero))}, rank 1 {len(one)} operations"
@@ -162,7 +162,7 @@ def symmetry_is_of_a_group(seen: Seen) -> Result:
 def the_mesh_is_alike(seen: Seen) -> Result:
     """The ranks inside compile the same operations and call as many collectives of the mesh; the one outside none."""
     values = seen["served"].get("values", [])
-    found = [(sum(v["graphs"], []), v["calls"]) for v in values]
+    found = [([op for graph in v["graphs"] for op in graph], v["calls"]) for v in values]
     right = len(found) == 3 and found[1] == found[2] != found[0] and found[1][1] > 0 == found[0][1]
     said = ", ".join(f"{len(operations)} and {calls}" for operations, calls in found)
     said = f"compiled operations, and collectives of the mesh, by rank: {said}"

@@ -92,7 +92,7 @@ def health_is_shown(seen: Seen) -> Result:
 
 @judging(logs)
 def churn_is_told_from_breaks(seen: Seen) -> Result:
-    """Where another size makes a call slow and graphs more, around the same one break, recompiles and guards name it."""
+    """Where another size makes a call slow and further graphs around one break, recompiles and guards name it."""
     places = {
         found[1] for line in seen["graph_breaks"] if (found := re.search(r"in user code at (\S+)", line))
     }
@@ -100,12 +100,12 @@ def churn_is_told_from_breaks(seen: Seen) -> Result:
     first = [line for line in traced if re.search(r"\[\d+/0[_\]]", line)]
     named = recompiles_are_shown(seen), guards_are_shown(seen)
     _, steady, slow, again = seen["seconds"]
-    jitters = slow > 5 * max(steady, again)
+    times = slow / min(steady, again)
     return verdict(
         len(places) == 1
         and 0 < len(first) < len(traced)
-        and jitters
+        and times > 5
         and all(n.status == HOLDS for n in named),
         f"places that break: {len(places)}; graphs: {len(first)}, then {len(traced)}, in a call that takes "
-        f"{slow / max(steady, again):.0f} times as long; recompiles: {named[0].measured}; {named[1].measured}",
+        f"{times:.0f} times as long; recompiles: {named[0].measured}; {named[1].measured}",
     )

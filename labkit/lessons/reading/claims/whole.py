@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -87,7 +88,8 @@ def _compiled() -> Seen:
 
 def _in_another_order(module: torch.fx.GraphModule, seed: int) -> torch.fx.GraphModule:
     """The same operations in an order drawn at random, in which each value stands before its users."""
-    draw, graph, made = random.Random(seed), torch.fx.Graph(), {}
+    draw, graph = random.Random(seed), torch.fx.Graph()
+    made: dict[Any, Any] = {}
     left = list(module.graph.nodes)
     while left:
         ready = [n for n in left[:-1] if all(a in made for a in n.all_input_nodes)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -25,7 +28,7 @@ def breaking(bench: Bench) -> Seen:
         # ranks of their own: gloo ends the process of a rank that is sent more than it expects
         with Ranks(2, "cpu", "gloo", timeout=120, quiet=True) as ranks:
             found[name] = drill(ranks, _gathers, broken, bucketed)
-    others = {"recompile": _shape_branch, "conditional": _rank_branch}
+    others: dict[str, Callable[..., Any]] = {"recompile": _shape_branch, "conditional": _rank_branch}
     return found | {name: drill(bench.ranks(), other) for name, other in others.items()}
 
 

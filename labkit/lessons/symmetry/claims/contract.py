@@ -64,8 +64,8 @@ def settings(bench: Bench) -> Seen:
         watched = contract.Fingerprints(ex, {} if odd else {"w": torch.ones(2)})
         return contract.assert_parity(ex, watched.settings())
 
-    names = ("world_size", "tensor_parallel", "plan", "pp_enabled", "compile", "fullgraph", "kv_bias_backend")
-    names += ("attention_backend", "pipeline", "compile_pipeline")
+    names = "world_size tensor_parallel plan pp_enabled compile fullgraph kv_bias_backend attention_backend".split()
+    names += ["pipeline", "compile_pipeline"]
     found: Seen = {name: two(flag(name)) for name in names}
     return found | {
         "effective": two(auto),
