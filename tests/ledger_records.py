@@ -485,7 +485,7 @@ BASE: dict[str, Record] = {
         "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
         "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
         "graph_code": [f"[{part}] [__graph_code] TRACED GRAPH" for part in ("0/0_1", "1/0", "0/1")],
-        "seconds": [0.9, 0.001, 0.4, 0.001],
+        "calls_s": [0.9, 0.001, 0.4, 0.001],
     },
 }  # fmt: skip
 
@@ -1365,7 +1365,7 @@ CASES: dict[str, list[Record]] = {
     "logs.churn_is_told_from_breaks": [
         {}, {"graph_breaks": [f"Graph break in user code at <string>:{line}" for line in (6, 9)]},
         {"graph_code": ["[0/0_1] [__graph_code] TRACED GRAPH"]}, {"recompiles": []}, {"guards": []},
-        {"seconds": [0.9, 0.001, 0.001, 0.001]},
+        {"calls_s": [0.9, 0.001, 0.001, 0.001]},
     ],
     "logs.graph_code_is_shown": [
         {}, {"graph_code": [f"[0/{i}] [__graph_code] TRACED GRAPH" for i in range(2)]}, {"graph_code": []},

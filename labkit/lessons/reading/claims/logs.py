@@ -39,7 +39,7 @@ def logs(bench: Bench) -> Seen:
         raise RuntimeError(f"the program ended with {done.returncode}: {done.stderr[-300:]}")
     lines = done.stderr.splitlines()
     found: Seen = {kind: [line[:300] for line in lines if f"[__{kind}]" in line] for kind in KINDS}
-    return found | {"seconds": [float(took) for took in done.stdout.splitlines()[-1].split()]}
+    return found | {"calls_s": [float(took) for took in done.stdout.splitlines()[-1].split()]}
 
 
 KINDS = ("graph_breaks", "recompiles", "guards", "graph_code")
@@ -99,7 +99,7 @@ def churn_is_told_from_breaks(seen: Seen) -> Result:
     traced = [line for line in seen["graph_code"] if "TRACED GRAPH" in line]
     first = [line for line in traced if re.search(r"\[\d+/0[_\]]", line)]
     named = recompiles_are_shown(seen), guards_are_shown(seen)
-    _, steady, slow, again = seen["seconds"]
+    _, steady, slow, again = seen["calls_s"]
     times = slow / min(steady, again)
     return verdict(
         len(places) == 1
