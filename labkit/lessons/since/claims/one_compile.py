@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import Any
 
 import torch
@@ -11,13 +13,13 @@ from labkit import lessons
 from labkit.lessons.since.experiment import carry
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
-from labkit.torch_compat import funcol
+from labkit.torch_compat import funcol, functional_op, no_compile_caches, only_written, patched
 
 program = lessons.program("since")
 
 NAMES = ("uneven shards", "a group of its own", "a sub mesh", "slice by dist.get_rank()")
 WAYS = (("aot_compile", "mesh"), ("aot_compile", "DTensor"), ("disk cache", "mesh"), ("precompile", "mesh"))
-SIZE = 4
+SIZE, CPU = 4, torch.device("cpu")
 
 
 @probe
@@ -30,7 +32,35 @@ def graphs(bench: Bench) -> Seen:
         }
         for name in NAMES
     }
-    return {"counts": counts, **bench.run(_place)[0]}
+    calls = {name: _calls(ranks.run(quietly, _text, name, True, ranks=0)[0]) for name in NAMES}
+    codes = {
+        how: [len(set(ranks.run(quietly, _code, how, on))) for on in (False, True)] for how in ("none", "all")
+    }
+    return {"counts": counts, "calls": calls, "codes": codes, **bench.run(_place)[0]}
+
+
+def _calls(text: str) -> list[str]:
+    """What a graph with the switch asks the rank that runs it, and names of groups that it holds as constants."""
+    asked = ("_runtime_compute_coordinate_on_dim", "mesh_get_process_group", "_opaque_obj0")
+    lines = [line for line in text.splitlines() if "_c10d_functional.all" in line]
+    return [w for w in asked if w in text] + [
+        f"'{n}'" for line in lines for n in re.findall(r"'(\d+)'", line)
+    ]
+
+
+def _code(how: str, on: bool) -> str:
+    """On a rank: Inductor's code of two all-gathers, put into one bucket or not; written, and not compiled."""
+
+    def two(x, y, mesh):
+        return program.all_gather(x, mesh), program.all_gather(y, mesh)
+
+    torch.compiler.reset()
+    setting = {"bucket_all_gathers_fx": how}
+    with program.switched(on), patched("inductor.config", **setting), no_compile_caches(), torch.no_grad():
+        mesh = program.line_mesh()
+        with only_written() as written, contextlib.suppress(RuntimeError):
+            torch.compile(two)(torch.ones(4, 2), torch.ones(4, 3), mesh)
+    return written[0].partition("def call(")[2].partition("runner = ")[0]
 
 
 def _text(name: str, on: bool) -> str:
@@ -53,7 +83,10 @@ def _place() -> Seen:
     with program.switched():
         old = torch.distributed.config.compile_on_one_rank
         _, y = program.captured(program.there_and_back, x)
-    return {"new": new, "default": default, "old_name_is_on": old, "right": torch.equal(y, x.to_local() * 2)}
+    with torch.distributed.config.patch(compile_on_one_rank=True):
+        both = new and torch.compiler.config.compile_on_one_rank
+    found = {"new": new, "default": default, "old_name_is_on": old, "new_name_is_on": both}
+    return found | {"right": torch.equal(y, x.to_local() * 2)}
 
 
 @probe
@@ -92,30 +125,43 @@ def agreeing(bench: Bench) -> Seen:
 def one_process(bench: Bench) -> Seen:
     """LocalTensorMode beside four real ranks: a sum, what the rank is, and a sum with the switch on."""
     found = bench.run(_local, ranks=SIZE, backend="fake")[0]
-    return {**found, "real": [float(y) for y in bench.run(_real, ranks=SIZE)]}
+    real = list(bench.run(_real, ranks=SIZE))
+    return {**found, "real": {name: [one[name] for one in real] for name in real[0]}}
 
 
 def _local() -> Seen:
     with program.LocalTensorMode(SIZE) as mode, torch.no_grad():
         numbers = mode.rank_map(lambda rank: torch.full((1,), float(rank)))
         total = funcol.all_reduce(numbers, "sum", dist.group.WORLD) + 0
+        parts = {"sum": total, "all_gather": program.all_gather(numbers, dist.group.WORLD) + 0}
+        whole = mode.rank_map(lambda rank: torch.arange(float(SIZE)) + rank)
+        parts["reduce_scatter"] = funcol.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD) + 0
         rank = torch.arange(float(SIZE)).narrow(0, dist.get_rank(), 1) + 0 * numbers
         with program.switched():
             try:
                 switched = _values(funcol.all_reduce(numbers, "sum", dist.group.WORLD) + 0)
             except (RuntimeError, TypeError) as error:
                 switched = program.first_line(error)
-        return {"total": _values(total), "rank": _values(rank), "switched": switched}
+        by_name = {name: [part.tolist() for part in y._local_tensors.values()] for name, y in parts.items()}
+        schema = str(functional_op("all_reduce").default._schema)
+        return {
+            "parts": by_name,
+            "rank": _values(rank),
+            "switched": switched,
+            "takes_a_name": "str group" in schema,
+        }
 
 
 def _values(y: Any) -> list[float]:
     return [float(part[0]) for part in y._local_tensors.values()]
 
 
-def _real() -> float:
-    return float(
-        (funcol.all_reduce(torch.full((1,), float(dist.get_rank())), "sum", dist.group.WORLD) + 0)[0]
-    )
+def _real() -> dict[str, list[float]]:
+    me, world = float(dist.get_rank()), dist.group.WORLD
+    number, whole = torch.full((1,), me), torch.arange(float(SIZE)) + me
+    found = {"sum": funcol.all_reduce(number, "sum", world), "all_gather": program.all_gather(number, world)}
+    found["reduce_scatter"] = funcol.reduce_scatter_tensor(whole, "sum", 0, world)
+    return {name: (y + 0).tolist() for name, y in found.items()}
 
 
 @probe
@@ -126,36 +172,38 @@ def layers(bench: Bench) -> Seen:
 
 def _comms() -> Seen:
     config = torch.distributed.config
-    default = config.use_torchcomms
-    with config.patch(use_torchcomms=True):
-        backend = dist.get_backend(dist.new_group())
-    return {"default": bool(default), "backend": backend}
+    return {
+        "default": bool(config.use_torchcomms),
+        "group": type(dist.new_group()._get_backend(CPU)).__name__,
+    }
 
 
-def _equal(seen: Seen, name: str) -> Result:
+def _equal(seen: Seen, name: str, asks: str = "") -> Result:
+    """One graph with the switch, which asks by `asks` and holds no group's name; several without it."""
     off, on = (seen["counts"][name][word] for word in ("off", "on"))
-    return verdict(
-        on == 1 and off != 1, f"different graphs of {SIZE} ranks: {off} without the switch, {on} with it"
-    )
+    said = f"different graphs of {SIZE} ranks: {off} without the switch, {on} with it"
+    calls = seen["calls"][name]
+    asked = not asks or (asks in calls and not any(call.startswith("'") for call in calls))
+    return verdict(on == 1 and off != 1 and asked, f"{said}, with {', '.join(calls) or 'nothing asked'}")
 
 
 @judging(graphs)
 def coordinates_are_operators(seen: Seen) -> Result:
-    """Uneven shards give one graph on all ranks with the switch, several without it, and right numbers."""
-    found = _equal(seen, "uneven shards")
+    """With the switch uneven shards give one graph, which asks for the coordinate, and right numbers; else several."""
+    found = _equal(seen, "uneven shards", "_runtime_compute_coordinate_on_dim")
     return found if seen["right"] else verdict(False, f"{found.measured}; wrong numbers")
 
 
 @judging(graphs)
 def groups_are_inputs(seen: Seen) -> Result:
     """A group of its own on every rank gives one graph with the switch, and several without it."""
-    return _equal(seen, "a group of its own")
+    return _equal(seen, "a group of its own", "_opaque_obj0")
 
 
 @judging(graphs)
 def groups_of_meshes_are_looked_up(seen: Seen) -> Result:
     """The group of a sub mesh gives one graph with the switch, and several without it."""
-    return _equal(seen, "a sub mesh")
+    return _equal(seen, "a sub mesh", "mesh_get_process_group")
 
 
 @judging(graphs)
@@ -175,8 +223,18 @@ def moved_with_its_old_name(seen: Seen) -> Result:
     """The switch stands in torch.compiler.config, and its old name in torch.distributed.config follows it."""
     if not seen["new"]:
         return cannot_tell("torch 2.14, the first that has it there", "it stands in torch.distributed.config")
-    follows = "follows" if seen["old_name_is_on"] else "does not follow"
-    return verdict(seen["old_name_is_on"], f"it stands in torch.compiler.config; the old name {follows}")
+    old, new = seen["old_name_is_on"], seen["new_name_is_on"]
+    follows = "follows" if old else "does not follow"
+    said = f"it stands in torch.compiler.config; the old name {follows}, and {'sets' if new else 'does not set'} it"
+    return verdict(old and new, said)
+
+
+@judging(graphs)
+def buckets_hold_the_rank(seen: Seen) -> Result:
+    """With the switch, ranks have one code for two all-gathers, and several where a pass makes one of the two."""
+    apart, bucketed = (seen["codes"][how][1] for how in ("none", "all"))
+    said = f"different codes of {SIZE} ranks with the switch: {apart} for two all-gathers, {bucketed} in a bucket"
+    return verdict(apart == 1 < bucketed, said)
 
 
 def _everywhere(seen: Seen, store: str, form: str) -> Result:
@@ -240,8 +298,10 @@ def sizes_are_agreed(seen: Seen) -> Result:
 
 @judging(one_process)
 def one_process_adds_up(seen: Seen) -> Result:
-    """A sum over the ranks in one process is the sum over real ranks."""
-    return verdict(seen["total"] == seen["real"], f"in one process {seen['total']}, over gloo {seen['real']}")
+    """A sum, an all-gather and a reduce-scatter in one process give each rank what real ranks get."""
+    same = [name for name in seen["real"] if seen["parts"][name] == seen["real"][name]]
+    said = f"as over gloo: {', '.join(same) or 'none'}; the sum in one process: {seen['parts']['sum']}"
+    return verdict(len(same) == len(seen["real"]) == 3, said)
 
 
 @judging(one_process)
@@ -253,11 +313,14 @@ def every_rank_asks_itself(seen: Seen) -> Result:
 @judging(one_process)
 def the_switch_works_in_one_process(seen: Seen) -> Result:
     """In one process a functional collective takes a process group with the switch on."""
-    return verdict(seen["switched"] == seen["real"], f"with the switch: {seen['switched']}")
+    said = f"with the switch: {seen['switched']}"
+    if seen["takes_a_name"]:
+        return cannot_tell("a torch whose operators take a group, and not its name", said)
+    return verdict(seen["switched"] == [value for (value,) in seen["real"]["sum"]], said)
 
 
 @judging(layers)
 def torchcomms_is_opt_in(seen: Seen) -> Result:
-    """TorchComms is off by default, and without its package the switch changes no backend."""
-    right = seen["default"] is False and seen["backend"] == "gloo"
-    return verdict(right, f"the default is {seen['default']}; a group with the switch on: {seen['backend']}")
+    """The setting for TorchComms is off by default, and a group of gloo is torch's own."""
+    right = seen["default"] is False and seen["group"] == "ProcessGroupGloo"
+    return verdict(right, f"the default is {seen['default']}; a group of gloo is a {seen['group']}")
