@@ -118,7 +118,8 @@ class Frame:
     @property
     def title(self) -> str:
         """Its id, name and place on one line."""
-        at = f" at {self.place}" if self.place and not self.resumed else ""
+        place = self.place.removesuffix(f" ({self.name})")
+        at = f" at {place}" if place and not self.resumed else ""
         return f"{self.id} {self.name}{at}"
 
     @property

@@ -7,11 +7,14 @@ Distances are CIELAB's (CIE 1976, D65), where about 2.3 is just noticeable side 
 
 from __future__ import annotations
 
+import ast
 import itertools
+import re
 
 import numpy as np
 import pytest
 
+from labkit import files
 from labkit.lessons.cliff.figures import breakdown
 from labkit.views import strip, style
 
@@ -135,3 +138,18 @@ def test_variants_stand_under_their_names_and_ranks_have_markers(report):
         assert named <= ticks, which
     rows = cliff.figure(report, "timings").axes[-1]
     assert {"o", "s"} <= {line.get_marker() for line in rows.lines}
+
+
+def test_html_takes_the_ink_of_its_theme_or_has_a_ground_of_its_own():
+    """JupyterLab and the book have a light and a dark theme: an ink alone is invisible in one of them."""
+    found = []
+    for path in sorted((files.ours("labkit")).rglob("*.py")):
+        if path.name == "page.py":
+            continue  # a page of its own, with colours for both themes
+        for node in ast.walk(ast.parse(path.read_text())):
+            whole = isinstance(node, ast.JoinedStr)
+            parts = node.values if whole else [node]
+            text = "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+            if re.search(r"(?<![-\w])color:\s*[#a-z]", text) and "background" not in text:
+                found.append(f"{path.name}:{node.lineno}: {text[:60]}")
+    assert found == []
