@@ -24,6 +24,7 @@ BASE: dict[str, Record] = {
     "one_compile.graphs": {
         "counts": {name: {"off": 4, "on": 1} for name in NAMES},
         "new": True, "default": False, "old_name_is_on": True, "right": True,
+        "by_group": {"off": [2.0, 8.0], "on": [2.0, 8.0]},
     },
     "one_compile.carried": {
         "ways": {
@@ -44,6 +45,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "one_compile.groups_are_inputs": [
         {}, graphs("a group of its own", on=4), graphs("a group of its own", on="failed: AssertionError"),
+        {"by_group": {"on": [2.0, 2.0]}},
     ],
     "one_compile.groups_of_meshes_are_looked_up": [{}, graphs("a sub mesh", on=2), graphs("a sub mesh", off=1)],
     "one_compile.ranks_in_python_stay": [{}, graphs("slice by dist.get_rank()", on=4)],

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import lessons
+from labkit.lessons.shared.outcomes import all_of
 from labkit.lessons.since.experiment import carry
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
@@ -22,7 +23,7 @@ SIZE = 4
 
 @probe
 def graphs(bench: Bench) -> Seen:
-    """How many different graphs four ranks have, by program and switch; and where the switch stands."""
+    """How many different graphs four ranks have, by program and switch; its place; and a call with another group."""
     ranks = bench.ranks(SIZE, "fake")
     counts = {
         name: {
@@ -30,7 +31,18 @@ def graphs(bench: Bench) -> Seen:
         }
         for name in NAMES
     }
-    return {"counts": counts, **bench.run(_place)[0]}
+    return {"counts": counts, **bench.run(_place)[0], "by_group": bench.run(_by_group, ranks=SIZE)[0]}
+
+
+def _by_group() -> dict[str, list[float]]:
+    """One compiled function called with a group of this rank alone, then with all four: its sums of twos."""
+    found, groups = {}, (program.own_group(), dist.group.WORLD)
+    for word, on in (("off", False), ("on", True)):
+        torch.compiler.reset()
+        run = torch.compile(program.summed, backend="aot_eager")
+        with program.switched(on), torch.no_grad():
+            found[word] = [float((run(torch.ones(1), group) + 0)[0]) for group in groups]
+    return found
 
 
 def _text(name: str, on: bool) -> str:
@@ -148,8 +160,10 @@ def coordinates_are_operators(seen: Seen) -> Result:
 
 @judging(graphs)
 def groups_are_inputs(seen: Seen) -> Result:
-    """A group of its own on every rank gives one graph with the switch, and several without it."""
-    return _equal(seen, "a group of its own")
+    """A group of its own on every rank gives one graph with the switch, which another group can be given to."""
+    off, on = (seen["by_group"][word] for word in ("off", "on"))
+    said = f"compiled once and called with a group of one rank, then of {SIZE}: {on} with the switch, {off} without"
+    return all_of(_equal(seen, "a group of its own"), verdict(on == off == [2.0, 2.0 * SIZE], said))
 
 
 @judging(graphs)
