@@ -110,6 +110,7 @@ BASE: dict[str, Record] = {
         **{name: {**KEPT, "calls": KEPT_CALLS} for name in FUNCTIONAL},
         **{name: BROKEN for name in ("all_reduce_async", "broadcast", "barrier", "disabled")},
         "disabled": {**BROKEN, "ran_compiled": [False, False]},
+        "all_reduce_async": {**BROKEN, "why": "Unsupported: async_op=True"},
     },
     "tracing.handed_over": {"work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0]},
     "gates.decided": {
@@ -125,7 +126,8 @@ BASE: dict[str, Record] = {
     },
     "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
     "functional.operators": {
-        name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False}
+        name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False,
+               "names": ["input"]}
         for name in (*CLASSIC, "all_to_all_single", "broadcast")
     },
     "functional.source": {
@@ -142,6 +144,7 @@ BASE: dict[str, Record] = {
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
         "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: hidden",
+        "fullgraph_silent": "",
         "falls_back_same": True, "falls_back_graphs": 4, "parts": [["add"], ["sin"]],
         "printed": {"same": True, "lines": 3, "parts": [["add"], ["sin"]]},
     },
@@ -185,7 +188,9 @@ BASE: dict[str, Record] = {
         "escaped": {"regions": 12, "breaks": 8, "at_collective": 4, "graphs": 3, "largest": 37},
         "printing": {"regions": 8, "breaks": 4, "at_collective": 0, "reasons": ["Failed to trace builtin print"]},
     },
-    "cliff.recorded": {"blocks": 40, "torch": "2.13.0", "here": "2.13.0", "CA": FASTER, "CB": {**FASTER, "high": 0.45}},
+    "cliff.recorded": {"blocks": 40, "torch": "2.13.0", "here": "2.13.0", "CA": FASTER, "CB": {**FASTER, "high": 0.45},
+        "BA": SLOWER,
+    },
     "cliff.forty": {
         "disabled": {"breaks": 320, "at_collective": 160, "collectives": 160, "graphs": 9},
         "functional": {"breaks": 0, "at_collective": 0, "collectives": 160, "graphs": 1},
@@ -220,6 +225,7 @@ BASE: dict[str, Record] = {
     "rendezvous.arrivals": {
         "1": {"0": "Timed out. 1/4 clients joined."}, "2": {"0": "Timed out. 2/4 clients joined.", "1": "joined"},
         "3": {"0": "Timed out. 3/4 clients joined.", "1": "joined", "2": "joined"}, "4": {"0": "joined", "3": "joined"},
+        "keys": [1, 0],
     },
     "barriers.at_work": {
         "finished_behind": {"store": False, "group": True}, "keys_of_barrier": 0, "keys_of_all_reduce": 0, "ranks": 4,
@@ -293,6 +299,7 @@ BASE: dict[str, Record] = {
         "server_threads": 1, "client_threads": 0, "counts": [1, 2], "added": True, "took_turns": False,
         "read_by_other": "secret", "kept": ["secret", "secret"], "no_server_s": 0.51,
         "cuda_initialized": False, "grown": 34 << 20, "stored": 32 << 20,
+        "listens_at": ["0100007F"],
         "held_s": {"wait": 0.3001, "get": 0.3001, "connect": 0.35}, "missing_key": "DistStoreError: wait timeout",
         "missing_get": "DistStoreError: wait timeout",
         "target_value": "TypeError: wait()", "target_keyword": "TypeError: wait()",
@@ -519,7 +526,11 @@ CASES: dict[str, list[Record]] = {
     "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
     "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
-    "tracing.work_handles_break": [{}, {"all_reduce_async": {"one_graph": True}}],
+    "tracing.work_handles_break": [
+        {}, {"all_reduce_async": {"one_graph": True, "why": ""}},
+        {"all_reduce_async": {"why": "BackendCompilerFailed: no"}},
+        {"all_reduce": {"one_graph": False}}, {"all_reduce": {"in_place": 1}}, {"all_reduce": {"calls": ["aten.add"]}},
+    ],
     "tracing.groups_do_not_pass": [{}, {"group": "", "by_group": [1, 1, 2]}],
     "tracing.handles_do_not_pass": [{}, {"work": ""}],
     "tracing.functional_is_traced": [
@@ -559,6 +570,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "functional.no_stream_in_a_schema": [
         {}, {"broadcast": {"arguments": ["Tensor", "Stream"]}}, {"broadcast": {"returns": ["Event"]}},
+        {"broadcast": {"names": ["input", "stream_index"]}},
     ],
     "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
     "functional.registered_with_the_dispatcher": [
@@ -593,7 +605,9 @@ CASES: dict[str, list[Record]] = {
     "breaks.disable_falls_back_to_eager": [
         {}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"hidden_runs": 0},
     ],
-    "breaks.fullgraph_bans_breaks": [{}, {"fullgraph": ""}],
+    "breaks.fullgraph_bans_breaks": [
+        {}, {"fullgraph": ""}, {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
+    ],
     "breaks.side_effects_break": [
         {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback")), {"graphs": 1}, {"silent_graphs": 2},
     ],
@@ -719,6 +733,9 @@ CASES: dict[str, list[Record]] = {
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"C": [COUNTS_B] * 2}, {"B": [{**COUNTS_B, "graphs": 1}] * 2},
     ],
     "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
+    "cliff.recorded_functional_brings_it_back": [
+        {}, {"CA": SLOWER}, {"BA": FASTER}, {"BA": ALIKE}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
+    ],
     "cliff.recorded_functional_is_faster_than_eager": [
         {}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
     ],
@@ -767,7 +784,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "rendezvous.every_rank_counts": [
         {}, {"2": {"0": "Timed out. 1/4 clients joined."}}, {"3": {"0": "joined"}},
-        {"4": {"0": "Timed out. 3/4 clients joined."}},
+        {"4": {"0": "Timed out. 3/4 clients joined."}}, {"keys": [0, 0]}, {"keys": [1, 1]},
     ],
     "rendezvous.every_rank_waits": [
         {"2": {"1": "wait timeout"}, "3": {"1": "wait timeout", "2": "wait timeout"}}, {"3": {"2": "joined"}},
@@ -903,8 +920,9 @@ CASES: dict[str, list[Record]] = {
         )),
     ],
     "groups.server_is_a_thread": [
-        {}, {"server_threads": 0}, {"client_threads": 1}, {"python_threads": 1}, {"connections": 0},
+        {}, {"server_threads": 0}, {"client_threads": 1}, {"python_threads": 1}, {"connections": 0}, {"listens_at": []},
     ],
+    "groups.the_server_is_bound_to_its_address": [{}, {"listens_at": ["0" * 32]}, {"listens_at": ["00000000"]}],
     "groups.add_counts_atomically": [{}, {"added": False}, {"took_turns": True}],
     "groups.keeps_values_by_key": [{}, {"read_by_other": ""}, {"kept": ["secret", ""]}, {"connections": 0}],
     "groups.values_lie_in_memory": [{}, {"grown": 1 << 20}, {"cuda_initialized": True}, {"server_threads": 0}],

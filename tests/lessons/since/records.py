@@ -34,6 +34,7 @@ BASE: dict[str, Record] = {
         },
         "codes": {"none": [4, 1], "all": [4, 4]},
         "new": True, "default": False, "old_name_is_on": True, "new_name_is_on": True, "right": True,
+        "by_group": {"off": [2.0, 8.0], "on": [2.0, 8.0]},
     },
     "one_compile.carried": {
         "ways": {
@@ -58,6 +59,7 @@ CASES: dict[str, list[Record]] = {
     "one_compile.groups_are_inputs": [
         {}, graphs("a group of its own", on=4), graphs("a group of its own", on="failed: AssertionError"),
         {"calls": {"a group of its own": ["'2'"]}}, {"calls": {"a group of its own": ["_opaque_obj0", "'2'"]}},
+        {"by_group": {"on": [2.0, 2.0]}},
     ],
     "one_compile.groups_of_meshes_are_looked_up": [
         {}, graphs("a sub mesh", on=2), graphs("a sub mesh", off=1), {"calls": {"a sub mesh": ["_opaque_obj0"]}},

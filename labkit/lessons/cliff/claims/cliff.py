@@ -264,6 +264,7 @@ def recorded(bench: Bench) -> Seen:
         "here": version("torch").partition("+")[0],
         "CA": _verdict(row, where),
         "CB": _verdict(table.query("a == 'C' and b == 'B'").iloc[0], where),
+        "BA": _verdict(table.query("a == 'B' and b == 'A'").iloc[0], where),
     }
 
 
@@ -275,6 +276,14 @@ def _verdict(row: Any, where: str) -> Seen:
 def recorded_functional_is_faster_than_eager(seen: Seen) -> Result:
     """In the recorded cliff of forty blocks, compiled with functional collectives is faster than eager."""
     return _of_forty(seen, timing_result(seen["CA"], "faster", GPUS))
+
+
+@judging(recorded)
+def recorded_functional_brings_it_back(seen: Seen) -> Result:
+    """In the recorded cliff, compiled is slower than eager with disabled ones, and faster with functional ones."""
+    ways = {"disabled": ("BA", "slower"), "functional": ("CA", "faster")}
+    parts = {name: timing_result(seen[key], word, GPUS) for name, (key, word) in ways.items()}
+    return _of_forty(seen, all_of(parts))
 
 
 @judging(recorded)

@@ -146,6 +146,7 @@ def _operators() -> Seen:
         schema = functional_op(name).default._schema
         found[name] = {
             "arguments": [str(argument.type) for argument in schema.arguments],
+            "names": [argument.name for argument in schema.arguments],
             "returns": [str(value.type) for value in schema.returns],
             "kernel": has_kernel(f"_c10d_functional::{name}", "CompositeExplicitAutograd"),
             "mutates": schema.is_mutable,
@@ -170,14 +171,15 @@ def registered_with_the_dispatcher(seen: Seen) -> Result:
 
 @judging(operators)
 def no_stream_in_a_schema(seen: Seen) -> Result:
-    """No functional operator takes or returns a stream or an event: a program cannot name one."""
+    """No functional operator takes or returns a stream or an event, nor a number that is called so."""
     types = sorted(
         {kind for name in OPERATORS for kind in (*seen[name]["arguments"], *seen[name]["returns"])}
     )
-    named = [kind for kind in types if "stream" in kind.lower() or "event" in kind.lower()]
+    words = {*types, *(word for name in OPERATORS for word in seen[name]["names"])}
+    named = sorted(word for word in words if "stream" in word.lower() or "event" in word.lower())
     return verdict(
         bool(types) and not named,
-        f"types in {len(OPERATORS)} schemas: {', '.join(types)}; streams: {named or 'none'}",
+        f"types in {len(OPERATORS)} schemas: {', '.join(types)}; streams by type or by name: {named or 'none'}",
     )
 
 

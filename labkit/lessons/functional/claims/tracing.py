@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.lessons.shared.capture import Capture, calls, first_line
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 
@@ -141,9 +141,16 @@ def inplace_breaks_tracing(seen: Seen) -> Result:
 
 @judging(traced)
 def work_handles_break(seen: Seen) -> Result:
-    """A collective whose handle is asked for (async_op=True) breaks the graph."""
-    row = seen["all_reduce_async"]
-    return verdict(not row["one_graph"], "no break" if row["one_graph"] else f"a break: {row['why']}")
+    """A handle (async_op=True) breaks the graph of an all-reduce, which is kept as a functional one without it."""
+    row, plain = seen["all_reduce_async"], seen["all_reduce"]
+    said = "no break" if row["one_graph"] else f"a break: {row['why']}"
+    if not (plain["one_graph"] and plain["same"]):
+        return cannot_tell("an all-reduce without a handle that is kept in one graph", said)
+    named = any(word in row["why"] for word in ("async_op", "Work"))
+    return verdict(
+        not row["one_graph"] and named and _pairs(plain) and not plain["in_place"],
+        f"with a handle {said}; without, in one graph: {', '.join(_collectives(plain))}, {plain['in_place']} in place",
+    )
 
 
 def _collectives(row: Seen) -> list[str]:

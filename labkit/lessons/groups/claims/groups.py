@@ -94,6 +94,7 @@ def _store() -> Seen:
     found["client_threads"] = threads() - calm - found["server_threads"]
     found["python_threads"] = threading.active_count() - python
     found["connections"] = sum(server.port == there[1] for _, there in connections())
+    found["listens_at"] = _listening(server.port)
     found["counts"] = [server.add("init_barrier", 1), client.add("init_barrier", 1)]
     writer.set("uid", "secret")
     found["read_by_other"] = server.get("uid").decode()
@@ -128,15 +129,37 @@ def _store() -> Seen:
     return found
 
 
+def _listening(port: int) -> list[str]:
+    """The addresses at which a socket of this machine listens on a port, as the kernel writes them."""
+    tables = (Path(f"/proc/net/{name}") for name in ("tcp", "tcp6"))
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    return [row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+
+
 @judging(store)
 def server_is_a_thread(seen: Seen) -> Result:
-    """The rank that serves the store gets one thread for it, none of Python's, to whose port clients connect."""
-    served, own = seen["server_threads"], seen["client_threads"]
+    """The rank that serves the store gets one thread for it, none of Python's, and listens at a port for clients."""
+    served, own, sockets = seen["server_threads"], seen["client_threads"], len(seen["listens_at"])
     return verdict(
-        served == 1 and own == 0 and seen["python_threads"] == 0 and seen["connections"] >= 2,
+        served == 1
+        and own == 0
+        and seen["python_threads"] == 0
+        and seen["connections"] >= 2
+        and sockets == 1,
         f"{served} thread for the server, {own} for a client, {seen['python_threads']} of them Python's; "
-        f"{seen['connections']} connections to its port",
+        f"{sockets} socket listens at its port, with {seen['connections']} connections to it",
     )
+
+
+@judging(store)
+def the_server_is_bound_to_its_address(seen: Seen) -> Result:
+    """The server's socket is bound to the address that it was given, 127.0.0.1, and to no other of the machine."""
+    bound = seen["listens_at"]
+    if not bound:
+        return cannot_tell("a list of listening sockets (/proc/net/tcp)", "none listens at the port")
+    everywhere = all(not address.strip("0") for address in bound)
+    said = "every address of the machine" if everywhere else ", ".join(bound)
+    return verdict(bound == ["0100007F"], f"given 127.0.0.1, it listens at {said}")
 
 
 @judging(store)

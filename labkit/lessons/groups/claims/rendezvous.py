@@ -238,7 +238,7 @@ def arrivals(bench: Bench) -> Seen:
 
 def _arrivals() -> Seen:
     limit, stores = datetime.timedelta(seconds=1), list[Any]()
-    found: dict[str, dict[str, str]] = {str(count): {} for count in range(1, WORLD + 1)}
+    found: dict[str, Any] = {str(count): {} for count in range(1, WORLD + 1)}
 
     def come(rank: int, port: int, ends: dict[str, str]) -> None:
         try:
@@ -252,7 +252,9 @@ def _arrivals() -> Seen:
         for count, ends in found.items():
             for rank in range(int(count)):
                 threads.submit(come, rank, ports[int(count) - 1], ends)
-    return found
+    counted = dist.TCPStore("127.0.0.1", ports[-1], is_master=False, wait_for_workers=False, timeout=limit)
+    alone = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+    return found | {"keys": [counted.num_keys(), alone.num_keys()]}  # in neither has anybody set one
 
 
 @judging(arrivals)
@@ -260,9 +262,11 @@ def every_rank_counts(seen: Seen) -> Result:
     """Each client that comes adds one to a counter in the store, and rank 0 waits until it is the world size."""
     said = [seen[str(count)]["0"] for count in range(1, WORLD + 1)]
     counted = [f"{i}/{WORLD} clients joined" in text for i, text in enumerate(said[:-1], 1)]
+    kept, without = seen["keys"]
     return verdict(
-        all(counted) and said[-1] == "joined",
-        f"with 1 to {WORLD - 1} of {WORLD} rank 0 counts right and times out: {counted}; with all: {said[-1]}",
+        all(counted) and said[-1] == "joined" and kept == 1 and without == 0,
+        f"with 1 to {WORLD - 1} of {WORLD} rank 0 counts right and times out: {counted}; with all: {said[-1]}; keys "
+        f"in a store where nothing was set: {kept}, and {without} where nobody waits for others",
     )
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import lessons
+from labkit.lessons.shared.outcomes import all_of
 from labkit.lessons.since.experiment import carry
 from labkit.ranks import Ranks
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
@@ -24,7 +25,7 @@ SIZE, CPU = 4, torch.device("cpu")
 
 @probe
 def graphs(bench: Bench) -> Seen:
-    """How many different graphs four ranks have, by program and switch; and where the switch stands."""
+    """How many different graphs four ranks have, by program and switch; its place; and a call with another group."""
     ranks = bench.ranks(SIZE, "fake")
     counts = {
         name: {
@@ -36,7 +37,8 @@ def graphs(bench: Bench) -> Seen:
     codes = {
         how: [len(set(ranks.run(quietly, _code, how, on))) for on in (False, True)] for how in ("none", "all")
     }
-    return {"counts": counts, "calls": calls, "codes": codes, **bench.run(_place)[0]}
+    found = {"counts": counts, "calls": calls, "codes": codes, **bench.run(_place)[0]}
+    return found | {"by_group": bench.run(_by_group, ranks=SIZE)[0]}
 
 
 def _calls(text: str) -> list[str]:
@@ -63,6 +65,17 @@ def _code(how: str, on: bool) -> str:
     return written[0].partition("def call(")[2].partition("runner = ")[0]
 
 
+def _by_group() -> dict[str, list[float]]:
+    """One compiled function called with a group of this rank alone, then with all four: its sums of twos."""
+    found, groups = {}, (program.own_group(), dist.group.WORLD)
+    for word, on in (("off", False), ("on", True)):
+        torch.compiler.reset()
+        run = torch.compile(program.summed, backend="aot_eager")
+        with program.switched(on), torch.no_grad():
+            found[word] = [float((run(torch.ones(1), group) + 0)[0]) for group in groups]
+    return found
+
+
 def _text(name: str, on: bool) -> str:
     try:
         return program.graphs_of(name, on)
@@ -84,7 +97,7 @@ def _place() -> Seen:
         old = torch.distributed.config.compile_on_one_rank
         _, y = program.captured(program.there_and_back, x)
     with torch.distributed.config.patch(compile_on_one_rank=True):
-        both = new and torch.compiler.config.compile_on_one_rank
+        both = new and getattr(torch.compiler.config, "compile_on_one_rank")  # noqa: B009
     found = {"new": new, "default": default, "old_name_is_on": old, "new_name_is_on": both}
     return found | {"right": torch.equal(y, x.to_local() * 2)}
 
@@ -196,8 +209,12 @@ def coordinates_are_operators(seen: Seen) -> Result:
 
 @judging(graphs)
 def groups_are_inputs(seen: Seen) -> Result:
-    """A group of its own on every rank gives one graph with the switch, and several without it."""
-    return _equal(seen, "a group of its own", "_opaque_obj0")
+    """A group of its own on every rank gives one graph with the switch, which another group can be given to."""
+    off, on = (seen["by_group"][word] for word in ("off", "on"))
+    said = f"compiled once and called with a group of one rank, then of {SIZE}: {on} with the switch, {off} without"
+    return all_of(
+        _equal(seen, "a group of its own", "_opaque_obj0"), verdict(on == off == [2.0, 2.0 * SIZE], said)
+    )
 
 
 @judging(graphs)
