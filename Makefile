@@ -55,17 +55,21 @@ $(STAMP): requirements.lock pyproject.toml
 lab: setup ## JupyterLab on the first lesson
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS) notebooks/00_start_here.ipynb
 
-test: setup ## all tests, in two processes (PYTEST_ARGS='-n 0': in one)
-	$(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+# three on two cores: one of them computes while the tests of the others wait
+test: setup ## all tests, in three processes (PYTEST_ARGS='-n 0': in one)
+	$(PY) -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 gpu: setup ## on a machine with GPUs: what only they can tell, in one folder to be sent back
 	$(PY) -m tools.gpu
 
+# mypy runs beside the tests: it uses one core, and they wait now and then
 check: setup ## formatting, lint, types and the fast tests, in under two minutes
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m mypy
-	$(PY) -m pytest -q -m "not slow and not kernel and not browser" -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m mypy & types=$$!; \
+	  $(PY) -m pytest -q -m "not slow and not kernel and not browser" -n 2 --dist loadscope --no-loadscope-reorder \
+	    $(PYTEST_ARGS); tests=$$?; \
+	  wait $$types && exit $$tests
 
 notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
 	$(PY) -m tools.notebooks execute $(NOTEBOOKS)
