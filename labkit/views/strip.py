@@ -225,10 +225,8 @@ def comparison(runs: Mapping[str, Forward]) -> str:
         said = f"One {unit} of {' and '.join(name for name, _ in named)}, nothing compiled"
         return said + told if len(python) == 1 < len(named) else said
     regions = [0 if run.empty else int(run.counts["regions"].max()) for _, run in named]
-    counts = [plural(regions[0], "compiled region"), *(n or "none" for n in regions[1:])]
-    return (
-        f"The same {unit}: {', '.join(f'{n} in {name}' for n, (name, _) in zip(counts, named, strict=True))}"
-    )
+    many = [plural(regions[0], "compiled region"), *(n or "none" for n in regions[1:])]
+    return f"The same {unit}: {', '.join(f'{n} in {name}' for n, (name, _) in zip(many, named, strict=True))}"
 
 
 def _footnote(sheet: Sheet, runs: Sequence[Forward]) -> str:

@@ -25,8 +25,8 @@ def frames() -> Frames:
 
 def test_the_static_twin_names_every_frame_and_its_stages():
     figure, text = stages_static(frames())
-    assert "rank 1: 0/0 f at In [3]:1 (f): 1 operation" in text and "ends in a graph break" in text
-    assert "rank 0: 0/0 f at In [3]:1 (f) has source, dynamo" in figure.summary
+    assert "rank 1: 0/0 f at In [3]:1: 1 operation" in text and "ends in a graph break" in text
+    assert "rank 0: 0/0 f at In [3]:1 has source, dynamo" in figure.summary
     assert figure.summary.endswith("[gloo · cpu]")
 
 
