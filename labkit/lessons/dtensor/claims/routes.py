@@ -89,10 +89,11 @@ def the_example_has_overhead_in_eager(seen: Seen) -> Result:
 
 
 def _core_operators() -> set[str]:
-    """Core ATen: the operators that an exported program is made of (tagged `core`)."""
+    """Core ATen, what an exported program is made of (tagged `core`): the operators from tensors to tensors."""
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
     found = [getattr(packet, name) for packet in packets for name in getattr(packet, "overloads", list)()]
-    return {str(operator) for operator in found if torch.Tag.core in operator.tags}
+    ends = [(op, op._schema.arguments, op._schema.returns) for op in found if torch.Tag.core in op.tags]
+    return {str(op) for op, *both in ends if all(any("Tensor" in str(x.type) for x in end) for end in both)}
 
 
 @probe
