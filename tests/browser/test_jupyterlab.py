@@ -72,7 +72,7 @@ def test_the_widgets_change_the_picture_and_the_text(notebook, times):
 
     assert page.chosen(".widget-dropdown select") == "all"
     page.shoot("widgets_at_first", whole=True)
-    for lesson in ("04_graph_break_cliff", "05_eager_trap"):
+    for lesson in ("10_dtensor_or_explicit", "05_eager_trap"):
         page.choose(".widget-dropdown select", lesson)
         moved("lesson")
         assert f" rows: {lesson}" in said[-1]
