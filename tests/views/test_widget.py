@@ -107,4 +107,5 @@ def test_a_kernel_shows_each_figure_once_and_the_twin_under_the_widget():
     assert "application/vnd.jupyter.widget-view+json" in widget["data"]
     said = text["text"].rstrip("\n")
     assert widget["data"]["text/plain"] == twin["data"]["text/plain"] == said
-    assert "image/png" in twin["data"] and twin["metadata"]["image/png"]["alt"] == said
+    alt = twin["metadata"]["image/png"]["alt"]  # the figure's summary, which begins with the same finding
+    assert "image/png" in twin["data"] and alt.lower().startswith(said.split(" | ")[0].lower())

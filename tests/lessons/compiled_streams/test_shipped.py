@@ -109,7 +109,7 @@ def test_what_is_shown_of_a_later_torch():
     graph = later["hand_over"]
     assert graph.label == later["label"] and graph.torch == later["torch"] and "2.15" in graph.torch
     assert not any(graph.shuffled(seed).races() for seed in range(100))
-    assert [name for stream, name in later["kernels"]["event_between"]][0] == "triton_poi_fused_add_sin_0"
+    assert [name for stream, name, _ in later["kernels"]["event_between"]][0] == "triton_poi_fused_add_sin_0"
 
 
 def test_cells_are_taken_with_what_they_use():
