@@ -11,7 +11,7 @@ from labkit.study.checks import HOLDS, Result, Seen, cannot_tell, quietly, verdi
 __all__ = ["all_of", "drill", "judge"]
 
 STALL_S = 1.0
-LIMIT_S = 60.0  # for compiling on a busy machine; a hang is told long before
+LIMIT_S = 120.0  # for compiling on a busy machine; a hang is told long before
 # what an error says that names a difference between ranks: our own, and the one of the collective check
 CAUGHT = (
     *("ParityError", "PlanError", "DigestError", "HealthError", "FingerprintError"),
