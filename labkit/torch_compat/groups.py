@@ -38,6 +38,14 @@ FEATURES = (
         "nothing stops, but reports of waiting ranks and profiles lack what torch recorded of collectives",
     ),
     Feature(
+        "functional all-gathers on a GPU that ranks share",
+        (
+            "torch._C._distributed_c10d._register_work",
+            "torch._C._distributed_c10d._resolve_process_group",
+        ),
+        "`Ranks` that share a GPU over gloo",
+    ),
+    Feature(
         "groups that are checked",
         (
             "torch.distributed.distributed_c10d.ProcessGroup",
