@@ -3,8 +3,10 @@
     python benchmarks/launchers.py [--starts 20] [--rounds 60] [--only first] [--save DIR]
 
 Two ranks, gloo on CPU unless a row says otherwise. 'started' is up to a finished all_reduce and the end of the ranks.
-The first ranks are those of a fresh kernel, its `import labkit` and an all_reduce included, beside
-`import torch.distributed` in a fresh interpreter, in turns; `--only first` measures nothing else.
+The first ranks are those of a fresh kernel, up to a finished all_reduce, beside `import torch.distributed` in a fresh
+interpreter, in turns: once with `import labkit` in the same cell, and once behind the cell of imports with which every
+lesson begins (`%load_ext labkit` starts to prepare ranks while the kernel imports torch). `--only first` measures
+nothing else.
 The warm calls are timed inside a real Jupyter kernel, in interleaved batches of ten; a sample is the mean of a batch.
 `--save DIR` keeps the Report as DIR/launchers.json.
 """
@@ -57,6 +59,19 @@ def call():
 ranks = labkit.Ranks(2, device="cpu", backend="gloo", quiet=True)
 ranks.run(call)
 print("first", time.perf_counter() - began)
+"""
+
+# as a lesson begins: behind its cell of imports, without a pause, the one with the ranks
+LESSON = """
+import time
+get_ipython().run_cell("%load_ext labkit\\nimport pandas\\nimport torch\\nimport torch.distributed\\nimport labkit")
+def call():
+    import torch, torch.distributed as dist
+    dist.all_reduce(torch.ones(1))
+began = time.perf_counter()
+ranks = labkit.Ranks(2, device="cpu", backend="gloo", quiet=True)
+ranks.run(call)
+print("lesson", time.perf_counter() - began)
 """
 
 # in a kernel: every way to call a function with one all_reduce on two processes that are up
@@ -199,13 +214,21 @@ def replacements(starts: int) -> Measurement:
 
 
 def first_ranks(starts: int) -> list[Measurement]:
-    """The first ranks of a fresh kernel, and `import torch.distributed` in a fresh interpreter."""
-    taken: dict[str, list[float]] = {"first ranks of a kernel": [], "import torch.distributed": []}
+    """The first ranks of a fresh kernel and of a lesson, and `import torch.distributed` in a fresh interpreter."""
+    names = ("first ranks of a kernel", "first ranks of a lesson", "import torch.distributed")
+    taken: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(starts):
         taken["first ranks of a kernel"].append(float(in_a_kernel(FIRST)["first"]))
+        taken["first ranks of a lesson"].append(float(in_a_kernel(LESSON)["lesson"]))
         done = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True)
         taken["import torch.distributed"].append(float(done.stdout))
     return [Measurement(name, tuple(samples)) for name, samples in taken.items()]
+
+
+def to_import(first: list[Measurement]) -> list[Any]:
+    """The verdicts on what `first_ranks` has measured."""
+    *ranks, plain = first
+    return [compare(measured, plain) for measured in ranks]
 
 
 def in_a_kernel(code: str) -> dict[str, str]:
@@ -275,7 +298,7 @@ def measure(starts: int, rounds: int, only: str = "") -> labkit.Report:
     first = first_ranks(max(8, starts // 2))  # fewer give no verdict
     kinds = [("first ranks", first)]
     if only:
-        return _report(kinds, [compare(*first)], {}, [], starts=len(first[0].samples))
+        return _report(kinds, to_import(first), {}, [], starts=len(first[0].samples))
     fresh()()  # the zygote is up
     began = interleave({"labkit, zygote up": fresh()}, rounds=starts)
     slowly = {"torchrun": torchrun, "labkit, start='fresh'": fresh(start="fresh")}
@@ -288,7 +311,7 @@ def measure(starts: int, rounds: int, only: str = "") -> labkit.Report:
     ]
     by_name = {m.name: m for m in warm}
     others = [name for name in ("bare processes behind pipes", "ipyparallel") if name in by_name]
-    verdicts = [compare(*first), *(compare(by_name["labkit"], by_name[other]) for other in others)]
+    verdicts = [*to_import(first), *(compare(by_name["labkit"], by_name[other]) for other in others)]
     settings = {"starts": starts, "rounds": rounds, "calls_a_sample": BATCH}
     return _report(kinds, verdicts, {"idle": idle_and_memory()}, notes, **settings)
 

@@ -143,7 +143,7 @@ def run(given: argparse.Namespace) -> int:
 def record(given: argparse.Namespace) -> int:
     """Run and save experiments.
 
-    A failure costs none of the others; a mistyped option stops before the first.
+    A failure costs none of the others; a mistyped option stops before the first. A report with a red test is saved.
     """
     folder = given.into or recordings() / f"{hardware.slug()}-{datetime.date.today().isoformat()}"
     for experiment in given.chosen:
@@ -153,6 +153,7 @@ def record(given: argparse.Namespace) -> int:
     kept = {e.name for e in given.chosen if not given.again and _recorded(folder / _file(e.name))}
     screen.keep_going()
     failed: list[str] = []
+    red: list[str] = []
     for i, experiment in enumerate(given.chosen, 1):
         name, report = experiment.name, None
         where = f"[{i}/{len(given.chosen)}] {name}"
@@ -166,6 +167,8 @@ def record(given: argparse.Namespace) -> int:
             with told(folder, name) as save:
                 report = measure(experiment, given, quiet=False, **experiment.record)
                 print(f"saved: {save(report)}", flush=True)
+            if not experiment.passed(report):
+                red.append(name)
         except files.Unsaved:
             if report is not None:
                 print(f"\n{report}", flush=True)
@@ -185,7 +188,9 @@ def record(given: argparse.Namespace) -> int:
             f"labkit: not recorded: {', '.join(failed)}; the same command again tries only these",
             file=sys.stderr,
         )
-    return 1 if failed else 0
+    if red:
+        print(f"labkit: saved, with a red test: {', '.join(red)}", file=sys.stderr)
+    return 1 if failed or red else 0
 
 
 def _file(name: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from labkit import cli, experiments, hardware, runs
 from labkit.experiments.experiment import Experiment
+from labkit.lessons.break_it.experiment import GREEN
 from labkit.report import Report, provenance
 
 
@@ -24,7 +25,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         if name == "depth":
             raise RuntimeError("rank 1 died")
-        return Report(name, name, "gloo · cpu", {"main": pd.DataFrame({"n": [1]})}, provenance=provenance())
+        table = pd.DataFrame({"n": [1], "result": [GREEN]})
+        return Report(name, name, "gloo · cpu", {"main": table}, provenance=provenance())
 
     monkeypatch.setattr(runs, "measure", measure)
     return names
@@ -45,6 +47,18 @@ def test_the_second_time_only_what_is_missing_is_measured(
     assert capsys.readouterr().out.count("kept (--again") == len(experiments.declared()) - 1
     cli.main(["record", "cliff", "--into", str(tmp_path), "--again"])
     assert measured == ["depth", "cliff"]
+
+
+def test_a_red_test_is_saved_and_told(
+    measured: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Experiment, "passed", lambda experiment, _: experiment.name != "cliff")
+    assert cli.main(["record", "guards", "--into", str(tmp_path)]) == 0
+    assert cli.main(["record", "cliff", "--into", str(tmp_path)]) == 1
+    assert "saved, with a red test: cliff" in capsys.readouterr().err and (tmp_path / "cliff.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def measure(experiment: experiments.Experiment, *_: object, **__: object) -> Report:
         names.append(experiment.name)
         print("half of it")
-        table = pd.DataFrame({"us": [1.5], "what": ["5 µs → 6 µs"]})
+        table = pd.DataFrame({"us": [1.5], "what": ["5 µs → 6 µs"], "result": ["green"]})
         return Report(
             experiment.name, "Found", "gloo · cpu", {"summary": table}, notes=["é"], provenance=provenance()
         )
