@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
-from labkit.views import style
+from labkit.views import style, tables
 from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
-from labkit.views.tables import need, table_of
 
 __all__ = ["figure", "lifetimes"]
 
@@ -27,21 +25,13 @@ CALLS = {
 def figure(report: Any) -> Figure:
     """Draw the order of calls in Inductor's code.
 
-    Raises ValueError for a report with none of these.
+    Raises ValueError for a report without the table 'order'.
     """
-    for table, draw in DRAWN.items():
-        found = table_of(report, table)
-        if found is not None:
-            if found.empty:
-                return empty_figure(Sheet(), "nothing was measured", report.label)
-            return draw(report, found)
-    raise ValueError(f"report {report.name!r} has no picture: it has {', '.join(report.tables)}")
-
-
-def _order(report: Any, table: pd.DataFrame) -> Figure:
-    need(table, ["way", "pass", "calls", "products between"], "order")
+    order = tables.table(report, "order", ["way", "pass", "calls", "products between"])
+    if order.empty:
+        return empty_figure(Sheet(), "nothing was measured", report.label)
     sheet = Sheet()
-    by = table.groupby("way", sort=False)["products between"].sum()
+    by = order.groupby("way", sort=False)["products between"].sum()
     sheet.title(
         f"Products between start and wait: {', '.join(f'{w} {n}' for w, n in by.items())}",
         "The calls of Inductor's code, in order.",
@@ -52,9 +42,9 @@ def _order(report: Any, table: pd.DataFrame) -> Figure:
             for colour, mark, words in CALLS.values()
         ]
     )
-    most = max(len(text.split()) for text in table["calls"])
+    most = max(len(text.split()) for text in order["calls"])
     labels, cells = [], []
-    for i, row in enumerate(table.to_dict("records")):
+    for i, row in enumerate(order.to_dict("records")):
         labels.append(f"{row['way']}, {row['pass']}")
         for j, call in enumerate(row["calls"].split()):
             colour, mark, _ = CALLS.get(call, ("#BBBBBB", "?", call))
@@ -62,11 +52,6 @@ def _order(report: Any, table: pd.DataFrame) -> Figure:
         sheet.say(f"{labels[-1]}: {row['calls']}")
     matrix(sheet, labels, [""] * most, cells, height=ROW)
     return sheet.finish(report.label)
-
-
-DRAWN: dict[str, Callable[[Any, pd.DataFrame], Figure]] = {
-    "order": _order,
-}
 
 
 GATHERED = {
@@ -89,7 +74,7 @@ def lifetimes(table: pd.DataFrame, label: str) -> Figure:
     Raises:
         ValueError: a column is missing.
     """
-    need(table, ["route", "unit", "what", "start", "end"], "spans")
+    tables.need(table, ["route", "unit", "what", "start", "end"], "spans")
     sheet = Sheet()
     if table.empty:
         return empty_figure(sheet, "nothing was measured", label)

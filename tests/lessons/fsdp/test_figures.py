@@ -38,7 +38,7 @@ def test_the_order_of_calls_is_written_out():
 
 def test_what_is_empty_or_unknown_is_said():
     assert "nothing was measured" in figures.lifetimes(pd.DataFrame(columns=COLUMNS), "gloo").summary
-    with pytest.raises(ValueError, match="report 't' has no picture: it has words"):
+    with pytest.raises(ValueError, match="no table 'order': it has words"):
         figures.figure(report(words=pd.DataFrame()))
     with pytest.raises(ValueError, match="table 'order' has no column 'calls'"):
         figures.figure(report(order=pd.DataFrame({"way": ["x"], "pass": ["y"]})))
