@@ -14,6 +14,7 @@ import gpu_records
 from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
+from labkit.lessons.functional.claims.autograd import RIGHT, SUPPORTED
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import PRINT_AT
@@ -23,7 +24,7 @@ from labkit.study.claims import load
 Record = dict[str, Any]
 KEPT_CALLS = ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"]
 KEPT: Record = {"one_graph": True, "same": True, "graphs": 1, "why": "", "in_place": 0}
-KEPT["argument_types"] = ["Node", "str"]
+KEPT |= {"argument_types": ["Node", "str"], "waited": True}
 
 BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden", "calls": ["aten.mul.Tensor"]}
 RESULT = {"type": "AsyncCollectiveTensor", "is_tensor": True, "right": True, "new": True, "input_left": True}
@@ -113,19 +114,25 @@ BASE: dict[str, Record] = {
         "disabled": {**BROKEN, "ran_compiled": [False, False]},
         "all_reduce_async": {**BROKEN, "why": "Unsupported: async_op=True"},
     },
-    "tracing.handed_over": {"work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0]},
+    "tracing.handed_over": {
+        "work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0], "plain": "",
+        "sums": [3.0, 3.0, 2.0],
+    },
     "gates.decided": {
         "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
     "autograd.gradients": {
-        "functional": 22.0, "compiled": 22.0, "gather": 22.0, "inplace": 2.0, "right": 22.0,
-        "reductions": {"sum": 22.0, "avg": 11.0, "max": "RuntimeError: refused"},
+        **RIGHT, "broadcast": [2.0] * 4, "compiled": [22.0] * 4, "inplace": [2.0] * 4, "avg": [11.0] * 4,
+        **{op: "RuntimeError: refused" for op in ("max", "min", "product")},
     },
     "functional.without_a_group": {
         "initialized": False, "errors": {}, "compiled": {"aot_eager": "", "inductor": ""},
         "shapes": {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]},
     },
-    "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
+    "functional.frontends": {
+        "errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")},
+        "of_dtensor": {"c10d_functional.all_reduce": 1},
+    },
     "functional.operators": {
         name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False,
                "names": ["input"]}
@@ -406,7 +413,7 @@ BASE: dict[str, Record] = {
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "buffers_before": 1,
         "right": True, "cached": [[False], [True]], "compiles": [1, 1], "process": [7, 8],
-        "ignored_wait_right": {"eager": True, "compiled": True},
+        "ignored_wait_right": {"eager": True, "compiled": True, "without": False},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
@@ -536,28 +543,39 @@ CASES: dict[str, list[Record]] = {
     ],
     "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
-    "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
+    "tracing.inplace_breaks_tracing": [
+        EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}, {"functional": {"one_graph": False}},
+    ],
     "tracing.work_handles_break": [
         {}, {"all_reduce_async": {"one_graph": True, "why": ""}},
         {"all_reduce_async": {"why": "BackendCompilerFailed: no"}},
         {"all_reduce": {"one_graph": False}}, {"all_reduce": {"in_place": 1}}, {"all_reduce": {"calls": ["aten.add"]}},
+        {"all_reduce": {"waited": False}},
     ],
-    "tracing.groups_do_not_pass": [{}, {"group": "", "by_group": [1, 1, 2]}],
-    "tracing.handles_do_not_pass": [{}, {"work": ""}],
+    "tracing.groups_do_not_pass": [
+        {"group": "", "by_group": [1, 1, 1], "sums": [3.0, 3.0, 3.0]}, {"sums": [3.0, 3.0, 2.0]},
+        {"plain": "BackendCompilerFailed: no"},
+    ],
+    "tracing.handles_do_not_pass": [{}, {"work": ""}, {"plain": "BackendCompilerFailed: no"}],
     "tracing.functional_is_traced": [
         {}, {"functional": {"one_graph": False}}, {"functional": {"same": False}},
         {"functional_gather": {"graphs": 2}}, {"functional": {"calls": ["aten.add"]}},
         {"functional_broadcast": {"calls": KEPT_CALLS[:1]}}, {"functional_exchange": {"in_place": 1}},
+        {"functional": {"waited": False}},
     ],
     "tracing.only_tensors_and_waits_fit": [
         {}, {"all_reduce_async": {"one_graph": True}}, {"all_gather": {"calls": ["c10d.allgather_"]}},
+        {"all_reduce_async": {"why": "BackendCompilerFailed: no"}}, {"broadcast": {}, "functional": {"waited": False}},
         {"functional_scatter": {"one_graph": False}}, {"functional": {"calls": KEPT_CALLS[:1]}},
     ],
     "tracing.disabled_collectives_run_in_eager": [
         {}, {"disabled": {"ran_compiled": [False, True]}}, {"disabled": {"ran_compiled": [False]}},
         {"disabled": {"graphs": 1}}, {"disabled": {"same": False}}, {"disabled": {"calls": KEPT_CALLS}},
     ],
-    "tracing.classic_becomes_functional": [{}, {"all_gather": {"calls": ["c10d.allgather_"]}}],
+    "tracing.classic_becomes_functional": [
+        {}, {"all_gather": {"calls": ["c10d.allgather_"]}}, {"all_gather": {"calls": [*KEPT_CALLS, "c10d.allgather_"]}},
+        {"all_reduce": {"same": False}}, {"all_reduce": {"waited": False}},
+    ],
     "tracing.collectives_compile": [
         {}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}},
         {"functional": {"calls": ["aten.add.Tensor"]}},
@@ -577,13 +595,17 @@ CASES: dict[str, list[Record]] = {
     "functional.traced_and_compiled_without_a_group": [
         {}, {"initialized": True}, {"shapes": {"all_gather_into_tensor": [8]}},
         {"shapes": None, "errors": {"all_reduce": "ValueError: no group"}},
-        {"compiled": {"aot_eager": "RuntimeError: no group"}}, {"compiled": {"inductor": "InductorError: no group"}},
+        *({"compiled": {by: "RuntimeError: no process group"}} for by in ("aot_eager", "inductor")),
+        {"compiled": {"inductor": "InvalidCxxCompiler: no"}},
     ],
     "functional.no_stream_in_a_schema": [
         {}, {"broadcast": {"arguments": ["Tensor", "Stream"]}}, {"broadcast": {"returns": ["Event"]}},
         {"broadcast": {"names": ["input", "stream_index"]}},
     ],
-    "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
+    "functional.many_frontends": [
+        {}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}},
+        {"of_dtensor": {"c10d_functional.all_reduce": None, "c10d.allreduce_": 1}},
+    ],
     "functional.registered_with_the_dispatcher": [
         {}, {"broadcast": {"kernel": False}}, {"broadcast": {"mutates": True}}, {"broadcast": {"returns": []}},
     ],
@@ -594,14 +616,18 @@ CASES: dict[str, list[Record]] = {
     ],
     "tracing.a_wait_follows_the_all_reduce": [
         {}, {"functional": {"calls": KEPT_CALLS[::-1]}}, {"functional": {"calls": KEPT_CALLS[:1]}},
-        {"functional": {"calls": None}},
+        {"functional": {"calls": None}}, {"functional": {"waited": False}},
     ],
-    "autograd.functional_has_gradients": [{}, {"functional": 2.0}, {"compiled": 2.0}, {"gather": 2.0}],
+    "autograd.functional_has_gradients": [
+        {}, *({name: [2.0] * 4} for name in ("compiled", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
+    ],
     "autograd.functional_has_none": [
-        {"functional": 2.0, "compiled": "refused", "gather": 2.0}, {"functional": 22.0}, {"compiled": 22.0},
-        {"gather": 22.0},
+        {name: [2.0] * 4 for name in (*RIGHT, "compiled")}, *({name: RIGHT[name]} for name in SUPPORTED),
+        {"compiled": RIGHT["all_reduce"]},
     ],
-    "autograd.support_has_limits": [{}, {"reductions": {"max": 11.0}}],
+    "autograd.support_has_limits": [
+        {}, {"broadcast": RIGHT["broadcast"], **dict.fromkeys(("max", "min", "product"), "forward: RuntimeError: no")},
+    ],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
     "breaks.a_break_makes_two_graphs": [
         {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},
@@ -1175,6 +1201,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.ignored_wait_goes_wrong": [
         {"ignored_wait_right": {"compiled": False}}, {"ignored_wait_right": {"compiled": True}},
+        {"ignored_wait_right": {"without": True}},
     ],
     "backend.a_second_compile_hits_the_cache": [
         {}, {"cached": [[True], [True]]}, {"cached": [[False], [False]]}, {"cached": [[False], []]},
