@@ -136,7 +136,7 @@ BASE: dict[str, Record] = {
     "functional.operators": {
         name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False,
                "names": ["input"]}
-        for name in (*CLASSIC, "all_to_all_single", "broadcast")
+        for name in (*CLASSIC, "all_to_all_single", "broadcast", "wait_tensor")
     },
     "functional.source": {
         "file": "_functional_collectives.py",
@@ -223,7 +223,7 @@ BASE: dict[str, Record] = {
     "rendezvous.rendezvous": {
         "port_from_environment_answers": True, "connected_to": ["127.0.0.2"], "world": [[0, 2], [1, 2]],
         "keys": {**FIRST, **NEW, "init/cnt": ""}, "listening": [*FIRST.values(), *NEW.values(), "0.0.0.0:1"],
-        "named": True,
+        "named": True, "called": [FIRST["default_pg/0//cpu//0/0"], NEW["default_pg/0//1//cpu//0/1"]],
     },
     "rendezvous.meetings": {
         "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True, "first_joined_s": 0.83,
@@ -817,6 +817,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "rendezvous.addresses_go_through_the_store": [
         {}, {"keys": dict.fromkeys(NEW)}, {"keys": dict.fromkeys(FIRST)}, {"listening": [*FIRST.values()]},
+        {"called": [FIRST["default_pg/0//cpu//0/0"]]},
         {"keys": {"default_pg/0//1//cpu//0/1": FIRST["default_pg/0//cpu//0/1"]}},
     ],
     "rendezvous.a_counter_is_in_the_store": [
@@ -1015,7 +1016,10 @@ CASES: dict[str, list[Record]] = {
     ],
     "groups.rank_five_is_one_one": [{}, {"coordinate": [0, 1]}],
     "groups.rank_five_talks_to": [{}, {"groups": GROUPS[::-1]}, {"cached": False}, {"made_by_lookups": 1}],
-    "groups.coordinates_lead_to_groups": [{}, {"groups": [*GROUPS[:7], GROUPS[0]]}, {"coordinate": [1, 2]}],
+    "groups.coordinates_lead_to_groups": [
+        {}, {"groups": [*GROUPS[:7], GROUPS[0]]}, {"coordinate": [1, 2]},
+        {"coordinates": [[r // 4, 3 - r % 4] for r in range(8)]},
+    ],
     "groups.groups_are_made_once": [
         {}, {"cached": False}, {"made_by_lookups": 2}, {"steps": {"last": [33, 66, 99]}},
         {"steps": {"named": [40, 41, 42]}},
@@ -1155,7 +1159,10 @@ CASES: dict[str, list[Record]] = {
     ],
     "released.the_id_is_broadcast": [{}, {"methods": ["destroyNCCLComms"]}, {"said": ["on demand"]}],
     "released.events_synchronize": [{}, {"CUDAEvent": []}, {"said": ["syncing"]}, {"said": ["waiting"]}],
-    "released.threads_streams_and_events": [{}, {"thread": []}, {"CUDAStream": []}, {"CUDAEvent": []}],
+    "released.threads_streams_and_events": [
+        {}, {"thread": []}, {"CUDAStream": []}, {"CUDAEvent": []},
+        {"said": ["own stream"]},
+    ],
     "released.mpi_is_the_one_installed": [{}, {"included": []}, {"said": ["the id"]}],
     "training.compiled_autograd_since": [
         {"claimed": "2.4"}, {"claimed": "2.1"}, {"claimed": "2.3"},

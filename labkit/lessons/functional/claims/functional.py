@@ -25,6 +25,7 @@ OPERATORS = (
     "reduce_scatter_tensor",
     "all_to_all_single",
     "broadcast",
+    "wait_tensor",
 )
 
 

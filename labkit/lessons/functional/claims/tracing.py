@@ -150,7 +150,9 @@ def inplace_breaks_tracing(seen: Seen) -> Result:
     """A plain in-place collective (no handle asked for) cannot be kept in one graph."""
     kept = [name for name in CLASSIC if seen[name]["one_graph"] and seen[name]["same"]]
     if not (kept or seen["functional"]["one_graph"]):
-        return cannot_tell("a functional collective that is kept in one graph", "no program is kept in one graph")
+        return cannot_tell(
+            "a functional collective that is kept in one graph", "no program is kept in one graph"
+        )
     broken = [name for name in (*CLASSIC, "broadcast", "barrier") if not seen[name]["one_graph"]]
     return verdict(
         not kept,

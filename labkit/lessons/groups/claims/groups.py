@@ -423,9 +423,7 @@ def rank_five_talks_to(seen: Seen) -> Result:
 def coordinates_lead_to_groups(seen: Seen) -> Result:
     """A rank's group of axis 0 is the column that it stands in, its group of axis 1 the row; rank 5 is at (1, 1)."""
     grid = seen["tensor"]
-    expected = [
-        {"dp": [row[j] for row in grid], "tp": grid[i]} for i in range(len(grid)) for j in range(len(grid[i]))
-    ]
+    expected = [{"dp": [row[j] for row in grid], "tp": grid[i]} for i, j in seen["coordinates"]]
     right = [mine == groups for mine, groups in zip(seen["groups"], expected, strict=True)]
     return verdict(
         all(right) and seen["coordinate"] == [1, 1],

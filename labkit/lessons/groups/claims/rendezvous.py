@@ -41,7 +41,9 @@ store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)
 dist.new_group([0, 1])
 dist.barrier()
 values = {key: store.get(key) for key in store.list_keys()}
-found["listening"] = [near for near, far, state in table() if state == "0A"]
+rows = table()
+found["listening"] = [near for near, far, state in rows if state == "0A"]
+found["called"] = [far for near, far, state in rows if state == "01"]
 dist.barrier()
 found["keys"] = {key: value.hex() for key, value in values.items()}
 print(json.dumps(found), flush=True)
@@ -82,6 +84,7 @@ def rendezvous(bench: Bench) -> Seen:
         "world": [[f["rank"], f["world_size"]] for f in found],
         "keys": {key: _address(bytes.fromhex(value)) for key, value in found[0]["keys"].items()},
         "listening": [":".join(_local(entry)) for entry in found[0]["listening"]],
+        "called": [":".join(_local(entry)) for entry in found[0]["called"]],
         "connected_to": sorted({_local(entry)[0] for one in found for entry in one["connected"]}),
         "named": all(
             socket.gethostname() in bytes.fromhex(value).decode(errors="replace")
@@ -153,12 +156,14 @@ def ranks_write_addresses(seen: Seen) -> Result:
 
 @judging(rendezvous)
 def addresses_go_through_the_store(seen: Seen) -> Result:
-    """For a new group as for the first one, the ranks exchange addresses and ports through a TCPStore."""
+    """For a new group as for the first, ranks put addresses and ports into a TCPStore, and connect at one of them."""
     first, new = (_addresses(seen, f"default_pg/0//{middle}cpu//0/") for middle in ("", "1//"))
     apart = not set(first.values()) & set(new.values())
+    called = [[said for said in own.values() if said in seen["called"]] for own in (first, new)]
     return verdict(
-        _answered(seen, first) and _answered(seen, new) and apart,
-        f"read by a TCPStore's client: {_listed(first)}; for a new group {_listed(new)}",
+        _answered(seen, first) and _answered(seen, new) and apart and all(called),
+        f"read by a TCPStore's client: {_listed(first)}; for a new group {_listed(new)}; connections at "
+        f"{', '.join(sum(called, [])) or 'none of them'}",
     )
 
 
