@@ -122,7 +122,7 @@ BASE: dict[str, Record] = {
         "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
     "autograd.gradients": {
-        **RIGHT, "broadcast": [2.0] * 4, "compiled": [22.0] * 4, "inplace": [2.0] * 4, "avg": [11.0] * 4,
+        **RIGHT, "broadcast": [2.0] * 4, "compiled": [22.0] * 4, "avg": [11.0] * 4,
         **{op: "RuntimeError: refused" for op in ("max", "min", "product")},
     },
     "functional.without_a_group": {

@@ -136,7 +136,7 @@ def inplace_returns_work(seen: Seen) -> Result:
     return verdict(
         all("Work" in kind for kind in handles.values()) and not seen["async_is_tensor"]
         and seen["inplace_returns"] == "NoneType" and seen["inplace_value"] == 3,
-        f"{'; '.join(f'{name}: {kind}' for name, kind in handles.items())}; without async_op, which waits for a late peer: "
+        f"{'; '.join(f'{name}: {kind}' for name, kind in handles.items())}; without async_op, late peer included: "
         f"{seen['inplace_returns']}",
     )  # fmt: skip
 

@@ -276,12 +276,6 @@ def a_wait_follows_the_all_reduce(seen: Seen) -> Result:
     )
 
 
-class Plain:
-    """An object with the method of a handle, and no handle."""
-
-    def wait(self) -> None: ...
-
-
 @probe
 def handed_over(bench: Bench) -> Seen:
     """A Work handle, a plain object, and two process groups one after the other, as arguments of compiled functions."""
@@ -295,6 +289,9 @@ def _handed_over() -> Seen:
 
     def reduces(x, group):
         return funcol.all_reduce(x, "sum", group) + 1
+
+    class Plain:  # with the method of a handle, and no handle
+        def wait(self) -> None: ...
 
     x, own = torch.ones(4), [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
     work = dist.all_reduce(x.clone(), async_op=True)

@@ -280,10 +280,8 @@ def _mesh() -> Seen:
     try:
         grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
         by_grid = sorted(made)
-        grids = [
-            init_device_mesh("cpu", shape, mesh_dim_names=tuple("abc"[-len(shape) :]))
-            for shape in ((8,), (2, 4), (2, 2, 2))
-        ]
+        shapes = ((8,), (2, 4), (2, 2, 2))
+        grids = [init_device_mesh("cpu", s, mesh_dim_names=tuple("abc"[-len(s) :])) for s in shapes]
         before = len(made)
         steps = {name: [_steps(one, axis) for one in grids] for name, axis in (("last", -1), ("named", "c"))}
     finally:
@@ -294,21 +292,21 @@ def _mesh() -> Seen:
     members = {name: dist.get_process_group_ranks(grid.get_group(name)) for name in ("dp", "tp")}
     kind = type(dist.group.WORLD)
     x = torch.ones(1)
-    try:
-        dist.all_reduce(x, mesh=grid, mesh_dim=0)  # type: ignore[call-arg]
-        given = ""
-    except TypeError as error:
-        given = first_line(error)
+    given = []
+    for call in (
+        lambda: dist.all_reduce(x, mesh=grid, mesh_dim=0),  # type: ignore[call-arg]
+        lambda: funcol.all_reduce(x, "sum", (grid, 0)),
+    ):
+        try:
+            call()
+            given.append("")
+        except TypeError as error:
+            given.append(first_line(error))
     dist.all_reduce(x, group=grid.get_group(0))
-    try:
-        funcol.all_reduce(x, "sum", (grid, 0))
-        pair = "taken"
-    except Exception as error:
-        pair = first_line(error)
     two = [grid.get_group(0), grid.get_group(1)]
     return {
-        "mesh_dim": given,
-        "mesh_and_dim": pair,
+        "mesh_dim": given[0],
+        "mesh_and_dim": given[1] or "taken",
         "steps": steps,
         "made_by_lookups": len(made) - before,
         "axes": [one.mesh.ndim for one in grids],
@@ -323,8 +321,7 @@ def _mesh() -> Seen:
         "coordinate": list(grid.get_coordinate() or ()),
         "mine": members,
         "cached": all(
-            grid.get_group(i) is grid.get_group(i) is grid.get_group(name)
-            for i, name in enumerate(("dp", "tp"))
+            grid.get_group(i) is grid.get_group(i) is grid.get_group(n) for i, n in enumerate(members)
         ),
         "pseudo_code": [grid.mesh.select(0, i).flatten().tolist() for i in range(2)],
         "bases": [f"{base.__module__}.{base.__name__}" for base in kind.__mro__],

@@ -336,12 +336,7 @@ def every_rank_counts(seen: Seen) -> Result:
 @judging(arrivals)
 def every_rank_waits(seen: Seen) -> Result:
     """No client gets through before the counter has reached the world size."""
-    early = [
-        rank
-        for count in range(2, WORLD)
-        for rank, said in seen[str(count)].items()
-        if said == "joined" and rank != "beside"
-    ]
+    early = [who for n in "23" for who, said in seen[n].items() if said == "joined" and who != "beside"]
     return verdict(
         not early,
         f"{len(early)} clients went through before all had come; rank 0 alone, which serves, waits for the count; a "
