@@ -163,6 +163,8 @@ CASES: dict[str, list[Record]] = {
         {"ranks": [rank(0), rank(1, **log(1, after=made(1, 1, size=1)))]},
         {"ranks": [rank(0), rank(1, **log(1, after=made(1, 1)[1:]))]},
         {"ranks": [rank(0), rank(1, **log(1, after=[]))]},
+        {"ranks": [rank(0), rank(1, **log(1, before=made(1, 1)))]},
+        ranks(log={"before": [], "after": [line.replace("InitRank", "InitAll") for line in made(0, 1)]}),
     ],
     "nccl.the_group_owns_its_communicator": [
         {},
@@ -174,7 +176,8 @@ CASES: dict[str, list[Record]] = {
         {}, {"ranks": [rank(0), rank(1, right=False)]}, {"ranks": [rank(0), rank(1, **log(1, after=[]))]},
     ],
     "nccl.over_nvlink": [
-        {},
+        {"ranks": [rank(0), rank(1, **log(1, after=made(1, 1) + made(1, 2, "NET/IB/0/GDRDMA")))]},
+        ranks(),
         {"nvlink": False},
         {"ranks": [rank(0), rank(1, **log(1, after=made(1, 1, "SHM/direct/direct")))]},
         ranks(log={"before": [], "after": [], "destroyed": []}),

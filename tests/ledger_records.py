@@ -14,6 +14,7 @@ import gpu_records
 from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
+from labkit.lessons.functional.claims.autograd import RIGHT, SUPPORTED
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import PRINT_AT
@@ -23,7 +24,7 @@ from labkit.study.claims import load
 Record = dict[str, Any]
 KEPT_CALLS = ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"]
 KEPT: Record = {"one_graph": True, "same": True, "graphs": 1, "why": "", "in_place": 0}
-KEPT["argument_types"] = ["Node", "str"]
+KEPT |= {"argument_types": ["Node", "str"], "waited": True}
 
 BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden", "calls": ["aten.mul.Tensor"]}
 RESULT = {"type": "AsyncCollectiveTensor", "is_tensor": True, "right": True, "new": True, "input_left": True}
@@ -41,6 +42,7 @@ PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
 GROUPS = [{"dp": [r % 4, r % 4 + 4], "tp": [4 * (r // 4) + i for i in range(4)]} for r in range(8)]
 
 
+BESIDE = {"beside": "joined"}
 FIRST = {f"default_pg/0//cpu//0/{rank}": f"127.0.0.1:400{rank}" for rank in range(2)}
 NEW = {f"default_pg/0//1//cpu//0/{rank}": f"127.0.0.1:500{rank}" for rank in range(2)}
 EVEN_ROWS = {"4": {"into": ["2x8"], "rows": 4}, "5": {"into": ["3x8"], "rows": 5}}
@@ -112,23 +114,29 @@ BASE: dict[str, Record] = {
         "disabled": {**BROKEN, "ran_compiled": [False, False]},
         "all_reduce_async": {**BROKEN, "why": "Unsupported: async_op=True"},
     },
-    "tracing.handed_over": {"work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0]},
+    "tracing.handed_over": {
+        "work": "Unsupported: a method", "group": "Unsupported: a group", "by_group": [0, 0, 0], "plain": "",
+        "sums": [3.0, 3.0, 2.0],
+    },
     "gates.decided": {
         "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
     "autograd.gradients": {
-        "functional": 22.0, "compiled": 22.0, "gather": 22.0, "inplace": 2.0, "right": 22.0,
-        "reductions": {"sum": 22.0, "avg": 11.0, "max": "RuntimeError: refused"},
+        **RIGHT, "broadcast": [2.0] * 4, "compiled": [22.0] * 4, "avg": [11.0] * 4,
+        **{op: "RuntimeError: refused" for op in ("max", "min", "product")},
     },
     "functional.without_a_group": {
         "initialized": False, "errors": {}, "compiled": {"aot_eager": "", "inductor": ""},
         "shapes": {"all_reduce": [8], "all_gather_into_tensor": [64], "reduce_scatter_tensor": [1]},
     },
-    "functional.frontends": {"errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")}},
+    "functional.frontends": {
+        "errors": {}, "sums": {name: [3.0, 3.0] for name in ("a", "b", "c", "d", "e", "f")},
+        "of_dtensor": {"c10d_functional.all_reduce": 1},
+    },
     "functional.operators": {
         name: {"arguments": ["Tensor", "str"], "returns": ["Tensor"], "kernel": True, "mutates": False,
                "names": ["input"]}
-        for name in (*CLASSIC, "all_to_all_single", "broadcast")
+        for name in (*CLASSIC, "all_to_all_single", "broadcast", "wait_tensor")
     },
     "functional.source": {
         "file": "_functional_collectives.py",
@@ -213,26 +221,32 @@ BASE: dict[str, Record] = {
     "cost.eager_dtensor": SLOWER,
     "cost.compiled_dtensor": {name: {"eager": SLOWER, "compiled": ALIKE} for name in ("small", "products")},
     "rendezvous.rendezvous": {
-        "port_from_environment_answers": True, "rank_0_waited": True, "world": [[0, 2], [1, 2]],
+        "port_from_environment_answers": True, "connected_to": ["127.0.0.2"], "world": [[0, 2], [1, 2]],
         "keys": {**FIRST, **NEW, "init/cnt": ""}, "listening": [*FIRST.values(), *NEW.values(), "0.0.0.0:1"],
-        "named": True,
+        "named": True, "called": [FIRST["default_pg/0//cpu//0/0"], NEW["default_pg/0//1//cpu//0/1"]],
     },
     "rendezvous.meetings": {
-        "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True,
+        "outcomes": ["joined"] * 4, "last_came_s": 0.8, "server_key_s": 0.82, "unlisted": True, "first_joined_s": 0.83,
+        "without_the_last": [f"default_pg/0//cpu//0/{i}" for i in (1, 2)],
         "keys": [f"default_pg/0//cpu//0/{i}" for i in range(4)],
         "missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", "wait timeout"],
     },
     "rendezvous.arrivals": {
-        "1": {"0": "Timed out. 1/4 clients joined."}, "2": {"0": "Timed out. 2/4 clients joined.", "1": "joined"},
-        "3": {"0": "Timed out. 3/4 clients joined.", "1": "joined", "2": "joined"}, "4": {"0": "joined", "3": "joined"},
-        "keys": [1, 0],
+        **{
+            str(n): {"0": f"Timed out. {n}/4 clients joined.", **dict.fromkeys(["1", "2"][: n - 1], "joined")} | BESIDE
+            for n in (1, 2, 3)
+        },
+        "4": {"0": "joined", "3": "joined"} | BESIDE, "keys": [1, 0], "added": True, "took_turns": False,
     },
     "barriers.at_work": {
         "finished_behind": {"store": False, "group": True}, "keys_of_barrier": 0, "keys_of_all_reduce": 0, "ranks": 4,
         "sent": {"barrier": 1155, "all_reduce": 90000, "store": 0}, "reduced": 16384, "count_at_return": 4,
         "to_store": {"barrier": 0, "all_reduce": 0, "store": 405}, "released_after_s": [0.001] * 4,
     },
-    "barriers.backends": {"world": "gloo", "sums": {"gloo": 6.0, "shm": 6.0, "a": 6.0}, "refused": {}},
+    "barriers.backends": {
+        "world": "gloo", "sums": {"gloo": 6.0, "shm": 6.0, "a": 6.0}, "refused": {},
+        "made": [["ProcessGroupGloo"], ["ShmProcessGroup"], ["ProcessGroupGloo", "FakeProcessGroup"]],
+    },
     "dtensor.placements": {
         "shard_local": [[256, 512]] * 4, "shard_mine": [True] * 4, "replicate_local": [[1024, 512]] * 4,
         "replicate_mine": [True] * 4, "passed_logical": [4096, 512], "passed_local": [1024, 512],
@@ -294,9 +308,11 @@ BASE: dict[str, Record] = {
         "nonzero": [{"DTensor": "RuntimeError: no", "local": ""}] * 2,
     },
     "groups.store": {
-        "chain": ["PrefixStore", "TCPStore"], "new_keys": [["0//1//cpu//0/0"], ["0//2//cpu//0/0"]], "sums": [2.0] * 3,
+        "chain": ["PrefixStore", "TCPStore"], "sums": [2.0] * 3, "own": [["PrefixStore"] * 2] * 2,
+        "new_keys": [["0//1//cpu//0/0", "0//1//labkit"], ["0//2//cpu//0/0", "0//2//labkit"]],
+        "same_key": ["group 1", "group 2"],
         "prefixed": ["a", "b"], "under": ["0//one/barrier", "0//two/barrier"], "python_threads": 0, "connections": 3,
-        "server_threads": 1, "client_threads": 0, "counts": [1, 2], "added": True, "took_turns": False,
+        "server_threads": 1, "client_threads": 0, "counts": [1, 2],
         "read_by_other": "secret", "kept": ["secret", "secret"], "no_server_s": 0.51,
         "cuda_initialized": False, "grown": 34 << 20, "stored": 32 << 20,
         "listens_at": ["0100007F"],
@@ -306,11 +322,13 @@ BASE: dict[str, Record] = {
         "no_server": "DistNetworkError: timed out",
     },
     "groups.mesh": {
-        "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "under_meta": "cpu", "is_tensor": True, 
+        "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "under_meta": "cpu", "is_tensor": True,
+        "of_gpus": ["cuda", "cpu"], "mesh_and_dim": "taken",
         "coordinate": [1, 1],
         "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
         "cached": True, "mesh_dim": "", "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
-        "coordinates": [[r // 4, r % 4] for r in range(8)], "steps": [33, 33, 33], "made_by_lookups": 0,
+        "coordinates": [[r // 4, r % 4] for r in range(8)], "made_by_lookups": 0,
+        "steps": {"last": [33] * 3, "named": [40] * 3},
         "axes": [1, 2, 3], "flat": [*range(8)], "distinct": True, "in_python": 0,
         "made_of": "torch._C._distributed_c10d.ProcessGroup",
         "bases": ["torch.distributed.ProcessGroup", "pybind11_builtins.pybind11_object", "builtins.object"],
@@ -395,7 +413,7 @@ BASE: dict[str, Record] = {
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "buffers_before": 1,
         "right": True, "cached": [[False], [True]], "compiles": [1, 1], "process": [7, 8],
-        "ignored_wait_right": {"eager": True, "compiled": True},
+        "ignored_wait_right": {"eager": True, "compiled": True, "without": False},
     },
     "backend.scheduling": {
         "ways": {"default": ["all_gather wait mm", 0, True], "sink_waits": ["all_gather mm wait", 1, True]},
@@ -525,28 +543,39 @@ CASES: dict[str, list[Record]] = {
     ],
     "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
-    "tracing.inplace_breaks_tracing": [EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}],
+    "tracing.inplace_breaks_tracing": [
+        EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}, {"functional": {"one_graph": False}},
+    ],
     "tracing.work_handles_break": [
         {}, {"all_reduce_async": {"one_graph": True, "why": ""}},
         {"all_reduce_async": {"why": "BackendCompilerFailed: no"}},
         {"all_reduce": {"one_graph": False}}, {"all_reduce": {"in_place": 1}}, {"all_reduce": {"calls": ["aten.add"]}},
+        {"all_reduce": {"waited": False}},
     ],
-    "tracing.groups_do_not_pass": [{}, {"group": "", "by_group": [1, 1, 2]}],
-    "tracing.handles_do_not_pass": [{}, {"work": ""}],
+    "tracing.groups_do_not_pass": [
+        {"group": "", "by_group": [1, 1, 1], "sums": [3.0, 3.0, 3.0]}, {"sums": [3.0, 3.0, 2.0]},
+        {"plain": "BackendCompilerFailed: no"},
+    ],
+    "tracing.handles_do_not_pass": [{}, {"work": ""}, {"plain": "BackendCompilerFailed: no"}],
     "tracing.functional_is_traced": [
         {}, {"functional": {"one_graph": False}}, {"functional": {"same": False}},
         {"functional_gather": {"graphs": 2}}, {"functional": {"calls": ["aten.add"]}},
         {"functional_broadcast": {"calls": KEPT_CALLS[:1]}}, {"functional_exchange": {"in_place": 1}},
+        {"functional": {"waited": False}},
     ],
     "tracing.only_tensors_and_waits_fit": [
         {}, {"all_reduce_async": {"one_graph": True}}, {"all_gather": {"calls": ["c10d.allgather_"]}},
+        {"all_reduce_async": {"why": "BackendCompilerFailed: no"}}, {"broadcast": {}, "functional": {"waited": False}},
         {"functional_scatter": {"one_graph": False}}, {"functional": {"calls": KEPT_CALLS[:1]}},
     ],
     "tracing.disabled_collectives_run_in_eager": [
         {}, {"disabled": {"ran_compiled": [False, True]}}, {"disabled": {"ran_compiled": [False]}},
         {"disabled": {"graphs": 1}}, {"disabled": {"same": False}}, {"disabled": {"calls": KEPT_CALLS}},
     ],
-    "tracing.classic_becomes_functional": [{}, {"all_gather": {"calls": ["c10d.allgather_"]}}],
+    "tracing.classic_becomes_functional": [
+        {}, {"all_gather": {"calls": ["c10d.allgather_"]}}, {"all_gather": {"calls": [*KEPT_CALLS, "c10d.allgather_"]}},
+        {"all_reduce": {"same": False}}, {"all_reduce": {"waited": False}},
+    ],
     "tracing.collectives_compile": [
         {}, {"all_reduce": {"same": False}}, {"functional": {"calls": []}},
         {"functional": {"calls": ["aten.add.Tensor"]}},
@@ -566,13 +595,17 @@ CASES: dict[str, list[Record]] = {
     "functional.traced_and_compiled_without_a_group": [
         {}, {"initialized": True}, {"shapes": {"all_gather_into_tensor": [8]}},
         {"shapes": None, "errors": {"all_reduce": "ValueError: no group"}},
-        {"compiled": {"aot_eager": "RuntimeError: no group"}}, {"compiled": {"inductor": "InductorError: no group"}},
+        *({"compiled": {by: "RuntimeError: no process group"}} for by in ("aot_eager", "inductor")),
+        {"compiled": {"inductor": "InvalidCxxCompiler: no"}},
     ],
     "functional.no_stream_in_a_schema": [
         {}, {"broadcast": {"arguments": ["Tensor", "Stream"]}}, {"broadcast": {"returns": ["Event"]}},
         {"broadcast": {"names": ["input", "stream_index"]}},
     ],
-    "functional.many_frontends": [{}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}}],
+    "functional.many_frontends": [
+        {}, {"sums": {"a": [1.0, 1.0]}}, {"errors": {"name": "ValueError: no"}},
+        {"of_dtensor": {"c10d_functional.all_reduce": None, "c10d.allreduce_": 1}},
+    ],
     "functional.registered_with_the_dispatcher": [
         {}, {"broadcast": {"kernel": False}}, {"broadcast": {"mutates": True}}, {"broadcast": {"returns": []}},
     ],
@@ -583,14 +616,18 @@ CASES: dict[str, list[Record]] = {
     ],
     "tracing.a_wait_follows_the_all_reduce": [
         {}, {"functional": {"calls": KEPT_CALLS[::-1]}}, {"functional": {"calls": KEPT_CALLS[:1]}},
-        {"functional": {"calls": None}},
+        {"functional": {"calls": None}}, {"functional": {"waited": False}},
     ],
-    "autograd.functional_has_gradients": [{}, {"functional": 2.0}, {"compiled": 2.0}, {"gather": 2.0}],
+    "autograd.functional_has_gradients": [
+        {}, *({name: [2.0] * 4} for name in ("compiled", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
+    ],
     "autograd.functional_has_none": [
-        {"functional": 2.0, "compiled": "refused", "gather": 2.0}, {"functional": 22.0}, {"compiled": 22.0},
-        {"gather": 22.0},
+        {name: [2.0] * 4 for name in (*RIGHT, "compiled")}, *({name: RIGHT[name]} for name in SUPPORTED),
+        {"compiled": RIGHT["all_reduce"]},
     ],
-    "autograd.support_has_limits": [{}, {"reductions": {"max": 11.0}}],
+    "autograd.support_has_limits": [
+        {}, {"broadcast": RIGHT["broadcast"], **dict.fromkeys(("max", "min", "product"), "forward: RuntimeError: no")},
+    ],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
     "breaks.a_break_makes_two_graphs": [
         {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},
@@ -764,11 +801,15 @@ CASES: dict[str, list[Record]] = {
             ("cost.compiling_leaves_no_overhead", "small"), ("cost.compiling_can_leave_no_overhead", "products"),
         )
     },
-    "rendezvous.rank_zero_serves": [{}, {"port_from_environment_answers": False}],
+    "rendezvous.rank_zero_serves": [{}, {"port_from_environment_answers": False}, {"keys": None}],
     "rendezvous.environment_is_read": [
-        {}, {"world": [[0, 1], [0, 1]]}, {"port_from_environment_answers": False},
+        {}, {"world": [[0, 1], [0, 1]]}, {"port_from_environment_answers": False}, {"connected_to": ["127.0.0.1"]},
+        {"connected_to": []},
     ],
-    "rendezvous.completes_when_all_are_there": [{}, {"rank_0_waited": False}, {"world": [[0, 2]]}],
+    "rendezvous.completes_when_all_are_there": [
+        {}, {"missing": ["wait timeout"] * 3}, {"missing": ["Timed out. 3/4 clients joined.", "", "wait timeout"]},
+        {"first_joined_s": 0.3}, {"outcomes": ["joined"] * 3 + ["error"]},
+    ],
     "rendezvous.ranks_write_addresses": [
         {}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}, {"keys": {"default_pg/0//cpu//0/1": ""}},
         {"keys": {"default_pg/0//cpu//0/1": FIRST["default_pg/0//cpu//0/0"]}}, {"listening": ["0.0.0.0:1"]},
@@ -776,21 +817,28 @@ CASES: dict[str, list[Record]] = {
     ],
     "rendezvous.addresses_go_through_the_store": [
         {}, {"keys": dict.fromkeys(NEW)}, {"keys": dict.fromkeys(FIRST)}, {"listening": [*FIRST.values()]},
+        {"called": [FIRST["default_pg/0//cpu//0/0"]]},
         {"keys": {"default_pg/0//1//cpu//0/1": FIRST["default_pg/0//cpu//0/1"]}},
     ],
     "rendezvous.a_counter_is_in_the_store": [
-        {}, {"missing": ["wait timeout"]}, {"unlisted": False},
+        {}, {"missing": ["wait timeout"]}, {"unlisted": False}, {"first_joined_s": 0.3},
+        {"outcomes": ["joined"] * 3 + ["error"]},
         {"missing": ["DistStoreError: Timed out after 3 seconds waiting. 3/4 clients joined.", ""]},
     ],
     "rendezvous.every_rank_counts": [
         {}, {"2": {"0": "Timed out. 1/4 clients joined."}}, {"3": {"0": "joined"}},
         {"4": {"0": "Timed out. 3/4 clients joined."}}, {"keys": [0, 0]}, {"keys": [1, 1]},
+        {"added": False}, {"took_turns": True}, {"1": {"beside": "DistNetworkError"}},
     ],
     "rendezvous.every_rank_waits": [
         {"2": {"1": "wait timeout"}, "3": {"1": "wait timeout", "2": "wait timeout"}}, {"3": {"2": "joined"}},
     ],
     "rendezvous.backend_comes_second": [
         {}, {"server_key_s": 0.1}, {"outcomes": ["joined"] * 3 + ["error"]}, {"keys": ["default_pg/0//cpu//0/0"]},
+        {"without_the_last": ["default_pg/0//cpu//0/0"]},
+    ],
+    "rendezvous.every_backend_waits_for_all": [
+        {"without_the_last": []}, {"without_the_last": ["default_pg/0//cpu//0/1"]},
     ],
     "barriers.two_mechanisms": [
         {}, {"finished_behind": {"store": True}}, {"finished_behind": {"group": False}}, {"sent": {"barrier": 0}},
@@ -803,7 +851,10 @@ CASES: dict[str, list[Record]] = {
     "barriers.gloo_uses_tcp_and_shared_memory": [
         {}, {"sent": {"all_reduce": 105267}}, {"sent": {"all_reduce": 0}},
     ],
-    "barriers.several_at_once": [{}, {"sums": {"shm": 3.0}}, {"refused": {"shm": "RuntimeError"}}],
+    "barriers.several_at_once": [
+        {}, {"sums": {"shm": 3.0}}, {"refused": {"shm": "RuntimeError"}}, {"made": [["ProcessGroupGloo"]] * 3},
+        {"made": [["ProcessGroupGloo"], ["ShmProcessGroup"], ["FakeProcessGroup"]]},
+    ],
     "groups.collectives_take_a_mesh_axis": [{}, {"mesh_dim": "TypeError: mesh_dim"}],
     "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
     "dtensor.shard_splits": [
@@ -923,7 +974,6 @@ CASES: dict[str, list[Record]] = {
         {}, {"server_threads": 0}, {"client_threads": 1}, {"python_threads": 1}, {"connections": 0}, {"listens_at": []},
     ],
     "groups.the_server_is_bound_to_its_address": [{}, {"listens_at": ["0" * 32]}, {"listens_at": ["00000000"]}],
-    "groups.add_counts_atomically": [{}, {"added": False}, {"took_turns": True}],
     "groups.keeps_values_by_key": [{}, {"read_by_other": ""}, {"kept": ["secret", ""]}, {"connections": 0}],
     "groups.values_lie_in_memory": [{}, {"grown": 1 << 20}, {"cuda_initialized": True}, {"server_threads": 0}],
     "groups.requests_are_served": [
@@ -933,23 +983,31 @@ CASES: dict[str, list[Record]] = {
     "groups.get_blocks_on_a_key": [
         {}, {"missing_get": ""}, {"missing_get": "KeyError: nobody"}, {"held_s": {"get": 0.01}}, {"read_by_other": ""},
     ],
-    "groups.wait_takes_a_target_value": [{"target_value": ""}, {"target_value": "TypeError"}],
+    "groups.wait_takes_a_target_value": [
+        {"target_value": ""}, {"target_value": "TypeError"}, {"target_value": "DistStoreError: wait timeout"},
+    ],
     "groups.connecting_needs_the_server": [{}, {"no_server": ""}, {"held_s": {"connect": 0.01}}, {"no_server_s": 0.0}],
     "groups.prefixes_keep_keys_apart": [
         {}, {"prefixed": ["b", "b"]}, {"under": ["0//barrier"]}, {"under": ["0//one/barrier"]},
         {"chain": ["HashStore"]},
     ],
     "groups.groups_have_prefixes_of_their_own": [
-        {}, {"new_keys": [["0//1//cpu//0/0"], ["0//1//cpu//0/0"]]}, {"new_keys": [["0//1//cpu//0/0"], []]},
-        {"sums": [2.0, 1.0, 2.0]}, {"chain": ["PrefixStore", "FileStore"]}, {"chain": ["TCPStore"]},
+        {}, {"new_keys": [["0//1//cpu//0/0", "0//1//labkit"]] * 2}, {"new_keys": [["0//1//cpu//0/0"], []]},
+        {"new_keys": [["0//1//cpu//0/0"], ["0//2//cpu//0/0"]]}, {"chain": ["PrefixStore", "FileStore"]},
+        {"new_keys": [["1//0//cpu//0/0", "0//labkit"], ["2//0//cpu//0/0", "0//labkit"]]}, {"chain": ["TCPStore"]},
+        {"own": [["TCPStore", "NoneType"]] * 2},
     ],
+    "groups.groups_do_not_collide": [{}, {"same_key": ["group 2"] * 2}, {"sums": [2.0, 1.0, 2.0]}],
     "groups.a_group_is_flat_and_a_mesh_a_grid": [
         {}, {"flat": [[0, 1, 2, 3], [4, 5, 6, 7]]}, {"axes": [1, 2, 2]}, {"tensor": [*range(8)]},
     ],
     "groups.grid_of_ranks": [
         {}, {"tensor": [[0, 4, 1, 5], [2, 6, 3, 7]]}, {"coordinates": [[0, 0]] * 8}, {"is_tensor": False},
     ],
-    "groups.grid_lives_on_the_cpu": [{}, {"tensor_device": "cuda:0"}, {"under_meta": "meta"}, {"is_tensor": False}],
+    "groups.grid_lives_on_the_cpu": [
+        {}, {"tensor_device": "cuda:0"}, {"under_meta": "meta"}, {"is_tensor": False},
+        {"of_gpus": ["cuda", "cuda:0"]}, {"of_gpus": ["cpu", "cpu"]},
+    ],
     "groups.columns_are_the_first_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.rows_are_the_second_axis": [{}, {"groups": [{"dp": g["tp"], "tp": g["dp"]} for g in GROUPS]}],
     "groups.a_rank_has_a_group_an_axis": [
@@ -958,9 +1016,13 @@ CASES: dict[str, list[Record]] = {
     ],
     "groups.rank_five_is_one_one": [{}, {"coordinate": [0, 1]}],
     "groups.rank_five_talks_to": [{}, {"groups": GROUPS[::-1]}, {"cached": False}, {"made_by_lookups": 1}],
-    "groups.coordinates_lead_to_groups": [{}, {"groups": [*GROUPS[:7], GROUPS[0]]}, {"coordinate": [1, 2]}],
+    "groups.coordinates_lead_to_groups": [
+        {}, {"groups": [*GROUPS[:7], GROUPS[0]]}, {"coordinate": [1, 2]},
+        {"coordinates": [[r // 4, 3 - r % 4] for r in range(8)]},
+    ],
     "groups.groups_are_made_once": [
-        {}, {"cached": False}, {"made_by_lookups": 2}, {"steps": [33, 66, 99]},
+        {}, {"cached": False}, {"made_by_lookups": 2}, {"steps": {"last": [33, 66, 99]}},
+        {"steps": {"named": [40, 41, 42]}},
     ],
     "groups.select_gives_the_axis_group": [
         {"pseudo_code": [[0, 4], [1, 5]]}, {"pseudo_code": [[0, 1, 2, 3]]},
@@ -1097,7 +1159,10 @@ CASES: dict[str, list[Record]] = {
     ],
     "released.the_id_is_broadcast": [{}, {"methods": ["destroyNCCLComms"]}, {"said": ["on demand"]}],
     "released.events_synchronize": [{}, {"CUDAEvent": []}, {"said": ["syncing"]}, {"said": ["waiting"]}],
-    "released.threads_streams_and_events": [{}, {"thread": []}, {"CUDAStream": []}, {"CUDAEvent": []}],
+    "released.threads_streams_and_events": [
+        {}, {"thread": []}, {"CUDAStream": []}, {"CUDAEvent": []},
+        {"said": ["own stream"]},
+    ],
     "released.mpi_is_the_one_installed": [{}, {"included": []}, {"said": ["the id"]}],
     "training.compiled_autograd_since": [
         {"claimed": "2.4"}, {"claimed": "2.1"}, {"claimed": "2.3"},
@@ -1143,6 +1208,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.ignored_wait_goes_wrong": [
         {"ignored_wait_right": {"compiled": False}}, {"ignored_wait_right": {"compiled": True}},
+        {"ignored_wait_right": {"without": True}},
     ],
     "backend.a_second_compile_hits_the_cache": [
         {}, {"cached": [[True], [True]]}, {"cached": [[False], [False]]}, {"cached": [[False], []]},

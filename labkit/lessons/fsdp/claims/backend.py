@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from labkit.graphs import record
 from labkit.lessons.shared import comm_passes
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol, functional_op, world_name
 
 
@@ -61,9 +61,17 @@ def _ignore_a_wait() -> Seen:
         wait(y)
         return y + 1
 
+    def has_no_wait(x):
+        return reduce(x * 2, "sum", world) + 1
+
     dynamo_reset()
     x, right = torch.ones(64) * (dist.get_rank() + 1), {}
-    for name, run in (("eager", ignores_the_wait), ("compiled", torch.compile(ignores_the_wait))):
+    programs = {
+        "eager": ignores_the_wait,
+        "compiled": torch.compile(ignores_the_wait),
+        "without": has_no_wait,
+    }
+    for name, run in programs.items():
         with torch.no_grad():
             run(x)
             dist.barrier()
@@ -121,10 +129,14 @@ def reinplaces_collectives(seen: Seen) -> Result:
 @judging(inductor)
 def ignored_wait_goes_wrong(seen: Seen) -> Result:
     """A program that drops what wait_tensor returns goes on with a value that is not ready."""
-    right = seen["ignored_wait_right"]
+    right = dict(seen["ignored_wait_right"])
+    if right.pop("without"):
+        return cannot_tell("a peer so late that a value without any wait is wrong", "right without any wait")
     wrong = [name for name, is_right in right.items() if not is_right]
     return verdict(
-        bool(wrong), f"the value is right all the same: {right}" if not wrong else f"wrong in {wrong}"
+        bool(wrong),
+        (f"wrong in {wrong}" if wrong else f"the value is right all the same: {right}")
+        + "; with no wait it is wrong",
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -9,84 +12,93 @@ from labkit.lessons.shared.capture import Capture, first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import compiled_autograd, dynamo_reset, funcol
 
-REDUCTIONS = ("sum", "avg", "max", "min", "product")
+REDUCTIONS = ("avg", "max", "min", "product")
+# on rank 0, of weights 1 and 10, times the 2 of the program: what comes back from both ranks, or from each for its half
+RIGHT = {
+    "all_reduce": [22.0] * 4,
+    "all_gather": [22.0] * 4,
+    "reduce_scatter": [2.0, 2.0, 20.0, 20.0],
+    "all_to_all": [2.0, 2.0, 20.0, 20.0],
+    "broadcast": [22.0] * 4,
+}
+SUPPORTED = [name for name in RIGHT if name != "broadcast"]
 
 
 @probe
 def gradients(bench: Bench) -> Seen:
-    """The gradient of weights 1 and 10 on two ranks through each collective; 22 is right, 2 is rank 0's share alone."""
+    """Rank 0's gradient of weights 1 and 10 on two ranks through each collective; [2, 2, 2, 2] is its own share."""
     return bench.run(_gradients)[0]
 
 
 def _gradients() -> Seen:
-    weight = 1.0 if dist.get_rank() == 0 else 10.0
-
-    def functional(x, op="sum"):
-        return (funcol.all_reduce(x * 2, op, dist.group.WORLD) * weight).sum()
-
-    def gather(x):
-        return (funcol.all_gather_tensor(x * 2, 0, dist.group.WORLD) * weight).sum()
-
-    def inplace(x):
-        y = x * 2
-        dist.all_reduce(y)
-        return (y * weight).sum()
-
-    def gradient(loss):
-        x = torch.ones(4, requires_grad=True)
-        try:
-            loss(x).backward()
-        except Exception as error:
-            return first_line(error)
-        assert x.grad is not None
-        return x.grad[0].item()
-
-    dynamo_reset()
-    compiled = torch.compile(functional, backend="aot_eager", fullgraph=True)
-    return {
-        "functional": gradient(functional),
-        "compiled": gradient(compiled),
-        "gather": gradient(gather),
-        "reductions": {op: gradient(lambda x, op=op: functional(x, op)) for op in REDUCTIONS},
-        "inplace": gradient(inplace),
-        "right": 22.0,
+    world, weight = dist.group.WORLD, 1.0 if dist.get_rank() == 0 else 10.0
+    calls: dict[str, Any] = {
+        "all_reduce": lambda y: funcol.all_reduce(y, "sum", world),
+        "all_gather": lambda y: funcol.all_gather_tensor(y, 0, world),
+        "reduce_scatter": lambda y: funcol.reduce_scatter_tensor(y, "sum", 0, world),
+        "all_to_all": lambda y: funcol.all_to_all_single(y, None, None, world),
+        "broadcast": lambda y: funcol.broadcast(y, 0, world),
+        **{op: partial(funcol.all_reduce, reduceOp=op, group=world) for op in REDUCTIONS},
     }
+
+    def weighed(call, x):
+        return (call(x * 2) * weight).sum()
+
+    def gradient(call, run=weighed):
+        x, when = torch.ones(4, requires_grad=True), "forward: "
+        try:
+            loss = run(call, x)
+            when = ""
+            loss.backward()
+        except Exception as error:
+            return when + first_line(error)
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    found: Seen = {name: gradient(call) for name, call in calls.items()}
+    dynamo_reset()
+    compiled = torch.compile(weighed, backend="aot_eager", fullgraph=True)
+    return found | {"compiled": gradient(calls["all_reduce"], compiled)}
+
+
+def _through(seen: Seen) -> tuple[list[str], str]:
+    """The collectives with right gradients, of those that are named, and what to say about all."""
+    right = [name for name in SUPPORTED if seen[name] == RIGHT[name]]
+    right += ["compiled all_reduce"] * (seen["compiled"] == RIGHT["all_reduce"])
+    wrong = [
+        f"{name} gives {seen[name]} and not {RIGHT[name]}" for name in RIGHT if seen[name] != RIGHT[name]
+    ]
+    return right, "; ".join([f"right through {', '.join(right) or 'none'}", *wrong])
 
 
 @judging(gradients)
 def functional_has_none(seen: Seen) -> Result:
     """No gradient passes through a functional collective."""
-    right = [name for name in ("functional", "compiled", "gather") if seen[name] == seen["right"]]
-    return verdict(
-        not right,
-        f"all_reduce {seen['functional']}, compiled {seen['compiled']}, all_gather {seen['gather']}; right is "
-        f"{seen['right']:g}",
-    )
+    right, said = _through(seen)
+    return verdict(not right, said)
 
 
 @judging(gradients)
 def functional_has_gradients(seen: Seen) -> Result:
-    """Gradients pass through functional collectives, in eager and compiled, and they are right."""
-    names = ("functional", "compiled", "gather")
-    right = [name for name in names if seen[name] == seen["right"]]
-    return verdict(
-        len(right) == len(names),
-        f"all_reduce {seen['functional']}, compiled {seen['compiled']}, all_gather {seen['gather']}; right is "
-        f"{seen['right']:g}; in place, eager: {seen['inplace']}",
-    )
+    """Right gradients pass through functional sums, gathers, scatters and exchanges, compiled sums included."""
+    right, said = _through(seen)
+    return verdict(len(right) == len(SUPPORTED) + 1, said)
 
 
 @judging(gradients)
 def support_has_limits(seen: Seen) -> Result:
-    """Some reductions of a functional all-reduce refuse a backward pass, or give a wrong gradient."""
-    found = seen["reductions"]
-    refused = [op for op, gradient in found.items() if isinstance(gradient, str)]
-    # 22 for the sum, half of it for the average of two; no one value is right for a maximum of equals
-    wrong = [op for op, right in (("sum", 22.0), ("avg", 11.0)) if op not in refused and found[op] != right]
-    said = ", ".join(f"{op} {gradient}" for op, gradient in found.items() if op not in refused)
+    """Some functional collective that runs forward refuses a backward pass, or gives a wrong gradient."""
+    refused = [
+        f"{name} ({seen[name]})"
+        for name in (*RIGHT, *REDUCTIONS)
+        if isinstance(seen[name], str) and not seen[name].startswith("forward")
+    ]
+    wrong = [
+        f"{name} {seen[name]}" for name in RIGHT if isinstance(seen[name], list) and seen[name] != RIGHT[name]
+    ]
     return verdict(
         bool(refused or wrong),
-        f"gradients: {said or 'none'}; refused: {', '.join(refused) or 'none'}; wrong: {', '.join(wrong) or 'none'}",
+        f"refused in the backward pass: {', '.join(refused) or 'none'}; wrong: {', '.join(wrong) or 'none'}",
     )
 
 

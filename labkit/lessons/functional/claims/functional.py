@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from labkit.lessons.shared.capture import first_line
 from labkit.ranks import Ranks
-from labkit.study.checks import READ, Bench, Result, Seen, judging, probe, quietly, verdict
+from labkit.study.checks import READ, Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 from labkit.torch_compat import compile_backend, dynamo_reset, funcol, functional_op, has_kernel, world_name
 
 OPERATORS = (
@@ -24,6 +25,7 @@ OPERATORS = (
     "reduce_scatter_tensor",
     "all_to_all_single",
     "broadcast",
+    "wait_tensor",
 )
 
 
@@ -94,6 +96,9 @@ def traced_and_compiled_without_a_group(seen: Seen) -> Result:
     ]
     said = "; ".join([said or "nothing was traced", *(f"{name}: {why}" for name, why in ends)])
     traced = not seen["initialized"] and seen["shapes"] == right
+    why = [*seen["errors"].values(), *seen["compiled"].values()]
+    if other := [error for error in why if error and "process group" not in error.lower()]:
+        return cannot_tell("a compiler that fails for want of a group, if at all", other[0])
     return verdict(traced and not any(seen["compiled"].values()), f"without a group: {said}")
 
 
@@ -119,19 +124,26 @@ def _frontends() -> Seen:
             found["sums"][name] = funcol.all_reduce(x, "sum", group).tolist()
         except Exception as error:
             found["errors"][name] = first_line(error)
-    whole = DTensor.from_local(x, mesh, [Partial()]).redistribute(mesh, [Replicate()])
-    found["sums"]["DTensor"] = whole.to_local().tolist()
-    return found
+    with CommDebugMode() as counted:
+        whole = DTensor.from_local(x, mesh, [Partial()]).redistribute(mesh, [Replicate()])
+        found["sums"]["DTensor"] = whole.to_local().tolist()
+    return found | {"of_dtensor": {str(kind): count for kind, count in counted.get_comm_counts().items()}}
 
 
 @judging(frontends)
 def many_frontends(seen: Seen) -> Result:
-    """A functional collective takes its group as a ProcessGroup, a name, ranks or a mesh, and DTensor stands on it."""
+    """A functional sum takes its group as a ProcessGroup, name, ranks or mesh, and a DTensor's is a functional one."""
     right = [name for name, value in seen["sums"].items() if value == [3.0, 3.0]]
     said = "; ".join(
         [f"right with {', '.join(right) or 'none'}", *(f"{n}: {e}" for n, e in seen["errors"].items())]
     )
-    return verdict(not seen["errors"] and len(right) == len(seen["sums"]) == 6, said)
+    below = seen["of_dtensor"]
+    return verdict(
+        not seen["errors"]
+        and len(right) == len(seen["sums"]) == 6
+        and list(below) == ["c10d_functional.all_reduce"],
+        f"{said}; below the DTensor: {', '.join(below) or 'none'}",
+    )
 
 
 @probe

@@ -106,18 +106,35 @@ def _traced() -> Seen:
         row["graphs"] = len(graphs.dynamo)
         row["calls"] = [call for graph in graphs.forward for call in calls(graph)]
         nodes = [node for graph in (*graphs.dynamo, *graphs.forward) for node in graph.graph.nodes]
-        made = [node for node in nodes if "_c10d_functional" in str(node.target)]
+        made = [node for node in nodes if _of_collectives(node)]
         inputs = [node.meta.get("example_value", x) for node in nodes if node.op == "placeholder"]
-        types = {type(argument).__name__ for node in made for argument in node.args}
+        given = [argument for node in made for argument in (*node.args, *node.kwargs.values())]
+        lists = [value for argument in given if isinstance(argument, (list, tuple)) for value in argument]
+        types = {type(argument).__name__ for argument in (*given, *lists)}
         row["argument_types"] = sorted(
             types | {type(v).__name__ for v in inputs if not isinstance(v, torch.Tensor)}
         )
+        row["waited"] = all(map(_waited, graphs.forward))
         targets = [node.target for graph in graphs.forward for node in graph.graph.nodes]
         row["in_place"] = sum(t._schema.is_mutable for t in targets if hasattr(t, "_schema"))
         found[name] = row
         dist.barrier()
     found["disabled"]["ran_compiled"] = ran
     return found
+
+
+def _of_collectives(node: Any) -> bool:
+    return "c10d" in str(node.target) or "distributed" in str(getattr(node.target, "__module__", ""))
+
+
+def _waited(graph: Any) -> bool:
+    """Whether each collective's result goes to a wait and nowhere else, and each wait takes one."""
+    made = [node for node in graph.graph.nodes if "c10d" in str(node.target)]
+    waits = {node for node in made if "wait_tensor" in str(node.target)}
+    rest = [node for node in made if node not in waits]
+    return all(set(node.users) <= waits and node.users for node in rest) and all(
+        n.args[0] in rest for n in waits
+    )
 
 
 FUNCTIONAL = (
@@ -132,6 +149,10 @@ CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter
 def inplace_breaks_tracing(seen: Seen) -> Result:
     """A plain in-place collective (no handle asked for) cannot be kept in one graph."""
     kept = [name for name in CLASSIC if seen[name]["one_graph"] and seen[name]["same"]]
+    if not (kept or seen["functional"]["one_graph"]):
+        return cannot_tell(
+            "a functional collective that is kept in one graph", "no program is kept in one graph"
+        )
     broken = [name for name in (*CLASSIC, "broadcast", "barrier") if not seen[name]["one_graph"]]
     return verdict(
         not kept,
@@ -146,11 +167,15 @@ def work_handles_break(seen: Seen) -> Result:
     said = "no break" if row["one_graph"] else f"a break: {row['why']}"
     if not (plain["one_graph"] and plain["same"]):
         return cannot_tell("an all-reduce without a handle that is kept in one graph", said)
-    named = any(word in row["why"] for word in ("async_op", "Work"))
     return verdict(
-        not row["one_graph"] and named and _pairs(plain) and not plain["in_place"],
+        _names_the_handle(row) and _pairs(plain) and not plain["in_place"],
         f"with a handle {said}; without, in one graph: {', '.join(_collectives(plain))}, {plain['in_place']} in place",
     )
+
+
+def _names_the_handle(row: Seen) -> bool:
+    """Whether the graph breaks, and because of the handle."""
+    return not row["one_graph"] and any(word in row["why"] for word in ("async_op", "Work"))
 
 
 def _collectives(row: Seen) -> list[str]:
@@ -158,10 +183,10 @@ def _collectives(row: Seen) -> list[str]:
 
 
 def _pairs(row: Seen) -> bool:
-    """Whether the collectives of a graph are functional ones, each with its wait."""
+    """Whether the collectives of a graph are functional ones, each with a wait for its result."""
     made = [call.rpartition(".")[::2] for call in _collectives(row)]
     waits = sum(name == "wait_tensor" for _, name in made)
-    return {kind for kind, _ in made} == {"_c10d_functional"} and 2 * waits == len(made)
+    return {kind for kind, _ in made} == {"_c10d_functional"} and 2 * waits == len(made) and row["waited"]
 
 
 @judging(traced)
@@ -181,7 +206,7 @@ def only_tensors_and_waits_fit(seen: Seen) -> Result:
     names = (*CLASSIC, *FUNCTIONAL)
     kept = [name for name in names if seen[name]["one_graph"] and seen[name]["same"]]
     pairs = [name for name in kept if _pairs(seen[name])]
-    refused = not seen["all_reduce_async"]["one_graph"]
+    refused = _names_the_handle(seen["all_reduce_async"])
     return verdict(
         set(FUNCTIONAL) <= set(kept) and pairs == kept and refused,
         f"{len(kept)} of {len(names)} programs are kept in one graph, {len(pairs)} as functional ones with waits; one "
@@ -202,8 +227,8 @@ def disabled_collectives_run_in_eager(seen: Seen) -> Result:
 
 @judging(traced)
 def classic_becomes_functional(seen: Seen) -> Result:
-    """While compiling, classic collectives are rewritten into functional ones."""
-    rewritten = [n for n in CLASSIC if any("_c10d_functional" in call for call in seen[n]["calls"])]
+    """While compiling, classic collectives are rewritten into functional ones with waits, and give the same."""
+    rewritten = [n for n in CLASSIC if seen[n]["same"] and _pairs(seen[n])]
     return verdict(
         len(rewritten) == len(CLASSIC),
         f"{len(rewritten)} of {len(CLASSIC)} rewritten: {', '.join(rewritten) or 'none'}",
@@ -245,13 +270,15 @@ def a_wait_follows_the_all_reduce(seen: Seen) -> Result:
     made = [call for call in seen["functional"]["calls"] if "c10d" in call]
     pattern = [call.rpartition(".")[2] for call in made]
     return verdict(
-        pattern == ["all_reduce", "wait_tensor"], ", then ".join(made) or "no collective in the graph"
+        pattern == ["all_reduce", "wait_tensor"] and seen["functional"]["waited"],
+        (", then ".join(made) or "no collective in the graph")
+        + ", which takes its result" * seen["functional"]["waited"],
     )
 
 
 @probe
 def handed_over(bench: Bench) -> Seen:
-    """A Work handle, and two process groups one after the other, as arguments of compiled functions."""
+    """A Work handle, a plain object, and two process groups one after the other, as arguments of compiled functions."""
     return bench.run(_handed_over)[0]
 
 
@@ -263,40 +290,53 @@ def _handed_over() -> Seen:
     def reduces(x, group):
         return funcol.all_reduce(x, "sum", group) + 1
 
-    x, groups = torch.ones(4), [dist.group.WORLD, dist.new_group([0, 1])]
-    summed = x.clone()
-    work = dist.all_reduce(summed, async_op=True)
+    class Plain:  # with the method of a handle, and no handle
+        def wait(self) -> None: ...
+
+    x, own = torch.ones(4), [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    work = dist.all_reduce(x.clone(), async_op=True)
     found: Seen = {}
-    for name, program, argument in (("work", waits, work), ("group", reduces, groups[0])):
+    for name, program, argument in (
+        ("work", waits, work), ("plain", waits, Plain()), ("group", reduces, dist.group.WORLD)
+    ):  # fmt: skip
         dynamo_reset()
         try:
-            torch.compile(program, backend=Capture(), fullgraph=True)(x, argument)
+            with torch.no_grad():
+                torch.compile(program, backend=Capture(), fullgraph=True)(x, argument)
             found[name] = ""
         except Exception as error:
             found[name] = first_line(error)
     if work is not None:
         work.wait()
     dynamo_reset()
-    graphs, found["by_group"] = Capture(), []
+    graphs, found["by_group"], found["sums"] = Capture(), [], []
     run = torch.compile(reduces, backend=graphs)
     with torch.no_grad():
-        for group in (groups[0], groups[0], groups[1]):
-            run(x, group) + 0
+        for group in (dist.group.WORLD, dist.group.WORLD, own):
+            found["sums"].append((run(x, group) + 0)[0].item())
             found["by_group"].append(len(graphs.dynamo))
     return found
 
 
 @judging(handed_over)
 def groups_do_not_pass(seen: Seen) -> Result:
-    """A process group cannot be an argument of a function that is compiled as one graph."""
+    """A process group cannot be an argument of a function that is compiled as one graph, or its sum is wrong."""
     said = f"refused ({seen['group']})" if seen["group"] else "taken in one graph"
+    if seen["plain"]:
+        return cannot_tell("an object that is taken in one graph", said)
     return verdict(
-        bool(seen["group"]),
-        f"a process group: {said}; graphs after calls with a group, the same and another: {seen['by_group']}",
+        bool(seen["group"]) or seen["sums"] != [3.0, 3.0, 2.0],
+        f"a process group: {said}; after calls with the world, again, and a rank's own group: graphs "
+        f"{seen['by_group']}, results {seen['sums']} (2 + 1, 1 + 1)",
     )
 
 
 @judging(handed_over)
 def handles_do_not_pass(seen: Seen) -> Result:
-    """A Work handle cannot be an argument of a function that is compiled as one graph."""
-    return verdict(bool(seen["work"]), f"a Work handle: {seen['work'] or 'taken in one graph'}")
+    """A Work handle cannot be an argument of a function that is compiled as one graph; a plain object can."""
+    if seen["plain"]:
+        return cannot_tell("an object with a wait that is taken in one graph", seen["plain"])
+    return verdict(
+        bool(seen["work"]),
+        f"a Work handle: {seen['work'] or 'taken in one graph'}; a plain object with the same method: taken",
+    )

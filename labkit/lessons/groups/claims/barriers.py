@@ -167,10 +167,12 @@ def backends(bench: Bench) -> Seen:
 
 def _backends() -> Seen:
     shm.register()
-    found: Seen = {"world": dist.get_backend(), "sums": {}, "refused": {}}
+    found: Seen = {"world": dist.get_backend(), "sums": {}, "refused": {}, "made": []}
     for name in ("gloo", "shm", "cpu:gloo,meta:fake"):
         try:
             group = dist.new_group(backend=name)
+            kinds = [torch.device(kind) for kind in ("cpu", *(["meta"] if "meta" in name else []))]
+            found["made"].append([type(group._get_backend(kind)).__name__ for kind in kinds])
             x = torch.tensor([dist.get_rank() + 1.0])
             dist.all_reduce(x, group=group)
             dist.all_reduce(x)  # the first group goes on beside it
@@ -183,9 +185,11 @@ def _backends() -> Seen:
 @judging(backends)
 def several_at_once(seen: Seen) -> Result:
     """Groups over several backends, and one with a backend a device, work side by side in one program."""
-    right = {name for name, value in seen["sums"].items() if value == 6.0}
+    right, made = {name for name, value in seen["sums"].items() if value == 6.0}, seen["made"]
     return verdict(
-        len(right) >= 3 and not seen["refused"],
-        f"beside a {seen['world']} group: {', '.join(sorted(right)) or 'none'}"
+        len(right) >= 3 and not seen["refused"] and len({kind for kinds in made for kind in kinds}) == 3
+        and any(len(set(kinds)) == 2 for kinds in made),
+        f"beside a {seen['world']} group: {', '.join(sorted(right)) or 'none'}, made of "
+        f"{'; '.join(' and '.join(kinds) for kinds in made)}"
         + (f"; refused: {seen['refused']}" if seen["refused"] else ""),
-    )
+    )  # fmt: skip

@@ -188,13 +188,17 @@ def the_id_goes_through_the_store(seen: Seen) -> Result:
 
 @judging(communicators)
 def all_connect(seen: Seen) -> Result:
-    """With the id every rank initializes a communicator of all ranks, and channels between them are made."""
+    """Behind the ids every rank calls ncclCommInitRank for all ranks, and only then are there channels."""
     sizes = _lines(seen, "after", r"nranks (\d+) .*Init COMPLETE")
     ways = _lines(seen, "after", r"Channel \S+ : .* via (\S+)")
-    ok = all(mine == [str(len(seen["ranks"]))] for mine in sizes) and all(ways)
+    called = all(_lines(seen, "after", r"(ncclCommInitRank)\w* comm .*Init COMPLETE"))
+    early = any(_lines(seen, "before", r"(Channel \S+|Init COMPLETE)"))
+    ok = all(mine == [str(len(seen["ranks"]))] for mine in sizes) and all(ways) and called and not early
     counts = ", ".join(str(len(mine)) for mine in _initialized(seen, "after"))
     return verdict(
-        ok, f"communicators by rank: {counts}; of {sizes[0]} ranks; channels via {ways[0] or 'nothing'}"
+        ok,
+        f"communicators by rank: {counts}, by ncclCommInitRank: {called}; of {sizes[0]} ranks; before the ids: "
+        f"{'some' if early else 'none'}; channels via {ways[0] or 'nothing'}",
     )
 
 
@@ -230,12 +234,16 @@ def nccl_moves_the_bytes(seen: Seen) -> Result:
 
 @judging(communicators)
 def over_nvlink(seen: Seen) -> Result:
-    """Between GPUs joined by NVLink, NCCL's channels go from GPU to GPU, without the host in between."""
+    """Between GPUs joined by NVLink NCCL's channels go from GPU to GPU, and between machines over InfiniBand."""
     ways = sorted({way for mine in _lines(seen, "after", r"Channel \S+ : .* via (\S+)") for way in mine})
-    said = f"channels via {', '.join(ways) or 'nothing'}; InfiniBand would take a second machine"
+    said = f"channels via {', '.join(ways) or 'nothing'}"
     if not seen["nvlink"]:
         return cannot_tell("GPUs joined by NVLink", said)
-    return verdict(bool(ways) and all(way.startswith(("P2P", "NVLS")) for way in ways), said)
+    far = [way for way in ways if way.startswith("NET/IB")]
+    near = [way for way in ways if way.startswith(("P2P", "NVLS"))]
+    if near and near == ways:
+        return cannot_tell("a second machine, joined by InfiniBand", f"{said}: NVLink, from GPU to GPU")
+    return verdict(bool(near and far) and len(near) + len(far) == len(ways), said)
 
 
 def _groups(seen: Seen) -> int:

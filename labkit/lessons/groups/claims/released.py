@@ -107,12 +107,13 @@ def events_synchronize(seen: Seen) -> Result:
 
 @judging(files, word=READ)
 def threads_streams_and_events(seen: Seen) -> Result:
-    """The class keeps threads, CUDA streams and CUDA events."""
+    """The class keeps threads, CUDA streams, and CUDA events, which synchronize the streams."""
     kept = {kind: sorted(set(seen[kind])) for kind in ("thread", "CUDAStream", "CUDAEvent")}
     return _read(
         seen,
         all(kept.values()),
         f"{NCCL} keeps {'; '.join(', '.join(n) or f'no {k}' for k, n in kept.items())}",
+        "syncing",
     )
 
 

@@ -16,40 +16,49 @@ import torch.distributed as dist
 
 from labkit.lessons.groups.experiment import HIDDEN, Arrival, free_ports, meet
 from labkit.lessons.shared.capture import first_line
-from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.torch_compat import default_store
 
 # rank 1 comes only when it is told to, so that what rank 0 does alone can be seen
 PROGRAM = """
-import json, os, sys, time
+import json, os, sys
 import torch.distributed as dist
 
 if os.environ["RANK"] == "1":
     sys.stdin.readline()
 dist.init_process_group("gloo", init_method="env://")
-joined = time.monotonic()  # one clock for all processes of a machine
 address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+def table():  # a client's socket may be one of either kind
+    rows = [line.split() for name in ("tcp", "tcp6")
+            if os.path.exists(f"/proc/net/{name}") for line in open(f"/proc/net/{name}")]
+    return [[row[1][-13:], row[2][-13:], row[3]] for row in rows if ":" in row[1]]
+
+found = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+found["connected"] = [far for near, far, state in table() if state == "01" and far.endswith(f":{port:04X}")]
+dist.barrier()  # from here on there are clients of our own
 store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)
 dist.new_group([0, 1])
 dist.barrier()
 values = {key: store.get(key) for key in store.list_keys()}
-with open("/proc/net/tcp") as table:
-    rows = [line.split() for line in table][1:]
+rows = table()
+found["listening"] = [near for near, far, state in rows if state == "0A"]
+found["called"] = [far for near, far, state in rows if state == "01"]
 dist.barrier()
-found = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "joined": joined}
 found["keys"] = {key: value.hex() for key, value in values.items()}
-found["listening"] = [row[1] for row in rows if row[3] == "0A"]
 print(json.dumps(found), flush=True)
 dist.barrier()
 os._exit(0)  # gloo may abort a process that leaves with its threads running
 """
 PATIENCE_S = 60.0
+MASTER = "127.0.0.2"  # of this machine, and no address that anybody would take by default
 
 
 @probe
 def rendezvous(bench: Bench) -> Seen:
     """Two processes that call init_process_group with env://, the second later than the first."""
     (port,) = free_ports(1)
-    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    world = {"MASTER_ADDR": MASTER, "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
@@ -62,8 +71,6 @@ def rendezvous(bench: Bench) -> Seen:
     ]
     try:
         served = _answers(port)
-        time.sleep(0.5)
-        let_in = time.monotonic()
         texts = [p.communicate("come\n", timeout=PATIENCE_S)[0] for p in reversed(processes)][::-1]
     finally:
         for process in processes:
@@ -74,10 +81,11 @@ def rendezvous(bench: Bench) -> Seen:
         raise RuntimeError("a process ended before the group was made")
     return {
         "port_from_environment_answers": served,
-        "rank_0_waited": found[0]["joined"] > let_in,
         "world": [[f["rank"], f["world_size"]] for f in found],
         "keys": {key: _address(bytes.fromhex(value)) for key, value in found[0]["keys"].items()},
         "listening": [":".join(_local(entry)) for entry in found[0]["listening"]],
+        "called": [":".join(_local(entry)) for entry in found[0]["called"]],
+        "connected_to": sorted({_local(entry)[0] for one in found for entry in one["connected"]}),
         "named": all(
             socket.gethostname() in bytes.fromhex(value).decode(errors="replace")
             for key, value in found[0]["keys"].items()
@@ -110,7 +118,7 @@ def _answers(port: int) -> bool:
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection((MASTER, port), timeout=1).close()
             return True
         except OSError:
             time.sleep(0.1)
@@ -119,24 +127,20 @@ def _answers(port: int) -> bool:
 
 @judging(rendezvous)
 def rank_zero_serves(seen: Seen) -> Result:
-    """Rank 0 alone makes a server answer at MASTER_ADDR and MASTER_PORT."""
-    served = seen["port_from_environment_answers"]
-    return verdict(served, "the port answers before rank 1 has come" if served else "nothing answers")
+    """Rank 0 alone makes a server answer at MASTER_ADDR and MASTER_PORT, and a client reads the store's keys there."""
+    served, keys = seen["port_from_environment_answers"], len(seen["keys"])
+    said = "the port answers before rank 1 has come" if served else "nothing answers before rank 1 has come"
+    return verdict(served and keys > 0, f"{said}; a TCPStore's client reads {keys} keys there")
 
 
 @judging(rendezvous)
 def environment_is_read(seen: Seen) -> Result:
     """With env:// address, port, rank and world size come from the environment."""
-    ok = seen["world"] == [[0, 2], [1, 2]] and seen["port_from_environment_answers"]
-    return verdict(ok, f"rank and world size of the two: {seen['world']}")
-
-
-@judging(rendezvous)
-def completes_when_all_are_there(seen: Seen) -> Result:
-    """The call of rank 0 returns only after rank 1 has been let in, and then both are in a world of two."""
-    waited = seen["rank_0_waited"] and seen["world"] == [[0, 2], [1, 2]]
+    to, world = seen["connected_to"], seen["world"]
     return verdict(
-        waited, "rank 0's call returns after rank 1 was let in" if waited else "rank 0 did not wait"
+        world == [[0, 2], [1, 2]] and seen["port_from_environment_answers"] and to == [MASTER],
+        f"rank and world size of the two: {world}; connected at the port, with MASTER_ADDR {MASTER}: "
+        f"{', '.join(to) or 'to nobody'}",
     )
 
 
@@ -146,18 +150,20 @@ def ranks_write_addresses(seen: Seen) -> Result:
     own, named = _addresses(seen, "default_pg/0//cpu//0/"), seen["named"]
     return verdict(
         _answered(seen, own) and named,
-        f"{_listed(own)}, {'with' if named else 'without'} the name of this host",
+        f"gloo: {_listed(own)}, {'with' if named else 'without'} the name of this host",
     )
 
 
 @judging(rendezvous)
 def addresses_go_through_the_store(seen: Seen) -> Result:
-    """For a new group as for the first one, the ranks exchange addresses and ports through a TCPStore."""
+    """For a new group as for the first, ranks put addresses and ports into a TCPStore, and connect at one of them."""
     first, new = (_addresses(seen, f"default_pg/0//{middle}cpu//0/") for middle in ("", "1//"))
     apart = not set(first.values()) & set(new.values())
+    called = [[said for said in own.values() if said in seen["called"]] for own in (first, new)]
     return verdict(
-        _answered(seen, first) and _answered(seen, new) and apart,
-        f"read by a TCPStore's client: {_listed(first)}; for a new group {_listed(new)}",
+        _answered(seen, first) and _answered(seen, new) and apart and all(called),
+        f"read by a TCPStore's client: {_listed(first)}; for a new group {_listed(new)}; connections at "
+        f"{', '.join(sum(called, [])) or 'none of them'}",
     )
 
 
@@ -184,7 +190,7 @@ LATE_S, TIMEOUT_S = 0.8, 2.0
 
 @probe
 def meetings(bench: Bench) -> Seen:
-    """Four processes of which the last comes late, and three that expect a fourth: outcomes, and when keys appear."""
+    """Four processes of which the last comes late, and three that expect a fourth: outcomes, times, and keys."""
 
     def join() -> int:
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=TIMEOUT_S))
@@ -194,87 +200,145 @@ def meetings(bench: Bench) -> Seen:
     missing = meet(join, [Arrival(i, 4) for i in range(3)], patience=PATIENCE_S / 2)
     keys = late.tables["keys"].drop_duplicates("key").set_index("key")["seconds"]
     listed = keys.drop(HIDDEN, errors="ignore")
+    processes = late.tables["processes"]
     return {
-        "outcomes": list(late.tables["processes"]["outcome"]),
-        "last_came_s": float(late.tables["processes"]["came"].max()),
+        "outcomes": list(processes["outcome"]),
+        "last_came_s": float(processes["came"].max()),
+        "first_joined_s": float(processes["ended"].min()),
         "keys": [key for key in listed.index],
         "server_key_s": float(listed[[k.endswith("/0") for k in listed.index]].max()),
         "unlisted": HIDDEN in keys,
         "missing": list(missing.tables["processes"]["said"]),
+        "without_the_last": sorted({key for key in missing.tables["keys"]["key"] if key != HIDDEN}),
     }
+
+
+def _counted(seen: Seen) -> str:
+    """What rank 0 says that has counted three of four, where all start-ups ended so: none of three, and all of four."""
+    said = next((text for text in seen["missing"] if "3/4 clients joined" in text), "")
+    together = set(seen["outcomes"]) == {"joined"} and seen["first_joined_s"] >= seen["last_came_s"]
+    return said if together and all(seen["missing"]) else ""
+
+
+def _ends(seen: Seen) -> str:
+    through = sum(not text for text in seen["missing"])
+    after = seen["first_joined_s"] - seen["last_came_s"]
+    return (
+        f"of {len(seen['missing'])} that expect a fourth {through} get through; of four the first does {after:.2f} s "
+        "after the last has come"
+    )
+
+
+@judging(meetings)
+def completes_when_all_are_there(seen: Seen) -> Result:
+    """In a world of four nobody is through without the fourth: the store of rank 0 waits; with it, all are."""
+    said = _counted(seen)
+    return verdict(bool(said), f"rank 0: {said or 'waits for nobody'}; {_ends(seen)}")
 
 
 @judging(meetings)
 def a_counter_is_in_the_store(seen: Seen) -> Result:
-    """Inside init_process_group the store counts who has come; of three without the fourth none gets through."""
-    said = next((text for text in seen["missing"] if "3/4 clients joined" in text), "")
-    through = sum(not text for text in seen["missing"])
+    """Inside init_process_group the store counts who has come, in a key of its own; nobody is through before all."""
+    said = _counted(seen)
     return verdict(
-        bool(said) and seen["unlisted"] and not through,
-        (f"rank 0: {said!r}" if said else "nobody counts")
-        + f"; {through} of {len(seen['missing'])} got through"
-        + ("; list_keys leaves the counter's key out, num_keys counts it" if seen["unlisted"] else ""),
-    )
+        bool(said) and seen["unlisted"],
+        f"rank 0: {said!r}" * bool(said) + "nobody counts" * (not said) + f"; {_ends(seen)}"
+        + "; list_keys leaves the counter's key out, num_keys counts it" * seen["unlisted"],
+    )  # fmt: skip
 
 
 @judging(meetings)
 def backend_comes_second(seen: Seen) -> Result:
-    """First the store is up and the ranks come, then the backend is made, which puts its addresses into the store."""
+    """Rank 0 makes its backend, which puts an address into the store, after the store was up and the ranks had come."""
     after = seen["server_key_s"] - seen["last_came_s"]
+    alone = [key for key in seen["without_the_last"] if key.endswith("/0")]
     return verdict(
-        after >= 0 and set(seen["outcomes"]) == {"joined"} and len(seen["keys"]) == len(seen["outcomes"]),
-        f"rank 0 puts the address of its backend into the store {after:.2f} s after the last rank has come",
+        after >= 0
+        and not alone
+        and set(seen["outcomes"]) == {"joined"}
+        and len(seen["keys"]) == len(seen["outcomes"]),
+        f"rank 0 puts the address of its backend into the store {after:.2f} s after the last rank has come; "
+        f"where one never comes: {'at once' if alone else 'never'}",
     )
 
 
-WORLD = 4
+@judging(meetings)
+def every_backend_waits_for_all(seen: Seen) -> Result:
+    """No rank makes its backend, which puts an address into the store, while a rank is missing."""
+    early = seen["without_the_last"]
+    return verdict(
+        not early,
+        f"where the fourth never comes {len(early)} of 3 put the address of their backend into the store: "
+        f"{', '.join(early) or 'none'}; rank 0 alone waits until all have come",
+    )
+
+
+WORLD, ADDS = 4, 500
 
 
 @probe
 def arrivals(bench: Bench) -> Seen:
-    """One to four of four clients of a TCPStore that waits for its workers: what each ends with."""
-    return bench.run(_arrivals, ranks=1)[0]
+    """One to four of four clients of a TCPStore beside one that does not wait: what each ends with; two that add."""
+    return bench.run(_arrivals)[0]
 
 
 def _arrivals() -> Seen:
     limit, stores = datetime.timedelta(seconds=1), list[Any]()
     found: dict[str, Any] = {str(count): {} for count in range(1, WORLD + 1)}
+    dist.barrier()
+    mine = [default_store().add("labkit-counted", 1) for _ in range(ADDS)]  # both ranks at the same time
+    added: list[list[int]] = [[], []]
+    dist.all_gather_object(added, mine)
+    if dist.get_rank():
+        return found
 
-    def come(rank: int, port: int, ends: dict[str, str]) -> None:
+    def come(who: str, port: int, ends: dict[str, str], **options: Any) -> None:
         try:
-            stores.append(dist.TCPStore("127.0.0.1", port, WORLD, is_master=rank == 0, timeout=limit))
-            ends[str(rank)] = "joined"
+            stores.append(dist.TCPStore("127.0.0.1", port, WORLD, timeout=limit, **options))
+            ends[who] = "joined"
         except Exception as error:
-            ends[str(rank)] = first_line(error)
+            ends[who] = first_line(error)
 
     ports = free_ports(WORLD)
-    with ThreadPoolExecutor(max_workers=WORLD * (WORLD + 1) // 2) as threads:
-        for count, ends in found.items():
+    with ThreadPoolExecutor(max_workers=WORLD * (WORLD + 3) // 2) as threads:
+        for port, (count, ends) in zip(ports, found.items(), strict=True):
             for rank in range(int(count)):
-                threads.submit(come, rank, ports[int(count) - 1], ends)
+                threads.submit(come, str(rank), port, ends, is_master=rank == 0)
+            threads.submit(come, "beside", port, ends, is_master=False, wait_for_workers=False)
     counted = dist.TCPStore("127.0.0.1", ports[-1], is_master=False, wait_for_workers=False, timeout=limit)
     alone = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
-    return found | {"keys": [counted.num_keys(), alone.num_keys()]}  # in neither has anybody set one
+    return found | {
+        "keys": [counted.num_keys(), alone.num_keys()],  # in neither has anybody set one
+        "added": sorted(sum(added, [])) == list(range(1, 2 * ADDS + 1)),
+        "took_turns": max(added[0]) < min(added[1]) or max(added[1]) < min(added[0]),
+    }
 
 
 @judging(arrivals)
 def every_rank_counts(seen: Seen) -> Result:
-    """Each client that comes adds one to a counter in the store, and rank 0 waits until it is the world size."""
+    """Each client that comes adds one to a counter in the store, atomically; one that does not wait is not counted."""
     said = [seen[str(count)]["0"] for count in range(1, WORLD + 1)]
     counted = [f"{i}/{WORLD} clients joined" in text for i, text in enumerate(said[:-1], 1)]
+    beside = sum(seen[str(count)]["beside"] == "joined" for count in range(1, WORLD + 1))
     kept, without = seen["keys"]
-    return verdict(
-        all(counted) and said[-1] == "joined" and kept == 1 and without == 0,
-        f"with 1 to {WORLD - 1} of {WORLD} rank 0 counts right and times out: {counted}; with all: {said[-1]}; keys "
-        f"in a store where nothing was set: {kept}, and {without} where nobody waits for others",
+    told = (
+        f"with 1 to {WORLD - 1} of {WORLD} rank 0 counts right and times out: {counted}, with a further connection "
+        f"each: {beside}; with all: {said[-1]}; keys in a store where nothing was set: {kept}, and {without} where "
+        f"nobody waits for others; two processes add 1 {ADDS} times each: "
+        f"{'every' if seen['added'] else 'not every'} sum comes out once"
     )
+    if seen["took_turns"]:
+        return cannot_tell("processes that add at the same time", told)
+    clients = all(counted) and said[-1] == "joined" and beside == WORLD
+    return verdict(clients and kept == 1 and without == 0 and seen["added"], told)
 
 
 @judging(arrivals)
 def every_rank_waits(seen: Seen) -> Result:
     """No client gets through before the counter has reached the world size."""
-    early = [rank for count in range(2, WORLD) for rank, said in seen[str(count)].items() if said == "joined"]
+    early = [who for n in "23" for who, said in seen[n].items() if said == "joined" and who != "beside"]
     return verdict(
         not early,
-        f"{len(early)} clients went through before all had come; rank 0 alone, which serves, waits for the count",
+        f"{len(early)} clients went through before all had come; rank 0 alone, which serves, waits for the count; a "
+        "barrier of all at the end is off unless TORCH_DIST_INIT_BARRIER=1",
     )
