@@ -29,12 +29,19 @@ BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden",
 RESULT = {"type": "AsyncCollectiveTensor", "is_tensor": True, "right": True, "new": True, "input_left": True}
 FASTER = {"outcome": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6, "label": "shm · cpu"}
 SLOWER = {"outcome": "slower", "ratio": 2.0, "low": 1.9, "high": 2.1, "label": "shm · cpu"}
+TENFOLD = {**SLOWER, "ratio": 10.0, "low": 9.0, "high": 11.0}
 TELLS_NOTHING = {"outcome": "cannot tell", "ratio": 1.0, "low": 0.5, "high": 2.0, "label": "shm · cpu"}
 ALIKE = {**TELLS_NOTHING, "low": 0.97, "high": 1.04}
 NORM: Record = {"errors": {"reduced": 1e-7, "alone": 0.3, "compiled": 1e-7}, "graphs": 1, "reductions": 1}
 COUNTS_A = {"at_collective": 0, "regions": 0, "breaks": 0, "graphs": 0, "collectives": 8}
 COUNTS_B = {"at_collective": 8, "regions": 22, "breaks": 16, "graphs": 9}
-COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1}
+COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1, "collectives": 8}
+MUTATED: list[Record] = [
+    {"name": "mul", "does": "aten.mul.Tensor", "takes": ["x"], "writes": False},
+    {"name": "add", "does": "aten.add.Tensor", "takes": ["mul"], "writes": False},
+    {"name": "sin", "does": "aten.sin.default", "takes": ["add"], "writes": False},
+    {"name": "back", "does": "aten.copy_.default", "takes": ["x", "mul"], "writes": True},
+]
 HUNG, DONE = {"how": "hung"}, {"how": "finished"}
 GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
 PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
@@ -143,7 +150,12 @@ BASE: dict[str, Record] = {
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
-        "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: hidden",
+        "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: disabled",
+        "enabled_graphs": 1, "disabled_graphs": 2, "callback_of_a_number_graphs": 1,
+        "reasons": {
+            "print": ["builtin operator print"], "log": ["logging.Logger method"], "callback": ["Tensor.tolist()"],
+            "disabled": ["Skip calling `torch.compiler.disable()`d function"],
+        },
         "fullgraph_silent": "",
         "falls_back_same": True, "falls_back_graphs": 4, "parts": [["add"], ["sin"]],
         "printed": {"same": True, "lines": 3, "parts": [["add"], ["sin"]]},
@@ -181,10 +193,12 @@ BASE: dict[str, Record] = {
     },
     "cliff.forwards": {
         "blocks": 2, "A": [COUNTS_A, COUNTS_A], "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER,
-        "BA": SLOWER, "largest": {"B": 7, "C": 96}, "recompiling": SLOWER,
+        "BA": SLOWER, "largest": {"B": 7, "C": 96}, "recompiling": SLOWER, "in_place": True,
+        "chain": {"one graph": TENFOLD, "eager": SLOWER, "regions": 32, "breaks": 16, "steps": 16},
     },
     "cliff.mixed": {
         "blocks": 4, "functional": {"regions": 1, "breaks": 0, "at_collective": 0, "graphs": 1, "largest": 192},
+        "once": {"regions": 15, "at_collective": 1, "largest": 37},
         "escaped": {"regions": 12, "breaks": 8, "at_collective": 4, "graphs": 3, "largest": 37},
         "printing": {"regions": 8, "breaks": 4, "at_collective": 0, "reasons": ["Failed to trace builtin print"]},
     },
@@ -481,9 +495,7 @@ BASE: dict[str, Record] = {
         "waits": {"error": "", "nodes": [sync("wait_stream", 1, 0)]},
         "nested": {"error": "", "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
     },
-    "streams.mutation": {
-        "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
-    },
+    "streams.mutation": {"graphs": 1, "inputs": ["x"], "steps": MUTATED, "input_after": 2.0, "right": True},
     "logs.logs": {
         "graph_breaks": [
             f"[0/0] [__graph_breaks] Graph break in user code at <string>:{PRINT_AT}",
@@ -593,7 +605,8 @@ CASES: dict[str, list[Record]] = {
     "autograd.support_has_limits": [{}, {"reductions": {"max": 11.0}}],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
     "breaks.a_break_makes_two_graphs": [
-        {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},
+        {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False}, {"enabled_graphs": 2},
+        {"silent_graphs": 2}, {"printed": {"parts": [["sin"]]}},
     ],
     "breaks.python_runs_in_between": [
         {}, {"hidden_runs": 1}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"same": False},
@@ -604,14 +617,18 @@ CASES: dict[str, list[Record]] = {
     ],
     "breaks.disable_falls_back_to_eager": [
         {}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"hidden_runs": 0},
+        {"enabled_graphs": 2},
     ],
     "breaks.fullgraph_bans_breaks": [
-        {}, {"fullgraph": ""}, {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
+        {}, {"fullgraph": ""}, {"fullgraph": "RuntimeError: the backend failed"}, {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
     ],
     "breaks.side_effects_break": [
-        {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback")), {"graphs": 1}, {"silent_graphs": 2},
+        {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback", "disabled")), {"silent_graphs": 2},
+        {"enabled_graphs": 2}, *({"reasons": {name: ["another cause"]}} for name in ("print", "callback", "disabled")),
     ],
-    "breaks.logging_breaks": [{}, {"log_graphs": 1}, {"silent_graphs": 2}],
+    "breaks.logging_breaks": [
+        {}, {"log_graphs": 1}, {"silent_graphs": 2}, {"reasons": {"log": ["Unsupported: getLogger"]}},
+    ],
     "breaks.loops_are_unrolled_and_calls_inlined": [
         {}, {"whole": {"8": 6}}, {"inlined": False}, {"whole_graphs": 9},
     ],
@@ -674,14 +691,17 @@ CASES: dict[str, list[Record]] = {
     "cliff.what_remains_has_another_cause": [
         {}, {"functional": {"breaks": 1}}, {"printing": {"breaks": 0}}, {"printing": {"at_collective": 1}},
         {"printing": {"reasons": ["Skip calling a disabled function"]}}, {"printing": {"reasons": None}},
+        {"escaped": {"at_collective": 0}},
     ],
     "cliff.one_escape_fragments": [
         {}, {"escaped": {"at_collective": 0}}, {"escaped": {"regions": 5}}, {"escaped": {"largest": 190}},
-        {"functional": {"regions": 9}}, {"functional": {"breaks": 4}},
+        {"functional": {"regions": 9}}, {"functional": {"breaks": 4}}, {"once": {"at_collective": 0}},
+        {"once": {"regions": 3}}, {"once": {"largest": 139}},
     ],
-    "cliff.each_disabled_collective_breaks": [
-        {}, {"disabled": {"at_collective": 159}}, {"disabled": {"breaks": 0, "at_collective": 0, "collectives": 0}},
-        {"functional": {"breaks": 1}}, {"functional": {"collectives": 0}},
+    "cliff.breaks_dominate": [
+        {}, {"CB": SLOWER}, {"BA": FASTER}, {"chain": {"one graph": SLOWER}}, {"chain": {"one graph": FASTER}},
+        {"chain": {"one graph": ALIKE}}, {"chain": {"eager": FASTER}}, {"chain": {"breaks": 0, "regions": 1}},
+        {"B": [{**COUNTS_B, "regions": 1}] * 2},
     ],
     "cliff.breaks_cost_more_than_compiling_saves": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"BA": FASTER}, {"BA": TELLS_NOTHING}, {"largest": {"B": 90}},
@@ -689,9 +709,11 @@ CASES: dict[str, list[Record]] = {
     ],
     "cliff.breaks_and_recompiles_make_cliffs": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"recompiling": FASTER}, {"recompiling": ALIKE},
+        {"chain": {"one graph": ALIKE}}, {"chain": {"breaks": 0}},
     ],
     "cliff.baseline_is_eager": [
         {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
+        {"in_place": False},
     ],
     "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}],
     "whole.nothing_in_place": [
@@ -710,9 +732,8 @@ CASES: dict[str, list[Record]] = {
         *({"ranks": [NORM, {**NORM, key: 2}]} for key in ("graphs", "reductions")),
     ],
     "cliff.breaks_per_forward": [
-        {"claimed": "~160 breaks a forward"}, {"disabled": {"at_collective": 80}}, {"functional": {"breaks": 1}},
-        {"disabled": {"at_collective": 0}}, {"claimed": "many"}, {"functional": {"graphs": 3}},
-        {"disabled": {"at_collective": 80, "collectives": 80}},
+        {}, {"disabled": {"at_collective": 159}}, {"disabled": {"breaks": 0, "at_collective": 0, "collectives": 0}},
+        {"functional": {"breaks": 1}}, {"functional": {"graphs": 3}}, {"functional": {"collectives": 0}},
     ],
     "cliff.breaks_come_before_kernels": [
         {}, {"CB": {**FASTER, "low": 0.7, "high": 0.9}}, {"CB": {**FASTER, "high": 0.8}},
@@ -722,22 +743,21 @@ CASES: dict[str, list[Record]] = {
         {}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}, {"B": [COUNTS_B, {**COUNTS_B, "breaks": 0}]},
         {"largest": {"B": 90}}, {"C": [COUNTS_B] * 2},
     ],
-    "cliff.functional_is_one_graph": [
-        {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
-    ],
     "cliff.functional_takes_the_breaks_away": [
-        {}, {"C": [COUNTS_C, {**COUNTS_C, "graphs": 2}]}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 0}]},
+        {}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 0}]}, {"largest": {"C": 9}},
+        *(
+            {"C": [COUNTS_C, {**COUNTS_C, k: v}]}
+            for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3), ("collectives", 0))
+        ),
     ],
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
     "cliff.an_increase_is_slower": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"C": [COUNTS_B] * 2}, {"B": [{**COUNTS_B, "graphs": 1}] * 2},
+        {"chain": {"one graph": ALIKE}}, {"chain": {"regions": 1}},
     ],
     "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
     "cliff.recorded_functional_brings_it_back": [
         {}, {"CA": SLOWER}, {"BA": FASTER}, {"BA": ALIKE}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
-    ],
-    "cliff.recorded_functional_is_faster_than_eager": [
-        {}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
     ],
     "trap.a_count_guards_the_gate": [
         {}, {"gated": {"says": "the eager path went functional: 1 a::b"}},
@@ -1367,12 +1387,17 @@ CASES: dict[str, list[Record]] = {
         {"schemas": {"get_user_obj_by_index": None}}, {"waits": {"nodes": []}},
     ],
     "streams.body_is_functional": [
-        {}, {"calls": ["aten.mul_.Tensor"]}, {"calls": ["aten.mul.Tensor", "aten.mul_.Tensor"]},
+        {}, {"steps": [{**MUTATED[0], "does": "aten.mul_.Tensor", "writes": True}, *MUTATED[1:]]},
+        {"steps": [MUTATED[0], {**MUTATED[1], "takes": ["x"]}, *MUTATED[2:]]}, {"steps": MUTATED[-1:]},
+        {"steps": [MUTATED[-1], *MUTATED[:-1]]},
     ],
     "streams.write_back_comes_last": [
-        {}, {"calls": ["aten.copy_", "aten.add.Tensor"]}, {"calls": ["aten.add.Tensor"]},
+        {}, {"steps": [MUTATED[-1], *MUTATED[:-1]]}, {"steps": [*MUTATED[:-1], {**MUTATED[-1], "takes": ["x", "add"]}]},
+        {"steps": MUTATED[:-1]}, {"steps": [{**MUTATED[0], "writes": True}, *MUTATED[1:]]},
     ],
-    "streams.caller_sees_the_mutation": [{}, {"input_after": 1.0}, {"right": False}],
+    "streams.caller_sees_the_mutation": [
+        {}, {"input_after": 1.0}, {"right": False}, {"graphs": 0}, {"steps": [MUTATED[-1], *MUTATED[:-1]]},
+    ],
     "logs.graph_breaks_are_shown": [
         {}, {"graph_breaks": []}, {"graph_breaks": [f"[0/0] Graph break in user code at <string>:{PRINT_AT}"]},
         {"graph_breaks": ["[0/0] Graph break in user code at <string>:1", "[0/0] trace builtin operator `print`"]},
