@@ -16,7 +16,7 @@ from lessons.since import records as since_records
 
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
-from labkit.lessons.reading.claims.logs import PRINT_AT
+from labkit.lessons.reading.claims.logs import FIRST, SECOND
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -41,6 +41,16 @@ MUTATED: list[Record] = [
     {"name": "add", "does": "aten.add.Tensor", "takes": ["mul"], "writes": False},
     {"name": "sin", "does": "aten.sin.default", "takes": ["add"], "writes": False},
     {"name": "back", "does": "aten.copy_.default", "takes": ["x", "mul"], "writes": True},
+]
+BROKE = [
+    f"[0/0] [__graph_breaks] Graph break in user code at <string>:{FIRST}",
+    "[0/0] [__graph_breaks]   Explanation: Dynamo does not know how to trace builtin operator `print`",
+    f"[1/0] [__graph_breaks] Graph break in user code at <string>:{SECOND}",
+    "[1/0] [__graph_breaks]   Explanation: Skip calling a function under `torch.compiler.disable`",
+]
+SHOWN = [
+    f"[{part}] [__graph_code] {code}"
+    for part, code in (("0/0_1", "x.sin()"), ("1/0", "y.cos()"), ("0/1", "x.sin()"), ("1/1", "y.cos()"))
 ]
 HUNG, DONE = {"how": "hung"}, {"how": "finished"}
 GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
@@ -464,7 +474,10 @@ BASE: dict[str, Record] = {
             "kept": [["off", 0], ["off_1", 0]], "carried": 256,
         },
     },
-    "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"], "streams": []},
+    "stream_programs.order": {
+        "calls": ["all_reduce", "wait_tensor", "work", "mm"], "streams": [],
+        "starts_s": {"compiled": [0.2, 0.21], "eager": [0.0, 0.01]},
+    },
     "stream_graphs.graphs": {
         "torch": "2.13.0", "claimed": "2.12",
         "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("by_index"), node("sin", 1)],
@@ -497,14 +510,13 @@ BASE: dict[str, Record] = {
     },
     "streams.mutation": {"graphs": 1, "inputs": ["x"], "steps": MUTATED, "input_after": 2.0, "right": True},
     "logs.logs": {
-        "graph_breaks": [
-            f"[0/0] [__graph_breaks] Graph break in user code at <string>:{PRINT_AT}",
-            "[0/0] [__graph_breaks]   Explanation: Dynamo does not know how to trace builtin operator `print`",
-        ],
-        "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
-        "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
-        "graph_code": [f"[{part}] [__graph_code] TRACED GRAPH" for part in ("0/0_1", "1/0", "0/1")],
-        "calls_s": [0.9, 0.001, 0.4, 0.001],
+        "program": {
+            "graph_breaks": BROKE[:2], "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
+            "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"], "graph_code": SHOWN,
+        },
+        "twice": {"graph_breaks": BROKE},
+        "whole": {"graph_breaks": [], "recompiles": [], "graph_code": ["[3/0] [__graph_code] x.sin().cos()"]},
+        "calls_s": [0.9, 0.001, 0.4, 0.001], "compared": SLOWER,
     },
 }  # fmt: skip
 
@@ -620,7 +632,8 @@ CASES: dict[str, list[Record]] = {
         {"enabled_graphs": 2},
     ],
     "breaks.fullgraph_bans_breaks": [
-        {}, {"fullgraph": ""}, {"fullgraph": "RuntimeError: the backend failed"}, {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
+        {}, {"fullgraph": ""}, {"fullgraph": "RuntimeError: the backend failed"},
+        {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
     ],
     "breaks.side_effects_break": [
         {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback", "disabled")), {"silent_graphs": 2},
@@ -1301,10 +1314,13 @@ CASES: dict[str, list[Record]] = {
         {"ran": {"streams::synchronize_event": 1}},
     ],
     "stream_programs.the_wait_follows_at_once": [
-        {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"calls": []},
+        {}, {"calls": ["all_reduce", "work", "mm", "wait_tensor"]}, {"calls": []}, {"starts_s": {"compiled": [0.2, 0.0]}},
+        {"starts_s": {"eager": [0.0, 0.2]}}, {"starts_s": {"compiled": [0.2, None]}},
+        {"calls": ["all_reduce", "wait_tensor", "mm"]},
     ],
     "stream_programs.no_streams_and_no_overlap": [
-        {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"streams": ["with stream1:"]}, {"calls": []},
+        {}, {"calls": ["all_reduce", "work", "mm", "wait_tensor"]}, {"streams": ["with stream1:"]}, {"calls": []},
+        {"starts_s": {"compiled": [0.0, 0.0]}},
     ],
     "stream_graphs.contexts_mark_their_nodes": [
         {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
@@ -1399,20 +1415,28 @@ CASES: dict[str, list[Record]] = {
         {}, {"input_after": 1.0}, {"right": False}, {"graphs": 0}, {"steps": [MUTATED[-1], *MUTATED[:-1]]},
     ],
     "logs.graph_breaks_are_shown": [
-        {}, {"graph_breaks": []}, {"graph_breaks": [f"[0/0] Graph break in user code at <string>:{PRINT_AT}"]},
-        {"graph_breaks": ["[0/0] Graph break in user code at <string>:1", "[0/0] trace builtin operator `print`"]},
+        {}, {"twice": {"graph_breaks": []}}, {"twice": {"graph_breaks": BROKE[:2]}},
+        {"twice": {"graph_breaks": BROKE[::2]}}, {"twice": {"graph_breaks": [*BROKE[:3], BROKE[1]]}},
+        {"twice": {"graph_breaks": [BROKE[0].replace(str(FIRST), "1"), *BROKE[1:]]}}, {"whole": {"graph_breaks": BROKE}},
     ],
-    "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
-    "logs.guards_are_shown": [{}, {"guards": []}],
-    "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],
+    "logs.a_slow_function_is_named": [
+        {}, {"compared": ALIKE}, {"compared": FASTER}, {"twice": {"graph_breaks": []}}, {"whole": {"graph_breaks": BROKE}},
+    ],
+    "logs.recompiles_are_shown": [
+        {}, {"program": {"recompiles": ["[__recompiles] something"]}}, {"whole": {"recompiles": ["[__recompiles] any"]}},
+    ],
+    "logs.guards_are_shown": [{}, {"program": {"guards": []}}],
+    "logs.health_is_shown": [
+        {}, {"twice": {"graph_breaks": []}}, {"program": {"recompiles": []}}, {"program": {"guards": []}},
+    ],
     "logs.churn_is_told_from_breaks": [
-        {}, {"graph_breaks": [f"Graph break in user code at <string>:{line}" for line in (6, 9)]},
-        {"graph_code": ["[0/0_1] [__graph_code] TRACED GRAPH"]}, {"recompiles": []}, {"guards": []},
-        {"calls_s": [0.9, 0.001, 0.001, 0.001]},
+        {}, {"program": {"graph_breaks": BROKE}}, {"program": {"graph_code": SHOWN[:2]}}, {"program": {"recompiles": []}},
+        {"program": {"guards": []}}, {"calls_s": [0.9, 0.001, 0.001, 0.001]},
     ],
     "logs.graph_code_is_shown": [
-        {}, {"graph_code": [f"[0/{i}] [__graph_code] TRACED GRAPH" for i in range(2)]}, {"graph_code": []},
-        {"graph_breaks": []},
+        {}, {"program": {"graph_code": [f"[{n}/0] [__graph_code] TRACED GRAPH" for n in range(2)]}},
+        {"program": {"graph_code": []}}, {"program": {"graph_code": ["[0/0] [__graph_code] x.sin().cos()"]}},
+        {"whole": {"graph_code": ["[3/0] [__graph_code] x.sin()", "[4/0] [__graph_code] y.cos()"]}},
     ],
 }  # fmt: skip
 

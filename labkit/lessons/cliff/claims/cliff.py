@@ -15,7 +15,7 @@ from labkit.lessons.cliff import experiment as cliff
 from labkit.lessons.shared.timed import all_of, timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
-from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.timing import interleave
 from labkit.torch_compat import dynamo_reset
 
@@ -142,8 +142,8 @@ def breaks_per_forward(seen: Seen) -> Result:
     none = functional["collectives"] == hidden["collectives"] and not functional["breaks"]
     return verdict(
         _each_breaks(hidden) and none and functional["graphs"] == 1,
-        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} blocks of "
-        f"ours, {hidden['breaks']} in all: each breaks its caller as well; {functional['breaks']} with "
+        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} blocks "
+        f"of ours, {hidden['breaks']} in all: each breaks its caller as well; {functional['breaks']} with "
         f"{functional['collectives']} functional ones, in {functional['graphs']} graph",
     )
 
@@ -194,19 +194,19 @@ def one_escape_fragments(seen: Seen) -> Result:
     )
     return verdict(
         whole and broken and pieces,
-        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; with one disabled all-reduce {said}",
+        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; with one disabled collective {said}",
     )
 
 
 @judging(mixed)
 def what_remains_has_another_cause(seen: Seen) -> Result:
-    """With functional collectives no break is at a collective, as with a disabled one; a print's break names the print."""
+    """With functional collectives no break is at a collective, but with a disabled one; a print's break names it."""
     pure, printing, at = seen["functional"], seen["printing"], seen["escaped"]["at_collective"]
     named = bool(printing["reasons"]) and all("print" in reason for reason in printing["reasons"])
     return verdict(
         not pure["breaks"] and printing["breaks"] > 0 == printing["at_collective"] and at > 0 and named,
         f"{pure['breaks']} breaks; with a print behind each block {printing['breaks']}, of them "
-        f"{printing['at_collective']} at a collective: {'; '.join(printing['reasons'])}; with disabled ones {at} at one",
+        f"{printing['at_collective']} at a collective: {'; '.join(printing['reasons'])}; with a disabled one {at}",
     )
 
 
@@ -235,15 +235,15 @@ def baseline_is_eager(seen: Seen) -> Result:
 
 @judging(forwards)
 def functional_takes_the_breaks_away(seen: Seen) -> Result:
-    """With functional collectives blocks are one large graph that has them all; with disabled ones they break at each."""
+    """With functional collectives blocks are one large graph with all of them; with disabled ones they break at each."""
     rows, hidden, each = seen["C"], min(row["at_collective"] for row in seen["B"]), 4 * seen["blocks"]
     whole = all(row["graphs"] == row["regions"] == 1 and row["breaks"] == 0 for row in rows)
     there = all(row["collectives"] == each for row in rows)
     small, large = seen["largest"]["B"], seen["largest"]["C"]
     return verdict(
         whole and there and hidden == each and 4 * small < large,
-        f"{rows[0]['graphs']} graph of {large} operators, {rows[0]['breaks']} breaks, {rows[0]['collectives']} collectives "
-        f"in {rows[0]['regions']} region; disabled ones: {hidden} breaks at one, graphs of at most {small}",
+        f"{rows[0]['graphs']} graph of {large} operators, {rows[0]['breaks']} breaks, {rows[0]['collectives']} "
+        f"collectives in {rows[0]['regions']} region; disabled ones: {hidden} breaks at one, graphs of at most {small}",
     )
 
 
@@ -255,7 +255,7 @@ def functional_is_faster_than_disabled(seen: Seen) -> Result:
 
 @judging(forwards)
 def an_increase_is_slower(seen: Seen) -> Result:
-    """A forward with more breaks and graphs is slower, and so are the same steps with breaks and without a collective."""
+    """A forward with more breaks and graphs is slower, and so are steps with breaks and no collective."""
     more, less = seen["B"][0], seen["C"][0]
     counts = "; ".join(f"{name} {less[name]} and {more[name]}" for name in ("breaks", "graphs"))
     if not all(more[name] > less[name] for name in ("breaks", "graphs")):

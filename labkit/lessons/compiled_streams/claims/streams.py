@@ -72,7 +72,7 @@ def write_back_comes_last(seen: Seen) -> Result:
 
 @judging(mutation)
 def caller_sees_the_mutation(seen: Seen) -> Result:
-    """After the call of a compiled region whose body writes nothing the caller finds its tensor changed, as in eager."""
+    """After the call of a compiled region with a functional body the caller finds its tensor changed, as in eager."""
     compiled = seen["graphs"] == 1 and body_is_functional(seen).status == HOLDS
     return verdict(
         seen["input_after"] == 2 and seen["right"] and compiled,

@@ -114,13 +114,13 @@ def _splits() -> Seen:
 
 @judging(splits)
 def a_break_makes_two_graphs(seen: Seen) -> Result:
-    """Code that is hidden splits one graph into one before and one after it, and so does a print; the result is the same."""
+    """Code that is hidden splits one graph into one before and one after, as a print does; the result is the same."""
     parts, printed, whole = seen["parts"], seen["printed"], seen["enabled_graphs"]
     split = parts == printed["parts"] == [["add"], ["sin"]] and seen["same"] and printed["same"]
     return verdict(
         split and whole == seen["silent_graphs"] == 1,
-        f"{len(parts)} graphs around one hidden call: {' and '.join(map(', '.join, parts))}; {len(printed['parts'])} around "
-        f"a print; {whole} where nothing is hidden",
+        f"{len(parts)} graphs around one hidden call: {' and '.join(map(', '.join, parts))}; {len(printed['parts'])} "
+        f"around a print; {whole} where nothing is hidden",
     )
 
 
@@ -177,8 +177,8 @@ def side_effects_break(seen: Seen) -> Result:
     number = seen["callback_of_a_number_graphs"]
     return verdict(
         {*whole} == {1} and min(counts.values()) > 1 and all(_named(seen, name) for name in CAUSES),
-        f"graphs: 1 without; with a print {counts['print']}, with a logger's call {counts['log']}, with a callback that is "
-        f"given a tensor's values {counts['callback']} (given a number {number}), with a disabled call {counts['disabled']}; "
+        f"graphs: 1 without; with a print {counts['print']}, with a logger's call {counts['log']}, with a callback "
+        f"given a tensor's values {counts['callback']} (a number {number}), with a disabled call {counts['disabled']}; "
         f"reasons: {'; '.join(sum((seen['reasons'][name] for name in CAUSES), []))}",
     )
 
