@@ -221,7 +221,7 @@ BASE: dict[str, Record] = {
     },
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
-        "operations_after": 14, "pointwise": 11, "kernels": 3, "seeds": 20, "reordered": 15, "compiled": 9,
+        "operations_after": 14, "pointwise": 11, "kernels": 3, "kernels_of_pieces": 5, "exact": 2, "seeds": 20, "reordered": 15, "compiled": 9,
         "whole_numbers": 0, "in_place_orders_wrong": 14, "functional_orders_wrong": 0, "backward_operations": 20,
         "backward_in_place": 0, "gradients_same": True,
     },
@@ -432,7 +432,11 @@ BASE: dict[str, Record] = {
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True,
         "pointwise": {"eager": 9, "rounded once": 0, "emulated": 0},
-        "without_inductor_differ": {"eager": 0, "aot_eager": 0},
+        "eager_again_differ": 0,
+        "stages_differ": {
+            "eager": {"chain": 0, "replaced": 0}, "aot_eager": {"chain": 0, "replaced": 0},
+            "aot_eager_decomp_partition": {"chain": 0, "replaced": 7}, "inductor": {"chain": 11, "replaced": 7},
+        },
     },
     "stream_inside.inside": {
         "prefix": ["LOAD_ATTR store_user_object_weakrefs", "LOAD_FAST one", "LOAD_FAST two"],
@@ -728,14 +732,14 @@ CASES: dict[str, list[Record]] = {
         {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
         {"in_place": False},
     ],
-    "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}],
+    "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}, {"kernels": 4}],
     "whole.nothing_in_place": [
         {}, {"in_place_after": 1}, {"in_place_before": 0}, {"same": False}, {"functional_orders_wrong": 1},
         {"in_place_orders_wrong": 0}, {"kernels": 11}, {"backward_in_place": 1}, {"gradients_same": False},
         {"backward_operations": 0},
     ],
-    "whole.fused": [{}, {"kernels": 11}, {"kernels": 0}],
-    "whole.sums_in_another_order": [{}, {"reordered": 0}, {"compiled": 0}, {"whole_numbers": 1}],
+    "whole.fused": [{}, {"kernels": 11}, {"kernels": 0}, {"kernels": 4}, {"kernels_of_pieces": 3}],
+    "whole.sums_in_another_order": [{}, {"reordered": 0}, {"compiled": 0}, {"whole_numbers": 1}, {"exact": 20}],
     "whole.norm_reduces": [
         {},
         *(
@@ -1188,16 +1192,18 @@ CASES: dict[str, list[Record]] = {
     "backend.collectives_are_not_optimized_by_default": [
         {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
         {"ways": {"default": ["all_gather wait mm mm", 0, True]}},  # two gathers in one
-        {"ways": {"default": ["all_gather wait mm", 0, False]}},
+        {"ways": {"default": ["all_gather wait mm", 0, False]}}, {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
     ],
     "backend.overlap_takes_streams": [
         {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
         {"ways": {"sink_waits": ["all_gather mm wait", 1, True]}},
         {"ways": {"default": ["all_gather mm wait", 1, True]}},
     ],
-    "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}],
+    "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}, {"eager_again_differ": 11}],
     "backend.stages_can_be_told_apart": [
-        {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
+        {}, {"stages_differ": {"eager": {"chain": 3}}}, {"stages_differ": {"inductor": {"chain": 0}}},
+        {"stages_differ": {"aot_eager": {"replaced": 7}}},
+        {"stages_differ": {"aot_eager_decomp_partition": {"replaced": 0}}},
     ],
     "backend.precision_casts_can_be_emulated": [
         {}, {"pointwise": {"emulated": 9}}, {"pointwise": {"emulated": 2}}, {"pointwise": {"eager": 0}},
@@ -1314,8 +1320,9 @@ CASES: dict[str, list[Record]] = {
         {"ran": {"streams::synchronize_event": 1}},
     ],
     "stream_programs.the_wait_follows_at_once": [
-        {}, {"calls": ["all_reduce", "work", "mm", "wait_tensor"]}, {"calls": []}, {"starts_s": {"compiled": [0.2, 0.0]}},
-        {"starts_s": {"eager": [0.0, 0.2]}}, {"starts_s": {"compiled": [0.2, None]}},
+        {}, {"calls": ["all_reduce", "work", "mm", "wait_tensor"]}, {"calls": []},
+        {"starts_s": {"compiled": [0.2, 0.0]}}, {"starts_s": {"eager": [0.0, 0.2]}},
+        {"starts_s": {"compiled": [0.2, None]}},
         {"calls": ["all_reduce", "wait_tensor", "mm"]},
     ],
     "stream_programs.no_streams_and_no_overlap": [
@@ -1417,21 +1424,24 @@ CASES: dict[str, list[Record]] = {
     "logs.graph_breaks_are_shown": [
         {}, {"twice": {"graph_breaks": []}}, {"twice": {"graph_breaks": BROKE[:2]}},
         {"twice": {"graph_breaks": BROKE[::2]}}, {"twice": {"graph_breaks": [*BROKE[:3], BROKE[1]]}},
-        {"twice": {"graph_breaks": [BROKE[0].replace(str(FIRST), "1"), *BROKE[1:]]}}, {"whole": {"graph_breaks": BROKE}},
+        {"twice": {"graph_breaks": [BROKE[0].replace(str(FIRST), "1"), *BROKE[1:]]}},
+        {"whole": {"graph_breaks": BROKE}},
     ],
     "logs.a_slow_function_is_named": [
-        {}, {"compared": ALIKE}, {"compared": FASTER}, {"twice": {"graph_breaks": []}}, {"whole": {"graph_breaks": BROKE}},
+        {}, {"compared": ALIKE}, {"compared": FASTER}, {"twice": {"graph_breaks": []}},
+        {"whole": {"graph_breaks": BROKE}},
     ],
     "logs.recompiles_are_shown": [
-        {}, {"program": {"recompiles": ["[__recompiles] something"]}}, {"whole": {"recompiles": ["[__recompiles] any"]}},
+        {}, {"program": {"recompiles": ["[__recompiles] something"]}},
+        {"whole": {"recompiles": ["[__recompiles] any"]}},
     ],
     "logs.guards_are_shown": [{}, {"program": {"guards": []}}],
     "logs.health_is_shown": [
         {}, {"twice": {"graph_breaks": []}}, {"program": {"recompiles": []}}, {"program": {"guards": []}},
     ],
     "logs.churn_is_told_from_breaks": [
-        {}, {"program": {"graph_breaks": BROKE}}, {"program": {"graph_code": SHOWN[:2]}}, {"program": {"recompiles": []}},
-        {"program": {"guards": []}}, {"calls_s": [0.9, 0.001, 0.001, 0.001]},
+        {}, {"program": {"graph_breaks": BROKE}}, {"program": {"graph_code": SHOWN[:2]}},
+        {"program": {"recompiles": []}}, {"program": {"guards": []}}, {"calls_s": [0.9, 0.001, 0.001, 0.001]},
     ],
     "logs.graph_code_is_shown": [
         {}, {"program": {"graph_code": [f"[{n}/0] [__graph_code] TRACED GRAPH" for n in range(2)]}},

@@ -142,8 +142,8 @@ def breaks_per_forward(seen: Seen) -> Result:
     none = functional["collectives"] == hidden["collectives"] and not functional["breaks"]
     return verdict(
         _each_breaks(hidden) and none and functional["graphs"] == 1,
-        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} blocks "
-        f"of ours, {hidden['breaks']} in all: each breaks its caller as well; {functional['breaks']} with "
+        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} of "
+        f"our blocks, {hidden['breaks']} in all: each breaks its caller as well; {functional['breaks']} with "
         f"{functional['collectives']} functional ones, in {functional['graphs']} graph",
     )
 
@@ -194,7 +194,7 @@ def one_escape_fragments(seen: Seen) -> Result:
     )
     return verdict(
         whole and broken and pieces,
-        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; with one disabled collective {said}",
+        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; one disabled collective {said}",
     )
 
 
@@ -235,7 +235,7 @@ def baseline_is_eager(seen: Seen) -> Result:
 
 @judging(forwards)
 def functional_takes_the_breaks_away(seen: Seen) -> Result:
-    """With functional collectives blocks are one large graph with all of them; with disabled ones they break at each."""
+    """Functional collectives leave blocks one large graph with all of them; with disabled ones they break at each."""
     rows, hidden, each = seen["C"], min(row["at_collective"] for row in seen["B"]), 4 * seen["blocks"]
     whole = all(row["graphs"] == row["regions"] == 1 and row["breaks"] == 0 for row in rows)
     there = all(row["collectives"] == each for row in rows)

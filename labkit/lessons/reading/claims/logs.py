@@ -99,7 +99,7 @@ def graph_breaks_are_shown(seen: Seen) -> Result:
 
 @judging(logs)
 def a_slow_function_is_named(seen: Seen) -> Result:
-    """With two breaks inside, a function is slower than without, and TORCH_LOGS=graph_breaks has both, and none of it."""
+    """With two breaks inside a function is slower than without, and TORCH_LOGS=graph_breaks has both of them."""
     slow = timing_result(seen["compared"], "slower", "any machine")
     return all_of({"slow": slow, "named": graph_breaks_are_shown(seen)})
 

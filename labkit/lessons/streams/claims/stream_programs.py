@@ -47,7 +47,7 @@ LATE_S = 0.2  # so much later than rank 0 the other rank calls its all-reduce
 
 @probe
 def order(bench: Bench) -> Seen:
-    """Of an all-reduce whose result is needed last: the calls in Inductor's code, and when work that needs it not starts."""
+    """Of an all-reduce whose result is needed last: Inductor's calls, and when work without it starts."""
     return bench.run(_order)[0]
 
 
@@ -97,7 +97,7 @@ def _order() -> Seen:
 
 @judging(order)
 def the_wait_follows_at_once(seen: Seen) -> Result:
-    """Compiled, work that does not need a functional collective's result waits for a late peer; in eager it does not."""
+    """Compiled, work that needs no functional collective's result waits for a late peer; in eager it does not."""
     calls, starts = seen["calls"], seen["starts_s"]
     behind = calls[calls.index("all_reduce") + 1 :] if "all_reduce" in calls else []
     ok = behind[:1] == ["wait_tensor"] and {"work", "mm"} <= {*behind}
@@ -106,8 +106,8 @@ def the_wait_follows_at_once(seen: Seen) -> Result:
     first, last = min(starts["compiled"]), max(starts["eager"])
     return verdict(
         ok and first > LATE_S / 2 > last,
-        f"{', '.join(calls) or 'no calls in the code'}; beside a peer that is {LATE_S:g} s late, work without the sum starts "
-        f"after {first:.2f} s compiled, {last:.2f} s in eager",
+        f"{', '.join(calls) or 'no calls in the code'}; beside a peer that is {LATE_S:g} s late, work without the "
+        f"sum starts after {first:.2f} s compiled, {last:.2f} s in eager",
     )
 
 
