@@ -16,7 +16,7 @@ from lessons.since import records as since_records
 
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
-from labkit.lessons.reading.claims.logs import FIRST, SECOND
+from labkit.lessons.reading.claims.logs import HIDDEN_AT, PRINT_AT
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -43,9 +43,9 @@ MUTATED: list[Record] = [
     {"name": "back", "does": "aten.copy_.default", "takes": ["x", "mul"], "writes": True},
 ]
 BROKE = [
-    f"[0/0] [__graph_breaks] Graph break in user code at <string>:{FIRST}",
+    f"[0/0] [__graph_breaks] Graph break in user code at <string>:{PRINT_AT}",
     "[0/0] [__graph_breaks]   Explanation: Dynamo does not know how to trace builtin operator `print`",
-    f"[1/0] [__graph_breaks] Graph break in user code at <string>:{SECOND}",
+    f"[1/0] [__graph_breaks] Graph break in user code at <string>:{HIDDEN_AT}",
     "[1/0] [__graph_breaks]   Explanation: Skip calling a function under `torch.compiler.disable`",
 ]
 SHOWN = [
@@ -221,7 +221,8 @@ BASE: dict[str, Record] = {
     },
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
-        "operations_after": 14, "pointwise": 11, "kernels": 3, "kernels_of_pieces": 5, "exact": 2, "seeds": 20, "reordered": 15, "compiled": 9,
+        "operations_after": 14, "pointwise": 11, "kernels": 3, "kernels_of_pieces": 5, "exact": 2,
+        "seeds": 20, "reordered": 15, "compiled": 9,
         "whole_numbers": 0, "in_place_orders_wrong": 14, "functional_orders_wrong": 0, "backward_operations": 20,
         "backward_in_place": 0, "gradients_same": True,
     },
@@ -1192,7 +1193,8 @@ CASES: dict[str, list[Record]] = {
     "backend.collectives_are_not_optimized_by_default": [
         {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
         {"ways": {"default": ["all_gather wait mm mm", 0, True]}},  # two gathers in one
-        {"ways": {"default": ["all_gather wait mm", 0, False]}}, {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
+        {"ways": {"default": ["all_gather wait mm", 0, False]}},
+        {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
     ],
     "backend.overlap_takes_streams": [
         {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
@@ -1424,7 +1426,7 @@ CASES: dict[str, list[Record]] = {
     "logs.graph_breaks_are_shown": [
         {}, {"twice": {"graph_breaks": []}}, {"twice": {"graph_breaks": BROKE[:2]}},
         {"twice": {"graph_breaks": BROKE[::2]}}, {"twice": {"graph_breaks": [*BROKE[:3], BROKE[1]]}},
-        {"twice": {"graph_breaks": [BROKE[0].replace(str(FIRST), "1"), *BROKE[1:]]}},
+        {"twice": {"graph_breaks": [BROKE[0].replace(str(PRINT_AT), "1"), *BROKE[1:]]}},
         {"whole": {"graph_breaks": BROKE}},
     ],
     "logs.a_slow_function_is_named": [

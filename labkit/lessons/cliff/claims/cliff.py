@@ -166,10 +166,11 @@ def _mixed() -> Seen:
         block.register_forward_hook(lambda *_: print(end=""))
 
     def once(block: Any) -> None:
-        if not escaped:
-            escaped.append(escape(block))
+        if not changed:
+            escape(block)
+            changed.append(block)
 
-    escaped: list[Any] = []
+    changed: list[Any] = []
     changes = {"functional": lambda block: None, "once": once, "escaped": escape, "printing": prints}
     counts = {name: _counted(2 * BLOCKS, program.functional, change) for name, change in changes.items()}
     return {"blocks": 2 * BLOCKS, **counts}

@@ -54,7 +54,9 @@ for i in range(40):
         samples[name].append(took(run["twice"] if name == "inside" else outside, x, calls=20))
 print(json.dumps([calls_s["program"], samples]))
 """
-FIRST, SECOND = (1 + PROGRAM[: PROGRAM.index(f"  # {mark}")].count("\n") for mark in ("first", "second"))
+PRINT_AT, HIDDEN_AT = (
+    1 + PROGRAM[: PROGRAM.index(f"  # {mark}")].count("\n") for mark in ("first", "second")
+)
 KINDS = ("graph_breaks", "recompiles", "guards", "graph_code")
 
 
@@ -87,7 +89,7 @@ def _breaks(lines: list[str]) -> dict[str, str]:
 def graph_breaks_are_shown(seen: Seen) -> Result:
     """TORCH_LOGS=graph_breaks shows each of two breaks with its place and reason, and nothing of a whole function."""
     found = _breaks(seen["twice"]["graph_breaks"])
-    causes = {f"<string>:{FIRST}": "`print`", f"<string>:{SECOND}": "disable"}
+    causes = {f"<string>:{PRINT_AT}": "`print`", f"<string>:{HIDDEN_AT}": "disable"}
     named = {*found} == {*causes} and all(cause in found[place] for place, cause in causes.items())
     reasons = {place: re.search(r"Explanation: ([^<\n]{0,60})", said) for place, said in found.items()}
     said = "; ".join(f"{place}: {reason[1] if reason else 'no reason'}" for place, reason in reasons.items())
