@@ -102,12 +102,15 @@ def hidden(copy: float = 21.0, communication: float = 21.0) -> Record:
     return {"hidden": [alone | {"copy beside": copy, "communication beside": communication}] * 2}
 
 
-def batches(late: float = 0.1, early: float = 0.0, right: bool = True, count: int = 4) -> Record:
+def batches(
+    late: float = 0.1, early: float = 0.0, right: bool = True, count: int = 4, stream: int = 20
+) -> Record:
     """Forwards of 5 ms, each followed by a write, and communication of 1 ms that starts `late` behind it."""
     forward = [[5.0 * i, 5.0 * i + 4.9] for i in range(count)]
     write = [[5.0 * i + 4.9, 5.0 * i + 5.0] for i in range(count)]
     sent = [[end + late - early, end + late - early + 1.0] for _, end in write]
     one = {"right": right, "forward": forward, "write": write, "communication": sent}
+    one["streams"] = {"communication": [stream], "write": [7], "forward": [7]}
     return {"ranks": [one, one]}
 
 
@@ -232,6 +235,6 @@ CASES: dict[str, list[Record]] = {
         {}, batches(late=5.0), batches(count=3),
     ],
     "cuda_handover.communication_starts_behind_its_own": [
-        {}, batches(early=0.5), batches(right=False), batches(count=3),
+        {}, batches(early=0.5), batches(right=False), batches(count=3), batches(stream=7),
     ],
 }  # fmt: skip

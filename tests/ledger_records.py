@@ -17,7 +17,7 @@ from lessons.since import records as since_records
 from labkit.lessons.functional.claims.autograd import RIGHT, SUPPORTED
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
-from labkit.lessons.reading.claims.logs import PRINT_AT
+from labkit.lessons.reading.claims.logs import HIDDEN_AT, PRINT_AT
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -30,12 +30,29 @@ BROKEN = {**KEPT, "one_graph": False, "graphs": 2, "why": "Unsupported: hidden",
 RESULT = {"type": "AsyncCollectiveTensor", "is_tensor": True, "right": True, "new": True, "input_left": True}
 FASTER = {"outcome": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6, "label": "shm · cpu"}
 SLOWER = {"outcome": "slower", "ratio": 2.0, "low": 1.9, "high": 2.1, "label": "shm · cpu"}
+TENFOLD = {**SLOWER, "ratio": 10.0, "low": 9.0, "high": 11.0}
 TELLS_NOTHING = {"outcome": "cannot tell", "ratio": 1.0, "low": 0.5, "high": 2.0, "label": "shm · cpu"}
 ALIKE = {**TELLS_NOTHING, "low": 0.97, "high": 1.04}
 NORM: Record = {"errors": {"reduced": 1e-7, "alone": 0.3, "compiled": 1e-7}, "graphs": 1, "reductions": 1}
 COUNTS_A = {"at_collective": 0, "regions": 0, "breaks": 0, "graphs": 0, "collectives": 8}
 COUNTS_B = {"at_collective": 8, "regions": 22, "breaks": 16, "graphs": 9}
-COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1}
+COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1, "collectives": 8}
+MUTATED: list[Record] = [
+    {"name": "mul", "does": "aten.mul.Tensor", "takes": ["x"], "writes": False},
+    {"name": "add", "does": "aten.add.Tensor", "takes": ["mul"], "writes": False},
+    {"name": "sin", "does": "aten.sin.default", "takes": ["add"], "writes": False},
+    {"name": "back", "does": "aten.copy_.default", "takes": ["x", "mul"], "writes": True},
+]
+BROKE = [
+    f"[0/0] [__graph_breaks] Graph break in user code at <string>:{PRINT_AT}",
+    "[0/0] [__graph_breaks]   Explanation: Dynamo does not know how to trace builtin operator `print`",
+    f"[1/0] [__graph_breaks] Graph break in user code at <string>:{HIDDEN_AT}",
+    "[1/0] [__graph_breaks]   Explanation: Skip calling a function under `torch.compiler.disable`",
+]
+SHOWN = [
+    f"[{part}] [__graph_code] {code}"
+    for part, code in (("0/0_1", "x.sin()"), ("1/0", "y.cos()"), ("0/1", "x.sin()"), ("1/1", "y.cos()"))
+]
 HUNG, DONE = {"how": "hung"}, {"how": "finished"}
 GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
 PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
@@ -151,7 +168,12 @@ BASE: dict[str, Record] = {
     "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
-        "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: hidden",
+        "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: disabled",
+        "enabled_graphs": 1, "disabled_graphs": 2, "callback_of_a_number_graphs": 1,
+        "reasons": {
+            "print": ["builtin operator print"], "log": ["logging.Logger method"], "callback": ["Tensor.tolist()"],
+            "disabled": ["Skip calling `torch.compiler.disable()`d function"],
+        },
         "fullgraph_silent": "",
         "falls_back_same": True, "falls_back_graphs": 4, "parts": [["add"], ["sin"]],
         "printed": {"same": True, "lines": 3, "parts": [["add"], ["sin"]]},
@@ -189,10 +211,12 @@ BASE: dict[str, Record] = {
     },
     "cliff.forwards": {
         "blocks": 2, "A": [COUNTS_A, COUNTS_A], "B": [COUNTS_B, COUNTS_B], "C": [COUNTS_C, COUNTS_C], "CB": FASTER,
-        "BA": SLOWER, "largest": {"B": 7, "C": 96}, "recompiling": SLOWER,
+        "BA": SLOWER, "largest": {"B": 7, "C": 96}, "recompiling": SLOWER, "in_place": True,
+        "chain": {"one graph": TENFOLD, "eager": SLOWER, "regions": 32, "breaks": 16, "steps": 16},
     },
     "cliff.mixed": {
         "blocks": 4, "functional": {"regions": 1, "breaks": 0, "at_collective": 0, "graphs": 1, "largest": 192},
+        "once": {"regions": 15, "at_collective": 1, "largest": 37},
         "escaped": {"regions": 12, "breaks": 8, "at_collective": 4, "graphs": 3, "largest": 37},
         "printing": {"regions": 8, "breaks": 4, "at_collective": 0, "reasons": ["Failed to trace builtin print"]},
     },
@@ -205,7 +229,8 @@ BASE: dict[str, Record] = {
     },
     "whole.compiled": {
         "graphs": 1, "same": True, "ends": ["FakeTensor"], "in_place_before": 6, "in_place_after": 0,
-        "operations_after": 14, "pointwise": 11, "kernels": 3, "seeds": 20, "reordered": 15, "compiled": 9,
+        "operations_after": 14, "pointwise": 11, "kernels": 3, "kernels_of_pieces": 5, "exact": 2,
+        "seeds": 20, "reordered": 15, "compiled": 9,
         "whole_numbers": 0, "in_place_orders_wrong": 14, "functional_orders_wrong": 0, "backward_operations": 20,
         "backward_in_place": 0, "gradients_same": True,
     },
@@ -426,7 +451,11 @@ BASE: dict[str, Record] = {
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True,
         "pointwise": {"eager": 9, "rounded once": 0, "emulated": 0},
-        "without_inductor_differ": {"eager": 0, "aot_eager": 0},
+        "eager_again_differ": 0,
+        "stages_differ": {
+            "eager": {"chain": 0, "replaced": 0}, "aot_eager": {"chain": 0, "replaced": 0},
+            "aot_eager_decomp_partition": {"chain": 0, "replaced": 7}, "inductor": {"chain": 11, "replaced": 7},
+        },
     },
     "stream_inside.inside": {
         "prefix": ["LOAD_ATTR store_user_object_weakrefs", "LOAD_FAST one", "LOAD_FAST two"],
@@ -468,7 +497,10 @@ BASE: dict[str, Record] = {
             "kept": [["off", 0], ["off_1", 0]], "carried": 256,
         },
     },
-    "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"], "streams": []},
+    "stream_programs.order": {
+        "calls": ["all_reduce", "wait_tensor", "work", "mm"], "streams": [],
+        "starts_s": {"compiled": [0.2, 0.21], "eager": [0.0, 0.01]},
+    },
     "stream_graphs.graphs": {
         "torch": "2.13.0", "claimed": "2.12",
         "dynamo": [node("get_user_obj_by_index"), node("set_current_stream"), node("by_index"), node("sin", 1)],
@@ -499,18 +531,15 @@ BASE: dict[str, Record] = {
         "waits": {"error": "", "nodes": [sync("wait_stream", 1, 0)]},
         "nested": {"error": "", "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
     },
-    "streams.mutation": {
-        "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
-    },
+    "streams.mutation": {"graphs": 1, "inputs": ["x"], "steps": MUTATED, "input_after": 2.0, "right": True},
     "logs.logs": {
-        "graph_breaks": [
-            f"[0/0] [__graph_breaks] Graph break in user code at <string>:{PRINT_AT}",
-            "[0/0] [__graph_breaks]   Explanation: Dynamo does not know how to trace builtin operator `print`",
-        ],
-        "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
-        "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"],
-        "graph_code": [f"[{part}] [__graph_code] TRACED GRAPH" for part in ("0/0_1", "1/0", "0/1")],
-        "calls_s": [0.9, 0.001, 0.4, 0.001],
+        "program": {
+            "graph_breaks": BROKE[:2], "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
+            "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"], "graph_code": SHOWN,
+        },
+        "twice": {"graph_breaks": BROKE},
+        "whole": {"graph_breaks": [], "recompiles": [], "graph_code": ["[3/0] [__graph_code] x.sin().cos()"]},
+        "calls_s": [0.9, 0.001, 0.4, 0.001], "compared": SLOWER,
     },
 }  # fmt: skip
 
@@ -630,7 +659,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
     "breaks.a_break_makes_two_graphs": [
-        {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},
+        {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False}, {"enabled_graphs": 2},
+        {"silent_graphs": 2}, {"printed": {"parts": [["sin"]]}},
     ],
     "breaks.python_runs_in_between": [
         {}, {"hidden_runs": 1}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"same": False},
@@ -641,14 +671,19 @@ CASES: dict[str, list[Record]] = {
     ],
     "breaks.disable_falls_back_to_eager": [
         {}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"hidden_runs": 0},
+        {"enabled_graphs": 2},
     ],
     "breaks.fullgraph_bans_breaks": [
-        {}, {"fullgraph": ""}, {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
+        {}, {"fullgraph": ""}, {"fullgraph": "RuntimeError: the backend failed"},
+        {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
     ],
     "breaks.side_effects_break": [
-        {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback")), {"graphs": 1}, {"silent_graphs": 2},
+        {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback", "disabled")), {"silent_graphs": 2},
+        {"enabled_graphs": 2}, *({"reasons": {name: ["another cause"]}} for name in ("print", "callback", "disabled")),
     ],
-    "breaks.logging_breaks": [{}, {"log_graphs": 1}, {"silent_graphs": 2}],
+    "breaks.logging_breaks": [
+        {}, {"log_graphs": 1}, {"silent_graphs": 2}, {"reasons": {"log": ["Unsupported: getLogger"]}},
+    ],
     "breaks.loops_are_unrolled_and_calls_inlined": [
         {}, {"whole": {"8": 6}}, {"inlined": False}, {"whole_graphs": 9},
     ],
@@ -711,14 +746,17 @@ CASES: dict[str, list[Record]] = {
     "cliff.what_remains_has_another_cause": [
         {}, {"functional": {"breaks": 1}}, {"printing": {"breaks": 0}}, {"printing": {"at_collective": 1}},
         {"printing": {"reasons": ["Skip calling a disabled function"]}}, {"printing": {"reasons": None}},
+        {"escaped": {"at_collective": 0}},
     ],
     "cliff.one_escape_fragments": [
         {}, {"escaped": {"at_collective": 0}}, {"escaped": {"regions": 5}}, {"escaped": {"largest": 190}},
-        {"functional": {"regions": 9}}, {"functional": {"breaks": 4}},
+        {"functional": {"regions": 9}}, {"functional": {"breaks": 4}}, {"once": {"at_collective": 0}},
+        {"once": {"regions": 3}}, {"once": {"largest": 139}},
     ],
-    "cliff.each_disabled_collective_breaks": [
-        {}, {"disabled": {"at_collective": 159}}, {"disabled": {"breaks": 0, "at_collective": 0, "collectives": 0}},
-        {"functional": {"breaks": 1}}, {"functional": {"collectives": 0}},
+    "cliff.breaks_dominate": [
+        {}, {"CB": SLOWER}, {"BA": FASTER}, {"chain": {"one graph": SLOWER}}, {"chain": {"one graph": FASTER}},
+        {"chain": {"one graph": ALIKE}}, {"chain": {"eager": FASTER}}, {"chain": {"breaks": 0, "regions": 1}},
+        {"B": [{**COUNTS_B, "regions": 1}] * 2},
     ],
     "cliff.breaks_cost_more_than_compiling_saves": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"BA": FASTER}, {"BA": TELLS_NOTHING}, {"largest": {"B": 90}},
@@ -726,18 +764,20 @@ CASES: dict[str, list[Record]] = {
     ],
     "cliff.breaks_and_recompiles_make_cliffs": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"recompiling": FASTER}, {"recompiling": ALIKE},
+        {"chain": {"one graph": ALIKE}}, {"chain": {"breaks": 0}},
     ],
     "cliff.baseline_is_eager": [
         {}, *({"A": [COUNTS_A, {**COUNTS_A, key: 1}]} for key in ("regions", "graphs", "collectives")),
+        {"in_place": False},
     ],
-    "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}],
+    "whole.tensors_to_tensors": [{}, {"graphs": 2}, {"same": False}, {"ends": ["Tensor", "int"]}, {"kernels": 4}],
     "whole.nothing_in_place": [
         {}, {"in_place_after": 1}, {"in_place_before": 0}, {"same": False}, {"functional_orders_wrong": 1},
         {"in_place_orders_wrong": 0}, {"kernels": 11}, {"backward_in_place": 1}, {"gradients_same": False},
         {"backward_operations": 0},
     ],
-    "whole.fused": [{}, {"kernels": 11}, {"kernels": 0}],
-    "whole.sums_in_another_order": [{}, {"reordered": 0}, {"compiled": 0}, {"whole_numbers": 1}],
+    "whole.fused": [{}, {"kernels": 11}, {"kernels": 0}, {"kernels": 4}, {"kernels_of_pieces": 3}],
+    "whole.sums_in_another_order": [{}, {"reordered": 0}, {"compiled": 0}, {"whole_numbers": 1}, {"exact": 20}],
     "whole.norm_reduces": [
         {},
         *(
@@ -747,9 +787,8 @@ CASES: dict[str, list[Record]] = {
         *({"ranks": [NORM, {**NORM, key: 2}]} for key in ("graphs", "reductions")),
     ],
     "cliff.breaks_per_forward": [
-        {"claimed": "~160 breaks a forward"}, {"disabled": {"at_collective": 80}}, {"functional": {"breaks": 1}},
-        {"disabled": {"at_collective": 0}}, {"claimed": "many"}, {"functional": {"graphs": 3}},
-        {"disabled": {"at_collective": 80, "collectives": 80}},
+        {}, {"disabled": {"at_collective": 159}}, {"disabled": {"breaks": 0, "at_collective": 0, "collectives": 0}},
+        {"functional": {"breaks": 1}}, {"functional": {"graphs": 3}}, {"functional": {"collectives": 0}},
     ],
     "cliff.breaks_come_before_kernels": [
         {}, {"CB": {**FASTER, "low": 0.7, "high": 0.9}}, {"CB": {**FASTER, "high": 0.8}},
@@ -759,22 +798,21 @@ CASES: dict[str, list[Record]] = {
         {}, {"B": [COUNTS_B, {**COUNTS_B, "regions": 1}]}, {"B": [COUNTS_B, {**COUNTS_B, "breaks": 0}]},
         {"largest": {"B": 90}}, {"C": [COUNTS_B] * 2},
     ],
-    "cliff.functional_is_one_graph": [
-        {}, *({"C": [COUNTS_C, {**COUNTS_C, k: v}]} for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3))),
-    ],
     "cliff.functional_takes_the_breaks_away": [
-        {}, {"C": [COUNTS_C, {**COUNTS_C, "graphs": 2}]}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 0}]},
+        {}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 0}]}, {"largest": {"C": 9}},
+        *(
+            {"C": [COUNTS_C, {**COUNTS_C, k: v}]}
+            for k, v in (("graphs", 2), ("breaks", 1), ("regions", 3), ("collectives", 0))
+        ),
     ],
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
     "cliff.an_increase_is_slower": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"C": [COUNTS_B] * 2}, {"B": [{**COUNTS_B, "graphs": 1}] * 2},
+        {"chain": {"one graph": ALIKE}}, {"chain": {"regions": 1}},
     ],
     "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
     "cliff.recorded_functional_brings_it_back": [
         {}, {"CA": SLOWER}, {"BA": FASTER}, {"BA": ALIKE}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
-    ],
-    "cliff.recorded_functional_is_faster_than_eager": [
-        {}, {"CA": SLOWER}, {"CA": TELLS_NOTHING}, {"torch": "2.12.1"}, {"blocks": 2},
     ],
     "trap.a_count_guards_the_gate": [
         {}, {"gated": {"says": "the eager path went functional: 1 a::b"}},
@@ -1222,15 +1260,18 @@ CASES: dict[str, list[Record]] = {
         {}, {"ways": {"default": ["all_gather mm wait", 1, True]}},
         {"ways": {"default": ["all_gather wait mm mm", 0, True]}},  # two gathers in one
         {"ways": {"default": ["all_gather wait mm", 0, False]}},
+        {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
     ],
     "backend.overlap_takes_streams": [
         {"ways": {"sink_waits": ["all_gather wait mm", 0, True]}},
         {"ways": {"sink_waits": ["all_gather mm wait", 1, True]}},
         {"ways": {"default": ["all_gather mm wait", 1, True]}},
     ],
-    "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}],
+    "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}, {"eager_again_differ": 11}],
     "backend.stages_can_be_told_apart": [
-        {}, {"without_inductor_differ": {"eager": 3}}, {"elements_that_differ": 0},
+        {}, {"stages_differ": {"eager": {"chain": 3}}}, {"stages_differ": {"inductor": {"chain": 0}}},
+        {"stages_differ": {"aot_eager": {"replaced": 7}}},
+        {"stages_differ": {"aot_eager_decomp_partition": {"replaced": 0}}},
     ],
     "backend.precision_casts_can_be_emulated": [
         {}, {"pointwise": {"emulated": 9}}, {"pointwise": {"emulated": 2}}, {"pointwise": {"eager": 0}},
@@ -1347,10 +1388,14 @@ CASES: dict[str, list[Record]] = {
         {"ran": {"streams::synchronize_event": 1}},
     ],
     "stream_programs.the_wait_follows_at_once": [
-        {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"calls": []},
+        {}, {"calls": ["all_reduce", "work", "mm", "wait_tensor"]}, {"calls": []},
+        {"starts_s": {"compiled": [0.2, 0.0]}}, {"starts_s": {"eager": [0.0, 0.2]}},
+        {"starts_s": {"compiled": [0.2, None]}},
+        {"calls": ["all_reduce", "wait_tensor", "mm"]},
     ],
     "stream_programs.no_streams_and_no_overlap": [
-        {}, {"calls": ["all_reduce", "mm", "mm", "wait_tensor"]}, {"streams": ["with stream1:"]}, {"calls": []},
+        {}, {"calls": ["all_reduce", "work", "mm", "wait_tensor"]}, {"streams": ["with stream1:"]}, {"calls": []},
+        {"starts_s": {"compiled": [0.0, 0.0]}},
     ],
     "stream_graphs.contexts_mark_their_nodes": [
         {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
@@ -1433,27 +1478,43 @@ CASES: dict[str, list[Record]] = {
         {"schemas": {"get_user_obj_by_index": None}}, {"waits": {"nodes": []}},
     ],
     "streams.body_is_functional": [
-        {}, {"calls": ["aten.mul_.Tensor"]}, {"calls": ["aten.mul.Tensor", "aten.mul_.Tensor"]},
+        {}, {"steps": [{**MUTATED[0], "does": "aten.mul_.Tensor", "writes": True}, *MUTATED[1:]]},
+        {"steps": [MUTATED[0], {**MUTATED[1], "takes": ["x"]}, *MUTATED[2:]]}, {"steps": MUTATED[-1:]},
+        {"steps": [MUTATED[-1], *MUTATED[:-1]]},
     ],
     "streams.write_back_comes_last": [
-        {}, {"calls": ["aten.copy_", "aten.add.Tensor"]}, {"calls": ["aten.add.Tensor"]},
+        {}, {"steps": [MUTATED[-1], *MUTATED[:-1]]}, {"steps": [*MUTATED[:-1], {**MUTATED[-1], "takes": ["x", "add"]}]},
+        {"steps": MUTATED[:-1]}, {"steps": [{**MUTATED[0], "writes": True}, *MUTATED[1:]]},
     ],
-    "streams.caller_sees_the_mutation": [{}, {"input_after": 1.0}, {"right": False}],
+    "streams.caller_sees_the_mutation": [
+        {}, {"input_after": 1.0}, {"right": False}, {"graphs": 0}, {"steps": [MUTATED[-1], *MUTATED[:-1]]},
+    ],
     "logs.graph_breaks_are_shown": [
-        {}, {"graph_breaks": []}, {"graph_breaks": [f"[0/0] Graph break in user code at <string>:{PRINT_AT}"]},
-        {"graph_breaks": ["[0/0] Graph break in user code at <string>:1", "[0/0] trace builtin operator `print`"]},
+        {}, {"twice": {"graph_breaks": []}}, {"twice": {"graph_breaks": BROKE[:2]}},
+        {"twice": {"graph_breaks": BROKE[::2]}}, {"twice": {"graph_breaks": [*BROKE[:3], BROKE[1]]}},
+        {"twice": {"graph_breaks": [BROKE[0].replace(str(PRINT_AT), "1"), *BROKE[1:]]}},
+        {"whole": {"graph_breaks": BROKE}},
     ],
-    "logs.recompiles_are_shown": [{}, {"recompiles": ["[__recompiles] something"]}],
-    "logs.guards_are_shown": [{}, {"guards": []}],
-    "logs.health_is_shown": [{}, {"graph_breaks": []}, {"recompiles": []}, {"guards": []}],
+    "logs.a_slow_function_is_named": [
+        {}, {"compared": ALIKE}, {"compared": FASTER}, {"twice": {"graph_breaks": []}},
+        {"whole": {"graph_breaks": BROKE}},
+    ],
+    "logs.recompiles_are_shown": [
+        {}, {"program": {"recompiles": ["[__recompiles] something"]}},
+        {"whole": {"recompiles": ["[__recompiles] any"]}},
+    ],
+    "logs.guards_are_shown": [{}, {"program": {"guards": []}}],
+    "logs.health_is_shown": [
+        {}, {"twice": {"graph_breaks": []}}, {"program": {"recompiles": []}}, {"program": {"guards": []}},
+    ],
     "logs.churn_is_told_from_breaks": [
-        {}, {"graph_breaks": [f"Graph break in user code at <string>:{line}" for line in (6, 9)]},
-        {"graph_code": ["[0/0_1] [__graph_code] TRACED GRAPH"]}, {"recompiles": []}, {"guards": []},
-        {"calls_s": [0.9, 0.001, 0.001, 0.001]},
+        {}, {"program": {"graph_breaks": BROKE}}, {"program": {"graph_code": SHOWN[:2]}},
+        {"program": {"recompiles": []}}, {"program": {"guards": []}}, {"calls_s": [0.9, 0.001, 0.001, 0.001]},
     ],
     "logs.graph_code_is_shown": [
-        {}, {"graph_code": [f"[0/{i}] [__graph_code] TRACED GRAPH" for i in range(2)]}, {"graph_code": []},
-        {"graph_breaks": []},
+        {}, {"program": {"graph_code": [f"[{n}/0] [__graph_code] TRACED GRAPH" for n in range(2)]}},
+        {"program": {"graph_code": []}}, {"program": {"graph_code": ["[0/0] [__graph_code] x.sin().cos()"]}},
+        {"whole": {"graph_code": ["[3/0] [__graph_code] x.sin()", "[4/0] [__graph_code] y.cos()"]}},
     ],
 }  # fmt: skip
 

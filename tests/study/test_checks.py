@@ -103,7 +103,7 @@ def test_what_was_copied_is_cited_and_what_labkit_does_itself_is_enforced():
         (PARTED, {"default": HUNG}, "holds", "by default hung"),
         ("symmetry.diverging_programs_deadlock", {"flag_branch": DONE}, "changed", "hung, flag branch wrong"),
         ("suite.conservative_timeouts_pay", {"conservative_late": "timed out"}, "changed", "timed out with 20 s"),
-        ("cliff.recorded_functional_is_faster_than_eager", {"torch": "2.12.1"}, "cannot tell", "torch 2.12.1"),
+        ("cliff.recorded_functional_brings_it_back", {"torch": "2.12.1"}, "cannot tell", "torch 2.12.1"),
     ],
 )  # fmt: skip
 def test_a_record_gets_the_word_that_it_deserves(name, record, status, says):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -16,7 +15,7 @@ from labkit.lessons.cliff import experiment as cliff
 from labkit.lessons.shared.timed import all_of, timed, timing_result
 from labkit.report import Report
 from labkit.study import recorded as recordings
-from labkit.study.checks import ENFORCED, HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks import ENFORCED, Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.timing import interleave
 from labkit.torch_compat import dynamo_reset
 
@@ -24,6 +23,7 @@ program = lessons.program("cliff")
 
 BLOCKS = 2
 SOURCE_BLOCKS = 40
+STEPS = 16  # of a chain without a collective
 GPUS = "2 GPUs over NCCL, in a whole pipeline"
 
 
@@ -45,7 +45,50 @@ def forwards(bench: Bench) -> Seen:
         found[a + b] = timed(report.label, taken, a, b)
     largest = report.tables["graphs"].groupby("variant")["ops"].max()
     found["largest"] = {letter: int(largest[letter]) for letter in "BC"}
-    return found | {"recompiling": bench.run(_recompiling, ranks=1)[0]}
+    in_place = bench.run(_inplace)[0]
+    alone = {"recompiling": bench.run(_recompiling, ranks=1)[0], "chain": bench.run(_chain, ranks=1)[0]}
+    return found | alone | {"in_place": in_place}
+
+
+def _inplace() -> bool:
+    """Whether the first variant's all-reduce gives back the tensor that it was given, which holds the sum."""
+    x = torch.ones(2)
+    return program.inplace(x) is x and bool((x == dist.get_world_size()).all())
+
+
+def _chain() -> Seen:
+    """The same small steps, without a collective: compiled in pieces, as one graph, and in eager."""
+    uncompiled = torch.compiler.disable(lambda x: x)
+
+    def piece(x):
+        return uncompiled(torch.relu(x @ x)) + x
+
+    def step(x):
+        return torch.relu(x @ x) + x
+
+    dynamo_reset()
+    x = torch.zeros(4, 4)
+    pieces, whole = torch.compile(piece), torch.compile(lambda x: _repeated(step, x))
+    calls = {
+        "pieces": lambda: _repeated(pieces, x),
+        "one graph": lambda: whole(x),
+        "eager": lambda: _repeated(step, x),
+    }
+    with torch.no_grad():
+        taken = {name: one.samples for name, one in interleave(calls, rounds=40, warmup=3).items()}
+        with record() as rec:
+            calls["pieces"]()
+    row = rec.counts().iloc[0]
+    found = {
+        against: timed("host only · cpu", taken, "pieces", against) for against in ("one graph", "eager")
+    }
+    return {**found, "regions": int(row["regions"]), "breaks": int(row["breaks"]), "steps": STEPS}
+
+
+def _repeated(step: Callable[[Any], Any], x: Any) -> Any:
+    for _ in range(STEPS):
+        x = step(x)
+    return x
 
 
 def _recompiling() -> Seen:
@@ -94,27 +137,14 @@ def _counted(blocks: int, reduce: Any, change: Callable[[Any], Any] = lambda blo
 
 @judging(forty)
 def breaks_per_forward(seen: Seen) -> Result:
-    """Of forty blocks every disabled collective breaks, as many as claimed; functional ones leave one whole graph."""
-    hidden, functional = seen["disabled"], seen["functional"]
-    number = re.search(r"\d+", seen["claimed"])
-    each = _each_breaks(hidden) and number is not None and hidden["at_collective"] == int(number[0])
-    return verdict(
-        each and not functional["breaks"] and functional["graphs"] == 1,
-        f"{hidden['at_collective']} at {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} blocks of ours, "
-        f"of {hidden['breaks']} breaks in all: each breaks its caller as well; {functional['breaks']} with functional "
-        f"ones, in {functional['graphs']} graph",
-    )
-
-
-@judging(forty)
-def each_disabled_collective_breaks(seen: Seen) -> Result:
-    """A forward breaks at every one of its collectives where they are disabled, at none where they are functional."""
+    """A forward breaks at every one of its disabled collectives; with as many functional ones it is one whole graph."""
     hidden, functional = seen["disabled"], seen["functional"]
     none = functional["collectives"] == hidden["collectives"] and not functional["breaks"]
     return verdict(
-        _each_breaks(hidden) and none,
-        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives, {functional['breaks']} "
-        f"with {functional['collectives']} functional ones",
+        _each_breaks(hidden) and none and functional["graphs"] == 1,
+        f"breaks at {hidden['at_collective']} of {hidden['collectives']} disabled collectives in {SOURCE_BLOCKS} of "
+        f"our blocks, {hidden['breaks']} in all: each breaks its caller as well; {functional['breaks']} with "
+        f"{functional['collectives']} functional ones, in {functional['graphs']} graph",
     )
 
 
@@ -124,7 +154,7 @@ def _each_breaks(row: Seen) -> bool:
 
 @probe
 def mixed(bench: Bench) -> Seen:
-    """Functional collectives only, with one disabled in each block, and with a print behind each block."""
+    """Functional collectives only, with one disabled in all, with one in each block, with a print behind each block."""
     return bench.run(_mixed, backend="fake")[0]
 
 
@@ -135,33 +165,49 @@ def _mixed() -> Seen:
     def prints(block: Any) -> None:
         block.register_forward_hook(lambda *_: print(end=""))
 
-    changes = {"functional": lambda block: None, "escaped": escape, "printing": prints}
+    def once(block: Any) -> None:
+        if not changed:
+            escape(block)
+            changed.append(block)
+
+    changed: list[Any] = []
+    changes = {"functional": lambda block: None, "once": once, "escaped": escape, "printing": prints}
     counts = {name: _counted(2 * BLOCKS, program.functional, change) for name, change in changes.items()}
     return {"blocks": 2 * BLOCKS, **counts}
 
 
 @judging(mixed)
 def one_escape_fragments(seen: Seen) -> Result:
-    """One disabled all-reduce in a block, among functional ones, breaks every block into pieces far below one graph."""
-    pure, escaped, blocks = seen["functional"], seen["escaped"], seen["blocks"]
+    """One disabled all-reduce, in all or in each block, among functional ones leaves pieces far below one graph."""
+    pure, ways, blocks = (
+        seen["functional"],
+        {"in all": seen["once"], "a block": seen["escaped"]},
+        seen["blocks"],
+    )
     whole = pure["regions"] == pure["graphs"] == 1 and not pure["breaks"]
-    broken = escaped["at_collective"] == blocks and escaped["regions"] > 2 * blocks
+    broken = [way["at_collective"] for way in ways.values()] == [1, blocks]
+    pieces = all(
+        way["regions"] > 2 * blocks and 4 * way["largest"] < pure["largest"] for way in ways.values()
+    )
+    said = ", ".join(
+        f"{name} {way['regions']} of at most {way['largest']} ({way['at_collective']} at a collective break)"
+        for name, way in ways.items()
+    )
     return verdict(
-        whole and broken and 4 * escaped["largest"] < pure["largest"],
-        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; with one disabled all-reduce a "
-        f"block {escaped['regions']} of at most {escaped['largest']}; {escaped['at_collective']} at a collective break",
+        whole and broken and pieces,
+        f"{blocks} blocks: {pure['regions']} region of {pure['largest']} operators; one disabled collective {said}",
     )
 
 
 @judging(mixed)
 def what_remains_has_another_cause(seen: Seen) -> Result:
-    """With functional collectives no break is at a collective; what is left names its cause, here a print."""
-    pure, printing = seen["functional"], seen["printing"]
+    """With functional collectives no break is at a collective, but with a disabled one; a print's break names it."""
+    pure, printing, at = seen["functional"], seen["printing"], seen["escaped"]["at_collective"]
     named = bool(printing["reasons"]) and all("print" in reason for reason in printing["reasons"])
     return verdict(
-        not pure["breaks"] and printing["breaks"] > 0 and not printing["at_collective"] and named,
+        not pure["breaks"] and printing["breaks"] > 0 == printing["at_collective"] and at > 0 and named,
         f"{pure['breaks']} breaks; with a print behind each block {printing['breaks']}, of them "
-        f"{printing['at_collective']} at a collective: {'; '.join(printing['reasons'])}",
+        f"{printing['at_collective']} at a collective: {'; '.join(printing['reasons'])}; with a disabled one {at}",
     )
 
 
@@ -184,25 +230,22 @@ def baseline_is_eager(seen: Seen) -> Result:
     """The first variant is eager: its collectives run in place, and nothing of it is compiled."""
     rows, expected = seen["A"], 4 * seen["blocks"]
     ok = all(row["regions"] == 0 and row["graphs"] == 0 and row["collectives"] == expected for row in rows)
-    return verdict(
-        ok, f"{rows[0]['collectives']} collectives, {rows[0]['regions']} compiled regions a forward"
-    )
-
-
-@judging(forwards)
-def functional_is_one_graph(seen: Seen) -> Result:
-    """With functional collectives the forward is one graph without a break."""
-    rows = seen["C"]
-    ok = all(row["graphs"] == 1 and row["breaks"] == 0 and row["regions"] == 1 for row in rows)
-    return verdict(ok, f"{rows[0]['graphs']} graph, {rows[0]['breaks']} breaks, {rows[0]['regions']} region")
+    said = f"{rows[0]['collectives']} collectives, {rows[0]['regions']} compiled regions a forward; an all-reduce "
+    return verdict(ok and seen["in_place"], said + ("in place" if seen["in_place"] else "not in place"))
 
 
 @judging(forwards)
 def functional_takes_the_breaks_away(seen: Seen) -> Result:
-    """With disabled collectives tensor-parallel blocks break at each, with functional ones they are one graph."""
-    whole, hidden = functional_is_one_graph(seen), min(row["at_collective"] for row in seen["B"])
-    held = whole.status == HOLDS and hidden == 4 * seen["blocks"]
-    return verdict(held, f"{whole.measured}; with disabled collectives {hidden} breaks at one")
+    """Functional collectives leave blocks one large graph with all of them; with disabled ones they break at each."""
+    rows, hidden, each = seen["C"], min(row["at_collective"] for row in seen["B"]), 4 * seen["blocks"]
+    whole = all(row["graphs"] == row["regions"] == 1 and row["breaks"] == 0 for row in rows)
+    there = all(row["collectives"] == each for row in rows)
+    small, large = seen["largest"]["B"], seen["largest"]["C"]
+    return verdict(
+        whole and there and hidden == each and 4 * small < large,
+        f"{rows[0]['graphs']} graph of {large} operators, {rows[0]['breaks']} breaks, {rows[0]['collectives']} "
+        f"collectives in {rows[0]['regions']} region; disabled ones: {hidden} breaks at one, graphs of at most {small}",
+    )
 
 
 @judging(forwards)
@@ -213,13 +256,23 @@ def functional_is_faster_than_disabled(seen: Seen) -> Result:
 
 @judging(forwards)
 def an_increase_is_slower(seen: Seen) -> Result:
-    """Where disabled collectives raise the counts of breaks and graphs above those of the same model, it is slower."""
+    """A forward with more breaks and graphs is slower, and so are steps with breaks and no collective."""
     more, less = seen["B"][0], seen["C"][0]
     counts = "; ".join(f"{name} {less[name]} and {more[name]}" for name in ("breaks", "graphs"))
     if not all(more[name] > less[name] for name in ("breaks", "graphs")):
         return verdict(False, f"no increase: {counts}")
-    found = timing_result(seen["CB"], "faster", GPUS)
-    return Result(found.status, f"{counts}; with fewer {found.measured}", found.missing)
+    fewer = timing_result(seen["CB"], "faster", GPUS)
+    return all_of({f"{counts}; with fewer": fewer, "breaks alone": _breaks_alone(seen)})
+
+
+def _breaks_alone(seen: Seen) -> Result:
+    """Of steps that differ in breaks alone, whether those with breaks are slower than one graph."""
+    chain = seen["chain"]
+    if chain["breaks"] < chain["steps"] or chain["regions"] < 2 * chain["steps"]:
+        return verdict(
+            False, f"{chain['breaks']} breaks, {chain['regions']} regions in {chain['steps']} steps"
+        )
+    return timing_result(chain["one graph"], "slower", "any machine")
 
 
 @judging(forwards)
@@ -230,13 +283,31 @@ def breaks_cost_more_than_compiling_saves(seen: Seen) -> Result:
 
 
 @judging(forwards)
+def breaks_dominate(seen: Seen) -> Result:
+    """In a forward breaks cost more than compiling saves; of tiny graphs in a row most of the time is theirs."""
+    chain = seen["chain"]
+    alone, eager = _breaks_alone(seen), timing_result(chain["eager"], "slower", "any machine")
+    low, high = (chain["one graph"][end] for end in ("low", "high"))
+    said = f"{chain['regions']} tiny graphs: {alone.measured} against one graph"
+    most = (
+        verdict((low or 0) > 2, said) if low and (low > 2 or (high or 3) <= 2) else cannot_tell("quiet", said)
+    )
+    parts = {
+        "forward": breaks_cost_more_than_compiling_saves(seen),
+        "breaks alone": alone,
+        "most of it": most,
+    }
+    return all_of({**parts, "to eager": eager})
+
+
+@judging(forwards)
 def breaks_and_recompiles_make_cliffs(seen: Seen) -> Result:
-    """Without breaks a forward is faster, and a call that compiles again is slower than one that does not."""
+    """Without breaks a forward is faster, and steps without a collective are; a call that compiles again is slower."""
     breaks, again = (
         timing_result(seen["CB"], "faster", GPUS),
         timing_result(seen["recompiling"], "slower", GPUS),
     )
-    return all_of({"without breaks": breaks, "compiling again": again})
+    return all_of({"without breaks": breaks, "breaks alone": _breaks_alone(seen), "compiling again": again})
 
 
 @judging(forwards)
@@ -270,12 +341,6 @@ def recorded(bench: Bench) -> Seen:
 
 def _verdict(row: Any, where: str) -> Seen:
     return {key: row[key] for key in ("outcome", "ratio", "low", "high")} | {"label": where}
-
-
-@judging(recorded)
-def recorded_functional_is_faster_than_eager(seen: Seen) -> Result:
-    """In the recorded cliff of forty blocks, compiled with functional collectives is faster than eager."""
-    return _of_forty(seen, timing_result(seen["CA"], "faster", GPUS))
 
 
 @judging(recorded)

@@ -11,9 +11,14 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from labkit.graphs import record
 from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset
+
+LOGGER = logging.getLogger("labkit.quiet")
+# what torch's reason for a break names
+CAUSES = {"print": "print", "log": "logging", "callback": "tolist", "disabled": "disable"}
 
 
 @probe
@@ -42,7 +47,7 @@ def _splits() -> Seen:
 
     def logs_through_a_logger(x):
         y = x + 1
-        logging.getLogger("labkit.quiet").debug("a side effect")
+        LOGGER.debug("a side effect")
         return y.sin()
 
     def prints(x):
@@ -53,6 +58,11 @@ def _splits() -> Seen:
     def calls_back(x):
         y = x + 1
         callback(y.tolist())
+        return y.sin()
+
+    def calls_back_with_a_number(x):
+        y = x + 1
+        callback(1)
         return y.sin()
 
     def compiled(function):
@@ -81,13 +91,17 @@ def _splits() -> Seen:
         "print": logs,
         "log": logs_through_a_logger,
         "callback": calls_back,
+        "callback_of_a_number": calls_back_with_a_number,
+        "disabled": three_parts,
         "silent": lambda x: (x + 1).sin(),
+        "enabled": lambda x: ((x + 1) * 2).sin(),
     }
+    found["reasons"] = {}
     for name, function in programs.items():
         run, graphs = compiled(function)
-        with torch.no_grad():
+        with torch.no_grad(), record() as rec:
             run(x.clone())
-        found[f"{name}_graphs"] = len(graphs.dynamo)
+        found[f"{name}_graphs"], found["reasons"][name] = len(graphs.dynamo), list(rec.breaks["reason"])
     for name, function in {"fullgraph": three_parts, "fullgraph_silent": programs["silent"]}.items():
         dynamo_reset()
         try:
@@ -100,11 +114,13 @@ def _splits() -> Seen:
 
 @judging(splits)
 def a_break_makes_two_graphs(seen: Seen) -> Result:
-    """Code that cannot be captured splits a function into a graph before and one after it; the result is the same."""
-    parts = seen["parts"]
+    """Code that is hidden splits one graph into one before and one after, as a print does; the result is the same."""
+    parts, printed, whole = seen["parts"], seen["printed"], seen["enabled_graphs"]
+    split = parts == printed["parts"] == [["add"], ["sin"]] and seen["same"] and printed["same"]
     return verdict(
-        parts == [["add"], ["sin"]] and seen["same"],
-        f"{len(parts)} graphs around one hidden call: {' and '.join(map(', '.join, parts))}",
+        split and whole == seen["silent_graphs"] == 1,
+        f"{len(parts)} graphs around one hidden call: {' and '.join(map(', '.join, parts))}; {len(printed['parts'])} "
+        f"around a print; {whole} where nothing is hidden",
     )
 
 
@@ -124,10 +140,11 @@ def python_runs_in_between(seen: Seen) -> Result:
 @judging(splits)
 def disable_falls_back_to_eager(seen: Seen) -> Result:
     """A part under torch.compiler.disable runs eagerly at every call, and the rest stays compiled."""
+    eager = seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] == 2
     return verdict(
-        seen["same"] and seen["hidden_runs"] == 3 and not seen["hidden_ran_compiled"] and seen["graphs"] == 2,
+        seen["same"] and eager and seen["enabled_graphs"] == 1,
         f"{seen['graphs']} graphs, the part between them {seen['hidden_runs']} times in eager, numbers "
-        f"{'the same' if seen['same'] else 'not the same'}",
+        f"{'the same' if seen['same'] else 'not the same'}; without disable {seen['enabled_graphs']} graph",
     )
 
 
@@ -146,17 +163,29 @@ def fullgraph_bans_breaks(seen: Seen) -> Result:
     """With fullgraph=True a function that breaks otherwise is an error, and one without a break compiles."""
     broken, silent = seen["fullgraph"], seen["fullgraph_silent"]
     said = f"{seen['graphs']} graphs without fullgraph, with it {broken or 'no error'}; a function without a break: "
-    return verdict(seen["graphs"] > 1 and bool(broken) and not silent, said + (silent or "compiles"))
+    # what would break is the reason, and not another error
+    return verdict(
+        seen["graphs"] > 1 and CAUSES["disabled"] in broken and not silent, said + (silent or "compiles")
+    )
 
 
 @judging(splits)
 def side_effects_break(seen: Seen) -> Result:
     """A print, a logger's call, a callback with a tensor's values and a part under disable each break one graph."""
-    names = ("print", "log", "callback")
-    counts = {**{name: seen[f"{name}_graphs"] for name in names}, "disabled call": seen["graphs"]}
-    said = ", ".join(f"with a {name} {count}" for name, count in counts.items())
-    without = seen["silent_graphs"]
-    return verdict(without == 1 < min(counts.values()), f"graphs: {without} without, {said}")
+    counts = {name: seen[f"{name}_graphs"] for name in CAUSES}
+    whole = (seen[f"{name}_graphs"] for name in ("silent", "enabled"))
+    number = seen["callback_of_a_number_graphs"]
+    return verdict(
+        {*whole} == {1} and min(counts.values()) > 1 and all(_named(seen, name) for name in CAUSES),
+        f"graphs: 1 without; with a print {counts['print']}, with a logger's call {counts['log']}, with a callback "
+        f"given a tensor's values {counts['callback']} (a number {number}), with a disabled call {counts['disabled']}; "
+        f"reasons: {'; '.join(sum((seen['reasons'][name] for name in CAUSES), []))}",
+    )
+
+
+def _named(seen: Seen, name: str) -> bool:
+    """Whether torch gives this cause as a reason for the break."""
+    return any(CAUSES[name] in reason.lower() for reason in seen["reasons"][name])
 
 
 @judging(splits)
@@ -164,7 +193,8 @@ def logging_breaks(seen: Seen) -> Result:
     """A call of a logger inside a compiled function breaks the graph; without the call it is one graph."""
     with_it, without = seen["log_graphs"], seen["silent_graphs"]
     return verdict(
-        with_it > without == 1, f"{with_it} graphs around one call of a logger, {without} without it"
+        with_it > without == 1 and _named(seen, "log"),
+        f"{with_it} graphs around one call of a logger ({'; '.join(seen['reasons']['log'])}), {without} without it",
     )
 
 

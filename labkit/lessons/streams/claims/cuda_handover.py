@@ -112,6 +112,10 @@ def _microbatches() -> Seen:
     kernels = {"communication": "nccl", "write": "fillfunctor", "forward": "spin"}
     return {
         "right": [float(batch[-1]) for batch in batches] == expected,
+        "streams": {
+            kind: sorted({span.stream for span in spans if word in span.name.lower()})
+            for kind, word in kernels.items()
+        },
         **{
             kind: [[span.start / 1e6, span.end / 1e6] for span in spans if word in span.name.lower()]
             for kind, word in kernels.items()
@@ -136,12 +140,14 @@ def communication_beside_the_next_forward(seen: Seen) -> Result:
 
 @judging(microbatches)
 def communication_starts_behind_its_own(seen: Seen) -> Result:
-    """Each microbatch's communication starts when its computation has ended, and the sums are right."""
+    """On a stream of its own each microbatch's communication starts when its computation ended; the sums are right."""
     behind = []
     for rank in seen["ranks"]:
         pairs = zip(rank["communication"], rank["write"], strict=False)
         behind += [c[0] >= w[1] for c, w in pairs]
     right = all(rank["right"] for rank in seen["ranks"])
     complete = all(map(_complete, seen["ranks"]))
-    said = f"{sum(behind)} of {len(behind)} start behind their own computation; right: {right}"
-    return verdict(complete and right and all(behind), said)
+    # on one stream the order would need no event
+    own = all(not {*r["streams"]["communication"]} & {*r["streams"]["write"]} for r in seen["ranks"])
+    said = f"{sum(behind)} of {len(behind)} start behind their own computation; right: {right}; "
+    return verdict(complete and right and all(behind) and own, said + f"on a stream of their own: {own}")
