@@ -1,4 +1,5 @@
-"""The map of the lessons, made from what each lesson says of itself, README's table of versions, docs/experiments.md.
+"""The map of the lessons, made from what each lesson says of itself; README's table of versions; docs/experiments.md;
+the service of lesson 18 as it is delivered, which its readers mend in the notebook.
 
     python -m tools.course            write the map into 00_start_here and the README, the table, and the page
     python -m tools.course --check    only say where they are older than the lessons and the recorded ledgers
@@ -24,13 +25,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.lessons.shared.program import cells
 from labkit.study import claims, versions
 from tools import experiments
 from tools.fit import MAP, ROOT
 
 __all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
 
-FRONT = "00_start_here"
+FRONT, DELIVERED = "00_start_here", Path("data/delivered/18_repair_it.json")
 FORM = "a lesson's first cell has a title, **The question.**, **Needs.** N minutes ... . hardware, and **Covers.**"
 
 
@@ -128,6 +130,9 @@ def _renewed(root: Path) -> dict[Path, str]:
     front, readme = root / "notebooks" / f"{FRONT}.ipynb", root / "README.md"
     text = _with_list(readme.read_text(encoding="utf-8"), rows)
     renewed = {front: _with_map(front, table(rows)), readme: _with_versions(text)}
+    if (kept := root / DELIVERED).exists():
+        delivered = {label: text.split("\n") for label, text in cells(DELIVERED.stem).items()}
+        renewed[kept] = json.dumps(delivered, indent=1, ensure_ascii=False) + "\n"
     page = root / experiments.PAGE
     return renewed | ({page: experiments.page(root=root)} if page.exists() else {})
 

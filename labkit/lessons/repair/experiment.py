@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -56,8 +58,8 @@ def run(
         talk: print a line for each stage.
 
     Raises:
-        ValueError: another number of ranks than two, bad rounds, or a stage that does not exist; before any rank is
-            asked.
+        ValueError: another number of ranks than two, bad rounds, a stage that does not exist, or one with the name
+            of the yardstick; before any rank is asked.
         RankError: the service fails on two shards.
 
     >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
@@ -70,6 +72,10 @@ def run(
         raise ValueError(f"the service has two shards: give 2 ranks, got {ranks.world_size}")
     if rounds:
         check_rounds(rounds)
+    if name == BASELINE:
+        raise ValueError(
+            f"{BASELINE!r} is the name of what stages are compared with: give the stage another name"
+        )
     ours = choose_program("repair", program, NEEDED)
     services = {name: ours.code} if program is not None else _stages(stage)
     tables: dict[str, list[pd.DataFrame]] = {
@@ -105,18 +111,14 @@ def together(reports: Sequence[Report]) -> Report:
     """Put the reports of several stages into one, in this order, with the last one's label and provenance.
 
     Each was timed against eager in rounds of its own: verdicts compare within these, and the rounds of eager of all
-    reports stand together in `samples`.
+    reports stand together in `samples`. Where a name of a stage comes again it gets a number, such as 'log 2'.
 
     Raises:
-        ValueError: there are none, or two have a stage of the same name.
+        ValueError: there are none.
     """
     if not reports:
         raise ValueError("there are no reports to put together")
-    names = [stage for report in reports for stage in report.frame["stage"]]
-    twice = [stage for stage in names if names.count(stage) > 1]
-    if twice:
-        raise ValueError(f"two reports have a stage {twice[0]!r}: give each run a name of its own")
-    last = reports[-1]
+    reports, last = _numbered(reports), reports[-1]
     parts: dict[str, list[pd.DataFrame]] = {key: [] for key in last.tables}
     rounds = 0
     for report in reports:
@@ -128,6 +130,23 @@ def together(reports: Sequence[Report]) -> Report:
     tables = {key: pd.concat(tables, ignore_index=True) for key, tables in parts.items()}
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     return Report("repair", ABOUT.title, last.label, tables, verdicts, last.provenance, last.notes, last.view)
+
+
+def _numbered(reports: Sequence[Report]) -> list[Report]:
+    """The reports with a name of its own for each stage: the second 'log' is 'log 2', unless that is taken."""
+    taken, found = {BASELINE}, []
+    for report in reports:
+        names = {}
+        for stage in report.frame["stage"]:
+            candidates = (f"{stage} {n}" if n > 1 else stage for n in itertools.count(1))
+            names[stage] = next(name for name in candidates if name not in taken)
+            taken.add(names[stage])
+        tables = {
+            key: table.replace({"stage": names, "variant": names}) for key, table in report.tables.items()
+        }
+        verdicts = [replace(verdict, a=names.get(verdict.a, verdict.a)) for verdict in report.verdicts]
+        found.append(replace(report, tables=tables, verdicts=verdicts))
+    return found
 
 
 def drills(three: Ranks, service: Any) -> dict[str, tuple[bool, str]]:

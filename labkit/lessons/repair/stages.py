@@ -1,4 +1,4 @@
-"""The service of lesson 18 with some of its faults mended, made from the cells of the lesson."""
+"""The service of lesson 18 with some of its faults mended, made from its cells as they were delivered."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from labkit.lessons.repair import program
 from labkit.lessons.shared.options import chosen
-from labkit.lessons.shared.program import cells, execute
+from labkit.lessons.shared.program import execute
 
 __all__ = ["build", "faults", "sources"]
 
-LESSON, MENDS = "18_repair_it", "FIXES = {"
+MENDS = "FIXES = {"
 
 
 def faults() -> list[str]:
@@ -25,7 +25,7 @@ def faults() -> list[str]:
 
 
 def sources(mended: Iterable[str] = ()) -> dict[str, str]:
-    """Give the service's cells as they are after some faults were mended.
+    """Give the service's cells as they are delivered, or after some faults were mended.
 
     Args:
         mended: names of faults.
@@ -34,21 +34,17 @@ def sources(mended: Iterable[str] = ()) -> dict[str, str]:
         The source of each cell by its label.
 
     Raises:
-        ValueError: there is no such fault, or what it replaces does not stand exactly once in the cells.
+        ValueError: there is no such fault.
 
     >>> [sum(text.count("dynamic=False") for text in sources(done).values()) for done in ((), ["shape"])]
     [1, 0]
     """
     mended = list(mended)
-    found = {label: text for label, text in cells(LESSON).items() if MENDS not in text}
+    found = {label: text for label, text in program.CELLS.items() if MENDS not in text}
     for fault in chosen(mended, faults(), "fault") if mended else ():
         for before, after in program.FIXES[fault]:
             held = [label for label, text in found.items() if before in text]
-            if len(held) != 1 or found[held[0]].count(before) != 1:
-                raise ValueError(
-                    f"what {fault!r} replaces has to stand once in notebooks/{LESSON}.ipynb: {before!r}. Mend a copy "
-                    "of the notebook, and leave the lesson's own as it was delivered"
-                )
+            assert len(held) == 1 and found[held[0]].count(before) == 1, f"{before!r} has to stand once"
             found[held[0]] = found[held[0]].replace(before, after)
     return {f"{label}{' mended' * bool(mended)}": text for label, text in found.items()}
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
+import lesson_cells
+import nbformat
 import pandas as pd
 import pytest
 
 import labkit
-from labkit import cli
+from labkit import cli, files, timing
 from labkit.lessons.repair import checks, experiment, figures, hints, on_ranks, stages
 from labkit.report import Report
 
@@ -105,6 +108,32 @@ def test_a_service_of_a_reader_is_measured_in_its_own_place(ranks):
     assert any(note.startswith("program: ") for note in report.notes)
 
 
+def mend_in_place(folder, *faults):
+    """Save the lesson with some faults mended in its own cells; returns where labkit then looks for its files."""
+    shutil.copytree(files.ours("notebooks"), folder / "notebooks")
+    path = folder / "notebooks" / "18_repair_it.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    service = [cell for cell in notebook.cells if cell.metadata.get("tags") == ["program"]]
+    for before, after in [pair for fault in faults for pair in stages.program.FIXES[fault]]:
+        (held,) = [cell for cell in service if before in cell.source]
+        held.source = held.source.replace(before, after)
+    nbformat.write(notebook, path)
+    return lambda name: folder / name
+
+
+@pytest.mark.slow
+def test_cells_that_are_mended_in_place_and_saved_are_measured_and_the_delivered_service_stays(
+    ranks, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(files, "ours", mend_in_place(tmp_path, "hidden", "log"))
+    mine = lesson_cells.copied("18_repair_it")
+    report = experiment.run(ranks, ["delivered"], program=mine, name="two mends", rounds=0)
+    assert report.frame["breaks"].tolist() == [0.0] and "whole" not in report.frame["fails"].item()
+    assert report.notes == ["program: add_up, Block edited"]
+    delivered = experiment.run(ranks, ["delivered", "functional"], rounds=0)
+    assert delivered.frame["fails"].tolist() == [PATH["delivered"][3], ""]
+
+
 # --- reports and figures ---
 
 
@@ -122,8 +151,6 @@ def test_its_figures_say_in_words_what_they_show(path, tmp_path):
 def test_reports_of_single_stages_are_put_together(path):
     one = dataclasses.replace(path, tables={k: t.assign(stage="a") if "stage" in t else t.assign(variant="a")
                                             for k, t in path.tables.items()})  # fmt: skip
-    with pytest.raises(ValueError, match="two reports have a stage 'delivered'"):
-        experiment.together([path, path])
     with pytest.raises(ValueError, match="there are no reports"):
         experiment.together([])
     first = {key: table.head(1) for key, table in one.tables.items()}
@@ -140,6 +167,15 @@ def test_rounds_of_several_reports_stay_apart():
         stages_table = pd.DataFrame({"stage": [stage], "breaks": [0.0], "fails": [""]})
         return Report("repair", "", "", {"stages": stages_table, "samples": pd.DataFrame(rows)})
 
+    def verdict(report):
+        return timing.Verdict(report.frame["stage"].item(), "eager", 2.0, 1.9, 2.1, 40)
+
+    again = [timed("a", (0.004, 0.008)), timed("a", (0.002, 0.002)), timed("a 2", (1, 1)), timed("a", (1, 1))]
+    again = [dataclasses.replace(report, verdicts=[verdict(report)]) for report in again]
+    numbered = experiment.together(again)
+    names = ["a", "a 2", "a 2 2", "a 3"]
+    assert list(numbered.frame["stage"]) == [verdict.a for verdict in numbered.verdicts] == names
+    assert list(numbered.tables["samples"]["variant"]) == [n for name in names for n in ("eager", name)]
     both = experiment.together([timed("a", (0.004, 0.008)), timed("b", (0.002, 0.002))])
     assert list(both.tables["samples"]["round"]) == [0, 0, 1, 1]
     assert "eager 375 frames per second" in figures.progress(both).summary
@@ -166,6 +202,7 @@ def test_frames_per_second_stand_beside_eager():
 def test_what_cannot_be_run_is_said_before_any_rank_is_asked(ranks, capsys):
     for wrong, said in (
         ({"stage": ["x"]}, "unknown stage 'x': there is delivered, group"),
+        ({"name": "eager", "program": {}}, "'eager' is the name of what stages are compared with"),
         ({"rounds": 1}, "rounds must be a whole number of at least 2"),
         ({"program": {}}, "the program has no 'Settings'"),
     ):

@@ -118,7 +118,7 @@ EXERCISE = Exercise(
     15,
     (
         "the regions that ran, however many names they have",
-        "the collectives, each call once, waits left out",
+        "the collectives, each call once, without waits and wrapping",
         "`outside`: those collectives that no compiled graph contains",
     ),
     judge,

@@ -169,7 +169,7 @@ EXERCISE = Exercise(
     "reading.bucket",
     "a pass that makes one all-reduce of several",
     "hard",
-    25,
+    40,
     (
         "the same numbers, and a graph that lints",
         "one all-reduce and one wait, as nodes of the graph, for independent ones of one operation, group and dtype "
