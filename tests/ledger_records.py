@@ -140,7 +140,7 @@ BASE: dict[str, Record] = {
         ],
         "after": ["symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"],
     },
-    "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
+    "autograd.captured": {"aot": 3, "compiled_autograd": 1, "before_backward": 0, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
         "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: hidden",
@@ -164,14 +164,14 @@ BASE: dict[str, Record] = {
             "counts": [1, 2, 2, 2], "symbolic": True, "reasons": ["size mismatch: expected 4, actual 5"],
         },
         "dynamic": {"counts": [1, 1, 1, 1]},
-        "numbers": {"counts": [1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
-        "flags": {"counts": [1, 2], "same": True}, "global": {"counts": [1, 2], "same": True},
-        "tensors": {"counts": [1, 1]}, "talks": {"counts": [2, 3], "same": True},
+        "numbers": {"counts": [1, 1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
+        "flags": {"counts": [1, 1, 2], "same": True}, "global": {"counts": [1, 1, 2], "same": True},
+        "tensors": {"counts": [1, 1, 1]}, "talks": {"counts": [2, 3], "same": True},
         "collective_same": {"counts": [1, 1, 1, 1]},
         "collective_one_change": {"counts": [1, 1, 2, 2], "same": True}, "other_rank": {"counts": [1, 1, 2, 2]},
     },
     "guards.churn": {
-        "sweep": {"sequence length": [1, 2, 2], "batch": [1, 2, 3], "int attribute": [1, 8], "thread count": [1, 1]},
+        "sweep": {"sequence length": [1, 1, 2], "batch": [1, 1, 3], "int attribute": [1, 1, 8], "thread count": [1, 1]},
         "default": {"counts": [1, *[2] * 9], "gave_up": 0, "values": 10},
         **{
             name: {"counts": [*range(1, 9), 8, 8], "gave_up": 2, "values": 10}
@@ -372,25 +372,28 @@ BASE: dict[str, Record] = {
     },
     "training.parallel": {
         "ddp": {
-            "right": True, "breaks": 3, "reasons": ["hooks"], "graphs": 1, "collectives_in_backward": 0,
-            "right_inside": True, "breaks_inside": 1,
+            "right": True, "graphs": 1, "collectives_in_backward": 0, "right_inside": True,
             "eager": {"forward": 0, "backward": 3, "behind": 1, "callers": []},
             "returned": {"forward": 0, "backward": 0, "behind": 0, "callers": []},
             "a_layer_less": {"forward": 0, "backward": 3, "behind": 0, "callers": []},
         },
         "fsdp": {
-            "compiled_right": True, "graphs": 2, "breaks_inside": 0,
-            "eager": {"forward": 0, "backward": 4, "behind": 0, "callers": ["post_backward"]},
+            "compiled_right": True, "graphs": 2,
+            "eager": {"forward": 0, "backward": 4, "behind": 0, "callers": ["gather in a hook"]},
         },
+        "pieces": {"alone": [1, 0], "DDP": [3, 0], "DDP, not cut": [1, 0], "FSDP2": [2, 1]},
     },
     "sharding.sharded": {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
-        "compiled autograd": {"right": True, "reduces": [8]}, "functional mean": "RuntimeError: only sum",
+        "compiled autograd": {"right": True, "reduces": [8]},
+        "functional": {"sum": "", "avg": "RuntimeError: only sum"},
+        "by hooks": {"DDP": [True, 4, 0], "FSDP2": [True, 4, 0]},
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
-        "by layer": "compiles", "second backward": "RuntimeError: no double backward",
+        "by layer": "compiles", "second backward": {"eager": "", "compiled": "RuntimeError: no double backward"},
+        "eager": {"a plain module": "", "DDP": "", "FSDP2": ""},
     },
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "buffers_before": 1,
@@ -591,7 +594,9 @@ CASES: dict[str, list[Record]] = {
         {"gather": 22.0},
     ],
     "autograd.support_has_limits": [{}, {"reductions": {"max": 11.0}}],
-    "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
+    "autograd.whole_backward_is_captured": [
+        {}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}, {"before_backward": 1},
+    ],
     "breaks.a_break_makes_two_graphs": [
         {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False},
     ],
@@ -632,7 +637,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"sizes": {"counts": [1, 2, 3, 4]}}, {"sizes": {"symbolic": False}},
     ],
     "guards.fixes_shapes_and_values": [
-        {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"numbers": {"counts": [1, 1]}},
+        {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"numbers": {"counts": [1, 1, 1]}},
     ],
     "guards.specializes_and_guards": [
         {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"sizes": {"reasons": []}},
@@ -640,15 +645,19 @@ CASES: dict[str, list[Record]] = {
     ],
     "guards.a_failed_guard_recompiles": [
         {}, {"sizes": {"reasons": []}}, {"sizes": {"reasons": ["something else"]}},
-        {"numbers": {"reasons": ["something else"]}}, {"numbers": {"reasons": []}}, {"numbers": {"counts": [1, 1]}},
+        {"numbers": {"reasons": ["something else"]}}, {"numbers": {"reasons": []}}, {"numbers": {"counts": [1, 1, 1]}},
         {"sizes": {"counts": [1, 1, 2, 2]}},
     ],
-    "guards.only_other_values_recompile": [{}, {"tensors": {"counts": [1, 2]}}, {"global": {"counts": [1, 1]}}],
+    "guards.only_other_values_recompile": [
+        {}, {"tensors": {"counts": [1, 1, 2]}}, {"global": {"counts": [1, 1, 1]}}, {"flags": {"counts": [1, 2, 3]}},
+    ],
     "guards.runtime_values_are_normal": [
-        {}, {"numbers": {"counts": [1, 1]}}, {"talks": {"counts": [1, 2]}}, {"talks": {"counts": [2, 2]}},
+        {}, {"numbers": {"counts": [1, 1, 1]}}, {"talks": {"counts": [1, 2]}}, {"talks": {"counts": [2, 2]}},
         {"global": {"same": False}}, {"talks": {"same": False}},
     ],
-    "guards.other_values_recompile": [{}, {"global": {"counts": [1, 1]}}, {"flags": {"counts": [1, 1]}}],
+    "guards.other_values_recompile": [
+        {}, {"global": {"counts": [1, 1, 1]}}, {"flags": {"counts": [1, 1, 1]}}, {"global": {"counts": [1, 2, 3]}},
+    ],
     "guards.static_unless_asked": [
         {"sizes": {"counts": [1, 2, 3, 4], "symbolic": False}}, {"sizes": {"counts": [1, 2, 2, 2]}},
         {"sizes": {"symbolic": True}}, {"dynamic": {"counts": [1, 2, 3, 4]}}, {"sizes": {"counts": [1, 1, 1, 1]}},
@@ -661,8 +670,8 @@ CASES: dict[str, list[Record]] = {
         {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
     ],
     "guards.a_sweep_names_the_dimension": [
-        {}, {"sweep": {"batch": [1, 2], "int attribute": [1, 2], "thread count": [1, 2]}},
-        {"sweep": {"sequence length": [1, 1, 1]}},
+        {}, {"sweep": {"batch": [1, 1, 2], "int attribute": [1, 1, 2], "thread count": [1, 1, 2]}},
+        {"sweep": {"sequence length": [1, 1, 1]}}, {"sweep": {"sequence length": [1, 2, 3]}},
     ],
     "guards.dynamic_may_fail": [
         {}, {"looped": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"default": {"counts": [*range(1, 9), 8, 8]}},
@@ -1107,18 +1116,23 @@ CASES: dict[str, list[Record]] = {
     "training.reductions_are_part_of_backward": [
         {}, {"ddp": {"eager": {"backward": 0, "behind": 4}}}, {"fsdp": {"eager": {"backward": 0, "behind": 4}}},
         {"fsdp": {"eager": {"forward": 1}}}, {"fsdp": {"eager": {"callers": None}}},
+        {"fsdp": {"eager": {"callers": ["gather in a Function"]}}},
         {"ddp": {"returned": {"backward": 3}}},
     ],
     "sharding.both_paths_bring_communication_into_graphs": [
         {}, {"compiled autograd": {"right": False}}, {"compiled autograd": {"reduces": [4, 4]}},
         {"compiled autograd": {"reduces": [0]}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
+        {"by hooks": {"DDP": [True, 4, 8]}}, {"by hooks": {"FSDP2": [True, 4, 4]}}, {"by hooks": {"DDP": [True, 0, 0]}},
     ],
     "training.hooks_break_the_graph": [
-        {}, {"ddp": {"breaks_inside": 0}}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}},
+        {}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}}, {"pieces": {"DDP": [1, 0]}},
+        {"pieces": {"FSDP2": [1, 0]}}, {"pieces": {"FSDP2": [2, 0]}}, {"pieces": {"alone": [3, 0]}},
+        {"pieces": {"alone": [1, 1]}}, {"pieces": {"DDP, not cut": [3, 0]}},
     ],
     "sharding.fsdp2_is_traced_whole": [
         {"whole": {"FSDP2": ""}}, {"whole": {"FSDP2": "Unsupported: hooks"}},
-        {"whole": {"a plain module": "Unsupported"}},
+        {"whole": {"a plain module": "Unsupported"}}, {"eager": {"FSDP2": "RuntimeError: a mistake of ours"}},
+        {"whole": {"FSDP2": "RuntimeError: a mistake of ours"}},
     ],
     "training.compiled_regions_work_with_ddp_and_fsdp": [
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
@@ -1126,13 +1140,17 @@ CASES: dict[str, list[Record]] = {
     ],
     "sharding.frameworks_are_not_traced_whole": [
         {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}}, {"whole": {"a plain module": "Unsupported"}},
+        {"whole": {"FSDP2": "RuntimeError: a mistake of ours"}}, {"eager": {"FSDP2": "RuntimeError"}},
     ],
     "sharding.training_needs_another_road": [
-        {}, {"functional mean": ""}, {"gathered": {"right": False}}, {"compiled autograd": {"right": False}},
+        {}, {"functional": {"avg": ""}}, {"gathered": {"right": False}}, {"compiled autograd": {"right": False}},
+        {"functional": {"sum": "RuntimeError: a mistake of ours"}},
     ],
     "sharding.each_combination_has_limits": [
-        {}, {"second backward": ""}, {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}},
-        {"whole": {"a plain module": "Unsupported"}},
+        {}, {"second backward": {"compiled": ""}}, {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}},
+        {"whole": {"a plain module": "Unsupported"}}, {"second backward": {"eager": "RuntimeError"}},
+        {"second backward": {"compiled": "RuntimeError: a mistake of ours"}}, {"eager": {"DDP": "RuntimeError"}},
+        {"whole": {"DDP": "RuntimeError: a mistake of ours"}},
     ],
     "sharding.fsdp2_is_dtensor": [
         {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
