@@ -14,6 +14,7 @@ import gpu_records
 from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
+from labkit.lessons.compiled_streams.claims.stream_offload import ASIDE
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import PRINT_AT
@@ -95,6 +96,14 @@ def driven(mesh: list[str], world: str) -> list[Record]:
     return [{"graphs": g, "values": v, "in_the_mesh": said, "in_the_world": world} for g, v, said in rows]
 
 
+RELOADS = [
+    ["in_1", "reload", ["off_1"], False],
+    ["w_1", "wait", ["in_1"], False],
+    ["in", "reload", ["off"], False],
+    ["mm_3", "kernel", ["w_1"], True],
+    ["w", "wait", ["in"], False],
+    ["mm_4", "kernel", ["w"], True],
+]
 BASE: dict[str, Record] = {
     "collectives.eager": {
         "inplace_value": 3.0, "inplace_same_memory": True, "inplace_returns": "NoneType", "async_returns": "Work",
@@ -438,20 +447,19 @@ BASE: dict[str, Record] = {
         },
     },
     "stream_offload.passes": {
-        "layers": 2, "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
+        "layers": 2,
+        "one": {"error": "", "log": [*ASIDE, "user's wait_event event"], "left": 0, "right": True},
+        "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
         "with": {
             "forward": [
                 ["mm", "kernel", ["x"], True], ["relu", "kernel", ["mm"], False], ["off", "offload", ["relu"], False],
                 ["mm_1", "kernel", ["relu"], True], ["relu_1", "kernel", ["mm_1"], False],
                 ["off_1", "offload", ["relu_1"], False],
             ],
-            "backward": [
-                ["in_1", "reload", ["off_1"], False], ["w_1", "wait", ["in_1"], False],
-                ["in", "reload", ["off"], False],
-                ["mm_3", "kernel", ["w_1"], True], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
-            ],
+            "backward": RELOADS,
             "kept": [["off", 0], ["off_1", 0]], "carried": 256,
         },
+        "over a fast link": {"backward": RELOADS},
     },
     "stream_programs.order": {"calls": ["all_reduce", "wait_tensor", "mm", "mm"], "streams": []},
     "stream_graphs.graphs": {
@@ -1235,6 +1243,8 @@ CASES: dict[str, list[Record]] = {
         {"with": {"forward": [  # nothing of the first layer
             ["mm", "kernel", ["x"], True], ["mm_1", "kernel", ["mm"], True], ["off", "offload", ["mm_1"], False],
         ]}},
+        {"one": {"log": ["user's copies"]}}, {"one": {"left": 32}}, {"one": {"right": False}},
+        {"one": {"error": "no driver"}},
     ],
     "stream_offload.reloads_come_a_layer_early": [
         {}, {"with": {"backward": []}},
@@ -1246,9 +1256,11 @@ CASES: dict[str, list[Record]] = {
             ["in_1", "reload", ["off_1"], False], ["in", "reload", ["off"], False], ["w_1", "wait", ["in_1"], False],
             ["mm_3", "kernel", ["w_1"], True], ["mm_4", "kernel", ["w_1"], True], ["w", "wait", ["in"], False],
         ]}},
+        {"over a fast link": {"backward": []}},
     ],
     "stream_offload.bytes_are_carried_for_bytes_kept": [
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"carried": 0}}, {"without": {"carried": 8}},
+        {"one": {"log": ["user's copies"]}},
     ],
     "stream_graphs.beta_since": [
         {}, {"torch": "2.11.0"}, {"frees": {"error": "BackendCompilerFailed: no"}}, {"claimed": "2.14"},
