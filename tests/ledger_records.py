@@ -67,6 +67,12 @@ def sync(word: str, *args: int, held: bool = True) -> Record:
     return node(f"control_deps({word})" if held else word, args=args)
 
 
+def schema(name: str, *kinds: str) -> str:
+    words = ("waiting_stream", "stream") if name == "wait_stream" else ("event", "stream")
+    given = (f"{kind} {word}_index" for kind, word in zip(kinds, words, strict=True))
+    return f"streams::{name}({', '.join(given)}) -> ()"
+
+
 def triton(stream: str, does: str) -> list[str]:
     return [stream, f"triton_poi_fused_{does.replace(' ', '_')}_0", does]
 
@@ -441,6 +447,7 @@ BASE: dict[str, Record] = {
             ],
             "one_stream": [triton("stream1", "cos sin")], "reduced": [triton("stream1", "sin sum")],
             "apart": [triton("stream1", "sin"), triton("stream2", "cos")],
+            "reduced_apart": [triton("stream1", "sin"), triton("stream2", "sum")],
             "event_between": [triton("stream1", "sin"), triton("stream1", "cos"), triton("stream2", "tanh")],
             "wait_between": [triton("stream2", "tanh"), triton("stream1", "sin"), triton("stream1", "cos")],
             "softmaxed": [triton("stream1", "sum")],
@@ -473,24 +480,24 @@ BASE: dict[str, Record] = {
         ],
         "ran": {"streams::record_event": 2, "streams::wait_event": 2, "streams::sync_dealloc": 1},
         "schemas": {
-            "record_event": "streams::record_event(SymInt event_index, SymInt stream_index) -> ()",
-            "wait_event": "streams::wait_event(SymInt event_index, SymInt stream_index) -> ()",
-            "wait_stream": "streams::wait_stream(SymInt waiting_stream_index, SymInt waited_on_stream_index) -> ()",
+            name: schema(name, "SymInt", "SymInt") for name in ("record_event", "wait_event", "wait_stream")
         },
         "graphs_after_other_streams": 1, "streams_looked_up": [[1, 2], [3, 4]], "meta_keys": [], "stream_constants": 0,
         "event": {
-            "error": "", "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
+            "error": "", "same": True, "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
             "origins": ["sin", "cos"],
         },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
-        "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
+        "mutates": {"error": "", "same": True, "nodes": [node("mul"), node("add", 1), node("copy_")]},
         "frees": {
-            "error": "",
+            "error": "", "same": True,
             "nodes": [node("sin"), node("cos", 1, "sin"), node(KEPT_SYNC, None, "sin"), node("add")],
         },
-        "crosses": {"error": "", "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)]},
-        "waits": {"error": "", "nodes": [sync("wait_stream", 1, 0)]},
-        "nested": {"error": "", "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
+        "crosses": {
+            "error": "", "same": True, "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)],
+        },
+        "waits": {"error": "", "same": True, "nodes": [sync("wait_stream", 1, 0)]},
+        "nested": {"error": "", "same": True, "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
     },
     "streams.mutation": {
         "calls": ["aten.mul.Tensor", "aten.add.Tensor", "aten.copy_"], "input_after": 2.0, "right": True,
@@ -1213,11 +1220,13 @@ CASES: dict[str, list[Record]] = {
         {}, {"kernels": {"apart": [triton("stream1", "cos sin")]}},
         {"kernels": {"apart": [triton("stream1", "sin"), triton("stream2", "cos sin")]}},
         {"kernels": {"streamed": [triton("stream1", "cos tanh")]}}, {"written": False},
+        {"kernels": {"reduced_apart": [triton("stream2", "sin sum")]}},
     ],
     "stream_code.an_event_stops_fusion": [
         {}, {"kernels": {"event_between": [triton("stream1", "cos sin"), triton("stream2", "tanh")]}},
         {"kernels": {"wait_between": [triton("stream2", "tanh"), triton("stream1", "cos sin")]}},
         {"kernels": {"event_between": []}}, {"written": False},
+        {"kernels": {"one_stream": [triton("stream1", "sin"), triton("stream1", "cos")]}},
     ],
     "stream_code.replacements_keep_their_stream": [
         {}, {"kernels": {"softmaxed": [triton("default_stream", "amax"), triton("stream1", "sum")]}},
@@ -1273,7 +1282,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_graphs.stream_code_compiles_as_it_is": [
         {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
-        {"waits": {"error": "Unsupported: wait_stream"}},
+        {"waits": {"error": "Unsupported: wait_stream"}}, {"nested": {"same": False}},
     ],
     "stream_inside.prefix_fills_the_table": [
         {}, {"prefix": []}, {"table": ["stream 1"]}, {"prefix": ["LOAD_ATTR store_user_object_weakrefs"]},
@@ -1326,14 +1335,18 @@ CASES: dict[str, list[Record]] = {
     "stream_graphs.outside_is_default": [
         {}, {"forward": [node("sin", 1), node("add", 2)]}, {"forward": [node("sin"), node("add")]},
     ],
-    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}, {"dynamo": [node("sin", 1)]}],
+    "stream_graphs.no_stream_is_a_constant": [
+        {}, {"stream_constants": 2}, {"dynamo": [node("sin", 1)]}, {"graphs_after_other_streams": 2},
+        {"streams_looked_up": [[1, 2], [1, 2]]},
+    ],
     "stream_graphs.lookup_by_get_user_obj": [
         {}, {"dynamo": [node("get_external_object_by_index")]}, {"dynamo": [node("sin")]},
     ],
     "stream_graphs.set_current_stream_is_in_the_graph": [{}, {"dynamo": [node("sin", 1)]}],
     "stream_graphs.no_current_stream_operators": [
         {"dynamo": [node("sin", 1)]}, {"forward": [node("set_current_stream"), node("sin", 1)]},
-        {"dynamo": [node("sin")]}, {"dynamo": [node("set_current_stream"), node("sin", 1)]},
+        {"dynamo": [node("sin")]}, {"dynamo": [node("set_stream"), node("sin", 1)]},
+        {"dynamo": [node("fork"), node("sin", 1)]},
     ],
     "stream_graphs.other_streams_run_the_same_graph": [
         {}, {"graphs_after_other_streams": 2}, {"streams_looked_up": [[1, 2], [1, 2]]},
@@ -1385,6 +1398,7 @@ CASES: dict[str, list[Record]] = {
         f"stream_graphs.{name}": [
             {}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt stream, SymInt event) -> ()"}},
             {"schemas": {name: f"streams::{name}(SymInt event_index) -> ()"}},
+            {"schemas": {name: schema(name, "Event", "Stream")}}, {"waits": {"nodes": [sync(name, 1)]}},
             {"backward": [node("add", 2)]} | {f: {"nodes": [node("mul")]} for f in ("event", "crosses", "waits")},
         ]
         for name in ("record_event", "wait_event", "wait_stream")
