@@ -488,6 +488,7 @@ BASE: dict[str, Record] = {
             "origins": ["sin", "cos"],
         },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
+        "records_aside": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
         "mutates": {"error": "", "same": True, "nodes": [node("mul"), node("add", 1), node("copy_")]},
         "frees": {
             "error": "", "same": True,
@@ -1376,6 +1377,10 @@ CASES: dict[str, list[Record]] = {
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
         {"event": {"error": "RuntimeError: An event was recorded too early"}},
+    ],
+    "stream_graphs.a_dependent_record_is_an_error": [
+        {}, {"records_aside": {"error": "", "nodes": [node("mul"), sync("record_event", 1, 1), node("copy_")]}},
+        {"records_aside": {"error": "NameError: a mistake of ours"}}, {"mutates_and_records": {"error": ""}},
     ],
     "stream_graphs.mutation_alone_is_allowed": [
         {}, {"mutates": {"error": "RuntimeError", "nodes": []}}, {"mutates": {"nodes": [node("mul"), node("add", 1)]}},

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from labkit.lessons.shared.capture import Capture, first_line
 from labkit.lessons.shared.outcomes import all_of
 from labkit.ranks import Ranks
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 from labkit.torch_compat import (
     control_deps,
     dynamo_reset,
@@ -63,6 +63,14 @@ def _graphs() -> Seen:
         with one:
             done.wait()
             return a * b
+
+    def records_aside(x, one):  # on a stream that has waited for the change
+        x.mul_(2)
+        one.wait_stream(torch.accelerator.current_stream())
+        with one:
+            done = torch.Event()
+            done.record()
+        return x + 1
 
     def mutates(x, one):
         x.mul_(2)
@@ -149,7 +157,7 @@ def _graphs() -> Seen:
         "stream_constants": sum(isinstance(a, torch.Stream) for a in given + held),
         **{
             f.__name__: attempt(f)
-            for f in (event, mutates_and_records, mutates, frees, crosses, waits, nested)
+            for f in (event, mutates_and_records, records_aside, mutates, frees, crosses, waits, nested)
         },
     }
 
@@ -347,6 +355,15 @@ def early_record_is_an_error(seen: Seen) -> Result:
     """Recording an event after an input was changed in place is an error when compiling; without the change, none."""
     said, plain = seen["mutates_and_records"]["error"], seen["event"]["error"]
     return verdict("event was recorded" in said and not plain, said or plain or "no error")
+
+
+@judging(graphs)
+def a_dependent_record_is_an_error(seen: Seen) -> Result:
+    """Recording an event on another stream, which has waited for the change of an input, is an error as well."""
+    row, same = seen["records_aside"], early_record_is_an_error(seen)
+    names = ", ".join(node["op"] for node in row["nodes"])
+    said = f"on another stream: {row['error'] or f'no error, {names}'}; on the stream of the change: {same.measured}"
+    return verdict("event was recorded" in row["error"] and same.status == HOLDS, said)
 
 
 @judging(graphs)
