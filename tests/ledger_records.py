@@ -35,7 +35,7 @@ ALIKE = {**TELLS_NOTHING, "low": 0.97, "high": 1.04}
 NORM: Record = {"errors": {"reduced": 1e-7, "alone": 0.3, "compiled": 1e-7}, "graphs": 1, "reductions": 1}
 COUNTS_A = {"at_collective": 0, "regions": 0, "breaks": 0, "graphs": 0, "collectives": 8}
 COUNTS_B = {"at_collective": 8, "regions": 22, "breaks": 16, "graphs": 9}
-COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1}
+COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1, "collectives": 8}
 HUNG, DONE = {"how": "hung"}, {"how": "finished"}
 GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
 PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
@@ -752,6 +752,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "cliff.functional_takes_the_breaks_away": [
         {}, {"C": [COUNTS_C, {**COUNTS_C, "graphs": 2}]}, {"B": [COUNTS_B, {**COUNTS_B, "at_collective": 0}]},
+        {"C": [{**COUNTS_C, "collectives": 0}] * 2},
     ],
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
     "cliff.an_increase_is_slower": [

@@ -199,10 +199,12 @@ def functional_is_one_graph(seen: Seen) -> Result:
 
 @judging(forwards)
 def functional_takes_the_breaks_away(seen: Seen) -> Result:
-    """With disabled collectives tensor-parallel blocks break at each, with functional ones they are one graph."""
+    """With disabled collectives blocks of tensor parallelism break at each; with functional ones they are one graph."""
     whole, hidden = functional_is_one_graph(seen), min(row["at_collective"] for row in seen["B"])
-    held = whole.status == HOLDS and hidden == 4 * seen["blocks"]
-    return verdict(held, f"{whole.measured}; with disabled collectives {hidden} breaks at one")
+    each, sent = 4 * seen["blocks"], [row["collectives"] for row in (*seen["A"], *seen["C"])]
+    held = whole.status == HOLDS and hidden == each and {*sent} == {each}
+    said = f"{whole.measured}; collectives by rank in eager and compiled: {sent}"
+    return verdict(held, f"{said}; with disabled collectives {hidden} breaks at one")
 
 
 @judging(forwards)
