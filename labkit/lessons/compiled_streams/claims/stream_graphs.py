@@ -10,7 +10,6 @@ from unittest import mock
 
 import torch
 from torch.fx.node import map_aggregate
-from torch.utils import _pytree as pytree
 
 from labkit.lessons.shared.capture import Capture, first_line
 from labkit.lessons.shared.outcomes import all_of
@@ -120,8 +119,10 @@ def _graphs() -> Seen:
         # in eager, with what a stream and an event do left out
         with mock.patch.object(torch, "Event"), mock.patch.object(torch.accelerator, "current_stream"):
             expected = program(torch.ones(4), *(mock.MagicMock() for _ in range(1, count)))
-        pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True)
-        same = all(torch.allclose(one, other) for one, other in pairs)
+        values: tuple[list[Any], list[Any]] = ([], [])
+        for leaves, results in zip(values, (found, expected), strict=True):
+            map_aggregate(results, leaves.append)
+        same = all(torch.allclose(one, other) for one, other in zip(*values, strict=True))
         product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
         origins = [_origin(n, seen.forward[0]) for n in product.all_input_nodes] if product else []
         return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins, "same": same}

@@ -68,7 +68,7 @@ def _one_copy() -> Seen:
         "Stream": lambda **_: streams["own"],
         "Event": lambda: SimpleNamespace(name="event"),
     }
-    own = {
+    own: dict[str, Any] = {
         "set_stream": lambda stream: on.__setitem__(0, stream.name),
         "current_stream": lambda _: streams[on[0]],
     }
