@@ -15,6 +15,7 @@ from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
 from labkit.lessons.functional.claims.autograd import RIGHT, SUPPORTED
+from labkit.lessons.compiled_streams.claims.stream_offload import ASIDE
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import HIDDEN_AT, PRINT_AT
@@ -85,6 +86,12 @@ def sync(word: str, *args: int, held: bool = True) -> Record:
     return node(f"control_deps({word})" if held else word, args=args)
 
 
+def schema(name: str, *kinds: str) -> str:
+    words = ("waiting_stream", "stream") if name == "wait_stream" else ("event", "stream")
+    given = (f"{kind} {word}_index" for kind, word in zip(kinds, words, strict=True))
+    return f"streams::{name}({', '.join(given)}) -> ()"
+
+
 def triton(stream: str, does: str) -> list[str]:
     return [stream, f"triton_poi_fused_{does.replace(' ', '_')}_0", does]
 
@@ -114,6 +121,14 @@ def driven(mesh: list[str], world: str) -> list[Record]:
     return [{"graphs": g, "values": v, "in_the_mesh": said, "in_the_world": world} for g, v, said in rows]
 
 
+RELOADS = [
+    ["in_1", "reload", ["off_1"], False],
+    ["w_1", "wait", ["in_1"], False],
+    ["in", "reload", ["off"], False],
+    ["mm_3", "kernel", ["w_1"], True],
+    ["w", "wait", ["in"], False],
+    ["mm_4", "kernel", ["w"], True],
+]
 BASE: dict[str, Record] = {
     "collectives.eager": {
         "inplace_value": 3.0, "inplace_same_memory": True, "inplace_returns": "NoneType", "async_returns": "Work",
@@ -165,7 +180,7 @@ BASE: dict[str, Record] = {
         ],
         "after": ["symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"],
     },
-    "autograd.captured": {"aot": 3, "compiled_autograd": 1, "same": True},
+    "autograd.captured": {"aot": 3, "compiled_autograd": 1, "before_backward": 0, "same": True},
     "breaks.splits": {
         "graphs": 2, "same": True, "hidden_ran_compiled": False, "hidden_runs": 3, "print_graphs": 2,
         "log_graphs": 2, "callback_graphs": 4, "silent_graphs": 1, "fullgraph": "Unsupported: disabled",
@@ -194,14 +209,14 @@ BASE: dict[str, Record] = {
             "counts": [1, 2, 2, 2], "symbolic": True, "reasons": ["size mismatch: expected 4, actual 5"],
         },
         "dynamic": {"counts": [1, 1, 1, 1]},
-        "numbers": {"counts": [1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
-        "flags": {"counts": [1, 2], "same": True}, "global": {"counts": [1, 2], "same": True},
-        "tensors": {"counts": [1, 1]}, "talks": {"counts": [2, 3], "same": True},
+        "numbers": {"counts": [1, 1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
+        "flags": {"counts": [1, 1, 2], "same": True}, "global": {"counts": [1, 1, 2], "same": True},
+        "tensors": {"counts": [1, 1, 1]}, "talks": {"counts": [2, 3], "same": True},
         "collective_same": {"counts": [1, 1, 1, 1]},
         "collective_one_change": {"counts": [1, 1, 2, 2], "same": True}, "other_rank": {"counts": [1, 1, 2, 2]},
     },
     "guards.churn": {
-        "sweep": {"sequence length": [1, 2, 2], "batch": [1, 2, 3], "int attribute": [1, 8], "thread count": [1, 1]},
+        "sweep": {"sequence length": [1, 1, 2], "batch": [1, 1, 3], "int attribute": [1, 1, 8], "thread count": [1, 1]},
         "default": {"counts": [1, *[2] * 9], "gave_up": 0, "values": 10},
         **{
             name: {"counts": [*range(1, 9), 8, 8], "gave_up": 2, "values": 10}
@@ -415,25 +430,28 @@ BASE: dict[str, Record] = {
     },
     "training.parallel": {
         "ddp": {
-            "right": True, "breaks": 3, "reasons": ["hooks"], "graphs": 1, "collectives_in_backward": 0,
-            "right_inside": True, "breaks_inside": 1,
+            "right": True, "graphs": 1, "collectives_in_backward": 0, "right_inside": True,
             "eager": {"forward": 0, "backward": 3, "behind": 1, "callers": []},
             "returned": {"forward": 0, "backward": 0, "behind": 0, "callers": []},
             "a_layer_less": {"forward": 0, "backward": 3, "behind": 0, "callers": []},
         },
         "fsdp": {
-            "compiled_right": True, "graphs": 2, "breaks_inside": 0,
-            "eager": {"forward": 0, "backward": 4, "behind": 0, "callers": ["post_backward"]},
+            "compiled_right": True, "graphs": 2,
+            "eager": {"forward": 0, "backward": 4, "behind": 0, "callers": ["gather in a hook"]},
         },
+        "pieces": {"alone": [1, 0], "DDP": [3, 0], "DDP, not cut": [1, 0], "FSDP2": [2, 1]},
     },
     "sharding.sharded": {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
         "gathered": {"right": True, "gathers": 8, "scatters": 8, "graphs": [1, 1]},
-        "compiled autograd": {"right": True, "reduces": [8]}, "functional mean": "RuntimeError: only sum",
+        "compiled autograd": {"right": True, "reduces": [8]},
+        "functional": {"sum": "", "avg": "RuntimeError: only sum"},
+        "by hooks": {"DDP": [True, 4, 0], "FSDP2": [True, 4, 0]},
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
-        "by layer": "compiles", "second backward": "RuntimeError: no double backward",
+        "by layer": "compiles", "second backward": {"eager": "", "compiled": "RuntimeError: no double backward"},
+        "eager": {"a plain module": "", "DDP": "", "FSDP2": ""},
     },
     "backend.inductor": {
         "code_calls": ["torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')"], "buffers_before": 1,
@@ -476,26 +494,26 @@ BASE: dict[str, Record] = {
             ],
             "one_stream": [triton("stream1", "cos sin")], "reduced": [triton("stream1", "sin sum")],
             "apart": [triton("stream1", "sin"), triton("stream2", "cos")],
+            "reduced_apart": [triton("stream1", "sin"), triton("stream2", "sum")],
             "event_between": [triton("stream1", "sin"), triton("stream1", "cos"), triton("stream2", "tanh")],
             "wait_between": [triton("stream2", "tanh"), triton("stream1", "sin"), triton("stream1", "cos")],
             "softmaxed": [triton("stream1", "sum")],
         },
     },
     "stream_offload.passes": {
-        "layers": 2, "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
+        "layers": 2,
+        "one": {"error": "", "log": [*ASIDE, "user's wait_event event"], "left": 0, "right": True},
+        "without": {"forward": [], "backward": [], "kept": [["relu", 64], ["relu_1", 64]], "carried": 0},
         "with": {
             "forward": [
                 ["mm", "kernel", ["x"], True], ["relu", "kernel", ["mm"], False], ["off", "offload", ["relu"], False],
                 ["mm_1", "kernel", ["relu"], True], ["relu_1", "kernel", ["mm_1"], False],
                 ["off_1", "offload", ["relu_1"], False],
             ],
-            "backward": [
-                ["in_1", "reload", ["off_1"], False], ["w_1", "wait", ["in_1"], False],
-                ["in", "reload", ["off"], False],
-                ["mm_3", "kernel", ["w_1"], True], ["w", "wait", ["in"], False], ["mm_4", "kernel", ["w"], True],
-            ],
+            "backward": RELOADS,
             "kept": [["off", 0], ["off_1", 0]], "carried": 256,
         },
+        "over a fast link": {"backward": RELOADS},
     },
     "stream_programs.order": {
         "calls": ["all_reduce", "wait_tensor", "work", "mm"], "streams": [],
@@ -512,24 +530,25 @@ BASE: dict[str, Record] = {
         ],
         "ran": {"streams::record_event": 2, "streams::wait_event": 2, "streams::sync_dealloc": 1},
         "schemas": {
-            "record_event": "streams::record_event(SymInt event_index, SymInt stream_index) -> ()",
-            "wait_event": "streams::wait_event(SymInt event_index, SymInt stream_index) -> ()",
-            "wait_stream": "streams::wait_stream(SymInt waiting_stream_index, SymInt waited_on_stream_index) -> ()",
+            name: schema(name, "SymInt", "SymInt") for name in ("record_event", "wait_event", "wait_stream")
         },
         "graphs_after_other_streams": 1, "streams_looked_up": [[1, 2], [3, 4]], "meta_keys": [], "stream_constants": 0,
         "event": {
-            "error": "", "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
+            "error": "", "same": True, "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
             "origins": ["sin", "cos"],
         },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
-        "mutates": {"error": "", "nodes": [node("mul"), node("add", 1), node("copy_")]},
+        "records_aside": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
+        "mutates": {"error": "", "same": True, "nodes": [node("mul"), node("add", 1), node("copy_")]},
         "frees": {
-            "error": "",
+            "error": "", "same": True,
             "nodes": [node("sin"), node("cos", 1, "sin"), node(KEPT_SYNC, None, "sin"), node("add")],
         },
-        "crosses": {"error": "", "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)]},
-        "waits": {"error": "", "nodes": [sync("wait_stream", 1, 0)]},
-        "nested": {"error": "", "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
+        "crosses": {
+            "error": "", "same": True, "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)],
+        },
+        "waits": {"error": "", "same": True, "nodes": [sync("wait_stream", 1, 0)]},
+        "nested": {"error": "", "same": True, "nodes": [node("sin", 1), node("cos", 2), node("tan", 1), node("exp")]},
     },
     "streams.mutation": {"graphs": 1, "inputs": ["x"], "steps": MUTATED, "input_after": 2.0, "right": True},
     "logs.logs": {
@@ -657,7 +676,9 @@ CASES: dict[str, list[Record]] = {
     "autograd.support_has_limits": [
         {}, {"broadcast": RIGHT["broadcast"], **dict.fromkeys(("max", "min", "product"), "forward: RuntimeError: no")},
     ],
-    "autograd.whole_backward_is_captured": [{}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}],
+    "autograd.whole_backward_is_captured": [
+        {}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}, {"before_backward": 1},
+    ],
     "breaks.a_break_makes_two_graphs": [
         {}, {"parts": [["add", "sin"]]}, {"parts": [["sin"], ["sin"]]}, {"same": False}, {"enabled_graphs": 2},
         {"silent_graphs": 2}, {"printed": {"parts": [["sin"]]}},
@@ -704,7 +725,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"sizes": {"counts": [1, 2, 3, 4]}}, {"sizes": {"symbolic": False}},
     ],
     "guards.fixes_shapes_and_values": [
-        {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"numbers": {"counts": [1, 1]}},
+        {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"numbers": {"counts": [1, 1, 1]}},
     ],
     "guards.specializes_and_guards": [
         {}, {"first_two": {"symbolic": True}}, {"numbers": {"ints": [2]}}, {"sizes": {"reasons": []}},
@@ -712,15 +733,19 @@ CASES: dict[str, list[Record]] = {
     ],
     "guards.a_failed_guard_recompiles": [
         {}, {"sizes": {"reasons": []}}, {"sizes": {"reasons": ["something else"]}},
-        {"numbers": {"reasons": ["something else"]}}, {"numbers": {"reasons": []}}, {"numbers": {"counts": [1, 1]}},
+        {"numbers": {"reasons": ["something else"]}}, {"numbers": {"reasons": []}}, {"numbers": {"counts": [1, 1, 1]}},
         {"sizes": {"counts": [1, 1, 2, 2]}},
     ],
-    "guards.only_other_values_recompile": [{}, {"tensors": {"counts": [1, 2]}}, {"global": {"counts": [1, 1]}}],
+    "guards.only_other_values_recompile": [
+        {}, {"tensors": {"counts": [1, 1, 2]}}, {"global": {"counts": [1, 1, 1]}}, {"flags": {"counts": [1, 2, 3]}},
+    ],
     "guards.runtime_values_are_normal": [
-        {}, {"numbers": {"counts": [1, 1]}}, {"talks": {"counts": [1, 2]}}, {"talks": {"counts": [2, 2]}},
+        {}, {"numbers": {"counts": [1, 1, 1]}}, {"talks": {"counts": [1, 2]}}, {"talks": {"counts": [2, 2]}},
         {"global": {"same": False}}, {"talks": {"same": False}},
     ],
-    "guards.other_values_recompile": [{}, {"global": {"counts": [1, 1]}}, {"flags": {"counts": [1, 1]}}],
+    "guards.other_values_recompile": [
+        {}, {"global": {"counts": [1, 1, 1]}}, {"flags": {"counts": [1, 1, 1]}}, {"global": {"counts": [1, 2, 3]}},
+    ],
     "guards.static_unless_asked": [
         {"sizes": {"counts": [1, 2, 3, 4], "symbolic": False}}, {"sizes": {"counts": [1, 2, 2, 2]}},
         {"sizes": {"symbolic": True}}, {"dynamic": {"counts": [1, 2, 3, 4]}}, {"sizes": {"counts": [1, 1, 1, 1]}},
@@ -733,8 +758,8 @@ CASES: dict[str, list[Record]] = {
         {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
     ],
     "guards.a_sweep_names_the_dimension": [
-        {}, {"sweep": {"batch": [1, 2], "int attribute": [1, 2], "thread count": [1, 2]}},
-        {"sweep": {"sequence length": [1, 1, 1]}},
+        {}, {"sweep": {"batch": [1, 1, 2], "int attribute": [1, 1, 2], "thread count": [1, 1, 2]}},
+        {"sweep": {"sequence length": [1, 1, 1]}}, {"sweep": {"sequence length": [1, 2, 3]}},
     ],
     "guards.dynamic_may_fail": [
         {}, {"looped": {"counts": [1, *[2] * 9], "gave_up": 0}}, {"default": {"counts": [*range(1, 9), 8, 8]}},
@@ -1210,18 +1235,23 @@ CASES: dict[str, list[Record]] = {
     "training.reductions_are_part_of_backward": [
         {}, {"ddp": {"eager": {"backward": 0, "behind": 4}}}, {"fsdp": {"eager": {"backward": 0, "behind": 4}}},
         {"fsdp": {"eager": {"forward": 1}}}, {"fsdp": {"eager": {"callers": None}}},
+        {"fsdp": {"eager": {"callers": ["gather in a Function"]}}},
         {"ddp": {"returned": {"backward": 3}}},
     ],
     "sharding.both_paths_bring_communication_into_graphs": [
         {}, {"compiled autograd": {"right": False}}, {"compiled autograd": {"reduces": [4, 4]}},
         {"compiled autograd": {"reduces": [0]}}, {"gathered": {"graphs": [2, 2]}}, {"gathered": {"scatters": 0}},
+        {"by hooks": {"DDP": [True, 4, 8]}}, {"by hooks": {"FSDP2": [True, 4, 4]}}, {"by hooks": {"DDP": [True, 0, 0]}},
     ],
     "training.hooks_break_the_graph": [
-        {}, {"ddp": {"breaks_inside": 0}}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}},
+        {}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}}, {"pieces": {"DDP": [1, 0]}},
+        {"pieces": {"FSDP2": [1, 0]}}, {"pieces": {"FSDP2": [2, 0]}}, {"pieces": {"alone": [3, 0]}},
+        {"pieces": {"alone": [1, 1]}}, {"pieces": {"DDP, not cut": [3, 0]}},
     ],
     "sharding.fsdp2_is_traced_whole": [
         {"whole": {"FSDP2": ""}}, {"whole": {"FSDP2": "Unsupported: hooks"}},
-        {"whole": {"a plain module": "Unsupported"}},
+        {"whole": {"a plain module": "Unsupported"}}, {"eager": {"FSDP2": "RuntimeError: a mistake of ours"}},
+        {"whole": {"FSDP2": "RuntimeError: a mistake of ours"}},
     ],
     "training.compiled_regions_work_with_ddp_and_fsdp": [
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
@@ -1229,13 +1259,17 @@ CASES: dict[str, list[Record]] = {
     ],
     "sharding.frameworks_are_not_traced_whole": [
         {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}}, {"whole": {"a plain module": "Unsupported"}},
+        {"whole": {"FSDP2": "RuntimeError: a mistake of ours"}}, {"eager": {"FSDP2": "RuntimeError"}},
     ],
     "sharding.training_needs_another_road": [
-        {}, {"functional mean": ""}, {"gathered": {"right": False}}, {"compiled autograd": {"right": False}},
+        {}, {"functional": {"avg": ""}}, {"gathered": {"right": False}}, {"compiled autograd": {"right": False}},
+        {"functional": {"sum": "RuntimeError: a mistake of ours"}},
     ],
     "sharding.each_combination_has_limits": [
-        {}, {"second backward": ""}, {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}},
-        {"whole": {"a plain module": "Unsupported"}},
+        {}, {"second backward": {"compiled": ""}}, {"whole": {"DDP": ""}}, {"whole": {"FSDP2": ""}},
+        {"whole": {"a plain module": "Unsupported"}}, {"second backward": {"eager": "RuntimeError"}},
+        {"second backward": {"compiled": "RuntimeError: a mistake of ours"}}, {"eager": {"DDP": "RuntimeError"}},
+        {"whole": {"DDP": "RuntimeError: a mistake of ours"}},
     ],
     "sharding.fsdp2_is_dtensor": [
         {}, {"fsdp": {"parameters": ["Parameter"]}}, {"fsdp": {"placements": ["R"]}},
@@ -1294,11 +1328,13 @@ CASES: dict[str, list[Record]] = {
         {}, {"kernels": {"apart": [triton("stream1", "cos sin")]}},
         {"kernels": {"apart": [triton("stream1", "sin"), triton("stream2", "cos sin")]}},
         {"kernels": {"streamed": [triton("stream1", "cos tanh")]}}, {"written": False},
+        {"kernels": {"reduced_apart": [triton("stream2", "sin sum")]}},
     ],
     "stream_code.an_event_stops_fusion": [
         {}, {"kernels": {"event_between": [triton("stream1", "cos sin"), triton("stream2", "tanh")]}},
         {"kernels": {"wait_between": [triton("stream2", "tanh"), triton("stream1", "cos sin")]}},
         {"kernels": {"event_between": []}}, {"written": False},
+        {"kernels": {"one_stream": [triton("stream1", "sin"), triton("stream1", "cos")]}},
     ],
     "stream_code.replacements_keep_their_stream": [
         {}, {"kernels": {"softmaxed": [triton("default_stream", "amax"), triton("stream1", "sum")]}},
@@ -1324,6 +1360,8 @@ CASES: dict[str, list[Record]] = {
         {"with": {"forward": [  # nothing of the first layer
             ["mm", "kernel", ["x"], True], ["mm_1", "kernel", ["mm"], True], ["off", "offload", ["mm_1"], False],
         ]}},
+        {"one": {"log": ["user's copies"]}}, {"one": {"left": 32}}, {"one": {"right": False}},
+        {"one": {"error": "no driver"}},
     ],
     "stream_offload.reloads_come_a_layer_early": [
         {}, {"with": {"backward": []}},
@@ -1335,9 +1373,11 @@ CASES: dict[str, list[Record]] = {
             ["in_1", "reload", ["off_1"], False], ["in", "reload", ["off"], False], ["w_1", "wait", ["in_1"], False],
             ["mm_3", "kernel", ["w_1"], True], ["mm_4", "kernel", ["w_1"], True], ["w", "wait", ["in"], False],
         ]}},
+        {"over a fast link": {"backward": []}},
     ],
     "stream_offload.bytes_are_carried_for_bytes_kept": [
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"carried": 0}}, {"without": {"carried": 8}},
+        {"one": {"log": ["user's copies"]}},
     ],
     "stream_graphs.beta_since": [
         {}, {"torch": "2.11.0"}, {"frees": {"error": "BackendCompilerFailed: no"}}, {"claimed": "2.14"},
@@ -1350,7 +1390,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_graphs.stream_code_compiles_as_it_is": [
         {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
-        {"waits": {"error": "Unsupported: wait_stream"}},
+        {"waits": {"error": "Unsupported: wait_stream"}}, {"nested": {"same": False}},
     ],
     "stream_inside.prefix_fills_the_table": [
         {}, {"prefix": []}, {"table": ["stream 1"]}, {"prefix": ["LOAD_ATTR store_user_object_weakrefs"]},
@@ -1407,14 +1447,18 @@ CASES: dict[str, list[Record]] = {
     "stream_graphs.outside_is_default": [
         {}, {"forward": [node("sin", 1), node("add", 2)]}, {"forward": [node("sin"), node("add")]},
     ],
-    "stream_graphs.no_stream_is_a_constant": [{}, {"stream_constants": 2}, {"dynamo": [node("sin", 1)]}],
+    "stream_graphs.no_stream_is_a_constant": [
+        {}, {"stream_constants": 2}, {"dynamo": [node("sin", 1)]}, {"graphs_after_other_streams": 2},
+        {"streams_looked_up": [[1, 2], [1, 2]]},
+    ],
     "stream_graphs.lookup_by_get_user_obj": [
         {}, {"dynamo": [node("get_external_object_by_index")]}, {"dynamo": [node("sin")]},
     ],
     "stream_graphs.set_current_stream_is_in_the_graph": [{}, {"dynamo": [node("sin", 1)]}],
     "stream_graphs.no_current_stream_operators": [
         {"dynamo": [node("sin", 1)]}, {"forward": [node("set_current_stream"), node("sin", 1)]},
-        {"dynamo": [node("sin")]}, {"dynamo": [node("set_current_stream"), node("sin", 1)]},
+        {"dynamo": [node("sin")]}, {"dynamo": [node("set_stream"), node("sin", 1)]},
+        {"dynamo": [node("fork"), node("sin", 1)]},
     ],
     "stream_graphs.other_streams_run_the_same_graph": [
         {}, {"graphs_after_other_streams": 2}, {"streams_looked_up": [[1, 2], [1, 2]]},
@@ -1445,6 +1489,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
         {"event": {"error": "RuntimeError: An event was recorded too early"}},
     ],
+    "stream_graphs.a_dependent_record_is_an_error": [
+        {}, {"records_aside": {"error": "", "nodes": [node("mul"), sync("record_event", 1, 1), node("copy_")]}},
+        {"records_aside": {"error": "NameError: a mistake of ours"}}, {"mutates_and_records": {"error": ""}},
+    ],
     "stream_graphs.mutation_alone_is_allowed": [
         {}, {"mutates": {"error": "RuntimeError", "nodes": []}}, {"mutates": {"nodes": [node("mul"), node("add", 1)]}},
     ],
@@ -1466,6 +1514,7 @@ CASES: dict[str, list[Record]] = {
         f"stream_graphs.{name}": [
             {}, {"schemas": {name: None}}, {"schemas": {name: f"streams::{name}(SymInt stream, SymInt event) -> ()"}},
             {"schemas": {name: f"streams::{name}(SymInt event_index) -> ()"}},
+            {"schemas": {name: schema(name, "Event", "Stream")}}, {"waits": {"nodes": [sync(name, 1)]}},
             {"backward": [node("add", 2)]} | {f: {"nodes": [node("mul")]} for f in ("event", "crosses", "waits")},
         ]
         for name in ("record_event", "wait_event", "wait_stream")

@@ -16,9 +16,9 @@ __all__ = ["OneStep", "net"]
 class Layer(nn.Module):
     """A module that is not torch's own: those are not compiled where a break makes them a frame of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(64, 64)
+        self.linear = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x).relu()
@@ -27,9 +27,9 @@ class Layer(nn.Module):
 class Net(nn.Module):
     """Four layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(4))
+        self.layers = nn.ModuleList(Layer(width) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -37,10 +37,10 @@ class Net(nn.Module):
         return x
 
 
-def net() -> Net:
+def net(width: int = 64) -> Net:
     """Make the stack, with the same weights whenever it is made."""
     torch.manual_seed(0)
-    return Net()
+    return Net(width)
 
 
 class OneStep:

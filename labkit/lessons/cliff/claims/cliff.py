@@ -239,7 +239,7 @@ def functional_takes_the_breaks_away(seen: Seen) -> Result:
     """Functional collectives leave blocks one large graph with all of them; with disabled ones they break at each."""
     rows, hidden, each = seen["C"], min(row["at_collective"] for row in seen["B"]), 4 * seen["blocks"]
     whole = all(row["graphs"] == row["regions"] == 1 and row["breaks"] == 0 for row in rows)
-    there = all(row["collectives"] == each for row in rows)
+    there = all(row["collectives"] == each for row in (*seen["A"], *rows))
     small, large = seen["largest"]["B"], seen["largest"]["C"]
     return verdict(
         whole and there and hidden == each and 4 * small < large,

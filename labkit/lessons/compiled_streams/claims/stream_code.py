@@ -96,6 +96,14 @@ def reduced(x, one, two):  # type: ignore[no-untyped-def]
         return (x.sin() + 1).sum()
 
 
+def reduced_apart(x, one, two):  # type: ignore[no-untyped-def]
+    """The same two operators and their sum, on two streams."""
+    with one:
+        a = x.sin() + 1
+    with two:
+        return a.sum()
+
+
 def softmaxed(x, one, two):  # type: ignore[no-untyped-def]
     """Two softmaxes in a row on one side stream, which one of Inductor's patterns replaces."""
     with one:
@@ -103,7 +111,17 @@ def softmaxed(x, one, two):  # type: ignore[no-untyped-def]
         return torch.softmax(y * 2 + 1, -1)
 
 
-FUNCTIONS = (plain, streamed, one_stream, apart, event_between, wait_between, reduced, softmaxed)
+FUNCTIONS = (
+    plain,
+    streamed,
+    one_stream,
+    apart,
+    event_between,
+    wait_between,
+    reduced,
+    reduced_apart,
+    softmaxed,
+)
 
 
 @probe
@@ -171,16 +189,18 @@ def other_streams_stay_apart(seen: Seen) -> Result:
     """No kernel computes what was written for two streams; each is launched on the stream that it was written for."""
     two = _does(seen, "streamed")
     ok = _does(seen, "apart") == [("stream1", "sin"), ("stream2", "cos")]
+    ok = ok and _does(seen, "reduced_apart") == [("stream1", "sin"), ("stream2", "sum")]
     split = {stream: does for stream, does in two if does in ("sin", "cos", "tanh")}
-    return _judged(seen, ok and len(split) == 3 and len(two) == 4, "apart", "streamed")
+    return _judged(seen, ok and len(split) == 3 and len(two) == 4, "apart", "reduced_apart", "streamed")
 
 
 @judging(code)
 def an_event_stops_fusion(seen: Seen) -> Result:
-    """What stands before a record or a wait and what stands behind it, on one stream, are not in one kernel."""
+    """What stands before a record or a wait and behind it, on one stream, is not in one kernel; without it, it is."""
+    without = [does for _, does in _does(seen, "one_stream")] == ["cos sin"]
     found = [[does for _, does in _does(seen, name)] for name in ("event_between", "wait_between")]
     apart = all({"sin", "cos", "tanh"} == {*one} for one in found)
-    return _judged(seen, apart, "event_between", "wait_between")
+    return _judged(seen, apart and without, "one_stream", "event_between", "wait_between")
 
 
 @judging(code)

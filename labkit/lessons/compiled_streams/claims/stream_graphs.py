@@ -6,13 +6,15 @@ Nothing about timing or memory can be told that way; which node stands on which 
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.fx.node import map_aggregate
 
 from labkit.lessons.shared.capture import Capture, first_line
+from labkit.lessons.shared.outcomes import all_of
 from labkit.ranks import Ranks
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 from labkit.torch_compat import (
     control_deps,
     dynamo_reset,
@@ -61,6 +63,14 @@ def _graphs() -> Seen:
             done.wait()
             return a * b
 
+    def records_aside(x, one):  # on a stream that has waited for the change
+        x.mul_(2)
+        one.wait_stream(torch.accelerator.current_stream())
+        with one:
+            done = torch.Event()
+            done.record()
+        return x + 1
+
     def mutates(x, one):
         x.mul_(2)
         with one:
@@ -98,22 +108,29 @@ def _graphs() -> Seen:
 
     def attempt(program: Any) -> Seen:
         dynamo_reset()
-        seen = Capture(aot=True)
+        seen, count = Capture(aot=True), program.__code__.co_argcount
         try:
-            sides = [stream(number) for number in range(1, program.__code__.co_argcount)]
-            torch.compile(program, backend=seen, fullgraph=True)(torch.ones(4), *sides)
+            sides = [stream(number) for number in range(1, count)]
+            found = torch.compile(program, backend=seen, fullgraph=True)(torch.ones(4), *sides)
         except Exception as error:
             # what a backend raised stands below its name
             inner = str(error).partition("raised:")[2].strip().partition("\n")[0]
-            return {"error": inner or first_line(error), "nodes": [], "origins": []}
+            return {"error": inner or first_line(error), "nodes": [], "origins": [], "same": False}
+        # in eager, with what a stream and an event do left out
+        with mock.patch.object(torch, "Event"), mock.patch.object(torch.accelerator, "current_stream"):
+            expected = program(torch.ones(4), *(mock.MagicMock() for _ in range(1, count)))
+        values: tuple[list[Any], list[Any]] = ([], [])
+        for leaves, results in zip(values, (found, expected), strict=True):
+            map_aggregate(results, leaves.append)
+        same = all(torch.allclose(one, other) for one, other in zip(*values, strict=True))
         product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
         origins = [_origin(n, seen.forward[0]) for n in product.all_input_nodes] if product else []
-        return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins}
+        return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins, "same": same}
 
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
     run = torch.compile(two_streams, backend=seen, fullgraph=True)
-    one, two, *others = (stream(number) for number in range(1, 5))
+    one, two, *others = (stream(number) for number in range(11, 15))  # no number is an index
     loss = run(x, y, one, two).sum()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         loss.backward()
@@ -122,10 +139,11 @@ def _graphs() -> Seen:
         "forward": _nodes(seen.forward[0]),
         "backward": _nodes(seen.backward[0]),
         "ran": {e.key: e.count for e in profile.key_averages() if e.key.startswith("streams::")},
-        "streams_looked_up": [_side_streams()],
     }
+    marked = sorted({node["stream"] for node in found["forward"] if node["stream"] is not None})
+    found["streams_looked_up"] = [_numbered(marked)]
     run(x, y, *others)
-    found["streams_looked_up"].append(_side_streams())
+    found["streams_looked_up"].append(_numbered(marked))
     graphs = seen.dynamo + seen.forward
     every = [node for graph in graphs for node in graph.graph.nodes]
     held = [value for graph in graphs for module in graph.modules() for value in vars(module).values()]
@@ -140,15 +158,15 @@ def _graphs() -> Seen:
         "stream_constants": sum(isinstance(a, torch.Stream) for a in given + held),
         **{
             f.__name__: attempt(f)
-            for f in (event, mutates_and_records, mutates, frees, crosses, waits, nested)
+            for f in (event, mutates_and_records, records_aside, mutates, frees, crosses, waits, nested)
         },
     }
 
 
-def _side_streams() -> list[int]:
-    """The numbers of the streams that a graph would look up now, without the ambient one."""
-    known = (value for _, value in sorted(external_objects().items()) if isinstance(value, torch.Stream))
-    return [value.stream_id for value in known if value.stream_id]
+def _numbered(marked: list[int]) -> list[int]:
+    """The numbers of the streams that a graph with these marks would look up now."""
+    known = [external_objects().get(index) for index in marked]
+    return [value.stream_id for value in known if isinstance(value, torch.Stream)]
 
 
 def _nodes(graph: Any) -> list[Seen]:
@@ -231,10 +249,11 @@ def outside_is_default(seen: Seen) -> Result:
 
 @judging(graphs)
 def no_stream_is_a_constant(seen: Seen) -> Result:
-    """Graphs that fetch two streams by an index hold no stream object, in no argument and in no module."""
+    """Graphs that fetch two streams by an index hold no stream, as an object or a number: others run the same graph."""
     fetched = sum("by_index" in node["op"] for node in seen["dynamo"])
     said = f"{seen['stream_constants']} stream objects in the graphs, {fetched} fetched by an index"
-    return verdict(seen["stream_constants"] == 0 and fetched >= 2, said)
+    held = verdict(seen["stream_constants"] == 0 and fetched >= 2, said)
+    return all_of(held, other_streams_run_the_same_graph(seen))
 
 
 @judging(graphs)
@@ -256,11 +275,11 @@ def set_current_stream_is_in_the_graph(seen: Seen) -> Result:
 
 @judging(graphs)
 def no_current_stream_operators(seen: Seen) -> Result:
-    """Operators carry a stream in Dynamo's own graph, and none of it or behind it sets or gets the current one."""
+    """Operators carry a stream in Dynamo's own graph, which has beside them nothing but lookups by an index."""
     names = {node["op"] for node in seen["dynamo"] + seen["forward"]}
-    found = sorted(name for name in names if "current_stream" in name)
+    found = sorted(name for name in names - {"sin", "cos", "mul", "add"} if "by_index" not in name)
     marked = sum(node["stream"] is not None for node in seen["dynamo"])
-    said = f"{', '.join(found) or 'no such operator'} among {', '.join(sorted(names))}"
+    said = f"{', '.join(found) or 'nothing else'} among {', '.join(sorted(names))}"
     return verdict(marked > 0 and not found, f"{said}; Dynamo's graph marks {marked} of them")
 
 
@@ -337,6 +356,15 @@ def early_record_is_an_error(seen: Seen) -> Result:
     """Recording an event after an input was changed in place is an error when compiling; without the change, none."""
     said, plain = seen["mutates_and_records"]["error"], seen["event"]["error"]
     return verdict("event was recorded" in said and not plain, said or plain or "no error")
+
+
+@judging(graphs)
+def a_dependent_record_is_an_error(seen: Seen) -> Result:
+    """Recording an event on another stream, which has waited for the change of an input, is an error as well."""
+    row, same = seen["records_aside"], early_record_is_an_error(seen)
+    names = ", ".join(node["op"] for node in row["nodes"])
+    said = f"on another stream: {row['error'] or f'no error, {names}'}; on the stream of the change: {same.measured}"
+    return verdict("event was recorded" in row["error"] and same.status == HOLDS, said)
 
 
 @judging(graphs)
@@ -423,8 +451,11 @@ def _compiles(seen: Seen) -> tuple[bool, str]:
 
 @judging(graphs)
 def stream_code_compiles_as_it_is(seen: Seen) -> Result:
-    """Functions with streams, events, waits and a synchronize compile in one graph each."""
-    return verdict(*_compiles(seen))
+    """Functions with streams, events, waits and a synchronize compile in one graph each, and give eager's numbers."""
+    (ok, said), refused = _compiles(seen), seen["mutates_and_records"]["error"]
+    other = [name for name in FUNCTIONS if not seen[name]["same"]]
+    said += f"; other numbers than eager's: {', '.join(other) or 'none'}"
+    return verdict(ok and not other, f"{said}; an event behind a changed input: {refused or 'compiles'}")
 
 
 @judging(graphs)
@@ -439,16 +470,17 @@ def beta_since(seen: Seen) -> Result:
 
 
 def _in_a_graph(seen: Seen, name: str, *arguments: str) -> Result:
-    """The operator takes these arguments, in this order, and stands in a graph."""
+    """The operator takes these indices, in this order, and stands in a graph with so many numbers."""
     schema, known = seen["schemas"].get(name, ""), ", ".join(sorted(seen["schemas"])) or "no stream operator"
-    given = [
-        part.split()[-1] for part in schema.partition("(")[2].partition(")")[0].split(",") if part.strip()
-    ]
-    fits = len(given) == len(arguments) and all(a in g for a, g in zip(arguments, given, strict=True))
-    count = sum(
-        len(_calls(nodes, name)) for nodes in (*(seen[f]["nodes"] for f in FUNCTIONS), seen["backward"])
+    given = [part.split() for part in schema.partition("(")[2].partition(")")[0].split(",") if part.strip()]
+    fits = len(given) == len(arguments) and all(
+        kind in ("int", "SymInt") and a in word for a, (kind, word) in zip(arguments, given, strict=True)
     )
-    return verdict(fits and count > 0, f"{schema or f'no {name}; there are {known}'}; {count} in the graphs")
+    graphs = (*(seen[f]["nodes"] for f in FUNCTIONS), seen["backward"])
+    found = [numbers for nodes in graphs for _, numbers in _calls(nodes, name)]
+    fits = fits and all(len(numbers) == len(arguments) for numbers in found)
+    said = f"{schema or f'no {name}; there are {known}'}; {len(found)} in the graphs"
+    return verdict(fits and bool(found), said)
 
 
 @judging(graphs)

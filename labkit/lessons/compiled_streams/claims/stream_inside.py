@@ -130,21 +130,24 @@ def an_event_behind_the_sum(seen: Seen) -> Result:
     """Behind a sum an event is recorded on its stream, and each other stream waits for it before it uses the sum."""
     if seen["error"]:
         return cannot_tell("a backward pass that compiles", seen["error"])
-    rows, good, said = seen["backward"], True, []
-    names = [row[0] for row in rows]
-    for name, stream, users in _sums(rows):
-        for use, other in ((use, other) for use, other in users if other != stream):
-            ok = any(
-                record[1] == "record_event" and record[5][1] == stream and wait[5] == [record[5][0], other]
-                for at, record in enumerate(rows[:use])
-                for wait in rows[at:use]
-                if at > names.index(name) and wait[1] == "wait_event"
-            )
-            said.append(
-                f"behind {name} on {stream}: {other} {'waits' if ok else 'does not wait'}, then uses it"
-            )
-            good = good and ok
-    return verdict(bool(said) and good, "; ".join(said) or "no sum is used on another stream")
+    good, said = True, []
+    for rows in (seen[way] for way in WAYS):
+        names = [row[0] for row in rows]
+        for name, stream, users in _sums(rows):
+            for use, other in ((use, other) for use, other in users if other != stream):
+                ok = any(
+                    record[1] == "record_event"
+                    and record[5][1] == stream
+                    and wait[5] == [record[5][0], other]
+                    for at, record in enumerate(rows[:use])
+                    for wait in rows[at:use]
+                    if at > names.index(name) and wait[1] == "wait_event"
+                )
+                said.append(
+                    f"behind {name} on {stream}: {other} {'waits' if ok else 'does not wait'}, then uses it"
+                )
+                good = good and ok
+    return verdict(len(said) > 1 and good, "; ".join(said) or "no sum is used on another stream")
 
 
 @judging(inside)

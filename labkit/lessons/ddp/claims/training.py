@@ -15,7 +15,7 @@ from labkit.lessons.shared import reference
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.one_step import OneStep, net
 from labkit.study.checks import READ, Bench, Result, Seen, cannot_tell, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset, on_collective
+from labkit.torch_compat import ddp_mode, dynamo_reset, on_collective
 
 
 @probe
@@ -31,14 +31,9 @@ def _parallel() -> Seen:
     dynamo_reset()
     replicated, graphs = DistributedDataParallel(net(), bucket_cap_mb=1), Capture(aot=True)
     run = torch.compile(replicated, backend=graphs)
-    with record() as rec:
-        right = step(replicated, run)
+    right = step(replicated, run)
     found["ddp"] = {
         "right": right,
-        "breaks": len(rec.breaks),
-        "reasons": sorted(
-            {str(reason).rpartition("function marked as skipped: ")[2] for reason in rec.breaks["reason"]}
-        ),
         "graphs": len(graphs.dynamo),
         "collectives_in_backward": sum("c10d" in c for g in graphs.backward for c in calls(g)),
     }
@@ -50,17 +45,13 @@ def _parallel() -> Seen:
     fully_shard(model, mesh=mesh)
     for layer in model.layers:
         layer.compile(backend=graphs)
-    with record() as rec:
-        found["fsdp"]["compiled_right"] = step(model, model)
+    found["fsdp"]["compiled_right"] = step(model, model)
     found["fsdp"]["graphs"] = len(graphs.dynamo)
-    found["fsdp"]["breaks_inside"] = len(rec.breaks)
     dynamo_reset()
     inner = net()
-    inner.compile(backend=Capture(aot=True))
+    inner.compile(backend=(graphs := Capture(aot=True)))
     hooked = DistributedDataParallel(inner)
-    with record() as rec:
-        found["ddp"]["right_inside"] = step(hooked, hooked)
-    found["ddp"]["breaks_inside"] = len(rec.breaks)
+    found["ddp"]["right_inside"] = step(hooked, hooked) and len(graphs.dynamo) > 0
     dynamo_reset()
     small = DistributedDataParallel(
         net(), bucket_cap_mb=0.02
@@ -75,13 +66,38 @@ def _parallel() -> Seen:
     for layer in sharded.layers:
         fully_shard(layer, mesh=mesh)
     found["fsdp"]["eager"] = _eager(fully_shard(sharded, mesh=mesh), one.x)
+    return found | {"pieces": _pieces(mesh)}
+
+
+def _pieces(mesh: Any) -> dict[str, list[int]]:
+    """Graphs of backward, and breaks that Dynamo counts: of a compiled model by itself, in DDP, and of one in FSDP2."""
+
+    def sharded(model: Any) -> Any:
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        return torch.compile(fully_shard(model, mesh=mesh), backend=graphs)
+
+    def alone(model: Any) -> Any:
+        return torch.compile(model, backend=graphs)
+
+    def replicated(model: Any) -> Any:
+        return DistributedDataParallel(alone(model), bucket_cap_mb=2)
+
+    ways = {"alone": alone, "DDP": replicated, "DDP, not cut": replicated, "FSDP2": sharded}
+    found, x = {}, torch.ones(2, 640)  # two layers of this width fill one of DDP's buckets
+    for name, make in ways.items():
+        dynamo_reset()
+        graphs = Capture(aot=True)
+        with ddp_mode("no_optimization" if "not" in name else "ddp_optimizer"), record() as rec:
+            make(net(640))(x).sum().backward()
+        found[name] = [len(graphs.backward), len(rec.breaks)]
     return found
 
 
 def _eager(model: Any, x: torch.Tensor, accumulate: bool = True) -> Seen:
     """How many reductions one step starts in forward, in backward, and after the last gradient of backward.
 
-    `callers` are the functions of FSDP's that autograd's engine has called where a reduction starts in backward.
+    `callers`: what a collective in backward starts in.
     """
     phase, started = "forward", {"forward": 0, "backward": 0, "behind": 0}
     callers: set[str] = set()
@@ -92,11 +108,8 @@ def _eager(model: Any, x: torch.Tensor, accumulate: bool = True) -> Seen:
 
     def seen(name: str, nbytes: int) -> None:
         started[phase] += "reduce" in name
-        if "reduce" in name and phase != "forward":
-            names = [(Path(frame.filename).as_posix(), frame.name) for frame in traceback.extract_stack()]
-            callers.update(
-                name for file, name in names if "/distributed/fsdp/" in file and "backward" in name
-            )
+        if phase != "forward":
+            callers.add(f"{'reduction' if 'reduce' in name else 'gather'} in {_called_by_autograd()}")
 
     x = x.clone().requires_grad_()
     x.register_hook(lambda gradient: reached("behind"))  # the gradient of the input comes last
@@ -110,26 +123,36 @@ def _eager(model: Any, x: torch.Tensor, accumulate: bool = True) -> Seen:
     return started | {"callers": sorted(callers)}
 
 
+def _called_by_autograd() -> str:
+    """What autograd's engine has called on the way here, read off the stack of Python's frames."""
+    frames = traceback.extract_stack()
+    engine = next((i for i, frame in enumerate(frames) if frame.name == "_engine_run_backward"), len(frames))
+    inside = [Path(frame.filename).as_posix() for frame in frames[engine + 1 :] if frame.filename != __file__]
+    if not any("/torch/distributed/" in file for file in inside):
+        return "C++"
+    return "a Function" if inside[0].endswith("torch/autograd/function.py") else "a hook"
+
+
 @judging(parallel)
 def reductions_are_part_of_backward(seen: Seen) -> Result:
     """DDP and FSDP2 in eager reduce while backward still computes gradients, from what they hung on it.
 
-    DDP where a gradient is added to a parameter's, and never where it is only returned; FSDP2 from functions of its own
-    that autograd's engine calls.
+    DDP where a gradient is added to a parameter's, and never where it is only returned; FSDP2 gathers in hooks that
+    autograd's engine calls, and reduces behind them.
     """
     eager = {"DDP": seen["ddp"]["eager"], "FSDP2": seen["fsdp"]["eager"]}
     returned = _all(seen["ddp"]["returned"])
     inside = all(row["backward"] > 0 and not row["forward"] for row in eager.values())
-    callers = eager["FSDP2"]["callers"]
+    callers = eager["FSDP2"]["callers"] or []
     said = "; ".join(
         f"{name}: {row['forward']} reductions in forward, {row['backward']} within backward, {row['behind']} "
         "behind its last gradient"
         for name, row in eager.items()
     )
     return verdict(
-        inside and not returned and bool(callers),
-        f"{said}; DDP where gradients are returned and not added up: {returned}; FSDP2 reduces from "
-        f"{', '.join(callers) or 'nowhere in backward'}",
+        inside and not returned and "gather in a hook" in callers,
+        f"{said}; DDP where gradients are returned and not added up: {returned}; FSDP2: "
+        f"{', '.join(callers) or 'nothing in backward'}",
     )
 
 
@@ -157,15 +180,19 @@ def ddp_communicates_in_hooks(seen: Seen) -> Result:
 
 @judging(parallel)
 def hooks_break_the_graph(seen: Seen) -> Result:
-    """DDP and FSDP2 around compiled code, whose gradients their hooks reduce, break its graphs."""
-    ddp, fsdp = seen["ddp"], seen["fsdp"]
-    said = (
-        f"breaks where DDP and FSDP2 wrap compiled code: {ddp['breaks_inside']} and {fsdp['breaks_inside']}; where DDP "
-        f"is compiled from outside: {ddp['breaks']} ({'; '.join(ddp['reasons'])})"
-    )
-    if not (ddp["right_inside"] and fsdp["compiled_right"]):
+    """One graph of backward becomes several in DDP, cut where its hooks have a bucket to reduce, and under FSDP2.
+
+    DDP's are cut without a break that Dynamo counts, and not at all with the cutting off; FSDP2's is broken at a hook.
+    """
+    pieces = seen["pieces"]
+    said = ", ".join(f"{name} {graphs} (breaks: {breaks})" for name, (graphs, breaks) in pieces.items())
+    if not (seen["ddp"]["right_inside"] and seen["fsdp"]["compiled_right"]):
         return cannot_tell("right gradients: without them the hooks did not do their work", said)
-    return verdict(ddp["breaks_inside"] + fsdp["breaks_inside"] > 0, said)
+    (alone, none), (cut, _), (whole, _), (sharded, broken) = (
+        pieces[name] for name in ("alone", "DDP", "DDP, not cut", "FSDP2")
+    )
+    ok = alone == whole == 1 < cut and sharded > 1 and not none and broken > 0
+    return verdict(ok, f"graphs of backward: {said}")
 
 
 @judging(parallel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,14 +54,36 @@ def _sharded() -> Seen:
         with compiled_autograd(torch.compile(backend=whole, fullgraph=True)):
             right = step(replicated, run)
     weight = torch.ones(4, requires_grad=True)
-    try:
-        funcol.all_reduce(weight * one.x[0, :4], "avg", dist.group.WORLD).sum().backward()
-        found["functional mean"] = ""
-    except Exception as error:
-        found["functional mean"] = first_line(error)
+
+    def trained(op: str) -> None:
+        funcol.all_reduce(weight * one.x[0, :4], op, dist.group.WORLD).sum().backward()
+
+    found["functional"] = {op: _error(trained, op) for op in ("sum", "avg")}
     reduces = [sum("all_reduce" in c for c in calls(graph)) for graph in whole.dynamo]
     found["compiled autograd"] = {"right": right, "reduces": reduces}
-    return found
+    return found | {"by hooks": {name: _by_hooks(one, name) for name in ("DDP", "FSDP2")}}
+
+
+def _error(function: Any, *arguments: Any) -> str:
+    """The first line of what a call raises; empty where it does not."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        return first_line(error)
+    return ""
+
+
+def _by_hooks(one: OneStep, name: str) -> list[Any]:
+    """A compiled model under DDP or FSDP2 as they are: right, graphs of backward, and collectives in them."""
+    dynamo_reset()
+    model, graphs = net(), Capture(aot=True)
+    for layer in model.layers:
+        layer.compile(backend=graphs)
+        if name == "FSDP2":
+            fully_shard(layer, mesh=one.mesh)
+    around: Any = DistributedDataParallel(model) if name == "DDP" else fully_shard(model, mesh=one.mesh)
+    right = one.right(around, around)
+    return [right, len(graphs.backward), sum("c10d" in c for g in graphs.backward for c in calls(g))]
 
 
 def _gathered(model: Any, mesh: Any) -> Any:
@@ -92,14 +115,23 @@ def _limits() -> Seen:
         "DDP": lambda: DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
         "FSDP2": lambda: fully_shard(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), mesh=mesh),
     }
-    found: Seen = {"whole": {}}
+    curve, leaf = lambda y: y.sin().sum(), torch.ones(4, requires_grad=True)
+    whole = partial(torch.compile, backend="aot_eager", fullgraph=True)
+
+    def trained(model: Any) -> None:
+        model(x).sum().backward()
+
+    def twice(run: Any) -> None:
+        (once,) = torch.autograd.grad(run(leaf), leaf, create_graph=True)
+        once.sum().backward()
+
+    dynamo_reset()
+    second = {"eager": _error(twice, curve), "compiled": _error(twice, whole(curve))}
+    found: Seen = {"whole": {}, "eager": {}, "second backward": second}
     for name, make in makes.items():
         dynamo_reset()
-        try:
-            torch.compile(make(), backend="aot_eager", fullgraph=True)(x).sum().backward()
-            found["whole"][name] = ""
-        except Exception as error:
-            found["whole"][name] = first_line(error)
+        found["eager"][name] = _error(trained, make())
+        found["whole"][name] = _error(trained, whole(make()))
     dynamo_reset()
     one, model = OneStep(), net()
     for layer in model.layers:
@@ -110,15 +142,15 @@ def _limits() -> Seen:
         found["by layer"] = "compiles" if right else "compiles, and gives wrong gradients"
     except Exception as error:
         found["by layer"] = f"fails ({first_line(error)})"
-    dynamo_reset()
-    leaf, run = torch.ones(4, requires_grad=True), torch.compile(lambda y: y.sin().sum(), backend="aot_eager")
-    try:
-        (once,) = torch.autograd.grad(run(leaf), leaf, create_graph=True)
-        once.sum().backward()
-        found["second backward"] = ""
-    except Exception as error:
-        found["second backward"] = first_line(error)
     return found
+
+
+def _refused(seen: Seen) -> list[str]:
+    """Which of DDP and FSDP2 Dynamo refuses to trace whole; none where eager fails, or a plain module."""
+    whole = seen["whole"]
+    if whole["a plain module"] or any(seen["eager"].values()):
+        return []
+    return [name for name in ("DDP", "FSDP2") if whole[name].startswith("Unsupported")]
 
 
 @judging(limits)
@@ -126,51 +158,57 @@ def each_combination_has_limits(seen: Seen) -> Result:
     """Compiled code has a limit with each: no second backward by autograd, and no whole model under DDP or FSDP2."""
     whole, second = seen["whole"], seen["second backward"]
     limits = {
-        "autograd, a second backward": second,
+        "autograd, a second backward": second["compiled"],
         "DDP, the whole model": whole["DDP"],
         "FSDP2": whole["FSDP2"],
     }
-    return verdict(
-        not whole["a plain module"] and all(limits.values()),
-        "; ".join(f"{name}: {error or 'works'}" for name, error in limits.items()),
-    )
+    once = "double backward" in second["compiled"] and not second["eager"]
+    said = "; ".join(f"{name}: {error or 'works'}" for name, error in limits.items())
+    return verdict(once and len(_refused(seen)) == 2, f"{said}; in eager {_in_eager(seen)}")
+
+
+def _in_eager(seen: Seen) -> str:
+    failed = [error for error in (*seen["eager"].values(), seen["second backward"]["eager"]) if error]
+    return "; ".join(failed) or "all of it works"
 
 
 @judging(limits)
 def frameworks_are_not_traced_whole(seen: Seen) -> Result:
     """A model that is traced whole on its own is not under at least one of torch's own frameworks, DDP and FSDP2."""
-    whole = seen["whole"]
-    failed = [name for name in ("DDP", "FSDP2") if whole[name]]
+    whole, failed = seen["whole"], _refused(seen)
     said = f"with fullgraph=True: a plain module {'fails' if whole['a plain module'] else 'compiles'}"
     return verdict(
-        not whole["a plain module"] and bool(failed),
-        f"{said}, {' and '.join(failed) or 'neither'} {'fail' if len(failed) == 2 else 'fails'}",
+        bool(failed),
+        f"{said}, Dynamo refuses {' and '.join(failed) or 'neither'}; in eager {_in_eager(seen)}",
     )
 
 
 @judging(limits)
 def fsdp2_is_traced_whole(seen: Seen) -> Result:
-    """A model that is traced whole on its own is traced whole under FSDP2 as well."""
+    """A model that is traced whole on its own is traced whole under FSDP2 as well, and so has no break there."""
     whole = seen["whole"]
-    if whole["a plain module"]:
-        return cannot_tell("a plain module that compiles", f"a plain module: {whole['a plain module']}")
     how = {name: "compiles" if not whole[name] else f"fails ({whole[name]})" for name in ("FSDP2", "DDP")}
-    return verdict(
-        not whole["FSDP2"],
-        f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}; over each "
-        f"layer that FSDP2 shards: {seen['by layer']}",
-    )
+    said = f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}; over each "
+    said += f"layer that FSDP2 shards: {seen['by layer']}"
+    if (
+        whole["a plain module"]
+        or seen["eager"]["FSDP2"]
+        or (whole["FSDP2"] and "FSDP2" not in _refused(seen))
+    ):
+        return cannot_tell("a plain module that compiles, and FSDP2 that works in eager", said)
+    return verdict(not whole["FSDP2"], said)
 
 
 @judging(sharded)
 def training_needs_another_road(seen: Seen) -> Result:
-    """A functional mean refuses its backward; averages come out right by DTensors and by compiled autograd."""
-    refused, right = seen["functional mean"], {"DTensor": seen["gathered"]["right"]}
+    """A functional mean, not a sum, refuses its backward; averages are right by DTensors and by compiled autograd."""
+    refused, right = seen["functional"]["avg"], {"DTensor": seen["gathered"]["right"]}
     right["compiled autograd"] = seen["compiled autograd"]["right"]
     said = "; ".join(f"{name}: {'right' if ok else 'wrong'}" for name, ok in right.items())
     return verdict(
-        bool(refused) and all(right.values()),
-        f"backward of a functional mean: {refused or 'works'}; averaged gradients by {said}",
+        bool(refused) and not seen["functional"]["sum"] and all(right.values()),
+        f"backward of a functional mean: {refused or 'works'}, of a sum: {seen['functional']['sum'] or 'works'}; "
+        f"averaged gradients by {said}",
     )
 
 
@@ -186,12 +224,19 @@ def fsdp2_is_dtensor(seen: Seen) -> Result:
 
 @judging(sharded)
 def both_paths_bring_communication_into_graphs(seen: Seen) -> Result:
-    """Compiled autograd has DDP's reductions in one graph of backward, and parameters as DTensors FSDP's in theirs."""
+    """Compiled autograd has DDP's reductions in one graph of backward, and parameters as DTensors FSDP's in theirs.
+
+    Where DDP and FSDP2 reduce from their hooks, compiled code has none of it.
+    """
     ddp, fsdp = seen["compiled autograd"], seen["gathered"]
     captured = ddp["right"] and len(ddp["reduces"]) == 1 and ddp["reduces"][0] > 0
     traced = fsdp["right"] and fsdp["graphs"] == [1, 1] and fsdp["scatters"] > 0
+    hooks = seen["by hooks"]
+    outside = all(right and graphs and not inside for right, graphs, inside in hooks.values())
+    said = ", ".join(f"{name} {inside} in {graphs}" for name, (_, graphs, inside) in hooks.items())
     return verdict(
-        captured and traced,
+        captured and traced and outside,
         f"compiled autograd over DDP: all-reduces by graph of backward {ddp['reduces']}, right: {ddp['right']}; FSDP "
-        f"on DTensors, traced whole: {fsdp['scatters']} reduce-scatters in backward, right: {fsdp['right']}",
+        f"on DTensors, traced whole: {fsdp['scatters']} reduce-scatters in backward, right: {fsdp['right']}; "
+        f"by hooks, collectives in graphs of backward: {said}",
     )
