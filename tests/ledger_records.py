@@ -14,8 +14,9 @@ import gpu_records
 from lessons.cold import records as cold_records
 from lessons.since import records as since_records
 
-from labkit.lessons.functional.claims.autograd import RIGHT, SUPPORTED
 from labkit.lessons.compiled_streams.claims.stream_offload import ASIDE
+from labkit.lessons.functional.claims.autograd import RIGHT as GRADIENTS
+from labkit.lessons.functional.claims.autograd import SUPPORTED
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import HIDDEN_AT, PRINT_AT
@@ -154,7 +155,7 @@ BASE: dict[str, Record] = {
         "rows": {name: {"same code": "no", "gate": "yes"} for name in ("all_reduce sum", "broadcast")},
     },
     "autograd.gradients": {
-        **RIGHT, "broadcast": [2.0] * 4, "compiled": [22.0] * 4, "avg": [11.0] * 4,
+        **GRADIENTS, "broadcast": [2.0] * 4, "compiled": [22.0] * 4, "avg": [11.0] * 4,
         **{op: "RuntimeError: refused" for op in ("max", "min", "product")},
     },
     "functional.without_a_group": {
@@ -670,11 +671,11 @@ CASES: dict[str, list[Record]] = {
         {}, *({name: [2.0] * 4} for name in ("compiled", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
     ],
     "autograd.functional_has_none": [
-        {name: [2.0] * 4 for name in (*RIGHT, "compiled")}, *({name: RIGHT[name]} for name in SUPPORTED),
-        {"compiled": RIGHT["all_reduce"]},
+        {name: [2.0] * 4 for name in (*GRADIENTS, "compiled")}, *({name: GRADIENTS[name]} for name in SUPPORTED),
+        {"compiled": GRADIENTS["all_reduce"]},
     ],
     "autograd.support_has_limits": [
-        {}, {"broadcast": RIGHT["broadcast"], **dict.fromkeys(("max", "min", "product"), "forward: RuntimeError: no")},
+        {}, {"broadcast": GRADIENTS["broadcast"], **dict.fromkeys(("max", "min", "product"), "forward: RuntimeError: no")},
     ],
     "autograd.whole_backward_is_captured": [
         {}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}, {"before_backward": 1},
