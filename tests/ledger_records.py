@@ -17,6 +17,7 @@ from lessons.since import records as since_records
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import PRINT_AT
+from labkit.lessons.symmetry.claims.symmetry import ODD, RIGHT
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -35,7 +36,7 @@ NORM: Record = {"errors": {"reduced": 1e-7, "alone": 0.3, "compiled": 1e-7}, "gr
 COUNTS_A = {"at_collective": 0, "regions": 0, "breaks": 0, "graphs": 0, "collectives": 8}
 COUNTS_B = {"at_collective": 8, "regions": 22, "breaks": 16, "graphs": 9}
 COUNTS_C = {"at_collective": 0, "regions": 1, "breaks": 0, "graphs": 1}
-HUNG, DONE = {"how": "hung"}, {"how": "finished"}
+HUNG, DONE = {"how": "hung", "waits": ["all_reduce", "Python"]}, {"how": "finished"}
 GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
 PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
 GROUPS = [{"dp": [r % 4, r % 4 + 4], "tp": [4 * (r // 4) + i for i in range(4)]} for r in range(8)]
@@ -49,8 +50,19 @@ KEPT_SYNC = "control_deps(synchronize_stream)"
 STAGE, LAYERS = [["embedding", "rms_norm"]], [["matmul", "all_reduce", "wait_tensor"]]
 OWN_GRAPHS = [{"branch": n, "number": [2 + r], "shape": [[4 + r]]} for r, n in enumerate(("sin", "cos"))]
 DIVERGED = [f"{name}_branch" for name in ("shape", "flag", "data")]
-NOT_ALIKE = [{"shape_alike": {"values": [[8, 8]] * 2}}, {"flag_alike": {**HUNG, "values": None}}]
-WRONG_PLACES = [*({name: DONE} for name in DIVERGED), {"shape_branch": {"how": "failed"}}, *NOT_ALIKE]
+NOT_ALIKE = [
+    {"shape_alike": {"values": [[8, 8, [1]]] * 2}}, {"flag_alike": {**HUNG, "values": None}},
+    {"flag_alike": {"values": [[8, 32, []]] * 2}},  # nothing was compiled
+]  # fmt: skip
+STUCK = {"how": "hung", "waits": ["Python", "Python"]}
+WRONG_PLACES = [
+    *({name: DONE} for name in DIVERGED), {"shape_branch": {"how": "failed"}}, *NOT_ALIKE, {"data_branch": STUCK},
+    {"nobody_odd": {"values": [{**RIGHT, "data_branch": 4}] * 2}}, {"nobody_odd": {"how": "failed", "values": None}},
+]  # fmt: skip
+RECOMPILED = [
+    {"recompile": DONE}, {"recompile": STUCK}, {"recompile of both": HUNG},
+    {"recompile of both": {"values": [[8, 40, []]] * 2}},
+]  # fmt: skip
 UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
 
 
@@ -319,15 +331,18 @@ BASE: dict[str, Record] = {
         "one_call_fewer": HUNG, "other_kind": HUNG, "swapped": {**DONE, "values": [[11, 11], [11, 11]]},
         "other_dtype": {**DONE, "values": [1, 1065353216]}, "data_branch": HUNG,
         "other_shape": {**DONE, "values": [[0, 7], [0, 3, 6]]}, "other_size": {"how": "failed"}, "meta_device": HUNG,
-        "other_input": {**DONE, "values": [0.25, 0.25]}, "functional_order": HUNG, "rank_branch": HUNG,
-        "shape_branch": HUNG, "flag_branch": HUNG, "timeout": "RuntimeError Timed out waiting 1000ms",
+        "other_input": {**DONE, "values": [6.25, 6.25]}, "functional_order": HUNG, "rank_branch": HUNG,
+        "other_operation": {**DONE, "values": [4, 4]},
+        "nobody_odd": {**DONE, "values": [{n: RIGHT[n] for n in ODD}] * 2},
+        "shape_branch": HUNG, "flag_branch": HUNG,
+        "timeout": {"alike": "finished: [[8.0, 8.0, [1]], [8.0, 8.0, [1]]]", "odd": "RuntimeError Timed out waiting"},
         "flag_compared": {"how": "failed", "says": "ParityError, ParityError"},
         "shape_compared": {"how": "failed", "says": "PlanError, PlanError"},
-        "flag_alike": {**DONE, "values": [[8, 32]] * 2}, "shape_alike": {**DONE, "values": [[8, 40]] * 2},
+        **{name: {**DONE, "values": [RIGHT[name]] * 2} for name in ("shape_alike", "flag_alike")},
         "own_break": {
             **DONE, "values": [own_break([[1, 0], [1, 0]], [[1, 0], [2, 1]])] * 2,
         },
-        "alone": {**DONE, "values": [[[4, 10], [4, 8]]]},
+        "alone": {**DONE, "values": [[[4, 10, [1, 2]], [4, 8, [1, 2]]]]},
         "own_graphs": {**DONE, "values": OWN_GRAPHS},
     },
     "symmetry.recompiling": {
@@ -335,7 +350,9 @@ BASE: dict[str, Record] = {
         "guarded": {**DONE, "values": [{"value": 5, "graphs": 2}, {"value": 5, "graphs": 2}]},
     },
     "bucketing.breaking": {
-        "alike": GATHERED, "default": GATHERED, "bucketed": PARTED, "recompile": HUNG, "conditional": HUNG,
+        "alike": GATHERED, "default": GATHERED, "bucketed": PARTED, "logged": PARTED, "recompile": HUNG,
+        "recompile of both": {**DONE, "values": [RIGHT["shape_alike"]] * 2}, "conditional": HUNG,
+        "conditional on none": {**DONE, "values": [8, 8]},
     },
     "released.files": {
         "CUDAStream": ["ncclStreams_"], "CUDAEvent": ["ncclEvents_"], "NCCLComm": ["devNCCLCommMap_"],
@@ -969,7 +986,8 @@ CASES: dict[str, list[Record]] = {
         {}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}, {"in_python": 3}, {"made_of": "labkit.ProcessGroup"},
     ],
     "symmetry.a_hang_is_the_common_end": [
-        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"timeout": "finished: [8, 8]"},
+        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"timeout": {"odd": "finished: [8, 8]"}},
+        {"timeout": {"alike": "RuntimeError Timed out waiting"}}, {"nobody_odd": {"values": [{**RIGHT, "swapped": 0}]}},
         {"one_call_fewer": {"how": "failed"}, "shape_branch": {"how": "failed"}, "data_branch": {"how": "failed"}},
         {"swapped": {"values": [[2, 20], [2, 20]]}}, {"swapped": {"values": [[7, 7], [7, 7]]}},
         {"other_dtype": {"values": [2, 2]}},
@@ -977,41 +995,50 @@ CASES: dict[str, list[Record]] = {
     "symmetry.another_sequence_goes_wrong": [
         {}, {"one_call_fewer": {**DONE, "values": [8, 8]}}, {"one_call_fewer": {"how": "failed"}},
         {"other_kind": {**DONE, "values": [2, 2]}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
+        {"other_operation": {"values": [8, 8]}}, {"nobody_odd": {"values": [{**RIGHT, "one_call_fewer": 4}] * 2}},
     ],
     "symmetry.divergence_ends_as_another_order_does": [
         {}, {"other_kind": DONE}, {"data_branch": {"how": "failed"}}, {"shape_branch": DONE}, {"flag_branch": DONE},
+        {"functional_order": DONE}, {"other_kind": STUCK},
     ],
     "symmetry.another_program_goes_wrong": [
         {}, {"other_kind": {**DONE, "values": [2, 2]}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
         {"other_dtype": {"values": [2, 2]}}, {"one_call_fewer": {**DONE, "values": [8, 8]}},
-        {"meta_device": {**DONE, "values": [8, 8]}},
+        {"meta_device": {**DONE, "values": [8, 8]}}, {"other_operation": {"values": [8, 8]}},
     ],
     "symmetry.other_metadata_goes_wrong": [
         {}, {"other_dtype": {"values": [2, 2]}}, {"other_shape": {"values": [[0, 6]] * 2}},
         {"other_size": {**DONE, "values": [2, 2]}}, {"meta_device": {**DONE, "values": [8, 8]}},
+        {"nobody_odd": {"values": [{**RIGHT, "other_size": 4}] * 2}},  # wrong or an error whatever the ranks do
     ],
     "symmetry.branches_of_a_rank_hang": [
-        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"data_branch": {"how": "failed"}},
+        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"data_branch": {"how": "failed"}}, {"rank_branch": STUCK},
+        {"nobody_odd": {"values": [{**RIGHT, "rank_branch": 4}] * 2}},
     ],
     "symmetry.functional_collectives_need_symmetry": [
         {}, {"shape_branch": DONE}, {"data_branch": DONE}, {"functional_order": DONE}, *NOT_ALIKE,
+        {"nobody_odd": {"values": [{**RIGHT, "functional_order": 4}] * 2}},
     ],
     "symmetry.inputs_branches_and_collectives_are_the_same": [
-        {}, {"other_input": {"values": [0, 0]}}, {"rank_branch": {**DONE, "values": [8, 8]}},
-        {"data_branch": {**DONE, "values": [6, 6]}}, {"one_call_fewer": {**DONE, "values": [8, 8]}},
-        {"one_call_fewer": {"how": "failed"}},
+        {}, *({name: {**DONE, "values": [RIGHT[name]] * 2}} for name in (*DIVERGED, "rank_branch", "functional_order")),
+        {"functional_order": {"how": "failed"}}, {"rank_branch": STUCK},
+        {"nobody_odd": {"values": [{**RIGHT, "functional_order": 4}] * 2}},
     ],
     "symmetry.diverging_programs_deadlock": [{}, *WRONG_PLACES],
-    "symmetry.divergence_times_out": [{}, *WRONG_PLACES, {"timeout": "finished: [8, 8]"}, {"timeout": "ValueError no"}],
+    "symmetry.divergence_times_out": [
+        {}, *WRONG_PLACES, {"timeout": {"odd": "finished: [8, 8]"}}, {"timeout": {"odd": "ValueError no"}},
+        {"timeout": {"alike": "RuntimeError Timed out waiting"}},  # too short for any program
+    ],
     "bucketing.a_break_on_one_rank_parts_collectives": [
         {}, {"bucketed": GATHERED}, {"bucketed": {"how": "failed"}}, {"alike": {"how": "failed"}},
         {"bucketed": {"waits": ["all_gather", "all_gather"]}},
     ],
     "bucketing.breaks_and_recompiles_of_one_rank_are_errors": [
-        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, {"recompile": DONE},
+        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, *RECOMPILED,
     ],
     "bucketing.each_divergence_can_deadlock": [
-        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, {"recompile": DONE}, {"conditional": DONE},
+        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, *RECOMPILED, {"conditional": DONE},
+        {"logged": GATHERED}, {"conditional": STUCK}, {"conditional on none": HUNG},
     ],
     "symmetry.parity_repairs_it": [
         {}, {"flag_branch": DONE}, {"shape_branch": DONE}, {"flag_compared": HUNG | {"says": ""}},
@@ -1025,8 +1052,8 @@ CASES: dict[str, list[Record]] = {
               for key in ("branch", "number", "shape")), {"own_graphs": {"values": None}},
     ],
     "symmetry.compiled_alone_correct_together": [
-        {}, {"own_graphs": {"values": [OWN_GRAPHS[0]] * 2}}, {"alone": {"values": [[[4, 4], [4, 8]]]}},
-        {"flag_branch": DONE},
+        {}, {"own_graphs": {"values": [OWN_GRAPHS[0]] * 2}}, {"alone": {"values": [[[4, 4, [1, 2]], [4, 8, [1, 2]]]]}},
+        {"flag_branch": DONE}, {"alone": {"values": [[[4, 10, []], [4, 8, []]]]}},
     ],
     "symmetry.gathered_counts_differ": [
         {}, {"own_break": {"values": [own_break([[1, 0]] * 2, [[1, 0]] * 2)]}},
@@ -1035,7 +1062,7 @@ CASES: dict[str, list[Record]] = {
         {"own_break": {"values": [own_break([[1, 0]] * 2, [[1, 0], [2, 1]], value=4)]}}, {"own_break": HUNG},
     ],
     "symmetry.one_rank_does_not_tell": [
-        {}, {"alone": {"how": "hung", "values": None}}, {"alone": {"values": [[[4, 4], [4, 8]]]}},
+        {}, {"alone": {"how": "hung", "values": None}}, {"alone": {"values": [[[4, 4, [1, 2]], [4, 8, [1, 2]]]]}},
         {"shape_branch": DONE}, {"flag_branch": DONE},
     ],
     "symmetry.recompiles_can_differ": [
