@@ -7,8 +7,19 @@ from typing import Any
 from labkit.lessons.symmetry.claims.contract import ACTIONS, VARIABLES
 
 OK = ["ok", "ok"]
-GREEN, RED = {"result": "green", "observed": "as expected"}, {"result": "red", "observed": "hung"}
-TOLD = {"on": GREEN, "off": RED}
+GREEN, RED = (
+    {"result": "green", "observed": "as expected"},
+    {"result": "red", "observed": "TypeError on rank 0"},
+)
+WITHOUT = {
+    "smoke": "hung: rank 1 waits in broadcast", "env": "nobody noticed: rank 0 [0, 2, 2, 3]",
+    "compile-gate": "9 graphs, 6 breaks, 11 regions", "first-break": "first break: LOG.warning()",
+    "guards": "2 rounds, 2 graphs, 0 breaks, 2 recompiles", "orphan": "still waiting in a store 4 s after",
+    "one-dimension": "HealthError on rank 0 and 1: the ranks compiled different things; recompiles: rank 0 0, rank 1 1",
+    "preflight": "TypeError on rank 0; rank 1 was left waiting in broadcast", "digest": "nobody noticed: rank 0 [1]",
+    "fingerprint": "nobody noticed: rank 0 [1]",
+}  # fmt: skip
+TOLD = {name: {"on": GREEN, "off": {"result": "red", "observed": said}} for name, said in WITHOUT.items()}
 
 
 def orphan(silence: float) -> dict[str, Any]:
@@ -18,7 +29,11 @@ def orphan(silence: float) -> dict[str, Any]:
     }
 
 
-UNTOLD = [{"on": RED}, {"off": GREEN}]
+UNTOLD = [
+    {"on": RED},
+    {"off": {"result": "green"}},
+    {"off": RED},
+]  # the last one: an error that has to do with nothing
 
 
 def caught(error: str) -> dict[str, Any]:
@@ -90,15 +105,17 @@ BASE = {
         },
         "orphan": {"on": 17, "off": None},
     },
-    "suite.tests": {
-        **dict.fromkeys(
-            ("smoke", "env", "compile-gate", "guards", "preflight", "digest", "fingerprint"), TOLD
-        ),
+    "suite.tests": TOLD
+    | {
         "first-break": {
             "on": {"result": "green", "observed": "first break: kv = cache[:, :4]"},
-            "off": {"result": "red", "observed": "first break: LOG.warning()"},
+            "off": TOLD["first-break"]["off"],
         },
-        "orphan": {"on": orphan(1.2), "off": RED},
+        "one-dimension": {
+            "on": {"result": "green", "observed": "2 graphs, 0 breaks, 1 recompiles"},
+            "off": TOLD["one-dimension"]["off"],
+        },
+        "orphan": {"on": orphan(1.2), "off": TOLD["orphan"]["off"]},
     },
     "suite.warming": {
         "lockstep": [[3, 3], [3, 3]],
@@ -234,6 +251,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "suite.a_variable_that_differs_fails_fast": [{}, *({"env": patch} for patch in UNTOLD)],
     "suite.the_receiver_goes_on": [{}, *({"preflight": patch} for patch in UNTOLD)],
     "suite.served_shapes_are_warmed": [{}, *({"guards": patch} for patch in UNTOLD)],
+    "suite.a_dimension_that_varies_recompiles_once": [
+        {},
+        *({"one-dimension": patch} for patch in UNTOLD),
+        {"one-dimension": {"on": {"observed": "3 graphs, 0 breaks, 2 recompiles"}}},
+        {"one-dimension": {"on": {"observed": "3 graphs, 0 breaks, 1 recompiles"}}},
+    ],
     "suite.the_compile_gate_shows_a_break": [{}, *({"compile-gate": patch} for patch in UNTOLD)],
     "suite.a_changed_broadcast_is_caught": [{}, *({"digest": patch} for patch in UNTOLD)],
     "suite.a_changed_shard_is_caught": [{}, *({"fingerprint": patch} for patch in UNTOLD)],

@@ -171,7 +171,7 @@ BASE: dict[str, Record] = {
         "backend_s": 0.25, "compiled_before": 0, "compiled_after": 1, "first_s": 0.3, "later_s": 0.001,
     },
     "guards.recompiles": {
-        "same": {"counts": [1, 1, 1, 1]}, "first_two": {"counts": [1, 1], "symbolic": False},
+        "first_two": {"counts": [1, 1], "symbolic": False},
         "sizes": {
             "counts": [1, 2, 2, 2], "symbolic": True, "reasons": ["size mismatch: expected 4, actual 5"],
         },
@@ -179,8 +179,6 @@ BASE: dict[str, Record] = {
         "numbers": {"counts": [1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
         "flags": {"counts": [1, 2], "same": True}, "global": {"counts": [1, 2], "same": True},
         "tensors": {"counts": [1, 1]}, "talks": {"counts": [2, 3], "same": True},
-        "collective_same": {"counts": [1, 1, 1, 1]},
-        "collective_one_change": {"counts": [1, 1, 2, 2], "same": True}, "other_rank": {"counts": [1, 1, 2, 2]},
     },
     "guards.churn": {
         "sweep": {"sequence length": [1, 2, 2], "batch": [1, 2, 3], "int attribute": [1, 8], "thread count": [1, 1]},
@@ -669,13 +667,6 @@ CASES: dict[str, list[Record]] = {
     "guards.static_unless_asked": [
         {"sizes": {"counts": [1, 2, 3, 4], "symbolic": False}}, {"sizes": {"counts": [1, 2, 2, 2]}},
         {"sizes": {"symbolic": True}}, {"dynamic": {"counts": [1, 2, 3, 4]}}, {"sizes": {"counts": [1, 1, 1, 1]}},
-    ],
-    "guards.fixed_shapes_never_recompile": [
-        {}, {"same": {"counts": [1, 1, 2, 2]}}, {"collective_same": {"counts": [1, 2, 2, 2]}},
-    ],
-    "guards.one_change_one_recompile": [
-        {}, {"other_rank": {"counts": [1, 1, 1, 1]}}, {"collective_one_change": {"same": False}},
-        {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
     ],
     "guards.a_sweep_names_the_dimension": [
         {}, {"sweep": {"batch": [1, 2], "int attribute": [1, 2], "thread count": [1, 2]}},
