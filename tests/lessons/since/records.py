@@ -33,9 +33,10 @@ BASE: dict[str, Record] = {
         },
         "codes": {"none": [4, 1], "all": [4, 4], "without offsets": 1}, "offsets": [[0], [20], [40], [60]],
         "kept": {
-            "uneven shards": [{"tensors": [[0, 1, 2, 3]], "group": "an input", "symbolic": True}] * 4,
-            "a group of its own": [{"tensors": [], "group": "a constant ProcessGroup", "symbolic": False}] * 4,
-            "a sub mesh": [{"tensors": [], "group": "an input", "symbolic": False}] * 4,
+            "uneven shards": [{"tensors": [[0, 1, 2, 3]], "group": "an input", "starts": ["a symbol", 0]}] * 4,
+            "a group of its own": [{"tensors": [], "group": "a constant ProcessGroup", "starts": []}] * 4,
+            "a sub mesh": [{"tensors": [], "group": "an input", "starts": []}] * 4,
+            "slice by dist.get_rank()": [{"tensors": [], "group": "a name", "starts": [rank]} for rank in range(4)],
         },
         "torch": "2.15.0", "as it is": 4, "without_rows": "ran",
         "new": True, "default": False, "old_name_is_on": True, "new_name_is_on": True, "right": True,
@@ -76,7 +77,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"codes": {"all": [4, 1]}}, {"codes": {"none": [4, 4]}}, {"codes": {"all": [0, 0]}},
         {"codes": {"without offsets": 4}}, {"offsets": [[0]] * 4}, {"offsets": [[]] * 4},  # texts that differ otherwise
     ],
-    "one_compile.ranks_in_python_stay": [{}, graphs("slice by dist.get_rank()", on=4)],
+    "one_compile.ranks_in_python_stay": [
+        graphs("slice by dist.get_rank()", on=4), graphs("slice by dist.get_rank()", on=1),
+        {"kept": {"slice by dist.get_rank()": [{"starts": ["a symbol"]}] * 4}},  # they differ by something else
+    ],
     "one_compile.off_by_default": [{}, {"default": True}, {"as it is": 1}, graphs("uneven shards", off=1, on=4)],
     "one_compile.moved_with_its_old_name": [{}, {"old_name_is_on": False}, {"new_name_is_on": False}],
     "one_compile.one_graph_runs_on_all": [
@@ -90,8 +94,8 @@ CASES: dict[str, list[Record]] = {
         {"ways": {"precompile, mesh, off": RIGHT}}],
     "one_compile.shards_may_be_empty": [
         {}, {"without_rows": "RuntimeError: 0 <= -1"}, {"without_rows": "RuntimeError: 0 <= -1", "torch": "2.13.0"},
-        {"right": False}, {"kept": {"uneven shards": [{"symbolic": False}] * 4}},
-        {"kept": {"uneven shards": [{"symbolic": False}] * 4}, "torch": "2.13.0"},
+        {"right": False}, {"kept": {"uneven shards": [{"starts": [3]}] * 4}},
+        {"kept": {"uneven shards": [{"starts": [3]}] * 4}, "torch": "2.13.0"},
     ],
     "one_compile.sizes_are_agreed": [
         {}, {"alone": [["(s77, 3)"]] * 2},

@@ -41,7 +41,7 @@ def graphs(bench: Bench) -> Seen:
         codes[how] = [len(set(of_ranks)) if all(of_ranks) else 0 for of_ranks in texts]
         offsets = [[int(n) for n in OFFSET.findall(text)] for text in texts[1]]
         codes["without offsets"] = len({OFFSET.sub("", text) for text in texts[1]})
-    kept = {name: list(ranks.run(quietly, _kept, name)) for name in NAMES[:3]}
+    kept = {name: list(ranks.run(quietly, _kept, name)) for name in NAMES}
     last = ranks.run(quietly, program.empty_shard, ranks=SIZE - 1)[SIZE - 1]
     found = {
         "without_rows": last,
@@ -82,7 +82,7 @@ def _kept(name: str) -> Seen:
         "group": f"a constant {type(held[group.name]).__name__}"
         if getattr(group, "name", "") in held
         else kind,
-        "symbolic": any(not isinstance(start, int) for n in slices for start in n.args[2:3]),
+        "starts": [start if isinstance(start, int) else "a symbol" for n in slices for start in n.args[2:3]],
     }
 
 
@@ -297,8 +297,13 @@ def groups_of_meshes_are_looked_up(seen: Seen) -> Result:
 
 @judging(graphs)
 def ranks_in_python_stay(seen: Seen) -> Result:
-    """A slice by dist.get_rank() gives one graph with the switch."""
-    return _equal(seen, "slice by dist.get_rank()")
+    """A slice by dist.get_rank() gives each rank a graph of its own with the switch too, which starts at its number."""
+    off, on = (seen["counts"]["slice by dist.get_rank()"][word] for word in ("off", "on"))
+    starts = [rank["starts"] for rank in seen["kept"]["slice by dist.get_rank()"]]
+    said = (
+        f"different graphs of {SIZE} ranks: {off} without the switch, {on} with it; slices start at {starts}"
+    )
+    return verdict(off == on == SIZE and starts == [[rank] for rank in range(SIZE)], said)
 
 
 @judging(graphs)
@@ -374,7 +379,7 @@ def precompiled_runs_on_all(seen: Seen) -> Result:
 @judging(graphs)
 def shards_may_be_empty(seen: Seen) -> Result:
     """A shard is cut at a symbol, with right numbers on all ranks; Inductor's code runs on the rank without rows."""
-    symbolic = all(rank["symbolic"] for rank in seen["kept"]["uneven shards"])
+    symbolic = all("a symbol" in rank["starts"] for rank in seen["kept"]["uneven shards"])
     cut = verdict(symbolic and seen["right"], f"cut at a {'symbol' if symbolic else 'number'}")
     ran = verdict(
         seen["without_rows"] == "ran", f"Inductor's code on the rank without rows: {seen['without_rows']}"
