@@ -329,7 +329,7 @@ BASE: dict[str, Record] = {
         "one_call_fewer": HUNG, "other_kind": HUNG, "swapped": {**DONE, "values": [[11, 11], [11, 11]]},
         "other_dtype": {**DONE, "values": [1, 1065353216]}, "data_branch": HUNG,
         "other_shape": {**DONE, "values": [[0, 7], [0, 3, 6]]}, "other_size": {"how": "failed"}, "meta_device": HUNG,
-        "other_input": {**DONE, "values": [6.25, 6.25]}, "functional_order": HUNG, "rank_branch": HUNG,
+        "functional_order": HUNG, "rank_branch": HUNG,
         "other_operation": {**DONE, "values": [4, 4]},
         "nobody_odd": {**DONE, "values": [{n: RIGHT[n] for n in ODD}] * 2},
         "shape_branch": HUNG, "flag_branch": HUNG,

@@ -35,7 +35,8 @@ def graphs(bench: Bench) -> Seen:
         for name in NAMES
     }
     calls = {name: _calls(ranks.run(quietly, _text, name, True, ranks=0)[0]) for name in NAMES}
-    codes, offsets = {}, []
+    codes: Seen = {}
+    offsets: list[list[int]] = []
     for how in ("none", "all"):
         texts = [list(ranks.run(quietly, _code, how, on)) for on in (False, True)]
         codes[how] = [len(set(of_ranks)) if all(of_ranks) else 0 for of_ranks in texts]

@@ -202,7 +202,7 @@ ODD: dict[str, Callable[..., Any]] = {
         name: functools.partial(_of_the_lesson, drilled)
         for name, drilled in {
             "one_call_fewer": "count", "swapped": "order", "other_dtype": "dtype", "other_shape": "shape",
-            "other_size": "size", "other_input": "inputs", "data_branch": "branch", "other_operation": "backend",
+            "other_size": "size", "data_branch": "branch", "other_operation": "backend",
         }.items()
     },
     "other_kind": _other_kind, "meta_device": _meta_device, "functional_order": _functional_order,
@@ -212,7 +212,7 @@ ODD: dict[str, Callable[..., Any]] = {
 RIGHT: dict[str, Any] = {
     "one_call_fewer": 8, "other_kind": 2, "swapped": [2, 20], "functional_order": 16, "other_dtype": 2,
     "other_shape": [0, 6], "other_size": 2, "meta_device": 8, "shape_branch": [8, 8, [1]],
-    "flag_branch": [8, 8, [1]], "data_branch": 6, "rank_branch": 8, "other_input": 6, "other_operation": 8,
+    "flag_branch": [8, 8, [1]], "data_branch": 6, "rank_branch": 8, "other_operation": 8,
     "shape_alike": [8, 40, [1, 2]], "flag_alike": [8, 32, [1, 2]],
 }  # fmt: skip
 SEQUENCE = ("one_call_fewer", "other_operation", "other_kind", "swapped")
