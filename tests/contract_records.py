@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.lessons.symmetry.claims.contract import ACTIONS
+from labkit.lessons.symmetry.claims.contract import ACTIONS, VARIABLES
 
 OK = ["ok", "ok"]
-GREEN, RED = {"result": "green", "observed": "as expected"}, {"result": "red", "observed": "hung"}
-TOLD = {"on": GREEN, "off": RED}
+GREEN, RED = (
+    {"result": "green", "observed": "as expected"},
+    {"result": "red", "observed": "TypeError on rank 0"},
+)
+WITHOUT = {
+    "smoke": "hung: rank 1 waits in broadcast", "env": "nobody noticed: rank 0 [0, 2, 2, 3]",
+    "compile-gate": "9 graphs, 6 breaks, 11 regions", "first-break": "first break: LOG.warning()",
+    "guards": "2 rounds, 2 graphs, 0 breaks, 2 recompiles", "orphan": "still waiting in a store 4 s after",
+    "one-dimension": "HealthError on rank 0 and 1: the ranks compiled different things; recompiles: rank 0 0, rank 1 1",
+    "preflight": "TypeError on rank 0; rank 1 was left waiting in broadcast", "digest": "nobody noticed: rank 0 [1]",
+    "fingerprint": "nobody noticed: rank 0 [1]",
+}  # fmt: skip
+TOLD = {name: {"on": GREEN, "off": {"result": "red", "observed": said}} for name, said in WITHOUT.items()}
 
 
 def orphan(silence: float) -> dict[str, Any]:
@@ -18,7 +29,11 @@ def orphan(silence: float) -> dict[str, Any]:
     }
 
 
-UNTOLD = [{"on": RED}, {"off": GREEN}]
+UNTOLD = [
+    {"on": RED},
+    {"off": {"result": "green"}},
+    {"off": RED},
+]  # the last one: an error that has to do with nothing
 
 
 def caught(error: str) -> dict[str, Any]:
@@ -38,6 +53,7 @@ CHANGED = caught("FingerprintError: shards changed since they were fingerprinted
 PLANNED = {
     "phases": {"recompute": False, "num_denoise_steps": 4, "init_cache": False},
     "epochs": {"cache": 1, "control": 5},
+    "calls": {"number": 2},
 }
 MISSED = {"odd": OK}
 WOLF = {"alike": ["ParityError: 1 of 1", "ParityError: 1 of 1"]}  # it raises where nothing differs
@@ -45,28 +61,21 @@ ONE_ONLY = {"odd": ["ok", "ParityError: 1 of 1"]}
 
 BASE = {
     "contract.settings": {
-        **dict.fromkeys(
-            (
-                "world_size",
-                "tensor_parallel",
-                "plan",
-                "pp_enabled",
-                "kv_bias_backend",
-                "fingerprints",
-                "compile",
-                "fullgraph",
-                "attention_backend",
-                "pipeline",
-                "compile_pipeline",
-                "effective",
-                "again",
-                "tripwires",
-            ),
-            PARITY,
+        **{
+            name: caught(
+                f"ParityError: 1 of 8 settings differ between ranks:\n    env {word}: rank 0 1, rank 1 0"
+            )
+            for name, word in VARIABLES.items()
+        },
+        **dict.fromkeys(("fingerprints", "pipeline", "effective", "again", "tripwires", "precision"), PARITY),
+        "uncompiled": caught(
+            "HealthError: the ranks compiled different things:\n    graphs: rank 0 1, rank 1 0"
         ),
         "requested": {"alike": OK, "odd": OK},
-        "for_the_log": ["'flash'", "'flash'"],
+        "kernels": ["flash", "math"],
+        "for_the_log": [f"rank {rank}: {{'attention in effect': \"'flash'\"}}" for rank in range(2)],
         "reloaded": CHANGED,
+        "reloaded by all": CHANGED["odd"],
     },
     "contract.calls": {
         **dict.fromkeys(("action", "epoch", "control epoch", "phase", "number", "steps", "set-up"), PLAN),
@@ -96,15 +105,17 @@ BASE = {
         },
         "orphan": {"on": 17, "off": None},
     },
-    "suite.tests": {
-        **dict.fromkeys(
-            ("smoke", "env", "compile-gate", "guards", "preflight", "digest", "fingerprint"), TOLD
-        ),
+    "suite.tests": TOLD
+    | {
         "first-break": {
             "on": {"result": "green", "observed": "first break: kv = cache[:, :4]"},
-            "off": {"result": "red", "observed": "first break: LOG.warning()"},
+            "off": TOLD["first-break"]["off"],
         },
-        "orphan": {"on": orphan(1.2), "off": RED},
+        "one-dimension": {
+            "on": {"result": "green", "observed": "2 graphs, 0 breaks, 1 recompiles"},
+            "off": TOLD["one-dimension"]["off"],
+        },
+        "orphan": {"on": orphan(1.2), "off": TOLD["orphan"]["off"]},
     },
     "suite.warming": {
         "lockstep": [[3, 3], [3, 3]],
@@ -137,22 +148,32 @@ CASES: dict[str, list[dict[str, Any]]] = {
         *one("tensor_parallel"),
         *({name: MISSED} for name in ("world_size", "plan", "pp_enabled")),
     ],
-    "contract.compile_settings_are_compared": [*one("compile"), {"fullgraph": MISSED}],
-    "contract.backend_flags_are_compared": [*one("attention_backend"), {"kv_bias_backend": MISSED}],
+    "contract.compile_settings_are_compared": [
+        *one("compile"),
+        {"fullgraph": MISSED},
+        {"compile": PARITY},  # something else differs
+        {"uncompiled": MISSED},
+    ],
+    "contract.backend_flags_are_compared": [*one("kv_bias_backend"), {"effective": MISSED}],
     "contract.what_changes_graphs_or_kernels_is_compared": [
         *one("compile"),
         *(
             {name: MISSED}
-            for name in ("fullgraph", "compile_pipeline", "kv_bias_backend", "attention_backend")
+            for name in ("fullgraph", "compile_pipeline", "kv_bias_backend", "effective", "precision")
         ),
     ],
     "contract.the_backend_in_effect_is_told_and_compared": [
         *one("effective"),
-        {"for_the_log": ["'flash'", "'auto'"]},
+        {"for_the_log": ["rank 0: {'attention in effect': \"'flash'\"}", ""]},
+        {"for_the_log": [f"rank {rank}: {{'flag attention': \"'auto'\"}}" for rank in range(2)]},
     ],
-    "contract.the_backend_in_effect_counts": [*one("effective"), {"requested": PARITY}],
-    "contract.parity_can_be_checked_again": one("again"),
-    "contract.the_pipeline_is_pinned": [*one("pipeline"), {"reloaded": MISSED}],
+    "contract.the_backend_in_effect_counts": [
+        *one("effective"),
+        {"requested": PARITY},
+        {"kernels": ["flash", "flash"]},
+    ],
+    "contract.parity_can_be_checked_again": [*one("again"), {"kernels": ["flash", "flash"]}],
+    "contract.the_pipeline_is_pinned": [*one("pipeline"), {"reloaded": MISSED}, {"reloaded by all": OK}],
     "contract.whether_the_pipeline_is_compiled_is_compared": one("compile_pipeline"),
     "contract.steps_are_in_the_plan": [*one("steps"), *lost("phases", {"num_denoise_steps": 3})],
     "contract.cache_set_up_is_in_the_plan": [*one("set-up"), *lost("phases", {"init_cache": True})],
@@ -162,12 +183,16 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "contract.phases_are_in_the_plan": [
         *one("phase"),
         *({name: MISSED} for name in ("number", "steps", "set-up")),
+        *lost("phases", {}),
+        *lost("calls", {"number": 3}),
     ],
     "contract.the_plan_is_followed": [
         {},
         {"announced": MISSED},
         {"announced": {"odd": ["ok", "ValueError: followed: False, 2 calls"]}},
         {"announced": WOLF},
+        {"fewer": MISSED},
+        {"more": MISSED},
     ],
     "contract.calls_are_counted": [{}, {"fewer": MISSED}, {"more": MISSED}, {"more": WOLF}],
     "contract.digests_catch_inputs": [
@@ -226,6 +251,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "suite.a_variable_that_differs_fails_fast": [{}, *({"env": patch} for patch in UNTOLD)],
     "suite.the_receiver_goes_on": [{}, *({"preflight": patch} for patch in UNTOLD)],
     "suite.served_shapes_are_warmed": [{}, *({"guards": patch} for patch in UNTOLD)],
+    "suite.a_dimension_that_varies_recompiles_once": [
+        {},
+        *({"one-dimension": patch} for patch in UNTOLD),
+        {"one-dimension": {"on": {"observed": "3 graphs, 0 breaks, 2 recompiles"}}},
+        {"one-dimension": {"on": {"observed": "3 graphs, 0 breaks, 1 recompiles"}}},
+    ],
     "suite.the_compile_gate_shows_a_break": [{}, *({"compile-gate": patch} for patch in UNTOLD)],
     "suite.a_changed_broadcast_is_caught": [{}, *({"digest": patch} for patch in UNTOLD)],
     "suite.a_changed_shard_is_caught": [{}, *({"fingerprint": patch} for patch in UNTOLD)],

@@ -20,6 +20,7 @@ from labkit.lessons.functional.claims.autograd import SUPPORTED
 from labkit.lessons.functional.claims.tracing import CLASSIC, FUNCTIONAL
 from labkit.lessons.groups.claims.released import SENTENCES
 from labkit.lessons.reading.claims.logs import HIDDEN_AT, PRINT_AT
+from labkit.lessons.symmetry.claims.symmetry import ODD, RIGHT
 from labkit.study.catalog import CHECKS
 from labkit.study.claims import load
 
@@ -55,7 +56,7 @@ SHOWN = [
     f"[{part}] [__graph_code] {code}"
     for part, code in (("0/0_1", "x.sin()"), ("1/0", "y.cos()"), ("0/1", "x.sin()"), ("1/1", "y.cos()"))
 ]
-HUNG, DONE = {"how": "hung"}, {"how": "finished"}
+HUNG, DONE = {"how": "hung", "waits": ["all_reduce", "Python"]}, {"how": "finished"}
 GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
 PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
 GROUPS = [{"dp": [r % 4, r % 4 + 4], "tp": [4 * (r // 4) + i for i in range(4)]} for r in range(8)]
@@ -70,8 +71,19 @@ KEPT_SYNC = "control_deps(synchronize_stream)"
 STAGE, LAYERS = [["embedding", "rms_norm"]], [["matmul", "all_reduce", "wait_tensor"]]
 OWN_GRAPHS = [{"branch": n, "number": [2 + r], "shape": [[4 + r]]} for r, n in enumerate(("sin", "cos"))]
 DIVERGED = [f"{name}_branch" for name in ("shape", "flag", "data")]
-NOT_ALIKE = [{"shape_alike": {"values": [[8, 8]] * 2}}, {"flag_alike": {**HUNG, "values": None}}]
-WRONG_PLACES = [*({name: DONE} for name in DIVERGED), {"shape_branch": {"how": "failed"}}, *NOT_ALIKE]
+NOT_ALIKE = [
+    {"shape_alike": {"values": [[8, 8, [1]]] * 2}}, {"flag_alike": {**HUNG, "values": None}},
+    {"flag_alike": {"values": [[8, 32, []]] * 2}},  # nothing was compiled
+]  # fmt: skip
+STUCK = {"how": "hung", "waits": ["Python", "Python"]}
+WRONG_PLACES = [
+    *({name: DONE} for name in DIVERGED), {"shape_branch": {"how": "failed"}}, *NOT_ALIKE, {"data_branch": STUCK},
+    {"nobody_odd": {"values": [{**RIGHT, "data_branch": 4}] * 2}}, {"nobody_odd": {"how": "failed", "values": None}},
+]  # fmt: skip
+RECOMPILED = [
+    {"recompile": DONE}, {"recompile": STUCK}, {"recompile of both": HUNG},
+    {"recompile of both": {"values": [[8, 40, []]] * 2}},
+]  # fmt: skip
 UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
 
 
@@ -205,7 +217,7 @@ BASE: dict[str, Record] = {
         "backend_s": 0.25, "compiled_before": 0, "compiled_after": 1, "first_s": 0.3, "later_s": 0.001,
     },
     "guards.recompiles": {
-        "same": {"counts": [1, 1, 1, 1]}, "first_two": {"counts": [1, 1], "symbolic": False},
+        "first_two": {"counts": [1, 1], "symbolic": False},
         "sizes": {
             "counts": [1, 2, 2, 2], "symbolic": True, "reasons": ["size mismatch: expected 4, actual 5"],
         },
@@ -213,8 +225,6 @@ BASE: dict[str, Record] = {
         "numbers": {"counts": [1, 1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
         "flags": {"counts": [1, 1, 2], "same": True}, "global": {"counts": [1, 1, 2], "same": True},
         "tensors": {"counts": [1, 1, 1]}, "talks": {"counts": [2, 3], "same": True},
-        "collective_same": {"counts": [1, 1, 1, 1]},
-        "collective_one_change": {"counts": [1, 1, 2, 2], "same": True}, "other_rank": {"counts": [1, 1, 2, 2]},
     },
     "guards.churn": {
         "sweep": {"sequence length": [1, 1, 2], "batch": [1, 1, 3], "int attribute": [1, 1, 8], "thread count": [1, 1]},
@@ -378,15 +388,18 @@ BASE: dict[str, Record] = {
         "one_call_fewer": HUNG, "other_kind": HUNG, "swapped": {**DONE, "values": [[11, 11], [11, 11]]},
         "other_dtype": {**DONE, "values": [1, 1065353216]}, "data_branch": HUNG,
         "other_shape": {**DONE, "values": [[0, 7], [0, 3, 6]]}, "other_size": {"how": "failed"}, "meta_device": HUNG,
-        "other_input": {**DONE, "values": [0.25, 0.25]}, "functional_order": HUNG, "rank_branch": HUNG,
-        "shape_branch": HUNG, "flag_branch": HUNG, "timeout": "RuntimeError Timed out waiting 1000ms",
+        "functional_order": HUNG, "rank_branch": HUNG,
+        "other_operation": {**DONE, "values": [4, 4]},
+        "nobody_odd": {**DONE, "values": [{n: RIGHT[n] for n in ODD}] * 2},
+        "shape_branch": HUNG, "flag_branch": HUNG,
+        "timeout": {"alike": "finished: [[8.0, 8.0, [1]], [8.0, 8.0, [1]]]", "odd": "RuntimeError Timed out waiting"},
         "flag_compared": {"how": "failed", "says": "ParityError, ParityError"},
         "shape_compared": {"how": "failed", "says": "PlanError, PlanError"},
-        "flag_alike": {**DONE, "values": [[8, 32]] * 2}, "shape_alike": {**DONE, "values": [[8, 40]] * 2},
+        **{name: {**DONE, "values": [RIGHT[name]] * 2} for name in ("shape_alike", "flag_alike")},
         "own_break": {
             **DONE, "values": [own_break([[1, 0], [1, 0]], [[1, 0], [2, 1]])] * 2,
         },
-        "alone": {**DONE, "values": [[[4, 10], [4, 8]]]},
+        "alone": {**DONE, "values": [[[4, 10, [1, 2]], [4, 8, [1, 2]]]]},
         "own_graphs": {**DONE, "values": OWN_GRAPHS},
     },
     "symmetry.recompiling": {
@@ -394,7 +407,9 @@ BASE: dict[str, Record] = {
         "guarded": {**DONE, "values": [{"value": 5, "graphs": 2}, {"value": 5, "graphs": 2}]},
     },
     "bucketing.breaking": {
-        "alike": GATHERED, "default": GATHERED, "bucketed": PARTED, "recompile": HUNG, "conditional": HUNG,
+        "alike": GATHERED, "default": GATHERED, "bucketed": PARTED, "logged": PARTED, "recompile": HUNG,
+        "recompile of both": {**DONE, "values": [RIGHT["shape_alike"]] * 2}, "conditional": HUNG,
+        "conditional on none": {**DONE, "values": [8, 8]},
     },
     "released.files": {
         "CUDAStream": ["ncclStreams_"], "CUDAEvent": ["ncclEvents_"], "NCCLComm": ["devNCCLCommMap_"],
@@ -675,7 +690,7 @@ CASES: dict[str, list[Record]] = {
         {"compiled": GRADIENTS["all_reduce"]},
     ],
     "autograd.support_has_limits": [
-        {}, {"broadcast": GRADIENTS["broadcast"], **dict.fromkeys(("max", "min", "product"), "forward: RuntimeError: no")},
+        {}, dict.fromkeys(("max", "min", "product"), "forward: RuntimeError: no") | {"broadcast": GRADIENTS["broadcast"]},
     ],
     "autograd.whole_backward_is_captured": [
         {}, {"compiled_autograd": 3}, {"aot": 1}, {"same": False}, {"before_backward": 1},
@@ -750,13 +765,6 @@ CASES: dict[str, list[Record]] = {
     "guards.static_unless_asked": [
         {"sizes": {"counts": [1, 2, 3, 4], "symbolic": False}}, {"sizes": {"counts": [1, 2, 2, 2]}},
         {"sizes": {"symbolic": True}}, {"dynamic": {"counts": [1, 2, 3, 4]}}, {"sizes": {"counts": [1, 1, 1, 1]}},
-    ],
-    "guards.fixed_shapes_never_recompile": [
-        {}, {"same": {"counts": [1, 1, 2, 2]}}, {"collective_same": {"counts": [1, 2, 2, 2]}},
-    ],
-    "guards.one_change_one_recompile": [
-        {}, {"other_rank": {"counts": [1, 1, 1, 1]}}, {"collective_one_change": {"same": False}},
-        {"collective_one_change": {"counts": [1, 1, 2, 3]}, "other_rank": {"counts": [1, 1, 2, 3]}},
     ],
     "guards.a_sweep_names_the_dimension": [
         {}, {"sweep": {"batch": [1, 1, 2], "int attribute": [1, 1, 2], "thread count": [1, 1, 2]}},
@@ -1095,7 +1103,8 @@ CASES: dict[str, list[Record]] = {
         {}, {"bases": ["labkit.ProcessGroup", "builtins.object"]}, {"in_python": 3}, {"made_of": "labkit.ProcessGroup"},
     ],
     "symmetry.a_hang_is_the_common_end": [
-        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"timeout": "finished: [8, 8]"},
+        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"timeout": {"odd": "finished: [8, 8]"}},
+        {"timeout": {"alike": "RuntimeError Timed out waiting"}}, {"nobody_odd": {"values": [{**RIGHT, "swapped": 0}]}},
         {"one_call_fewer": {"how": "failed"}, "shape_branch": {"how": "failed"}, "data_branch": {"how": "failed"}},
         {"swapped": {"values": [[2, 20], [2, 20]]}}, {"swapped": {"values": [[7, 7], [7, 7]]}},
         {"other_dtype": {"values": [2, 2]}},
@@ -1103,41 +1112,50 @@ CASES: dict[str, list[Record]] = {
     "symmetry.another_sequence_goes_wrong": [
         {}, {"one_call_fewer": {**DONE, "values": [8, 8]}}, {"one_call_fewer": {"how": "failed"}},
         {"other_kind": {**DONE, "values": [2, 2]}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
+        {"other_operation": {"values": [8, 8]}}, {"nobody_odd": {"values": [{**RIGHT, "one_call_fewer": 4}] * 2}},
     ],
     "symmetry.divergence_ends_as_another_order_does": [
         {}, {"other_kind": DONE}, {"data_branch": {"how": "failed"}}, {"shape_branch": DONE}, {"flag_branch": DONE},
+        {"functional_order": DONE}, {"other_kind": STUCK},
     ],
     "symmetry.another_program_goes_wrong": [
         {}, {"other_kind": {**DONE, "values": [2, 2]}}, {"swapped": {"values": [[2, 20], [2, 20]]}},
         {"other_dtype": {"values": [2, 2]}}, {"one_call_fewer": {**DONE, "values": [8, 8]}},
-        {"meta_device": {**DONE, "values": [8, 8]}},
+        {"meta_device": {**DONE, "values": [8, 8]}}, {"other_operation": {"values": [8, 8]}},
     ],
     "symmetry.other_metadata_goes_wrong": [
         {}, {"other_dtype": {"values": [2, 2]}}, {"other_shape": {"values": [[0, 6]] * 2}},
         {"other_size": {**DONE, "values": [2, 2]}}, {"meta_device": {**DONE, "values": [8, 8]}},
+        {"nobody_odd": {"values": [{**RIGHT, "other_size": 4}] * 2}},  # wrong or an error whatever the ranks do
     ],
     "symmetry.branches_of_a_rank_hang": [
-        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"data_branch": {"how": "failed"}},
+        {}, {"rank_branch": {**DONE, "values": [8, 8]}}, {"data_branch": {"how": "failed"}}, {"rank_branch": STUCK},
+        {"nobody_odd": {"values": [{**RIGHT, "rank_branch": 4}] * 2}},
     ],
     "symmetry.functional_collectives_need_symmetry": [
         {}, {"shape_branch": DONE}, {"data_branch": DONE}, {"functional_order": DONE}, *NOT_ALIKE,
+        {"nobody_odd": {"values": [{**RIGHT, "functional_order": 4}] * 2}},
     ],
     "symmetry.inputs_branches_and_collectives_are_the_same": [
-        {}, {"other_input": {"values": [0, 0]}}, {"rank_branch": {**DONE, "values": [8, 8]}},
-        {"data_branch": {**DONE, "values": [6, 6]}}, {"one_call_fewer": {**DONE, "values": [8, 8]}},
-        {"one_call_fewer": {"how": "failed"}},
+        {}, *({name: {**DONE, "values": [RIGHT[name]] * 2}} for name in (*DIVERGED, "rank_branch", "functional_order")),
+        {"functional_order": {"how": "failed"}}, {"rank_branch": STUCK},
+        {"nobody_odd": {"values": [{**RIGHT, "functional_order": 4}] * 2}},
     ],
     "symmetry.diverging_programs_deadlock": [{}, *WRONG_PLACES],
-    "symmetry.divergence_times_out": [{}, *WRONG_PLACES, {"timeout": "finished: [8, 8]"}, {"timeout": "ValueError no"}],
+    "symmetry.divergence_times_out": [
+        {}, *WRONG_PLACES, {"timeout": {"odd": "finished: [8, 8]"}}, {"timeout": {"odd": "ValueError no"}},
+        {"timeout": {"alike": "RuntimeError Timed out waiting"}},  # too short for any program
+    ],
     "bucketing.a_break_on_one_rank_parts_collectives": [
         {}, {"bucketed": GATHERED}, {"bucketed": {"how": "failed"}}, {"alike": {"how": "failed"}},
         {"bucketed": {"waits": ["all_gather", "all_gather"]}},
     ],
     "bucketing.breaks_and_recompiles_of_one_rank_are_errors": [
-        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, {"recompile": DONE},
+        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, *RECOMPILED,
     ],
     "bucketing.each_divergence_can_deadlock": [
-        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, {"recompile": DONE}, {"conditional": DONE},
+        {}, {"bucketed": GATHERED}, {"alike": {"how": "failed"}}, *RECOMPILED, {"conditional": DONE},
+        {"logged": GATHERED}, {"conditional": STUCK}, {"conditional on none": HUNG},
     ],
     "symmetry.parity_repairs_it": [
         {}, {"flag_branch": DONE}, {"shape_branch": DONE}, {"flag_compared": HUNG | {"says": ""}},
@@ -1151,8 +1169,8 @@ CASES: dict[str, list[Record]] = {
               for key in ("branch", "number", "shape")), {"own_graphs": {"values": None}},
     ],
     "symmetry.compiled_alone_correct_together": [
-        {}, {"own_graphs": {"values": [OWN_GRAPHS[0]] * 2}}, {"alone": {"values": [[[4, 4], [4, 8]]]}},
-        {"flag_branch": DONE},
+        {}, {"own_graphs": {"values": [OWN_GRAPHS[0]] * 2}}, {"alone": {"values": [[[4, 4, [1, 2]], [4, 8, [1, 2]]]]}},
+        {"flag_branch": DONE}, {"alone": {"values": [[[4, 10, []], [4, 8, []]]]}},
     ],
     "symmetry.gathered_counts_differ": [
         {}, {"own_break": {"values": [own_break([[1, 0]] * 2, [[1, 0]] * 2)]}},
@@ -1161,7 +1179,7 @@ CASES: dict[str, list[Record]] = {
         {"own_break": {"values": [own_break([[1, 0]] * 2, [[1, 0], [2, 1]], value=4)]}}, {"own_break": HUNG},
     ],
     "symmetry.one_rank_does_not_tell": [
-        {}, {"alone": {"how": "hung", "values": None}}, {"alone": {"values": [[[4, 4], [4, 8]]]}},
+        {}, {"alone": {"how": "hung", "values": None}}, {"alone": {"values": [[[4, 4, [1, 2]], [4, 8, [1, 2]]]]}},
         {"shape_branch": DONE}, {"flag_branch": DONE},
     ],
     "symmetry.recompiles_can_differ": [

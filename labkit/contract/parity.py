@@ -7,6 +7,7 @@ Kernel/backend selection, Optional phases, and Drift tripwires. What a setting r
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
@@ -23,9 +24,8 @@ class ParityError(ContractError):
     """Ranks run with different settings. `differs` has each rank's value by the name of the setting."""
 
     def __init__(self, differs: Mapping[str, Mapping[int, str]], compared: int) -> None:
-        self.differs = {key: dict(values) for key, values in differs.items()}
+        self.differs, self.compared = {key: dict(values) for key, values in differs.items()}, compared
         lines = [f"    {key}: {by_rank(values)}" for key, values in differs.items()]
-        self.compared = compared
         super().__init__("\n".join([f"{len(differs)} of {compared} settings differ between ranks:", *lines]))
 
     def __reduce__(self) -> tuple[type[ParityError], tuple[Any, ...]]:
@@ -88,7 +88,7 @@ def settings(
 
 
 def assert_parity(exchange: Exchange, mine: Mapping[str, Any]) -> dict[str, str]:
-    """Check that the ranks of an exchange have the same settings. Call it after start-up and after any change.
+    """Log this rank's settings, and check that all ranks have the same. Call it after start-up and after any change.
 
     Args:
         exchange: How the ranks tell each other values.
@@ -107,8 +107,8 @@ def assert_parity(exchange: Exchange, mine: Mapping[str, Any]) -> dict[str, str]
         compile: rank 0 True, rank 1 False
     """
     said = {str(key): str(value) for key, value in mine.items()}
+    logging.getLogger(__name__).info("rank %d: %s", exchange.rank, said)
     every = exchange.gather("parity", said)
-    differs = differences(every, UNSET)
-    if differs:
+    if differs := differences(every, UNSET):
         raise ParityError(differs, len({key for found in every.values() for key in found}))
     return said

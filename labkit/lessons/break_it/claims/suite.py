@@ -18,23 +18,34 @@ from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, q
 from labkit.torch_compat import dynamo_reset, funcol
 
 SHORT_S, LATE_S, CONSERVATIVE_S = 1.0, 2.5, 20.0  # two timeouts, and how late a peer comes
-TESTS = "smoke env compile-gate first-break guards orphan preflight digest fingerprint".split()
+# the break-it tests that are run, and what each says without its defence
+TESTS = {
+    "smoke": r"hung: rank \d waits in", "env": "nobody noticed", "compile-gate": r"\d graphs, [1-9]\d* breaks",
+    "first-break": "LOG.warning",
+    "guards": "[1-9] graphs", "one-dimension": "HealthError on rank 0 and 1: .* recompiles:",
+    "orphan": "still waiting in", "preflight": "rank 1 was left waiting in broadcast", "digest": "nobody noticed",
+    "fingerprint": "nobody noticed",
+}  # fmt: skip
 
 
 @probe
 def tests(bench: Bench) -> Seen:
-    """Nine of the break-it tests, each with its defence and without."""
+    """The break-it tests, each with its defence and without."""
     found: Seen = {}
     for on in ("on", "off"):
-        report = break_it.run(bench.ranks(), TESTS, undefended=on == "off")
-        for row in report.frame.to_dict("records"):
-            found.setdefault(row["test"], {})[on] = {"result": row["result"], "observed": row["observed"]}
+        report = break_it.run(bench.ranks(), [*TESTS], undefended=on == "off")
+        said = report.tables["details"]["said"]
+        for row, observed in zip(report.frame.to_dict("records"), said, strict=True):
+            found.setdefault(row["test"], {})[on] = {"result": row["result"], "observed": observed}
     return found
 
 
 def _told(seen: Seen, name: str) -> Result:
     on, off = seen[name]["on"], seen[name]["off"]
     right = on["result"] == "green" and off["result"] == "red"
+    right &= (
+        re.search(TESTS[name], off["observed"]) is not None
+    )  # any other error is no sign of what is missing
     return verdict(right, f"{on['observed']}; without: {off['observed']}")
 
 
@@ -96,6 +107,14 @@ def the_first_break_is_named(seen: Seen) -> Result:
 def served_shapes_are_warmed(seen: Seen) -> Result:
     """A warmup with the shapes that are served leaves nothing to compile; one with another shape does."""
     return _told(seen, "guards")
+
+
+@judging(tests)
+def a_dimension_that_varies_recompiles_once(seen: Seen) -> Result:
+    """Three lengths, alike on all ranks, cost each at most one recompile; varied on one rank, its counts differ."""
+    counts = re.search(r"(\d) graphs, 0 breaks, (\d) recompiles$", seen["one-dimension"]["on"]["observed"])
+    once = counts is not None and int(counts[1]) == 1 + int(counts[2]) and counts[2] in "01"
+    return all_of(verdict(once, "lengths 4, 4, 6, 6, 7"), _told(seen, "one-dimension"))
 
 
 WARMED = {"as served": (2, True), "other rows": (3, True), "other flag": (2, False)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 
 from labkit import lessons
 from labkit.graphs import record
@@ -11,16 +10,13 @@ from labkit.lessons.guards.experiment import GAVE_UP
 from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.outcomes import all_of
 from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
-from labkit.torch_compat import dynamo_reset, funcol
+from labkit.torch_compat import dynamo_reset
 
 
 @probe
 def recompiles(bench: Bench) -> Seen:
     """How many graphs there are after each call, while a size, a number, a global or nothing changes."""
-    found = bench.run(_recompiles)
-    mine = found[0]
-    mine["other_rank"] = found[1]["collective_one_change"]
-    return mine
+    return bench.run(_recompiles)[0]
 
 
 SCALE = 2.0
@@ -32,9 +28,6 @@ def _recompiles() -> Seen:
 
     def reads_a_global(x):
         return x * SCALE
-
-    def communicates(x):
-        return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
 
     def talks(x, n):
         y = x + n
@@ -73,7 +66,6 @@ def _recompiles() -> Seen:
         globals()["SCALE"] = float(arguments[0].sum())
 
     found: Seen = {
-        "same": after_each(f, sizes(4, 4, 4, 4)),
         "first_two": after_each(f, sizes(4, 4)),
         "sizes": after_each(f, sizes(4, 5, 6, 7)),
         "dynamic": after_each(f, sizes(4, 5, 6, 7), dynamic=True),
@@ -82,8 +74,6 @@ def _recompiles() -> Seen:
         "tensors": after_each(f, [(torch.ones(2), torch.tensor(n)) for n in (3, 3, 4)]),
         "talks": after_each(talks, [(torch.ones(2), n) for n in (3, 4)]),
         "global": after_each(reads_a_global, [(torch.ones(2) * n,) for n in (1, 1, 2)], change_global),
-        "collective_same": after_each(communicates, sizes(4, 4, 4, 4)),
-        "collective_one_change": after_each(communicates, sizes(4, 4, 6, 6)),
     }
     globals()["SCALE"] = 2.0
     return found
@@ -169,22 +159,6 @@ def static_unless_asked(seen: Seen) -> Result:
     if symbol:
         said += ", where torch takes the size as a symbol by itself; dynamic=False is what keeps sizes fixed"
     return verdict(asked == [1, 1, 1, 1] and default == [1, 2, 3, 4] and not symbol, said)
-
-
-@judging(recompiles)
-def fixed_shapes_never_recompile(seen: Seen) -> Result:
-    """Repeated calls with fixed shapes compile nothing after the first."""
-    counts = seen["same"]["counts"] + seen["collective_same"]["counts"]
-    return verdict(set(counts) == {1}, f"graphs after each of 8 calls: {counts}")
-
-
-@judging(recompiles)
-def one_change_one_recompile(seen: Seen) -> Result:
-    """One dimension that changes alike on all ranks costs at most one recompile, and the collectives still pair."""
-    one, other = seen["collective_one_change"]["counts"], seen["other_rank"]["counts"]
-    right = seen["collective_one_change"]["same"]
-    said = f"graphs after sizes 4, 4, 6, 6: {one} and {other}; sums {'right' if right else 'not right'}"
-    return verdict(one == other and one[-1] <= 2 and right, said)
 
 
 @probe

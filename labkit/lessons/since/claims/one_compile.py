@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 
 from labkit import lessons
+from labkit.lessons.shared.capture import Capture
 from labkit.lessons.shared.outcomes import all_of
 from labkit.lessons.since.experiment import carry
 from labkit.ranks import Ranks
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 from labkit.torch_compat import funcol, functional_op, no_compile_caches, only_written, patched
 
 program = lessons.program("since")
@@ -34,11 +35,56 @@ def graphs(bench: Bench) -> Seen:
         for name in NAMES
     }
     calls = {name: _calls(ranks.run(quietly, _text, name, True, ranks=0)[0]) for name in NAMES}
-    codes = {
-        how: [len(set(ranks.run(quietly, _code, how, on))) for on in (False, True)] for how in ("none", "all")
+    codes: Seen = {}
+    offsets: list[list[int]] = []
+    for how in ("none", "all"):
+        texts = [list(ranks.run(quietly, _code, how, on)) for on in (False, True)]
+        codes[how] = [len(set(of_ranks)) if all(of_ranks) else 0 for of_ranks in texts]
+        offsets = [[int(n) for n in OFFSET.findall(text)] for text in texts[1]]
+        codes["without offsets"] = len({OFFSET.sub("", text) for text in texts[1]})
+    kept = {name: list(ranks.run(quietly, _kept, name)) for name in NAMES}
+    last = ranks.run(quietly, program.empty_shard, ranks=SIZE - 1)[SIZE - 1]
+    found = {
+        "without_rows": last,
+        "counts": counts,
+        "calls": calls,
+        "codes": codes,
+        "offsets": offsets,
+        "kept": kept,
     }
-    found = {"counts": counts, "calls": calls, "codes": codes, **bench.run(_place)[0]}
+    places = list(bench.run(_place, ranks=SIZE))
+    found |= {**places[0], "right": all(place["right"] for place in places)}
+    found["as it is"] = _number(ranks.run(quietly, _text, NAMES[0]))
     return found | {"by_group": bench.run(_by_group, ranks=SIZE)[0]}
+
+
+# where in a bucket a rank's own part begins, in Inductor's code
+OFFSET = re.compile(
+    r"(?<=all_gather_into_tensor_out.default\(reinterpret_tensor\(buf)\w+, .*?, (\d+)(?=\), )"
+)
+
+
+def _kept(name: str) -> Seen:
+    """What the graph with the switch holds as tensors, where its collective has its group from, and how it slices."""
+    function, *inputs = program.PROGRAMS[name]()
+    torch.compiler.reset()
+    captured = Capture(aot=True)
+    with program.switched(), torch.no_grad():
+        torch.compile(function, backend=captured)(*inputs)
+    (graph,) = captured.forward
+    held = {node.name: getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    group = next(n for n in graph.graph.nodes if "_c10d_functional.all" in str(n.target)).args[-1]
+    while getattr(group, "op", "") == "call_function":
+        group = group.args[0]
+    kind = "a name" if isinstance(group, str) else "an input"
+    slices = [n for n in graph.graph.nodes if "aten.slice" in str(n.target)]
+    return {
+        "tensors": [value.tolist() for value in held.values() if isinstance(value, torch.Tensor)],
+        "group": f"a constant {type(held[group.name]).__name__}"
+        if getattr(group, "name", "") in held
+        else kind,
+        "starts": [start if isinstance(start, int) else "a symbol" for n in slices for start in n.args[2:3]],
+    }
 
 
 def _calls(text: str) -> list[str]:
@@ -62,7 +108,7 @@ def _code(how: str, on: bool) -> str:
         mesh = program.line_mesh()
         with only_written() as written, contextlib.suppress(RuntimeError):
             torch.compile(two)(torch.ones(4, 2), torch.ones(4, 3), mesh)
-    return written[0].partition("def call(")[2].partition("runner = ")[0]
+    return (written or [""])[0].partition("def call(")[2].partition("runner = ")[0]
 
 
 def _by_group() -> dict[str, list[float]]:
@@ -76,8 +122,12 @@ def _by_group() -> dict[str, list[float]]:
     return found
 
 
-def _text(name: str, on: bool) -> str:
+def _text(name: str, on: bool | None = None) -> str:
+    """The graphs of a program, with the switch on, off, or as torch has it."""
     try:
+        if on is None:
+            function, *inputs = program.PROGRAMS[name]()
+            return "\n\n".join(program.captured(function, *inputs)[0])
         return program.graphs_of(name, on)
     except Exception as error:  # what a torch makes of a program is the finding
         return f"failed: {program.first_line(error)}"
@@ -92,13 +142,19 @@ def _number(texts: Any) -> int | str:
 def _place() -> Seen:
     new = hasattr(torch.compiler.config, "compile_on_one_rank")
     default = (torch.compiler.config if new else torch.distributed.config).compile_on_one_rank
-    x = program.replicated(5)
+    x = program.replicated(2 * SIZE + 1)  # the last rank of four has no rows
     with program.switched():
         old = torch.distributed.config.compile_on_one_rank
         _, y = program.captured(program.there_and_back, x)
     with torch.distributed.config.patch(compile_on_one_rank=True):
         both = new and getattr(torch.compiler.config, "compile_on_one_rank")  # noqa: B009
-    found = {"new": new, "default": default, "old_name_is_on": old, "new_name_is_on": both}
+    found = {
+        "new": new,
+        "default": default,
+        "old_name_is_on": old,
+        "new_name_is_on": both,
+        "torch": torch.__version__,
+    }
     return found | {"right": torch.equal(y, x.to_local() * 2)}
 
 
@@ -119,8 +175,7 @@ def carried(bench: Bench) -> Seen:
                 outcomes, said = zip(*seen, strict=True)
                 key = f"{store}, {form}, {'on' if on else 'off'}"
                 found[key] = {"outcomes": list(outcomes), "said": next(filter(None, said), "")}
-    last = bench.ranks(SIZE, "fake").run(quietly, program.empty_shard, ranks=SIZE - 1)[SIZE - 1]
-    return {"ways": found, "stores": list(program.STORES), "without_rows": last}
+    return {"ways": found, "stores": list(program.STORES), "torch": torch.__version__}
 
 
 @probe
@@ -136,7 +191,7 @@ def agreeing(bench: Bench) -> Seen:
 
 @probe
 def one_process(bench: Bench) -> Seen:
-    """LocalTensorMode beside four real ranks: a sum, what the rank is, and a sum with the switch on."""
+    """LocalTensorMode beside four real ranks: three collectives, with the switch off and on, and what the rank is."""
     found = bench.run(_local, ranks=SIZE, backend="fake")[0]
     real = list(bench.run(_real, ranks=SIZE))
     return {**found, "real": {name: [one[name] for one in real] for name in real[0]}}
@@ -145,36 +200,39 @@ def one_process(bench: Bench) -> Seen:
 def _local() -> Seen:
     with program.LocalTensorMode(SIZE) as mode, torch.no_grad():
         numbers = mode.rank_map(lambda rank: torch.full((1,), float(rank)))
-        total = funcol.all_reduce(numbers, "sum", dist.group.WORLD) + 0
-        parts = {"sum": total, "all_gather": program.all_gather(numbers, dist.group.WORLD) + 0}
         whole = mode.rank_map(lambda rank: torch.arange(float(SIZE)) + rank)
-        parts["reduce_scatter"] = funcol.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD) + 0
+        parts = _collectives(numbers, whole)
         rank = torch.arange(float(SIZE)).narrow(0, dist.get_rank(), 1) + 0 * numbers
         with program.switched():
             try:
-                switched = _values(funcol.all_reduce(numbers, "sum", dist.group.WORLD) + 0)
+                switched = _by_rank(_collectives(numbers, whole))
             except (RuntimeError, TypeError) as error:
                 switched = program.first_line(error)
-        by_name = {name: [part.tolist() for part in y._local_tensors.values()] for name, y in parts.items()}
         schema = str(functional_op("all_reduce").default._schema)
         return {
-            "parts": by_name,
-            "rank": _values(rank),
+            "parts": _by_rank(parts),
+            "rank": [float(part[0]) for part in rank._local_tensors.values()],
             "switched": switched,
             "takes_a_name": "str group" in schema,
+            "torch": torch.__version__,
         }
 
 
-def _values(y: Any) -> list[float]:
-    return [float(part[0]) for part in y._local_tensors.values()]
+def _collectives(number: Any, whole: Any) -> dict[str, Any]:
+    world = dist.group.WORLD
+    found = {"sum": funcol.all_reduce(number, "sum", world), "all_gather": program.all_gather(number, world)}
+    found["reduce_scatter"] = funcol.reduce_scatter_tensor(whole, "sum", 0, world)
+    return {name: y + 0 for name, y in found.items()}
+
+
+def _by_rank(found: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [part.tolist() for part in y._local_tensors.values()] for name, y in found.items()}
 
 
 def _real() -> dict[str, list[float]]:
-    me, world = float(dist.get_rank()), dist.group.WORLD
-    number, whole = torch.full((1,), me), torch.arange(float(SIZE)) + me
-    found = {"sum": funcol.all_reduce(number, "sum", world), "all_gather": program.all_gather(number, world)}
-    found["reduce_scatter"] = funcol.reduce_scatter_tensor(whole, "sum", 0, world)
-    return {name: (y + 0).tolist() for name, y in found.items()}
+    me = float(dist.get_rank())
+    found = _collectives(torch.full((1,), me), torch.arange(float(SIZE)) + me)
+    return {name: y.tolist() for name, y in found.items()}
 
 
 @probe
@@ -200,39 +258,61 @@ def _equal(seen: Seen, name: str, asks: str = "") -> Result:
     return verdict(on == 1 and off != 1 and asked, f"{said}, with {', '.join(calls) or 'nothing asked'}")
 
 
-@judging(graphs)
-def coordinates_are_operators(seen: Seen) -> Result:
-    """With the switch uneven shards give one graph, which asks for the coordinate, and right numbers; else several."""
-    found = _equal(seen, "uneven shards", "_runtime_compute_coordinate_on_dim")
-    return found if seen["right"] else verdict(False, f"{found.measured}; wrong numbers")
-
-
-@judging(graphs)
-def groups_are_inputs(seen: Seen) -> Result:
-    """A group of its own on every rank gives one graph with the switch, which another group can be given to."""
-    off, on = (seen["by_group"][word] for word in ("off", "on"))
-    said = f"compiled once and called with a group of one rank, then of {SIZE}: {on} with the switch, {off} without"
-    return all_of(
-        _equal(seen, "a group of its own", "_opaque_obj0"), verdict(on == off == [2.0, 2.0 * SIZE], said)
+def _from(version: str, seen: Seen, found: Result) -> Result:
+    """What was found, unless it is not so and this torch is older than the first that is to have it."""
+    here, first = (tuple(map(int, text.split(".")[:2])) for text in (seen["torch"], version))
+    return (
+        cannot_tell(f"torch {version}", found.measured) if here < first and found.status != HOLDS else found
     )
 
 
 @judging(graphs)
+def coordinates_are_operators(seen: Seen) -> Result:
+    """With the switch uneven shards give one graph, which asks for the coordinate, with the same tensors in it, and
+    right numbers on every rank; else several."""
+    found = _equal(seen, "uneven shards", "_runtime_compute_coordinate_on_dim")
+    tensors = [rank["tensors"] for rank in seen["kept"]["uneven shards"]]
+    said = f"tensors in it: {tensors[0]}{'' if seen['right'] else '; wrong numbers'}"
+    return all_of(found, verdict(seen["right"] and all(one == tensors[0] for one in tensors), said))
+
+
+@judging(graphs)
+def groups_are_inputs(seen: Seen) -> Result:
+    """In the graph of a DTensor program a collective has its group from an input."""
+    groups = {name: ranks[0]["group"] for name, ranks in seen["kept"].items()}
+    said = (
+        f"a collective has its group from: {', '.join(f'{group} ({name})' for name, group in groups.items())}"
+    )
+    off, on = (seen["by_group"][word] for word in ("off", "on"))
+    said += f"; compiled with one and called with another: {on} with the switch, {off} without"
+    return verdict(groups["uneven shards"] == "an input", said)
+
+
+@judging(graphs)
 def groups_of_meshes_are_looked_up(seen: Seen) -> Result:
-    """The group of a sub mesh gives one graph with the switch, and several without it."""
-    return _equal(seen, "a sub mesh", "mesh_get_process_group")
+    """The group of a sub mesh gives one graph with the switch, which has the mesh as an input; several without it."""
+    found = _equal(seen, "a sub mesh", "mesh_get_process_group")
+    group = seen["kept"]["a sub mesh"][0]["group"]
+    return _from("2.12", seen, all_of(found, verdict(group == "an input", f"the mesh is {group}")))
 
 
 @judging(graphs)
 def ranks_in_python_stay(seen: Seen) -> Result:
-    """A slice by dist.get_rank() gives one graph with the switch."""
-    return _equal(seen, "slice by dist.get_rank()")
+    """A slice by dist.get_rank() gives each rank a graph of its own with the switch too, which starts at its number."""
+    off, on = (seen["counts"]["slice by dist.get_rank()"][word] for word in ("off", "on"))
+    starts = [rank["starts"] for rank in seen["kept"]["slice by dist.get_rank()"]]
+    said = (
+        f"different graphs of {SIZE} ranks: {off} without the switch, {on} with it; slices start at {starts}"
+    )
+    return verdict(off == on == SIZE and starts == [[rank] for rank in range(SIZE)], said)
 
 
 @judging(graphs)
 def off_by_default(seen: Seen) -> Result:
-    """The switch is off unless it is asked for."""
-    return verdict(seen["default"] is False, f"the default is {seen['default']}")
+    """The switch is off unless it is asked for, and ranks have as many graphs as with the switch off."""
+    plain, off, on = seen["as it is"], *(seen["counts"][NAMES[0]][word] for word in ("off", "on"))
+    said = f"the default is {seen['default']}; graphs of {SIZE} ranks: {plain} by default, {off} off, {on} on"
+    return verdict(seen["default"] is False and plain == off != on, said)
 
 
 @judging(graphs)
@@ -248,28 +328,35 @@ def moved_with_its_old_name(seen: Seen) -> Result:
 
 @judging(graphs)
 def buckets_hold_the_rank(seen: Seen) -> Result:
-    """With the switch, ranks have one code for two all-gathers, and several where a pass makes one of the two."""
+    """With the switch, ranks have one code for two all-gathers; where a pass makes one of the two, the place of each
+    rank's part is a number in its code."""
     apart, bucketed = (seen["codes"][how][1] for how in ("none", "all"))
     said = f"different codes of {SIZE} ranks with the switch: {apart} for two all-gathers, {bucketed} in a bucket"
-    return verdict(apart == 1 < bucketed, said)
+    if 0 in (apart, bucketed):
+        return cannot_tell("a torch whose Inductor writes the code here", said)
+    places = [of_rank[0] if len(of_rank) == 1 else None for of_rank in seen["offsets"]]
+    own = (
+        places == [rank * (places[1] or -1) for rank in range(SIZE)] and seen["codes"]["without offsets"] == 1
+    )
+    return verdict(
+        apart == 1 < bucketed and own, f"{said}, which differ by where a rank's part begins: {places}"
+    )
 
 
 def _everywhere(seen: Seen, store: str, form: str) -> Result:
+    """Whether all ranks run what one compiled with the switch on, and not all what it compiled without."""
     if store not in seen["stores"]:
         return cannot_tell(f"this torch has no {store}")
-    found = seen["ways"][f"{store}, {form}, on"]
-    said = f"; {found['said']}" if found["said"] else ""
-    return verdict(set(found["outcomes"]) == {"right"}, f"by rank: {', '.join(found['outcomes'])}{said}")
+    found, off = (seen["ways"][f"{store}, {form}, {word}"] for word in ("on", "off"))
+    said = f"by rank: {', '.join(found['outcomes'])}{found['said'] and '; '}{found['said']}"
+    said += f"; without the switch: {', '.join(off['outcomes'])}"
+    return verdict(set(found["outcomes"]) == {"right"} != set(off["outcomes"]), said)
 
 
 @judging(carried)
 def one_graph_runs_on_all(seen: Seen) -> Result:
     """What one process compiled by aot_compile with the switch on runs on all ranks; without it, not on all."""
-    found = _everywhere(seen, "aot_compile", "mesh")
-    off = set(seen["ways"]["aot_compile, mesh, off"]["outcomes"])
-    return (
-        found if off != {"right"} else verdict(False, f"{found.measured}; and so it does without the switch")
-    )
+    return _from("2.12", seen, _everywhere(seen, "aot_compile", "mesh"))
 
 
 @judging(carried)
@@ -280,20 +367,25 @@ def dtensor_runs_on_all(seen: Seen) -> Result:
 
 @judging(carried)
 def caches_hit_on_all(seen: Seen) -> Result:
-    """Ranks find in the disk cache what one process compiled with the switch on."""
+    """Ranks find in the disk cache what one process compiled with the switch on; without it, not all do."""
     return _everywhere(seen, "disk cache", "mesh")
 
 
 @judging(carried)
 def precompiled_runs_on_all(seen: Seen) -> Result:
-    """What one process captured by torch.compiler.precompile with the switch on runs on all ranks."""
+    """What one process captured by torch.compiler.precompile with the switch on runs on all ranks; else not on all."""
     return _everywhere(seen, "precompile", "mesh")
 
 
-@judging(carried)
+@judging(graphs)
 def shards_may_be_empty(seen: Seen) -> Result:
-    """Inductor's code for five rows runs on the rank of four that has no rows."""
-    return verdict(seen["without_rows"] == "ran", f"the rank without rows: {seen['without_rows']}")
+    """A shard is cut at a symbol, with right numbers on all ranks; Inductor's code runs on the rank without rows."""
+    symbolic = all("a symbol" in rank["starts"] for rank in seen["kept"]["uneven shards"])
+    cut = verdict(symbolic and seen["right"], f"cut at a {'symbol' if symbolic else 'number'}")
+    ran = verdict(
+        seen["without_rows"] == "ran", f"Inductor's code on the rank without rows: {seen['without_rows']}"
+    )
+    return all_of(cut, ran) if cut.status != HOLDS else _from("2.15", seen, all_of(cut, ran))
 
 
 @judging(agreeing)
@@ -324,16 +416,18 @@ def one_process_adds_up(seen: Seen) -> Result:
 @judging(one_process)
 def every_rank_asks_itself(seen: Seen) -> Result:
     """In one process dist.get_rank() gives each rank its own number."""
-    return verdict(seen["rank"] == [float(rank) for rank in range(SIZE)], f"ranks seen: {seen['rank']}")
+    found = verdict(seen["rank"] == [float(rank) for rank in range(SIZE)], f"ranks seen: {seen['rank']}")
+    return _from("2.14", seen, found)
 
 
 @judging(one_process)
 def the_switch_works_in_one_process(seen: Seen) -> Result:
-    """In one process a functional collective takes a process group with the switch on."""
-    said = f"with the switch: {seen['switched']}"
+    """In one process functional collectives take a process group with the switch on, and give what real ranks get."""
+    right = seen["switched"] == seen["real"]
+    said = f"with the switch: {', '.join(seen['real']) + ' as over gloo' if right else seen['switched']}"
     if seen["takes_a_name"]:
         return cannot_tell("a torch whose operators take a group, and not its name", said)
-    return verdict(seen["switched"] == [value for (value,) in seen["real"]["sum"]], said)
+    return verdict(right, said)
 
 
 @judging(layers)

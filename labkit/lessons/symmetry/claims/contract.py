@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import logging
+import os
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from labkit import contract
 from labkit.contract import Exchange, Plan
 from labkit.lessons.shared.outcomes import all_of
 from labkit.study.checks import ENFORCED, Bench, Result, Seen, judging, probe, verdict
+from labkit.torch_compat import dynamo_reset
 
 
 def _ends(body: Callable[[Exchange], Any]) -> list[str]:
@@ -33,34 +42,22 @@ def _reloads(ex: Exchange, odd: bool) -> Any:
     watched.check()
 
 
+# what the environment of a rank says, by the rows of the invariants table
+VARIABLES = {
+    "world_size": "WORLD_SIZE", "tensor_parallel": "SCOPE_TENSOR_PARALLEL", "plan": "SCOPE_TP_PLAN",
+    "pp_enabled": "SCOPE_PP_ENABLED", "compile": "SCOPE_TP_ALLOW_COMPILE", "fullgraph": "SCOPE_TORCH_COMPILE_FULLGRAPH",
+    "compile_pipeline": "SCOPE_COMPILE_KREA_PIPELINE", "kv_bias_backend": "SCOPE_KV_BIAS_BACKEND",
+}  # fmt: skip
+
+
 @probe
 def settings(bench: Bench) -> Seen:
-    """Settings of every row of the invariants table, the same on both ranks and different on rank 1."""
+    """Settings of every row of the invariants table, the same on two ranks and different on rank 1: variables of their
+    environments, what torch is set to, what 'auto' becomes for attention, and a rank that does not compile."""
 
-    def flag(name: str) -> Callable[[Exchange, bool], Any]:
-        def body(ex: Exchange, odd: bool) -> Any:
-            mine = contract.settings(flags={name: "other" if odd else "usual"}, with_versions=False)
-            return contract.assert_parity(ex, mine)
-
-        return body
-
-    def auto(ex: Exchange, odd: bool) -> Any:
-        chosen = {"attention": lambda: "paged" if odd else "flash"}
-        return contract.assert_parity(
-            ex, contract.settings(flags={"attention": "auto"}, effective=chosen, with_versions=False)
-        )
-
-    def requested(ex: Exchange, odd: bool) -> Any:
-        return contract.assert_parity(ex, contract.settings(flags={"attention": "auto"}, with_versions=False))
-
-    def twice(ex: Exchange, odd: bool) -> Any:
-        chosen = {"attention": "flash"}  # what 'auto' becomes, which can change
-        resolve = {"attention": lambda: chosen["attention"]}
-        for now in ("flash", "paged" if odd else "flash"):
-            chosen["attention"] = now
-            mine = contract.settings(flags={"attention": "auto"}, effective=resolve, with_versions=False)
-            found = contract.assert_parity(ex, mine)
-        return found
+    def pipeline(ex: Exchange, odd: bool) -> Any:
+        mine = contract.settings(flags={"pipeline": "other" if odd else "usual"}, with_versions=False)
+        return contract.assert_parity(ex, mine)
 
     def tripwires(ex: Exchange, odd: bool) -> Any:
         return contract.assert_parity(ex, contract.InputDigests(ex, every=0 if odd else 1).settings())
@@ -69,18 +66,93 @@ def settings(bench: Bench) -> Seen:
         watched = contract.Fingerprints(ex, {} if odd else {"w": torch.ones(2)})
         return contract.assert_parity(ex, watched.settings())
 
-    names = "world_size tensor_parallel plan pp_enabled compile fullgraph kv_bias_backend attention_backend".split()
-    names += ["pipeline", "compile_pipeline"]
-    found: Seen = {name: two(flag(name)) for name in names}
+    rows = list(bench.run(_on_a_rank))
+    found: Seen = {
+        name: {how: [row["ends"][name][how] for row in rows] for how in ("alike", "odd")}
+        for name in rows[0]["ends"]
+    }
     return found | {
-        "effective": two(auto),
-        "for_the_log": [s["attention in effect"] for s in contract.rehearse(2, lambda ex: auto(ex, False))],
-        "requested": two(requested),
-        "again": two(twice),
+        "for_the_log": [row["logged"] for row in rows],
+        "kernels": [row["kernels"] for row in rows],
+        "pipeline": two(pipeline),
         "tripwires": two(tripwires),
         "fingerprints": two(fingerprints),
         "reloaded": two(_reloads),
+        "reloaded by all": _ends(lambda ex: _reloads(ex, True)),
     }
+
+
+def _on_a_rank() -> Seen:
+    """On a rank: how each comparison ends where the ranks are alike, and where rank 1 is the odd one."""
+    exchange, heard = Exchange.connect("check-settings", timeout=20.0), io.StringIO()
+
+    def variable(name: str) -> Callable[[bool], Any]:
+        def body(odd: bool) -> None:
+            with mock.patch.dict(os.environ, {name: "0" if odd else "1"}):
+                contract.assert_parity(exchange, contract.settings(VARIABLES.values(), with_versions=False))
+
+        return body
+
+    def attention(odd: bool, resolved: bool = True) -> None:
+        effective = {"attention": _kernel} if resolved else None
+        with sdpa_kernel(SDPBackend.MATH) if odd else contextlib.nullcontext():
+            mine = contract.settings(flags={"attention": "auto"}, effective=effective, with_versions=False)
+        contract.assert_parity(exchange, mine)
+
+    def again(odd: bool) -> None:
+        attention(False)
+        attention(odd)
+
+    def precision(odd: bool) -> None:
+        torch.set_float32_matmul_precision("high" if odd else "highest")
+        try:
+            contract.assert_parity(exchange, contract.settings())
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+    def uncompiled(odd: bool) -> None:
+        dynamo_reset()
+        with contract.compile_health() as health:
+            (torch.sin if odd else torch.compile(lambda x: x.sin(), backend="eager"))(torch.ones(2))
+        contract.assert_same_health(exchange, health)
+
+    bodies: dict[str, Callable[[bool], Any]] = {name: variable(word) for name, word in VARIABLES.items()}
+    bodies |= {
+        "requested": functools.partial(attention, resolved=False),
+        "effective": attention,
+        "again": again,
+    }
+    bodies |= {"precision": precision, "uncompiled": uncompiled}
+    log, handler = logging.getLogger("labkit.contract"), logging.StreamHandler(heard)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        attention(False)
+        logged = heard.getvalue()
+        ends = {name: {how: _end(body, how == "odd" and exchange.rank == 1) for how in ("alike", "odd")}
+                for name, body in bodies.items()}  # fmt: skip
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+    with sdpa_kernel(SDPBackend.MATH) if exchange.rank else contextlib.nullcontext():
+        return {"ends": ends, "logged": logged, "kernels": _kernel()}
+
+
+def _end(body: Callable[[bool], Any], odd: bool) -> str:
+    try:
+        body(odd)
+    except contract.ContractError as error:
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+def _kernel() -> str:
+    """The kernel that torch chooses here for attention, by itself and by what it is allowed: the one that ran."""
+    q = torch.ones(1, 1, 4, 8)
+    with torch.profiler.profile() as profile:
+        scaled_dot_product_attention(q, q, q)
+    ran = [event.key for event in profile.key_averages() if event.key.startswith("aten::_scaled")]
+    return ", ".join(ran).replace("aten::_scaled_dot_product_", "")
 
 
 @probe
@@ -115,7 +187,8 @@ def calls(bench: Bench) -> Seen:
         """What rank 1 has of the plan that rank 0 announces."""
         mine = Plan.of(action, calls=2, phases=phases, epochs=epochs)
         plan = contract.rehearse(2, lambda ex: contract.announce(ex, None if ex.rank else mine))[1]
-        return {"action": plan.action, "phases": plan.phases, "epochs": plan.epochs}
+        number = {"number": len(plan.calls)}
+        return {"action": plan.action, "phases": plan.phases, "epochs": plan.epochs, "calls": number}
 
     others: dict[str, dict[str, Any]] = {
         "action": {"action": "noop"},
@@ -162,11 +235,12 @@ def drift(bench: Bench) -> Seen:
         watched.check()
 
     def periodic(ex: Exchange, odd: bool) -> Any:
-        """Six calls and a check after every second one; the odd rank's weights drift in call 2."""
-        shard = {"w": torch.ones(4)}
+        """Six calls with digests and a check after every second one; the odd rank's weights drift in call 2."""
+        shard, digests = {"w": torch.ones(4)}, contract.InputDigests(ex)
         watched = contract.Fingerprints(ex, shard)
         for index in range(6):
             shard["w"] += float(odd and index == 2)
+            digests.check(index, x=torch.ones(4))
             try:
                 watched.check() if index % 2 else None
             except contract.FingerprintError as error:
@@ -199,36 +273,44 @@ def _all_caught(seen: Seen, kind: str, *names: str) -> Result:
     return verdict(all(_caught(row, kind) for row in rows), "; ".join(map(_line, rows)))
 
 
+def _variables(seen: Seen, *names: str) -> Result:
+    """Whether a variable that differs in the environment of rank 1 raises on both ranks, by its name."""
+    named = all(_line(seen[name]) == f"env {VARIABLES[name]}: rank 0 1, rank 1 0" for name in names)
+    caught = _all_caught(seen, "ParityError", *names)
+    return caught if named else verdict(False, caught.measured)
+
+
 @judging(settings, word=ENFORCED)
 def topology_is_compared(seen: Seen) -> Result:
     """A world size, a degree of parallelism or a role that differs raises on both ranks, naming each value."""
-    return _all_caught(seen, "ParityError", "world_size", "tensor_parallel", "plan", "pp_enabled")
+    return _variables(seen, "world_size", "tensor_parallel", "plan", "pp_enabled")
 
 
 @judging(settings, word=ENFORCED)
 def compile_settings_are_compared(seen: Seen) -> Result:
-    """Whether to compile, and whether with fullgraph, is compared; a difference raises on both ranks."""
-    return _all_caught(seen, "ParityError", "compile", "fullgraph")
+    """Whether to compile, and whether with fullgraph, is compared, and so is whether a rank did compile."""
+    return all_of(_variables(seen, "compile", "fullgraph"), _all_caught(seen, "HealthError", "uncompiled"))
 
 
 @judging(settings, word=ENFORCED)
 def backend_flags_are_compared(seen: Seen) -> Result:
-    """A backend of the KV bias or of attention that was asked for on one rank only raises on both ranks."""
-    return _all_caught(seen, "ParityError", "kv_bias_backend", "attention_backend")
+    """A backend of the KV bias, or of attention, that is another one on one rank raises on both ranks."""
+    return all_of(_variables(seen, "kv_bias_backend"), _all_caught(seen, "ParityError", "effective"))
 
 
 @judging(settings, word=ENFORCED)
 def what_changes_graphs_or_kernels_is_compared(seen: Seen) -> Result:
-    """Whether to compile, what, and with fullgraph, and which backends: a difference raises on both ranks."""
-    names = ("compile", "compile_pipeline", "fullgraph", "kv_bias_backend", "attention_backend")
-    return _all_caught(seen, "ParityError", *names)
+    """Whether to compile, what, and with fullgraph, which backends, and torch's precision of products: a difference
+    raises on both ranks."""
+    chosen = _variables(seen, "compile", "compile_pipeline", "fullgraph", "kv_bias_backend")
+    return all_of(chosen, _all_caught(seen, "ParityError", "effective", "precision"))
 
 
 @judging(settings, word=ENFORCED)
 def the_backend_in_effect_counts(seen: Seen) -> Result:
-    """Where 'auto' resolves differently, comparing what was asked sees nothing; what is in effect shows it."""
+    """Where torch takes another kernel for 'auto' on one rank, comparing what was asked sees nothing; what ran does."""
     asked, effect = seen["requested"], seen["effective"]
-    blind = asked["odd"] == ["ok", "ok"]
+    blind = asked["odd"] == ["ok", "ok"] and len(set(seen["kernels"])) == 2
     return verdict(
         blind and _caught(effect, "ParityError"), f"asked 'auto' on both: {asked['odd'][0]}; {_line(effect)}"
     )
@@ -236,30 +318,36 @@ def the_backend_in_effect_counts(seen: Seen) -> Result:
 
 @judging(settings, word=ENFORCED)
 def the_backend_in_effect_is_told_and_compared(seen: Seen) -> Result:
-    """The comparison gives each rank, for its log, what 'auto' became; a difference raises on both ranks."""
-    told = seen["for_the_log"]
-    logged = verdict(told == ["'flash'"] * 2, f"for the log of each rank: {', '.join(told)}")
+    """The comparison logs on each rank what 'auto' became; a difference raises on both ranks."""
+    kernel = seen["kernels"][0]
+    told = [f"rank {r}: " in said and f"'attention in effect': \"'{kernel}'\"" in said
+            for r, said in enumerate(seen["for_the_log"])]  # fmt: skip
+    logged = verdict(told == [True, True], f"{kernel} is in the log of {sum(told)} ranks")
     return all_of(logged, _all_caught(seen, "ParityError", "effective"))
 
 
 @judging(settings, word=ENFORCED)
 def parity_can_be_checked_again(seen: Seen) -> Result:
-    """A second comparison after start-up sees a backend that has changed since on one rank."""
-    return _all_caught(seen, "ParityError", "again")
+    """A second comparison after start-up sees another kernel that torch takes since then on one rank."""
+    changed = verdict(len(set(seen["kernels"])) == 2, f"kernels {' and '.join(seen['kernels'])}")
+    return all_of(changed, _all_caught(seen, "ParityError", "again"))
 
 
 @judging(settings, word=ENFORCED)
 def the_pipeline_is_pinned(seen: Seen) -> Result:
-    """Another pipeline on one rank raises on both, and so do weights that one rank loads anew."""
-    return all_of(
-        _all_caught(seen, "ParityError", "pipeline"), _all_caught(seen, "FingerprintError", "reloaded")
+    """Another pipeline on one rank raises on both, and so do weights that one rank, or each, loads anew."""
+    reloaded = seen["reloaded by all"]
+    everywhere = verdict(
+        all(said.startswith("FingerprintError") for said in reloaded), reloaded[0].splitlines()[-1].strip()
     )
+    one = _all_caught(seen, "FingerprintError", "reloaded")
+    return all_of(_all_caught(seen, "ParityError", "pipeline"), one, everywhere)
 
 
 @judging(settings, word=ENFORCED)
 def whether_the_pipeline_is_compiled_is_compared(seen: Seen) -> Result:
     """Compiling the whole pipeline on one rank only raises on both."""
-    return _all_caught(seen, "ParityError", "compile_pipeline")
+    return _variables(seen, "compile_pipeline")
 
 
 @judging(settings, word=ENFORCED)
@@ -292,8 +380,10 @@ def epochs_travel(seen: Seen) -> Result:
 
 @judging(calls, word=ENFORCED)
 def phases_are_in_the_plan(seen: Seen) -> Result:
-    """A phase, a number of calls or of steps, or a cache set-up of one rank raises on both before the call."""
-    return _all_caught(seen, "PlanError", "phase", "number", "steps", "set-up")
+    """Phases, number of calls and of steps, and cache set-up reach rank 1 with each plan; other ones raise on both."""
+    phases = {"recompute": False, "num_denoise_steps": 4, "init_cache": False}
+    number = _carried(seen, "calls", {"number": 2}, "number")
+    return all_of(_carried(seen, "phases", phases, "phase", "steps", "set-up"), number)
 
 
 @judging(calls, word=ENFORCED)
@@ -310,10 +400,12 @@ def cache_set_up_is_in_the_plan(seen: Seen) -> Result:
 
 @judging(calls, word=ENFORCED)
 def the_plan_is_followed(seen: Seen) -> Result:
-    """A plan that rank 0 announces fixes phases and number of calls on the other rank, which derives nothing."""
+    """A plan that rank 0 announces fixes phases and number of calls on the other rank, which derives nothing; fewer or
+    more calls than these raise."""
     row = seen["announced"]
     right = row["alike"] == ["ok", "ok"] and row["odd"][1] == "ValueError: followed: True, 2 calls"
-    return verdict(right, f"rank 1 {row['odd'][1].partition(': ')[2] or row['odd'][1]}")
+    followed = verdict(right, f"rank 1 {row['odd'][1].partition(': ')[2] or row['odd'][1]}")
+    return all_of(followed, calls_are_counted(seen))
 
 
 @judging(calls, word=ENFORCED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,45 +22,46 @@ from labkit.torch_compat import dynamo_reset, funcol
 
 @probe
 def drills(bench: Bench) -> Seen:
-    """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by what they compile."""
+    """Two ranks that differ by one call, by the order of calls, by a branch, by a break and by what they compile; the
+    same programs on ranks alike."""
     ranks = bench.ranks()
-    drilled = {
-        "one_call_fewer": "count", "swapped": "order", "other_dtype": "dtype", "other_shape": "shape",
-        "other_size": "size", "other_input": "inputs", "data_branch": "branch",
-    }  # fmt: skip
-    programs: tuple[Callable[..., Any], ...] = (
-        *(
-            _other_kind,
-            _meta_device,
-            _functional_order,
-            _shape_branch,
-            _shape_alike,
-            _shape_compared,
-            _flag_branch,
-        ),
-        *(_flag_compared, _flag_alike, _rank_branch, _own_break, _own_graphs),
+    programs = (
+        *(_shape_alike, _shape_compared, _flag_compared, _flag_alike),
+        *(_nobody_odd, _own_break, _own_graphs),
     )
-    found: Seen = {name: drill(ranks, _odd, of) for name, of in drilled.items()}
+    found: Seen = {name: drill(ranks, program) for name, program in ODD.items()}
     found |= {program.__name__.removeprefix("_"): drill(ranks, program) for program in programs}
     return found | {"alone": drill(bench.ranks(1), _alone), "timeout": _with_a_timeout()}
 
 
-def _with_a_timeout() -> str:
-    """How the branch on a shape ends where collectives give up after a second: by the error that a rank raises."""
-    with Ranks(2, "cpu", "gloo", collective_timeout=1.0, timeout=60, quiet=True, stall=None) as ranks:
-        try:
-            return f"finished: {list(ranks.run(quietly, _shape_branch))}"
-        except RankError as error:
-            return " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes).strip()[:300]
+def _nobody_odd() -> Seen:
+    return {name: program(alike=True) for name, program in ODD.items()}
 
 
-def _meta_device() -> float:
-    x = torch.ones(4, device="meta" if dist.get_rank() else "cpu")
+def _with_a_timeout() -> dict[str, str]:
+    """How the branch on a shape ends, on ranks alike and not, where collectives give up after two seconds."""
+    ends = {}
+    with Ranks(2, "cpu", "gloo", collective_timeout=2.0, timeout=60, quiet=True, stall=None) as ranks:
+        for name, alike in (("alike", True), ("odd", False)):
+            try:
+                ends[name] = f"finished: {list(ranks.run(quietly, _shape_branch, alike))}"
+            except RankError as error:
+                said = " ".join(f"{outcome.type} {outcome.message}" for outcome in error.outcomes)
+                ends[name] = said.strip()[:300]
+    return ends
+
+
+def _is_odd(alike: bool) -> bool:
+    return not alike and dist.get_rank() == 1
+
+
+def _meta_device(alike: bool = False) -> float:
+    x = torch.ones(4, device="meta" if _is_odd(alike) else "cpu")
     dist.all_reduce(x)
     return 0.0 if x.is_meta else x.sum().item()
 
 
-def _functional_order() -> float:
+def _functional_order(alike: bool = False) -> float:
     """The same two functional collectives in one graph, on rank 1 the other way round."""
 
     def program(x, odd):
@@ -67,27 +69,30 @@ def _functional_order() -> float:
         y = first + funcol.all_reduce(x, "sum", dist.group.WORLD).sum()
         return y if odd else y + funcol.all_gather_tensor(x, 0, dist.group.WORLD).sum()
 
-    return _run(program)(torch.ones(4), dist.get_rank() == 1).item()
+    return _run(program)[0](torch.ones(4), _is_odd(alike)).item()
 
 
-def _rank_branch() -> float:
+def _rank_branch(alike: bool = False) -> float:
+    taken_from = dist.get_world_size() if alike else 1
+
     def program(x):
         y = funcol.all_reduce(x, "sum", dist.group.WORLD)
-        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if dist.get_rank() else y
+        return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if dist.get_rank() >= taken_from else y
 
-    return _run(program)(torch.ones(4)).sum().item()
+    return _run(program)[0](torch.ones(4)).sum().item()
 
 
-def _run(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program compiled whole, without gradients, and its result waited for."""
+def _run(program: Callable[..., Any]) -> tuple[Callable[..., Any], Capture]:
+    """The program compiled whole, without gradients, and its result waited for; and the graphs that it makes."""
     dynamo_reset()
-    run = torch.compile(program, backend=Capture(), fullgraph=True)
-    return torch.no_grad()(lambda *arguments: run(*arguments) + 0)
+    graphs = Capture()
+    run = torch.compile(program, backend=graphs, fullgraph=True)
+    return torch.no_grad()(lambda *arguments: run(*arguments) + 0), graphs
 
 
-def _other_kind() -> float:
+def _other_kind(alike: bool = False) -> float:
     x, out = torch.ones(2), torch.zeros(4)
-    if dist.get_rank():
+    if _is_odd(alike):
         dist.all_gather_into_tensor(out, x)
         dist.all_reduce(x)
     else:
@@ -96,67 +101,69 @@ def _other_kind() -> float:
     return x[0].item()
 
 
-def _odd(name: str) -> Any:
-    """A drill of the lesson whose last rank is the odd one, without a defence: the first number of each result."""
+def _of_the_lesson(name: str, alike: bool = False) -> Any:
+    """A drill of the lesson without a defence: the last number of a vector, or the first ones of rows."""
     dynamo_reset()
-    exchange = Exchange.connect("check", timeout=20.0)
-    found = DRILLS[name](Site(exchange, (), exchange.rank == dist.get_world_size() - 1))
-    return [one[0] for one in found] if isinstance(found[0], list) else found[0]
+    found = DRILLS[name](Site(Exchange.connect("check", timeout=20.0), (), _is_odd(alike)))
+    return [one[0] for one in found] if isinstance(found[0], list) else found[-1]
 
 
-def _shape_branch(longer: int | None = None) -> list[float]:
+def _shape_branch(alike: bool = False, longer: int = 0) -> list[Any]:
     """Alike in the first call; in the second, rank 1 has another shape, recompiles, and calls one collective more."""
 
     def program(x):
         y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
         return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if x.shape[0] > 4 else y
 
-    return _two_calls(program, torch.ones(4), torch.ones(4 + (dist.get_rank() if longer is None else longer)))
+    return _two_calls(program, torch.ones(4), torch.ones(4 + (longer or _is_odd(alike))))
 
 
-def _flag_branch(everywhere: bool = False) -> list[float]:
+def _flag_branch(alike: bool = False, everywhere: bool = False) -> list[Any]:
     """The same, where the second call of rank 1 has another flag."""
 
     def program(x, twice=False):
         y = funcol.all_reduce(x.sum(), "sum", dist.group.WORLD)
         return funcol.all_reduce(y * 2, "sum", dist.group.WORLD) if twice else y
 
-    return _two_calls(program, torch.ones(4), torch.ones(4), everywhere or dist.get_rank() == 1)
+    return _two_calls(program, torch.ones(4), torch.ones(4), everywhere or _is_odd(alike))
 
 
-def _flag_compared() -> list[float]:
-    """The same again, with the flag compared between the ranks before the call."""
-    flag = dist.get_rank() == 1
-    contract.assert_parity(contract.Exchange.connect("check-flag"), {"twice": str(flag)})
-    return _flag_branch()
+def _flag_compared(everywhere: bool = False) -> list[Any]:
+    """The same again, with the flag compared between the ranks, and then taken from a plan that rank 0 announces."""
+    exchange = contract.Exchange.connect("check-flag")
+    flag = everywhere or exchange.rank == 1
+    contract.assert_parity(exchange, {"twice": str(flag)})
+    mine = None if exchange.rank else contract.Plan.of("infer", phases={"twice": flag})
+    return _flag_branch(everywhere=contract.announce(exchange, mine).phases["twice"])
 
 
-def _flag_alike() -> list[float]:
-    """The same where the flag is compared, and stands in a plan that rank 0 announces."""
-    exchange = contract.Exchange.connect("check-flag-alike")
-    contract.assert_parity(exchange, {"twice": "planned"})
-    mine = None if exchange.rank else contract.Plan.of("infer", phases={"twice": True})
-    return _flag_branch(contract.announce(exchange, mine).phases["twice"])
+def _flag_alike() -> list[Any]:
+    return _flag_compared(everywhere=True)
 
 
-def _shape_alike() -> list[float]:
-    return _shape_branch(1)
+def _shape_alike() -> list[Any]:
+    return _shape_branch(longer=1)
 
 
-def _shape_compared() -> list[float]:
+def _shape_compared() -> list[Any]:
     """The branch on a shape, with the shapes compared between the ranks before the call."""
     exchange = contract.Exchange.connect("check-shape")
     contract.agree(exchange, contract.Plan.of("infer", {"x": torch.ones(4 + exchange.rank)}))
     return _shape_branch()
 
 
-def _alone() -> list[list[float]]:
-    return [_shape_branch(1), _flag_branch(True)]
+def _alone() -> list[list[Any]]:
+    return [_shape_alike(), _flag_branch(everywhere=True)]
 
 
-def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[float]:
-    run = _run(program)
-    return [run(first).item(), run(*second).item()]
+def _two_calls(program: Callable[..., Any], first: Any, *second: Any) -> list[Any]:
+    """The results of two calls, and how many collectives each graph has that they compile."""
+    run, graphs = _run(program)
+    return [run(first).item(), run(*second).item(), [_reduces(graph) for graph in graphs.dynamo]]
+
+
+def _reduces(graph: Any) -> int:
+    return sum("all_reduce" in call for call in calls(graph))
 
 
 def _own_break() -> Seen:
@@ -189,50 +196,78 @@ def _own_graphs() -> Seen:
     }
 
 
-# what the two ranks return where none goes its own way
-RIGHT: dict[str, Any] = {
-    "one_call_fewer": [8, 8], "other_kind": [2, 2], "swapped": [[2, 20]] * 2, "functional_order": [16, 16],
-    "other_dtype": [2, 2], "other_shape": [[0, 6]] * 2, "other_size": [2, 2], "meta_device": [8, 8],
-    "shape_branch": [[8, 8]] * 2, "flag_branch": [[8, 8]] * 2, "data_branch": [6, 6], "rank_branch": [8, 8],
-    "other_input": [0, 0], "shape_alike": [[8, 40]] * 2, "flag_alike": [[8, 32]] * 2,
+# programs in which rank 1 is the odd one, unless they are called with alike=True
+ODD: dict[str, Callable[..., Any]] = {
+    **{
+        name: functools.partial(_of_the_lesson, drilled)
+        for name, drilled in {
+            "one_call_fewer": "count", "swapped": "order", "other_dtype": "dtype", "other_shape": "shape",
+            "other_size": "size", "data_branch": "branch", "other_operation": "backend",
+        }.items()
+    },
+    "other_kind": _other_kind, "meta_device": _meta_device, "functional_order": _functional_order,
+    "shape_branch": _shape_branch, "flag_branch": _flag_branch, "rank_branch": _rank_branch,
 }  # fmt: skip
-SEQUENCE = ("one_call_fewer", "other_kind", "swapped")
+# what each of two ranks returns where none goes its own way; of two calls also the collectives in each of their graphs
+RIGHT: dict[str, Any] = {
+    "one_call_fewer": 8, "other_kind": 2, "swapped": [2, 20], "functional_order": 16, "other_dtype": 2,
+    "other_shape": [0, 6], "other_size": 2, "meta_device": 8, "shape_branch": [8, 8, [1]],
+    "flag_branch": [8, 8, [1]], "data_branch": 6, "rank_branch": 8, "other_operation": 8,
+    "shape_alike": [8, 40, [1, 2]], "flag_alike": [8, 32, [1, 2]],
+}  # fmt: skip
+SEQUENCE = ("one_call_fewer", "other_operation", "other_kind", "swapped")
 METADATA = ("other_dtype", "other_shape", "other_size", "meta_device")
 BRANCHES = ("shape_branch", "flag_branch", "data_branch")
 
 
 def _ends(seen: Seen, *names: str) -> dict[str, str]:
-    """How each drill ended: 'hung', 'failed', 'right', or 'wrong' where it finished with other numbers."""
-    rows = {name: seen[name] for name in names}
-    done = {name: "right" if row.get("values") == RIGHT[name] else "wrong" for name, row in rows.items()}
-    return {name: done[name] if row["how"] == "finished" else row["how"] for name, row in rows.items()}
+    """How each drill ended: 'hung' where a rank was left in a collective, 'stuck' elsewhere, 'failed', 'right', or
+    'wrong' where it finished with other numbers; 'never right' for one that is not right on ranks alike."""
+    alike = seen["nobody_odd"].get("values") or [{}]
+    ends = {}
+    for name in names:
+        row = seen[name]
+        if name in ODD and any(one.get(name) != RIGHT[name] for one in alike):
+            ends[name] = "never right"
+        elif row["how"] == "finished":
+            ends[name] = "right" if row.get("values") == [RIGHT[name]] * 2 else "wrong"
+        elif row["how"] == "hung":
+            ends[name] = "hung" if {"all_reduce", "all_gather"} & set(row["waits"]) else "stuck"
+        else:
+            ends[name] = row["how"]
+    return ends
 
 
 def _each(seen: Seen, allowed: str, *names: str) -> Result:
-    """Whether each of the drills ended in one of the allowed ways."""
+    """Whether each of the drills ended in one of the allowed ways, and is right on ranks alike."""
     ends = _ends(seen, *names)
     said = ", ".join(f"{name.replace('_', ' ')} {how}" for name, how in ends.items())
     return verdict(set(ends.values()) <= set(allowed.split()), said)
 
 
 def _alike(seen: Seen) -> Result:
-    """Whether the branches on shape and flag that hang are right where both ranks have the shape and flag of rank 1."""
+    """Whether the branches on shape and flag are right where both ranks have the shape and flag of rank 1, by a second
+    graph with one collective more."""
     return _each(seen, "right", "shape_alike", "flag_alike")
 
 
 def _timed(seen: Seen) -> Result:
-    timed = "timed out" in seen["timeout"].lower()
-    return verdict(timed, f"with a timeout of 1 s (gloo): {'timed out' if timed else seen['timeout']}")
+    """Whether the ranks that differ run into the timeout in which ranks alike finish."""
+    ends = seen["timeout"]
+    timed, alike = "timed out" in ends["odd"].lower(), ends["alike"] == f"finished: {[[8.0, 8.0, [1]]] * 2}"
+    said = f"with a timeout of 2 s (gloo): {'timed out' if timed else ends['odd']}"
+    return verdict(timed and alike, f"{said}; alike {'finished' if alike else ends['alike']}")
 
 
 @judging(drills)
 def a_hang_is_the_common_end(seen: Seen) -> Result:
-    """Of the ways in which ranks diverge most hang, or run into a timeout; some mix numbers; none ends right."""
+    """Of the ways in which ranks diverge in their collectives most hang, or run into a timeout; some mix numbers; none
+    ends right."""
     ends = _ends(seen, *SEQUENCE, *METADATA, *BRANCHES, "rank_branch")
     counts, mixed = Counter(ends.values()), seen["swapped"].get("values")
-    common = counts["hung"] > len(ends) / 2 and not counts["right"]
+    common = counts["hung"] > len(ends) / 2 and set(counts) <= {"hung", "wrong", "failed"}
     said = ", ".join(f"{n} {how}" for how, n in counts.most_common())
-    said = f"of {len(ends)} ways {said}, such as {mixed} instead of {RIGHT['swapped']}"
+    said = f"of {len(ends)} ways {said}, such as {mixed} instead of {RIGHT['swapped']} on each rank"
     return all_of(
         verdict(common and mixed == [[11, 11]] * 2, said), _timed(seen)
     )  # q of one rank and k of the other
@@ -240,7 +275,7 @@ def a_hang_is_the_common_end(seen: Seen) -> Result:
 
 @judging(drills)
 def another_sequence_goes_wrong(seen: Seen) -> Result:
-    """A rank that makes one call fewer, or calls in another order, ends in a hang or in wrong numbers."""
+    """A rank that makes one call fewer, another one, or calls in another order, ends in a hang or in wrong numbers."""
     return _each(seen, "hung wrong", *SEQUENCE)
 
 
@@ -252,14 +287,16 @@ def other_metadata_goes_wrong(seen: Seen) -> Result:
 
 @judging(drills)
 def another_program_goes_wrong(seen: Seen) -> Result:
-    """One call fewer, another order, and tensors of another dtype, shape or device on one rank never end right."""
+    """One call fewer, another operation, another order, and tensors of another dtype, shape or device on one rank never
+    end right; on ranks alike each does."""
     return all_of(another_sequence_goes_wrong(seen), other_metadata_goes_wrong(seen))
 
 
 @judging(drills)
 def divergence_ends_as_another_order_does(seen: Seen) -> Result:
-    """Ranks that diverge by a shape, a flag or their data wait without end, as ranks do that call in another order."""
-    return _each(seen, "hung", "other_kind", *BRANCHES)
+    """Ranks that diverge by a shape, a flag or their data wait without end in a collective, as ranks do that call two
+    kinds of collectives in another order, in eager mode or in a graph."""
+    return _each(seen, "hung", "other_kind", "functional_order", *BRANCHES)
 
 
 @judging(drills)
@@ -276,8 +313,8 @@ def functional_collectives_need_symmetry(seen: Seen) -> Result:
 
 @judging(drills)
 def inputs_branches_and_collectives_are_the_same(seen: Seen) -> Result:
-    """Another input, another branch and one collective fewer on one rank each hang or give wrong numbers."""
-    return _each(seen, "hung wrong", "other_input", "data_branch", "rank_branch", "one_call_fewer")
+    """Compiled programs whose inputs, branch or order of collectives differ on one rank each hang."""
+    return _each(seen, "hung", *BRANCHES, "rank_branch", "functional_order")
 
 
 @judging(drills)
@@ -296,7 +333,7 @@ def divergence_times_out(seen: Seen) -> Result:
 def one_rank_does_not_tell(seen: Seen) -> Result:
     """Programs that are right on one rank, for every shape and flag, hang on two of which one has another."""
     alone = seen["alone"]
-    right = alone.get("values") == [[[4, 10], [4, 8]]]
+    right = alone.get("values") == [[[4, 10, [1, 2]], [4, 8, [1, 2]]]]
     said = f"on one rank, for each shape and flag: {'right' if right else alone.get('values', alone['how'])}"
     return all_of(verdict(right, said), diverging_programs_deadlock(seen))
 
