@@ -281,7 +281,7 @@ BASE: dict[str, Record] = {
     "routes.predictable": {
         "written": 2, "explicit": {"collectives": 2, "bytes": 2048}, "told": {"collectives": 2, "bytes": 2048},
         "left_alone": {"collectives": 4, "bytes": 38912},
-        "lowered": {"collectives": KEPT_CALLS * 2, "captured": 0, "dtensors_left": 0, "same": True},
+        "lowered": {"written": 0, "calls": ["aten.mm", *KEPT_CALLS] * 2, "dtensors_left": 0, "same": True},
         "times": {**SLOWER, "label": "host only"},
     },
     "routes.rulebook": {
@@ -1057,7 +1057,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"whole": {"per_block_low": -0.01}}, {"whole": {"per_block_low": -0.2, "per_block_high": -0.1}},
         {"a_block_takes": "cannot tell"}, {"a_block_takes": "more"},
     ],
-    "growth.blocks_compile_faster": [{}, {"deepest": SLOWER}, {"deepest": TELLS_NOTHING}, {"deepest": ALIKE}, {"traced": {"blocks": 12}}],
+    "growth.blocks_compile_faster": [
+        {}, {"deepest": SLOWER}, {"deepest": TELLS_NOTHING}, {"deepest": ALIKE},
+        {"traced": {"blocks": 12}},
+    ],
     "membership.rank_zero_may_stay_outside": [
         {}, {"outside": {"values": [{"graphs": 1, "values": [4, 8]}] * 3}}, {"served": {"values": None, "how": "hung"}},
         {"outside": {"values": None, "how": "hung"}},
@@ -1416,8 +1419,8 @@ CASES |= {
     ],
     "routes.the_example_is_lowered": [
         {},
-        {"lowered": {"collectives": KEPT_CALLS}},
-        {"lowered": {"captured": 2}},
+        {"lowered": {"calls": KEPT_CALLS}},
+        {"lowered": {"written": 2}},
         {"lowered": {"dtensors_left": 1}},
         {"lowered": {"same": False}},
     ],
