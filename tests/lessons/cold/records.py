@@ -11,7 +11,7 @@ FOUND = [{"hit": 2, "miss": 0, "right": True}] * 2
 OVER = "the warmup took 0.3 s and may take 0.1 s; rank 1 took longest, 0.3 s of them on preparing"
 BASE: dict[str, Record] = {
     "cold.ahead": {
-        "precompiled": {"right": True, "compiles": 0}, "packaged": {"right": True, "compiles": 0},
+        "precompiled": {"right": True, "graphs": 0}, "packaged": {"right": True, "graphs": 0},
         "calls": ["aoti_torch_cpu_mm_out"],
         "binaries": {"aot_compile": True, "precompile": True},
         "foreign": [], "remote": {"fx_graph_remote_cache": None, "redis": True},
@@ -38,9 +38,9 @@ CASES: dict[str, list[Record]] = {
     "cold.there_are_remote_caches": [
         {}, {"remote": {"redis": False}}, {"remote": {"fx_graph_remote_cache": None, "redis": False}},
     ],
-    "cold.packages_run_elsewhere": [{}, {"packaged": {"right": False}}, {"packaged": {"compiles": 1}}],
+    "cold.packages_run_elsewhere": [{}, {"packaged": {"right": False}}, {"packaged": {"graphs": 1}}, {"calls": []}],
     "cold.precompiled_functions_run_elsewhere": [
-        {}, {"precompiled": {"right": False}}, {"precompiled": {"compiles": 1}},
+        {}, {"precompiled": {"right": False}}, {"precompiled": {"graphs": 1}},
     ],
     "cold.precompiled_binaries_use_the_stable_interface": [
         {}, {"binaries": {"aot_compile": False}}, {"binaries": {"precompile": False}},
