@@ -119,6 +119,7 @@ BASE = {
     },
     "suite.warming": {
         "lockstep": [[3, 3], [3, 3]],
+        "even": [[2, 2], [2, 2]],
         "warmed": [0, 0],
         "cold": [0, 1],
         "gate": "HealthError on 2 ranks",
@@ -127,7 +128,7 @@ BASE = {
         "whole": [1, 2],
         "regions": [1, 1],
         "path": [[True, 3, True, 0], [True, 3, True, 0]],
-        "planned": ["PlanError", "PlanError"],
+        "planned": {"alike": ["Plan", "Plan"], "apart": ["PlanError", "PlanError"]},
     },
     "suite.patience": {"short_late": "timed out", "conservative_late": "right", "absent": "timed out"},
 }
@@ -266,7 +267,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"first-break": {"on": GREEN}},
         {"first-break": {"off": {"observed": "first break: kv = cache[:, :4]"}}},
     ],
-    "suite.warmup_is_in_lockstep": [{}, {"lockstep": [[2, 2], [2, 2]]}, {"lockstep": [[3, 3], [4, 4]]}],
+    "suite.warmup_is_in_lockstep": [
+        {},
+        {"lockstep": [[2, 2], [2, 2]]},
+        {"lockstep": [[3, 3], [4, 4]]},
+        {"even": [[3, 3], [3, 3]]},
+    ],
     "suite.warmup_evens_out": [{}, {"warmed": [0, 1]}, {"cold": [0, 0]}],
     "suite.warmup_takes_the_path": [
         {},
@@ -283,7 +289,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"no_gate": "HealthError on 2 ranks"},
         {"no_gate": "finished"},
     ],
-    "suite.warmup_calls_are_planned": [{}, {"planned": ["PlanError", "Plan"]}, {"planned": ["Plan", "Plan"]}],
+    "suite.warmup_calls_are_planned": [
+        {},
+        {"planned": {"apart": ["PlanError", "Plan"]}},
+        {"planned": {"apart": ["Plan", "Plan"]}},
+        {"planned": {"alike": ["PlanError", "PlanError"]}},
+    ],
     "suite.regions_leave_less_room": [{}, {"whole": [1, 1]}, {"regions": [1, 2]}],
     "suite.conservative_timeouts_pay": [
         {},

@@ -124,7 +124,8 @@ WARMED = {"as served": (2, True), "other rows": (3, True), "other flag": (2, Fal
 def warming(bench: Bench) -> Seen:
     """Warmups in which one rank has more to compile, breaks its graph, or none took place; and a program in regions."""
     return {
-        "lockstep": list(bench.run(_rounds)),
+        "lockstep": list(bench.run(_rounds, True)),
+        "even": list(bench.run(_rounds, False)),
         "warmed": list(bench.run(_serving, True)),
         "cold": list(bench.run(_serving, False)),
         "gate": _gated(bench, True),
@@ -133,7 +134,7 @@ def warming(bench: Bench) -> Seen:
         "whole": list(bench.run(_regional, False)),
         "regions": list(bench.run(_regional, True)),
         "path": list(bench.run(_path)),
-        "planned": _planned(),
+        "planned": {name: _planned(odd) for name, odd in (("alike", 0), ("apart", 1))},
     }
 
 
@@ -146,14 +147,14 @@ def _sum(x: Any) -> Any:
     return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
 
 
-def _rounds() -> list[Any]:
-    """Rounds of a warmup, and what compiled in them, where rank 1 compiles once more in the second round."""
+def _rounds(late: bool) -> list[int]:
+    """Rounds of a warmup, as counted by it and by calls, where rank 1 compiles once more in the second round or not."""
     exchange, run, made = contract.Exchange.connect("check-rounds"), _compiled(_sum), []
 
     def call() -> None:
         made.append(1)
         run(torch.ones(2, 4)) + 0
-        if exchange.rank and len(made) == 2:
+        if late and exchange.rank and len(made) == 2:
             _compiled(lambda x: x + 1)(torch.ones(2))
 
     with torch.no_grad():
@@ -243,22 +244,23 @@ def _path() -> list[Any]:
     return [all(warm), followed["rows"], followed["doubled"], health.graphs]
 
 
-def _planned() -> list[str]:
-    """How two ranks end that plan a warmup call differently."""
+def _planned(odd: int) -> list[str]:
+    """How two ranks end of which the second plans so many calls more of a warmup."""
 
     def body(ex: contract.Exchange) -> Any:
-        return contract.agree(ex, contract.Plan.of("infer", calls=1 + ex.rank, index=-1))
+        return contract.agree(ex, contract.Plan.of("infer", calls=1 + odd * ex.rank, index=-1))
 
     return [type(end).__name__ for end in contract.rehearse(2, body, timeout=5.0)]
 
 
 @judging(warming, word=ENFORCED)
 def warmup_is_in_lockstep(seen: Seen) -> Result:
-    """Where one rank still compiles, all ranks make another round, as many on each."""
-    rounds = seen["lockstep"]
-    alike = len({tuple(one) for one in rounds}) == 1
+    """Where one rank still compiles, all ranks make more rounds than where none does, as many on each."""
+    late, even = seen["lockstep"], seen["even"]
+    alike = all(len({number for one in ranks for number in one}) == 1 for ranks in (late, even))
     return verdict(
-        alike and rounds[0][0] >= 3, f"rounds by rank {[one[0] for one in rounds]}, rank 1 compiled late"
+        alike and late[0][0] > even[0][0],
+        f"rounds by rank {[one[0] for one in late]} where rank 1 compiled late, {[one[0] for one in even]} where not",
     )
 
 
@@ -299,9 +301,11 @@ def served_shapes_and_flags_are_warmed(seen: Seen) -> Result:
 
 @judging(warming, word=ENFORCED)
 def warmup_calls_are_planned(seen: Seen) -> Result:
-    """Ranks that plan a warmup call differently raise as they do for any other."""
+    """Ranks that plan a warmup call differently raise as they do for any other; ranks that plan it alike do not."""
+    alike, apart = seen["planned"]["alike"], seen["planned"]["apart"]
     return verdict(
-        seen["planned"] == ["PlanError", "PlanError"], f"index -1, other calls: {', '.join(seen['planned'])}"
+        apart == ["PlanError"] * 2 and alike == ["Plan"] * 2,
+        f"index -1, other calls: {', '.join(apart)}; the same calls: {', '.join(alike)}",
     )
 
 

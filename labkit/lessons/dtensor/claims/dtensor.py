@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -108,7 +109,11 @@ def _placements() -> Seen:
         "replicas": replicas,
         "shapes": shapes,
         "asked": _checked(run_check=True),
-        "in_python": type(DTensor.redistribute).__name__ == "function",
+        "methods": {
+            name: inspect.isfunction(getattr(one, "__func__", one))
+            for name, one in vars(DTensor).items()
+            if callable(one) or isinstance(one, classmethod | staticmethod)
+        },
         "is_tensor_subclass": issubclass(DTensor, torch.Tensor),
     }
     try:
@@ -202,10 +207,16 @@ def dtensor_zeros_allocates_the_shard(seen: Seen) -> Result:
 
 @judging(placements)
 def is_a_python_subclass(seen: Seen) -> Result:
-    """DTensor is a class of Python's, and a subclass of Tensor."""
+    """DTensor is a subclass of Tensor whose methods are Python: all but what makes one, and a switch of Tensor's."""
+    methods = seen["methods"]
+    built_in = sorted(name for name, in_python in methods.items() if not in_python)
+    allowed = {"__new__", "__torch_function__"}  # the second is torch's own constant, as any subclass sets it
     return verdict(
-        seen["is_tensor_subclass"] and seen["in_python"],
-        f"subclass of Tensor: {seen['is_tensor_subclass']}; its methods are written in Python: {seen['in_python']}",
+        seen["is_tensor_subclass"]
+        and methods.get("__torch_dispatch__", False)
+        and allowed.issuperset(built_in),
+        f"subclass of Tensor: {seen['is_tensor_subclass']}; {len(methods) - len(built_in)} of {len(methods)} methods "
+        f"are written in Python, not {' and '.join(built_in)}",
     )
 
 

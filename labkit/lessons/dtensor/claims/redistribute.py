@@ -339,30 +339,36 @@ def _compiled() -> Seen:
     with torch.no_grad():
         expected = ((x.full_tensor() @ up.full_tensor()).relu() @ down.full_tensor()).relu()
         for function, given in ((asked, dtensors), (whole, dtensors), (explicit, local)):
-            dynamo_reset()
-            graphs = Capture(aot=True)
-            y = torch.compile(function, backend=graphs, fullgraph=True)(*given)
-            y = (y.full_tensor() if isinstance(y, DTensor) else y) + 0
-            collectives = [n for g in graphs.forward for n in g.graph.nodes if "c10d" in str(n.target)]
-            values = [n.meta.get("val") for g in graphs.forward for n in g.graph.nodes]
-            found[function.__name__] = {
-                "written": sum("all_reduce" in call for g in graphs.dynamo for call in calls(g)),
-                "calls": [call for g in graphs.forward for call in calls(g)],
-                "dtensors_left": sum(isinstance(v, DTensor) for v in values),
-                "takes": sorted({type(a).__name__ for n in collectives for a in n.args}),
-                "mutates": any(n.target._schema.is_mutable for n in collectives),
-                "same": bool(torch.allclose(y, expected, atol=1e-5)),
-            }
+            found[function.__name__] = lowered(function, given, expected)
     return found
 
 
-def _sums(row: Seen) -> bool:
-    """Whether one graph has one sum and its wait in it, and gives the right numbers."""
+def lowered(function: Any, given: tuple[Any, ...], expected: Any) -> Seen:
+    """Compile as one graph: the calls that Dynamo captured and those of the graph, what they take, and the numbers."""
+    dynamo_reset()
+    graphs = Capture(aot=True)
+    y = torch.compile(function, backend=graphs, fullgraph=True)(*given)
+    y = (y.full_tensor() if isinstance(y, DTensor) else y) + 0
+    collectives = [n for g in graphs.forward for n in g.graph.nodes if "c10d" in str(n.target)]
+    values = [n.meta.get("val") for g in graphs.forward for n in g.graph.nodes]
+    return {
+        "written": sum("all_reduce" in call for g in graphs.dynamo for call in calls(g)),
+        "calls": [call for g in graphs.forward for call in calls(g)],
+        "dtensors_left": sum(isinstance(v, DTensor) for v in values),
+        "takes": sorted({type(a).__name__ for n in collectives for a in n.args}),
+        "mutates": any(n.target._schema.is_mutable for n in collectives),
+        "same": bool(torch.allclose(y, expected, atol=1e-5)),
+    }
+
+
+def sums(row: Seen, count: int = 1) -> bool:
+    """Whether one graph has so many sums and their waits in it, and gives the right numbers."""
     called = [call.rpartition(".")[2] for call in row["calls"] if "c10d" in call]
-    return called == ["all_reduce", "wait_tensor"] and not row["dtensors_left"] and row["same"]
+    return called == ["all_reduce", "wait_tensor"] * count and not row["dtensors_left"] and row["same"]
 
 
-def _holds(row: Seen) -> str:
+def held(row: Seen) -> str:
+    """What a compiled program called, in words."""
     return (
         f"all-reduces that Dynamo captured: {row['written']}; compiled, {row['dtensors_left']} DTensors left: "
         f"{', '.join(row['calls'])}, numbers {'the same' if row['same'] else 'not the same'}"
@@ -373,7 +379,7 @@ def _holds(row: Seen) -> str:
 def compiling_leaves_collectives(seen: Seen) -> Result:
     """Compiled, a DTensor program without a collective becomes local operators and functional collectives."""
     rows = [seen["asked"], seen["whole"]]
-    return verdict(all(_sums(row) and not row["written"] for row in rows), _holds(seen["whole"]))
+    return verdict(all(sums(row) and not row["written"] for row in rows), held(seen["whole"]))
 
 
 @judging(compiled)
@@ -385,7 +391,7 @@ def both_roads_compile(seen: Seen) -> Result:
     high, low = compiling_leaves_collectives(seen), seen["explicit"]
     pure = set(low["takes"]) <= {"Node", "str"} and not low["mutates"]
     return verdict(
-        high.status == HOLDS and _sums(low) and low["written"] == 1 and pure,
-        f"as DTensors: {high.measured}; written out: {_holds(low)}; collectives take {' and '.join(low['takes'])}, and "
+        high.status == HOLDS and sums(low) and low["written"] == 1 and pure,
+        f"as DTensors: {high.measured}; written out: {held(low)}; collectives take {' and '.join(low['takes'])}, and "
         f"change {'an' if low['mutates'] else 'no'} argument",
     )

@@ -21,10 +21,12 @@ def growth(bench: Bench) -> Seen:
     fits, apart = report.tables["fits"].set_index("form"), report.tables["slopes"].iloc[0]
     numbers = ("per_block_s", "per_block_low", "per_block_high")
     (deepest,) = report.verdicts
+    traced = report.tables["graphs"].query(f"depth == {DEPTHS[1]}").groupby("form")["traced"].max()
     return {
         "whole": {name: float(fits.loc[depth.WHOLE, name]) for name in numbers},
         "blocks": {name: float(fits.loc[depth.BLOCKS, name]) for name in numbers},
         "a_block_takes": str(apart["outcome"]),
+        "traced": {"whole": int(traced[depth.WHOLE]), "blocks": int(traced[depth.BLOCKS])},
         "deepest": deepest.to_dict() | {"label": f"{report.label}, Dynamo alone, {DEPTHS[1]} blocks"},
     }
 
@@ -48,5 +50,10 @@ def scales_badly(seen: Seen) -> Result:
 
 @judging(growth)
 def blocks_compile_faster(seen: Seen) -> Result:
-    """The first call of a deep model takes less time where its blocks are compiled one by one than in one piece."""
-    return timing_result(seen["deepest"], "faster", "a quieter machine")
+    """The first call of a deep model takes less time where its blocks are compiled one by one than in one piece, and a
+    backend gets one block instead of all."""
+    faster, traced = timing_result(seen["deepest"], "faster", "a quieter machine"), seen["traced"]
+    said = f"{faster.measured}; blocks that a backend gets: {traced['blocks']}, not {traced['whole']}"
+    if traced != {"whole": DEPTHS[1], "blocks": 1}:
+        return verdict(False, said)
+    return Result(faster.status, said, faster.missing)

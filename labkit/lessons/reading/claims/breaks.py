@@ -226,9 +226,8 @@ def _regions() -> Seen:
         dynamo_reset()
         graphs = Capture()
         torch.compile(stack(n), backend=graphs)(x)
-        found["whole"][str(n)] = sum(len(calls(g)) for g in graphs.dynamo)
+        found["whole"][str(n)] = [call.rpartition(".")[2] for g in graphs.dynamo for call in calls(g)]
         found["whole_graphs"] = len(graphs.dynamo)  # a call that is not inlined has a graph of its own
-    found["inlined"] = not any("helper" in call for g in graphs.dynamo for call in calls(g))
     dynamo_reset()
     found["parts"] = {}
     for name in ("a method", "a layer", "the model"):
@@ -253,11 +252,12 @@ def _regions() -> Seen:
 @judging(regions)
 def loops_are_unrolled_and_calls_inlined(seen: Seen) -> Result:
     """Compiled whole, a loop over layers is unrolled and calls are inlined, so that the graph grows with depth."""
-    two, eight = seen["whole"]["2"], seen["whole"]["8"]
+    layer, found = ["linear", "relu", "add"], seen["whole"]
+    two, eight = found["2"], found["8"]
     return verdict(
-        eight == 4 * two and seen["inlined"] and seen["whole_graphs"] == 1,
-        f"{two} operators for 2 layers, {eight} for 8, in {seen['whole_graphs']} graph; calls of functions left: "
-        f"{'none' if seen['inlined'] else 'some'}",
+        all(calls == layer * int(n) for n, calls in found.items()) and seen["whole_graphs"] == 1,
+        f"{len(two)} operators for 2 layers, {len(eight)} for 8, in {seen['whole_graphs']} graph: "
+        f"{', '.join(dict.fromkeys(eight))}",
     )
 
 
