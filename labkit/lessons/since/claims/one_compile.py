@@ -69,11 +69,14 @@ def _kept(name: str) -> Seen:
     function, *inputs = program.PROGRAMS[name]()
     torch.compiler.reset()
     captured = Capture(aot=True)
-    with program.switched(), torch.no_grad():
-        torch.compile(function, backend=captured)(*inputs)
-    (graph,) = captured.forward
+    try:
+        with program.switched(), torch.no_grad():
+            torch.compile(function, backend=captured)(*inputs)
+    except Exception as error:  # what a torch makes of a program is the finding
+        return {"tensors": [], "group": f"failed: {program.first_line(error)}", "starts": []}
+    graph = captured.forward[0]
     held = {node.name: getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"}
-    group = next(n for n in graph.graph.nodes if "_c10d_functional.all" in str(n.target)).args[-1]
+    group = next((n.args[-1] for n in graph.graph.nodes if "functional.all" in str(n.target)), "")
     while getattr(group, "op", "") == "call_function":
         group = group.args[0]
     kind = "a name" if isinstance(group, str) else "an input"
