@@ -51,7 +51,7 @@ for name, sizes in (("program", (4, 4, 5, 5)), ("twice", (4,)), ("whole", (4,)))
 x, samples = torch.ones(4), {"inside": [], "outside": []}
 for i in range(40):
     for name in list(samples)[:: 1 if i % 2 else -1]:
-        samples[name].append(took(run["twice"] if name == "inside" else outside, x, calls=20))
+        samples[name].append(took(run["twice"] if name == "inside" else outside, x, calls=50))
 print(json.dumps([calls_s["program"], samples]))
 """
 PRINT_AT, HIDDEN_AT = (
