@@ -18,13 +18,24 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 sys.modules.setdefault("rfc3987_syntax", None)
 
 
-# what takes minutes starts first, so that the processes end together
-FIRST = ("tests/notebooks", "tests/browser", "tests/looking", "tests/faults", "tests/study", "tests/lessons")
+# what computes for minutes starts first, so that the processes end together; what mostly waits runs beside it
+COMPUTES = ("tests/notebooks", "tests/looking", "tests/study", "tests/lessons")
+WAITS = ("tests/browser", "tests/faults", "tests/ranks", "tests/kernel")
 
 
 def pytest_collection_modifyitems(items):
-    turn = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: turn.get(_folder(item), len(FIRST)))
+    """One group of tests that computes, one that waits, and so on; then the others."""
+    turns = {}
+    for begin, folders in enumerate((COMPUTES, WAITS)):
+        those = [item for folder in folders for item in items if _folder(item) == folder]
+        groups = dict.fromkeys(_group(item.nodeid) for item in those)
+        turns |= {group: begin + 2 * place for place, group in enumerate(groups)}
+    items.sort(key=lambda item: turns.get(_group(item.nodeid), 2 * len(turns)))
+
+
+def _group(nodeid):
+    """The tests of a file share what its fixtures made, so they stay in one process; each lesson may go to any."""
+    return nodeid if "::test_the_lesson_runs_top_to_bottom" in nodeid else nodeid.partition("::")[0]
 
 
 def pytest_collection_finish():
@@ -33,14 +44,13 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file share what its fixtures made, so they stay in one process; each lesson may go to any."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFile(LoadScopeScheduling):
+    class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return nodeid if "::test_the_lesson_runs_top_to_bottom" in nodeid else nodeid.partition("::")[0]
+            return _group(nodeid)
 
-    return ByFile(config, log)
+    return ByGroup(config, log)
 
 
 def _folder(item):
