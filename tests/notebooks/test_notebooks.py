@@ -54,6 +54,7 @@ SMALLER = {
         "fresh(regional, depth)": "fresh(regional, depth, 2)",
     },
     "13_ddp_and_compiled_autograd": {
+        '"hidden": 1024, "blocks": 2}': '"hidden": 1024, "blocks": 1}',
         # those that the next cell draws
         "COMPILED, rounds=12)": "dict(list(COMPILED.items())[::2]), rounds=12)",
         "rounds=12)": "rounds=2)",
@@ -63,6 +64,7 @@ SMALLER = {
     "14_fsdp_and_passes": {
         "layers=3, program": "layers=2, program",
         "blocks=12": "blocks=2",
+        "seeded, ROUTES)": "seeded, dict(list(ROUTES.items())[-3:]))",
         'choose("14", ["t12.*", "soc.*"])': 'choose("14", ["t12.*", "soc.*"])[:1]',
     },
     "16_beyond_this_machine": {
