@@ -28,7 +28,7 @@ def _record(blocks: int, *at_collective: int | None, breaks: int | None = None) 
         }
         for rank, n in enumerate(at_collective)
     ]
-    return {"claimed": "~160 breaks a forward", "blocks": blocks, "B": rows}
+    return {"blocks": blocks, "B": rows}
 
 
 EVERY = "look at every rank, each by itself: neither the first alone, nor an average or a sum"
@@ -39,7 +39,7 @@ NOTHING = (
 GIVEN = "every rank of this record has its number: cannot_tell is for one that is missing"
 # what is so, the record, the status that is right, and the hint for a judge that says otherwise
 CASES: tuple[tuple[str, Seen, str, str], ...] = (
-    ("the source's forty blocks, as claimed", _record(40, 160, 160), "holds",
+    ("forty blocks, as in the source", _record(40, 160, 160), "holds",
      "`breaks` and `graphs` count other things: the claim is about the breaks `at_collective`"),
     ("two blocks, four breaks each", _record(2, 8, 8), "holds",
      "160 is the figure of forty blocks: four collectives in each block, however many blocks there are"),
@@ -52,7 +52,7 @@ CASES: tuple[tuple[str, Seen, str, str], ...] = (
     ("rank 0 breaks nowhere", _record(2, 0, 8), "changed", EVERY),
     ("one rank breaks more, the other less", _record(2, 6, 10), "changed", EVERY),
     ("twice as many on every rank", _record(2, 16, 16), "changed",
-     "more than claimed is not as claimed: the numbers have to be equal"),
+     "twice as many breaks are not one at each all-reduce: the numbers have to be equal"),
     ("ten blocks with 160 breaks", _record(10, 160, 160), "changed",
      "160 breaks are four a block in forty blocks only: this record is of ten"),
     ("rank 1 died before it counted", _record(2, 8, None), "cannot tell", NOTHING),
@@ -77,7 +77,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         if wanted != "cannot tell" and not any(number in measured for number in numbers):
             raise Mistake(
                 f"{what}: {WORDS[status]}, with {measured!r} for what was measured",
-                "a status alone convinces nobody: say the measured number, which is read beside the claimed one",
+                "a status alone convinces nobody: say the measured number, which is read beside the claim",
             )
         passed.setdefault(WORDS[wanted], []).append(what)
     for status, cases in passed.items():

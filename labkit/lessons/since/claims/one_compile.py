@@ -76,7 +76,7 @@ def _kept(name: str) -> Seen:
         return {"tensors": [], "group": f"failed: {program.first_line(error)}", "starts": []}
     graph = captured.forward[0]
     held = {node.name: getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"}
-    group = next((n.args[-1] for n in graph.graph.nodes if "functional.all" in str(n.target)), "")
+    group: Any = next((n.args[-1] for n in graph.graph.nodes if "functional.all" in str(n.target)), "")
     while getattr(group, "op", "") == "call_function":
         group = group.args[0]
     kind = "a name" if isinstance(group, str) else "an input"
