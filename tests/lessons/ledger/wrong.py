@@ -53,7 +53,7 @@ JUDGES = {
     reads_the_wrong_counter: "count other things",
     the_first_rank_only: "look at every rank",
     the_figure_as_it_stands: "160 is the figure of forty blocks",
-    at_least: "more than claimed is not as claimed",
+    at_least: "twice as many breaks are not one at each",
     all_of_nothing: "all() of nothing is True",
     says_no_number: "a status alone convinces nobody",
     gives_up: "cannot_tell is for one that is missing",
