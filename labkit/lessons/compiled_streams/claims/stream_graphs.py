@@ -358,7 +358,7 @@ def dependencies_pass_through(seen: Seen) -> Result:
     names = [node["op"] for node in seen["event"]["nodes"]]
     origins = seen["event"]["origins"]
     ok = origins == [[made, "wait_event", "record_event"] for made in ("sin", "cos")]
-    values = [" of ".join([*behind, made or "something else"]) for made, *behind in origins]
+    values = [" through ".join([made or "something else", *behind[::-1]]) for made, *behind in origins]
     said = ", ".join(n for n in names if n.startswith("control_deps")) or "no control_deps"
     return verdict(ok, f"{said}; the product takes {', '.join(values) or 'nothing'}")
 
