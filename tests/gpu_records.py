@@ -160,6 +160,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "nccl.the_id_goes_through_the_store": [
         {}, ranks(identity=[]), {"ranks": [rank(0), rank(1, identity=[an_id("00", "other"), IDS[1]])]},
+        {"ranks": [rank(0, late={"0": 1}), rank(1)]}, {"ranks": [rank(0), rank(1, late={"1": 0})]},
     ],
     "nccl.all_connect": [
         {},

@@ -458,7 +458,8 @@ BASE: dict[str, Record] = {
             "compiled_right": True, "graphs": 2,
             "eager": {"forward": 0, "backward": 4, "behind": 0, "callers": ["gather in a hook"]},
         },
-        "pieces": {"alone": [1, 0], "DDP": [3, 0], "DDP, not cut": [1, 0], "FSDP2": [2, 1]},
+        "pieces": {"alone": [1, 0], "DDP": [3, 0], "DDP, not cut": [1, 0], "FSDP2": [2, 1],
+                   "FSDP2 without its hooks": [1, 0]},
     },
     "sharding.sharded": {
         "fsdp": {"parameters": ["DTensor"], "placements": ["S(0)"], "right": True},
@@ -553,7 +554,7 @@ BASE: dict[str, Record] = {
         "graphs_after_other_streams": 1, "streams_looked_up": [[1, 2], [3, 4]], "meta_keys": [], "stream_constants": 0,
         "event": {
             "error": "", "same": True, "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
-            "origins": ["sin", "cos"],
+            "origins": [[made, "wait_event", "record_event"] for made in ("sin", "cos")],
         },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
         "records_aside": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
@@ -561,6 +562,7 @@ BASE: dict[str, Record] = {
         "frees": {
             "error": "", "same": True,
             "nodes": [node("sin"), node("cos", 1, "sin"), node(KEPT_SYNC, None, "sin"), node("add")],
+            "kept": [["cos", "synchronize_stream"], ["add"]],
         },
         "crosses": {
             "error": "", "same": True, "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)],
@@ -1276,6 +1278,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"ddp": {"right_inside": False}}, {"fsdp": {"compiled_right": False}}, {"pieces": {"DDP": [1, 0]}},
         {"pieces": {"FSDP2": [1, 0]}}, {"pieces": {"FSDP2": [2, 0]}}, {"pieces": {"alone": [3, 0]}},
         {"pieces": {"alone": [1, 1]}}, {"pieces": {"DDP, not cut": [3, 0]}},
+        {"pieces": {"FSDP2 without its hooks": [2, 1]}}, {"pieces": {"FSDP2 without its hooks": [1, 1]}},
     ],
     "sharding.fsdp2_is_traced_whole": [
         {"whole": {"FSDP2": ""}}, {"whole": {"FSDP2": "Unsupported: hooks"}},
@@ -1506,9 +1509,10 @@ CASES: dict[str, list[Record]] = {
         {"backward": [sync("record_event", 3, 1), sync("wait_event", 4, 2), node("add", 2, come=(2, 1))]},
     ],
     "stream_graphs.dependencies_pass_through": [
-        {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
-        {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
-        {"event": {"nodes": [node("control_deps(record_event)")]}}, {"event": {"origins": ["sin", ""]}},
+        {}, {"event": {"origins": [["sin"], ["cos"]]}}, {"event": {"origins": []}},
+        {"event": {"origins": [["sin", "wait_event", "record_event"], [""]]}},
+        {"event": {"origins": [["sin", "wait_event"], ["cos", "wait_event"]]}},  # the record hands nothing on
+        {"event": {"origins": [["cos", "wait_event", "record_event"], ["sin", "wait_event", "record_event"]]}},
     ],
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
@@ -1527,6 +1531,7 @@ CASES: dict[str, list[Record]] = {
         {"frees": {"nodes": [node(KEPT_SYNC, None, "sin"), node("cos", 1), node("add")]}},
         {"frees": {"nodes": [node("cos", 1, "sin"), node(KEPT_SYNC), node("add")]}},  # freed before
         {"frees": {"nodes": [node("cos", 1), node(KEPT_SYNC, None, "sin"), node("add", None, "sin")]}},
+        *({"frees": {"kept": [["cos"], ["add"], kept]}} for kept in (["sin"], ["sin", "synchronize_stream"])),
         {"frees": {"nodes": [], "error": "RuntimeError: Backend doesn't support synchronizing streams."}},
     ],
     "stream_graphs.crossing_records_an_event": [

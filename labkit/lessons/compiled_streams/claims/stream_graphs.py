@@ -115,7 +115,13 @@ def _graphs() -> Seen:
         except Exception as error:
             # what a backend raised stands below its name
             inner = str(error).partition("raised:")[2].strip().partition("\n")[0]
-            return {"error": inner or first_line(error), "nodes": [], "origins": [], "same": False}
+            return {
+                "error": inner or first_line(error),
+                "nodes": [],
+                "origins": [],
+                "kept": [],
+                "same": False,
+            }
         # in eager, with what a stream and an event do left out
         with mock.patch.object(torch, "Event"), mock.patch.object(torch.accelerator, "current_stream"):
             expected = program(torch.ones(4), *(mock.MagicMock() for _ in range(1, count)))
@@ -124,8 +130,12 @@ def _graphs() -> Seen:
             map_aggregate(results, leaves.append)
         same = all(torch.allclose(one, other) for one, other in zip(*values, strict=True))
         product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
-        origins = [_origin(n, seen.forward[0]) for n in product.all_input_nodes] if product else []
-        return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins, "same": same}
+        ends = [
+            product.all_input_nodes if product else [],
+            list(seen.forward[0].graph.nodes)[-1].all_input_nodes,
+        ]
+        origins, kept = ([_origin(n, seen.forward[0]) for n in nodes] for nodes in ends)
+        return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins, "kept": kept, "same": same}
 
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
@@ -210,17 +220,20 @@ def _operation(node: Any) -> str:
     return name
 
 
-def _origin(node: Any, module: Any) -> str:
-    """The operation that made a value which control_deps operators hand through; '' where one of them changes it."""
+def _origin(node: Any, module: Any) -> list[str]:
+    """The operation that made a value, and the control_deps operators that hand it through, from the last one on; ''
+    where one of them changes it."""
+    through = []
     while _operation(node) == "getitem" and node.args[0].target is control_deps():
         held, index = node.args
         inner = list(getattr(module, held.args[1].target).graph.nodes)
         given = [n for n in inner if n.op == "placeholder"]
         returned = inner[-1].args[0][index]
         if returned not in given:
-            return ""
+            return [""]
+        through.append(_word(held))
         node = held.args[2 + given.index(returned)]
-    return _operation(node)
+    return [_operation(node), *through]
 
 
 def _on(nodes: list[Seen], op: str) -> list[Any]:
@@ -340,15 +353,14 @@ def accumulation_waits(seen: Seen) -> Result:
 
 @judging(graphs)
 def dependencies_pass_through(seen: Seen) -> Result:
-    """What follows an event takes its values from the operators that stand for it, which return them unchanged."""
-    product = [node["takes"] for node in seen["event"]["nodes"] if node["op"] == "mul"]
+    """What follows an event takes its values through both operators that stand for it, its record and its wait, which
+    return them unchanged."""
     names = [node["op"] for node in seen["event"]["nodes"]]
-    through = [n for n in names if n.startswith("control_deps")]
     origins = seen["event"]["origins"]
-    takes = product[0] if product else []
-    ok = bool(through) and set(takes) == {"getitem"} and origins == ["sin", "cos"]
-    said = f"{', '.join(through) or 'no control_deps'}; the product takes {', '.join(takes) or 'nothing'}"
-    return verdict(ok, f"{said}, which is {', '.join(o or 'something else' for o in origins) or 'nothing'}")
+    ok = origins == [[made, "wait_event", "record_event"] for made in ("sin", "cos")]
+    values = [" through ".join([made or "something else", *behind[::-1]]) for made, *behind in origins]
+    said = ", ".join(n for n in names if n.startswith("control_deps")) or "no control_deps"
+    return verdict(ok, f"{said}; the product takes {', '.join(values) or 'nothing'}")
 
 
 @judging(graphs)
@@ -379,7 +391,8 @@ def mutation_alone_is_allowed(seen: Seen) -> Result:
 
 @judging(graphs)
 def synchronize_is_kept(seen: Seen) -> Result:
-    """A synchronize stays between the work before it and what is allocated next; what is deleted lives until it."""
+    """A synchronize stays between the work before it and what is allocated next; what is deleted lives until it, and
+    not to the end of the graph."""
     nodes, error = seen["frees"]["nodes"], seen["frees"]["error"]
     names = [node["op"] for node in nodes]
     if "synchroniz" in error:
@@ -387,8 +400,10 @@ def synchronize_is_kept(seen: Seen) -> Result:
     kept = next((i for i, name in enumerate(names) if "synchronize_stream" in name), -1)
     last = max((i for i, node in enumerate(nodes) if "sin" in node["takes"]), default=-1)
     ok = {"cos", "add"} <= {*names} and names.index("cos") < kept < names.index("add") and last == kept
+    gone = "sin" not in {made for made, *_ in seen["frees"]["kept"]}
     said = f"the deleted tensor's last use: {names[last] if last >= 0 else 'none'}"
-    return verdict(ok, f"{', '.join(names)}; {said}" if names else error)
+    said += "" if gone else ", and it is returned"
+    return verdict(ok and gone, f"{', '.join(names)}; {said}" if names else error)
 
 
 def _deallocations(seen: Seen) -> list[tuple[int, int | None]]:

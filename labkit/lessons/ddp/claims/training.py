@@ -70,12 +70,25 @@ def _parallel() -> Seen:
 
 
 def _pieces(mesh: Any) -> dict[str, list[int]]:
-    """Graphs of backward, and breaks that Dynamo counts: of a compiled model by itself, in DDP, and of one in FSDP2."""
+    """Graphs of backward, and breaks that Dynamo counts: of a compiled model by itself, in DDP, and of one in FSDP2,
+    with the hooks of its layers and without."""
 
     def sharded(model: Any) -> Any:
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         return torch.compile(fully_shard(model, mesh=mesh), backend=graphs)
+
+    def unhooked(model: Any) -> Any:
+        layers = [fully_shard(layer, mesh=mesh) for layer in model.layers]
+        for layer in layers:
+            layer.unshard()  # what its hook would do
+
+        def run(x: Any) -> Any:
+            for layer in layers:
+                x = layer.forward(x)
+            return x
+
+        return torch.compile(run, backend=graphs)
 
     def alone(model: Any) -> Any:
         return torch.compile(model, backend=graphs)
@@ -84,7 +97,8 @@ def _pieces(mesh: Any) -> dict[str, list[int]]:
         return DistributedDataParallel(alone(model), bucket_cap_mb=2)
 
     ways = {"alone": alone, "DDP": replicated, "DDP, not cut": replicated, "FSDP2": sharded}
-    found, x = {}, torch.ones(2, 640)  # two layers of this width fill one of DDP's buckets
+    ways["FSDP2 without its hooks"] = unhooked
+    found, x = Seen(), torch.ones(2, 640)  # two layers of this width fill one of DDP's buckets
     for name, make in ways.items():
         dynamo_reset()
         graphs = Capture(aot=True)
@@ -182,16 +196,17 @@ def ddp_communicates_in_hooks(seen: Seen) -> Result:
 def hooks_break_the_graph(seen: Seen) -> Result:
     """One graph of backward becomes several in DDP, cut where its hooks have a bucket to reduce, and under FSDP2.
 
-    DDP's are cut without a break that Dynamo counts, and not at all with the cutting off; FSDP2's is broken at a hook.
+    DDP's are cut without a break that Dynamo counts, and not at all with the cutting off; FSDP2's is broken, and with
+    its layers called without their hooks it is one as well.
     """
     pieces = seen["pieces"]
     said = ", ".join(f"{name} {graphs} (breaks: {breaks})" for name, (graphs, breaks) in pieces.items())
     if not (seen["ddp"]["right_inside"] and seen["fsdp"]["compiled_right"]):
         return cannot_tell("right gradients: without them the hooks did not do their work", said)
-    (alone, none), (cut, _), (whole, _), (sharded, broken) = (
-        pieces[name] for name in ("alone", "DDP", "DDP, not cut", "FSDP2")
+    (alone, none), (cut, _), (whole, _), (sharded, broken), unhooked = (
+        pieces[name] for name in ("alone", "DDP", "DDP, not cut", "FSDP2", "FSDP2 without its hooks")
     )
-    ok = alone == whole == 1 < cut and sharded > 1 and not none and broken > 0
+    ok = alone == whole == 1 < cut and sharded > 1 and not none and broken > 0 and unhooked == [1, 0]
     return verdict(ok, f"graphs of backward: {said}")
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.ranks import Ranks
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 from labkit.torch_compat import default_store
 
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES (nccl.h)
@@ -180,10 +180,11 @@ def the_id_holds_address_and_key(seen: Seen) -> Result:
 
 @judging(communicators)
 def the_id_goes_through_the_store(seen: Seen) -> Result:
-    """Rank 0 puts the id into the store, where every rank finds the same one."""
+    """Rank 0 puts the id into the store, and rank 1 alone puts none; every rank finds the same one there."""
     keys = [sorted((one["key"], one["secret"]) for one in rank["identity"]) for rank in seen["ranks"]]
-    same = bool(keys[0]) and all(mine == keys[0] for mine in keys)
-    return verdict(same, f"under {keys[0][0][0]!r}" if keys[0] else "no value of that size in the store")
+    same, made = bool(keys[0]) and all(mine == keys[0] for mine in keys), rank_zero_makes_an_id(seen)
+    said = f"under {keys[0][0][0]!r}" if keys[0] else "no value of that size in the store"
+    return verdict(same and made.status == HOLDS, f"{said}; {made.measured}")
 
 
 @judging(communicators)
