@@ -139,6 +139,7 @@ CASES: dict[str, list[Record]] = {
         {"ranks": [rank(0, late={"0": 1}), rank(1)]},  # rank 1 made one, too
         {"ranks": [rank(0), rank(1, late={"1": 0})]},  # rank 0 made none while it was alone
         ranks(identity=IDS[:1]),
+        ranks(identity=[an_id(OTHER, "a key", of_this_host=False), IDS[1]]),
     ],
     "nccl.rings_come_behind_the_store": [
         {},

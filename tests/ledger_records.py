@@ -289,6 +289,7 @@ BASE: dict[str, Record] = {
             for n in (1, 2, 3)
         },
         "4": {"0": "joined", "3": "joined"} | BESIDE, "keys": [1, 0], "added": True, "took_turns": False,
+        "barriers": [],
     },
     "barriers.at_work": {
         "finished_behind": {"store": False, "group": True}, "keys_of_barrier": 0, "keys_of_all_reduce": 0, "ranks": 4,
@@ -362,7 +363,7 @@ BASE: dict[str, Record] = {
         "nonzero": [{"DTensor": "RuntimeError: no", "local": ""}] * 2, "alone": [5, 5],
     },
     "groups.store": {
-        "chain": ["PrefixStore", "TCPStore"], "sums": [2.0] * 3, "own": [["PrefixStore"] * 2] * 2,
+        "chain": ["PrefixStore", "TCPStore"], "sums": [2.0] * 3, "own": [["PrefixStore"] * 2] * 3,
         "new_keys": [["0//1//cpu//0/0", "0//1//labkit"], ["0//2//cpu//0/0", "0//2//labkit"]],
         "same_key": ["group 1", "group 2"],
         "prefixed": ["a", "b"], "under": ["0//one/barrier", "0//two/barrier"], "python_threads": 0, "connections": 3,
@@ -891,7 +892,7 @@ CASES: dict[str, list[Record]] = {
     "rendezvous.ranks_write_addresses": [
         {}, {"keys": None}, {"keys": {"default_pg/0//cpu//0/1": None}}, {"keys": {"default_pg/0//cpu//0/1": ""}},
         {"keys": {"default_pg/0//cpu//0/1": FIRST["default_pg/0//cpu//0/0"]}}, {"listening": ["0.0.0.0:1"]},
-        {"named": False},
+        {"named": False}, {"connected_to": ["127.0.0.1"]},
     ],
     "rendezvous.addresses_go_through_the_store": [
         {}, {"keys": dict.fromkeys(NEW)}, {"keys": dict.fromkeys(FIRST)}, {"listening": [*FIRST.values()]},
@@ -909,7 +910,7 @@ CASES: dict[str, list[Record]] = {
         {"added": False}, {"took_turns": True}, {"1": {"beside": "DistNetworkError"}},
     ],
     "rendezvous.every_rank_waits": [
-        {"2": {"1": "wait timeout"}, "3": {"1": "wait timeout", "2": "wait timeout"}}, {"3": {"2": "joined"}},
+        {"barriers": ["store_based_barrier_key:default_pg"]}, {"barriers": []},
     ],
     "rendezvous.backend_comes_second": [
         {}, {"server_key_s": 0.1}, {"outcomes": ["joined"] * 3 + ["error"]}, {"keys": ["default_pg/0//cpu//0/0"]},
@@ -925,7 +926,9 @@ CASES: dict[str, list[Record]] = {
     "barriers.barrier_leaves_the_store_alone": [
         {}, {"keys_of_barrier": 2}, {"sent": {"barrier": 0}}, {"to_store": {"barrier": 405}},
     ],
-    "barriers.a_store_releases_all_at_once": [{}, {"count_at_return": 1}, {"released_after_s": [0.001, -0.2]}],
+    "barriers.a_store_releases_all_at_once": [
+        {}, {"count_at_return": 1}, *({"released_after_s": [0.001, late]} for late in (-0.2, 0.9)),
+    ],
     "barriers.gloo_uses_tcp_and_shared_memory": [
         {}, {"sent": {"all_reduce": 105267}}, {"sent": {"all_reduce": 0}},
     ],
@@ -1076,7 +1079,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"new_keys": [["0//1//cpu//0/0", "0//1//labkit"]] * 2}, {"new_keys": [["0//1//cpu//0/0"], []]},
         {"new_keys": [["0//1//cpu//0/0"], ["0//2//cpu//0/0"]]}, {"chain": ["PrefixStore", "FileStore"]},
         {"new_keys": [["1//0//cpu//0/0", "0//labkit"], ["2//0//cpu//0/0", "0//labkit"]]}, {"chain": ["TCPStore"]},
-        {"own": [["TCPStore", "NoneType"]] * 2},
+        {"own": [["TCPStore", "NoneType"]] * 3}, {"own": [["PrefixStore"] * 2] * 2 + [["TCPStore", "NoneType"]]},
     ],
     "groups.groups_do_not_collide": [{}, {"same_key": ["group 2"] * 2}, {"sums": [2.0, 1.0, 2.0]}],
     "groups.a_group_is_flat_and_a_mesh_a_grid": [

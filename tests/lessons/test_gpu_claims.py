@@ -58,7 +58,7 @@ def test_without_a_gpu_no_rank_is_started_and_the_row_says_what_it_needs():
 
 
 def test_every_row_that_needs_a_gpu_has_a_check_of_its_own():
-    both = {"ntd.handshake.unique-id", "ntd.handshake.others-get-the-id"}  # the two ends of one meeting
+    both = {"ntd.handshake.exchange", "ntd.handshake.others-get-the-id"}  # the two ends of one meeting
     own = [row for row in NEEDY if row.id not in both]
     assert len(own) == len({row.check for row in own}) > 20 and len(NEEDY) == len(own) + len(both)
     assert {row.check for row in NEEDY} <= set(CHECKS)

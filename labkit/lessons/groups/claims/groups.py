@@ -71,6 +71,10 @@ def _store() -> Seen:
         dist.barrier()
         found["new_keys"].append(sorted(set(inner.list_keys()) - before))
         before |= set(found["new_keys"][-1])
+    part = dist.new_group([0])  # one rank of the two
+    if dist.get_rank() == 0:
+        mine = part.get_group_store()
+        found["own"].append([type(mine).__name__, type(mine.underlying_store).__name__])
     found["same_key"] = [group.get_group_store().get("labkit").decode() for group in groups]
     one, two = dist.PrefixStore("one", outer), dist.PrefixStore("two", outer)
     dist.barrier()
@@ -238,11 +242,11 @@ def prefixes_keep_keys_apart(seen: Seen) -> Result:
 
 @judging(store)
 def groups_have_prefixes_of_their_own(seen: Seen) -> Result:
-    """The store of each of two groups is a PrefixStore around the world's: their keys lie there under its prefix."""
+    """The store of each new group, of all ranks or of one, is a PrefixStore around the world's, with its own prefix."""
     prefixes = [{re.split("//(?:cpu//|labkit)", key)[0] for key in keys} for keys in seen["new_keys"]]
     own, chain = seen["own"], seen["chain"]
     keys = [", ".join(keys) or "no key" for keys in seen["new_keys"]]
-    wrapped = own == [["PrefixStore"] * 2] * 2 and chain[0] == "PrefixStore" and chain[-1] == "TCPStore"
+    wrapped = own == [["PrefixStore"] * 2] * 3 and chain[0] == "PrefixStore" and chain[-1] == "TCPStore"
     apart = [len(mine) for mine in prefixes] == [1, 1] and prefixes[0] != prefixes[1]
     return verdict(
         wrapped and apart and all(any(key.endswith("labkit") for key in keys) for keys in seen["new_keys"]),

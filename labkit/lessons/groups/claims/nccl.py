@@ -156,9 +156,9 @@ def _initialized(seen: Seen, when: str) -> list[list[str]]:
 
 @judging(communicators)
 def rank_zero_makes_an_id(seen: Seen) -> Result:
-    """Rank 0 alone makes an id of NCCL's size, one for each communicator."""
+    """Rank 0 alone makes an id of NCCL's size, with an address of its machine, one for each communicator."""
     ids, late = seen["ranks"][0]["identity"], _late(seen)
-    alone = late.get("1", 1) == 1 and late.get("0", 0) == 0
+    alone = late.get("1", 1) == 1 and late.get("0", 0) == 0 and all(one["of_this_host"] for one in ids)
     said = f"{len(ids)} ids of {ID_BYTES} bytes for {_groups(seen)} communicators"
     if "1" in late:
         said += f"; while rank 0 is alone there are {late['1']}, while rank 1 is alone {late['0']}"

@@ -148,9 +148,11 @@ def environment_is_read(seen: Seen) -> Result:
 def ranks_write_addresses(seen: Seen) -> Result:
     """Every rank leaves an entry in the store with its host's name, and an address and port where somebody listens."""
     own, named = _addresses(seen, "default_pg/0//cpu//0/"), seen["named"]
+    to = seen["connected_to"]
     return verdict(
-        _answered(seen, own) and named,
-        f"gloo: {_listed(own)}, {'with' if named else 'without'} the name of this host",
+        _answered(seen, own) and named and to == [MASTER],
+        f"gloo: {_listed(own)}, {'with' if named else 'without'} the name of this host; connected at the store's port: "
+        f"{', '.join(to) or 'to nobody'}",
     )
 
 
@@ -273,7 +275,7 @@ def every_backend_waits_for_all(seen: Seen) -> Result:
     )
 
 
-WORLD, ADDS = 4, 500
+WORLD, ADDS = 4, 2000
 
 
 @probe
@@ -289,6 +291,9 @@ def _arrivals() -> Seen:
     mine = [default_store().add("labkit-counted", 1) for _ in range(ADDS)]  # both ranks at the same time
     added: list[list[int]] = [[], []]
     dist.all_gather_object(added, mine)
+    world = default_store()
+    while isinstance(world, dist.PrefixStore):
+        world = world.underlying_store
     if dist.get_rank():
         return found
 
@@ -308,6 +313,7 @@ def _arrivals() -> Seen:
     counted = dist.TCPStore("127.0.0.1", ports[-1], is_master=False, wait_for_workers=False, timeout=limit)
     alone = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
     return found | {
+        "barriers": [key for key in world.list_keys() if "store_based_barrier" in key],  # torch's own name
         "keys": [counted.num_keys(), alone.num_keys()],  # in neither has anybody set one
         "added": sorted(sum(added, [])) == list(range(1, 2 * ADDS + 1)),
         "took_turns": max(added[0]) < min(added[1]) or max(added[1]) < min(added[0]),
@@ -335,10 +341,10 @@ def every_rank_counts(seen: Seen) -> Result:
 
 @judging(arrivals)
 def every_rank_waits(seen: Seen) -> Result:
-    """No client gets through before the counter has reached the world size."""
+    """No client gets through before the counter has reached the world size, or all wait as init_process_group ends."""
     early = [who for n in "23" for who, said in seen[n].items() if said == "joined" and who != "beside"]
     return verdict(
-        not early,
-        f"{len(early)} clients went through before all had come; rank 0 alone, which serves, waits for the count; a "
-        "barrier of all at the end is off unless TORCH_DIST_INIT_BARRIER=1",
+        not early or bool(seen["barriers"]),
+        f"{len(early)} clients went through before all had come; rank 0 alone, which serves, waits for the count; "
+        f"{len(seen['barriers'])} keys of a barrier at the end, which TORCH_DIST_INIT_BARRIER=1 turns on",
     )
