@@ -712,8 +712,8 @@ CASES: dict[str, list[Record]] = {
         {}, {"print_graphs": 1}, {"falls_back_graphs": 2}, {"falls_back_same": False},
     ],
     "breaks.disable_falls_back_to_eager": [
-        {}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"hidden_runs": 0},
-        {"enabled_graphs": 2},
+        {}, {"same": False}, {"hidden_ran_compiled": True}, {"hidden_runs": 0}, {"enabled_graphs": 2},
+        {"parts": [["add"], ["mul"], ["sin"]]}, {"parts": []},
     ],
     "breaks.fullgraph_bans_breaks": [
         {}, {"fullgraph": ""}, {"fullgraph": "RuntimeError: the backend failed"},
