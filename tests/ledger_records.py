@@ -203,7 +203,7 @@ BASE: dict[str, Record] = {
             "print": ["builtin operator print"], "log": ["logging.Logger method"], "callback": ["Tensor.tolist()"],
             "disabled": ["Skip calling `torch.compiler.disable()`d function"],
         },
-        "fullgraph_silent": "",
+        "fullgraph_silent": "", "fullgraph_print": "Unsupported: builtin operator print",
         "falls_back_same": True, "falls_back_graphs": 4, "parts": [["add"], ["sin"]],
         "printed": {"same": True, "lines": 3, "parts": [["add"], ["sin"]]},
     },
@@ -583,7 +583,8 @@ BASE: dict[str, Record] = {
     },
 }  # fmt: skip
 
-EACH_CLASSIC_BREAKS = {name: {"one_graph": False} for name in CLASSIC}
+NONE_FUNCTIONAL = {name: {"one_graph": False} for name in CLASSIC} | {"all_gather": {"in_place": 1}}
+NONE_FUNCTIONAL |= {"reduce_scatter_tensor": {"waited": False}}
 CASES: dict[str, list[Record]] = {
     "collectives.inplace_mutates": [
         {}, {"inplace_value": 1.0}, {"inplace_same_memory": False}, {"gather": {"values": [0.0, 0.0]}},
@@ -613,7 +614,8 @@ CASES: dict[str, list[Record]] = {
     "collectives.waiting_leaves_the_original": [{"after_wait_ignored": 1.0}, {"after_wait_ignored": 3.0}],
     "collectives.gate_is_inplace_in_eager": [{}, {"gate_same_object": False}, {"gate_value": 1.0}],
     "tracing.inplace_breaks_tracing": [
-        EACH_CLASSIC_BREAKS, {"all_gather": {"one_graph": True}}, {"functional": {"one_graph": False}},
+        NONE_FUNCTIONAL, {"all_gather_into_tensor": {"one_graph": True}}, {"functional": {"one_graph": False}},
+        {"all_gather": {"in_place": 0}}, {"reduce_scatter_tensor": {"waited": True}},
     ],
     "tracing.work_handles_break": [
         {}, {"all_reduce_async": {"one_graph": True, "why": ""}},
@@ -713,12 +715,13 @@ CASES: dict[str, list[Record]] = {
         {}, {"print_graphs": 1}, {"falls_back_graphs": 2}, {"falls_back_same": False},
     ],
     "breaks.disable_falls_back_to_eager": [
-        {}, {"same": False}, {"hidden_ran_compiled": True}, {"graphs": 0}, {"hidden_runs": 0},
-        {"enabled_graphs": 2},
+        {}, {"same": False}, {"hidden_ran_compiled": True}, {"hidden_runs": 0}, {"enabled_graphs": 2},
+        {"parts": [["add"], ["mul"], ["sin"]]}, {"parts": []},
     ],
     "breaks.fullgraph_bans_breaks": [
         {}, {"fullgraph": ""}, {"fullgraph": "RuntimeError: the backend failed"},
-        {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1},
+        {"fullgraph_silent": "RuntimeError: no"}, {"graphs": 1}, {"print_graphs": 1}, {"fullgraph_print": ""},
+        {"fullgraph_print": "RuntimeError: the backend failed"},
     ],
     "breaks.side_effects_break": [
         {}, *({f"{name}_graphs": 1} for name in ("print", "log", "callback", "disabled")), {"silent_graphs": 2},

@@ -147,8 +147,9 @@ CLASSIC = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter
 
 @judging(traced)
 def inplace_breaks_tracing(seen: Seen) -> Result:
-    """A plain in-place collective (no handle asked for) cannot be kept in one graph."""
-    kept = [name for name in CLASSIC if seen[name]["one_graph"] and seen[name]["same"]]
+    """A plain in-place collective (no handle asked for) cannot be kept in one graph of functional operators."""
+    kept = [n for n in CLASSIC if seen[n]["one_graph"] and seen[n]["same"]]
+    kept = [name for name in kept if _pairs(seen[name]) and not seen[name]["in_place"]]
     if not (kept or seen["functional"]["one_graph"]):
         return cannot_tell(
             "a functional collective that is kept in one graph", "no program is kept in one graph"
@@ -156,7 +157,8 @@ def inplace_breaks_tracing(seen: Seen) -> Result:
     broken = [name for name in (*CLASSIC, "broadcast", "barrier") if not seen[name]["one_graph"]]
     return verdict(
         not kept,
-        f"kept in one graph, same numbers: {', '.join(kept) or 'none of them'}; break: {', '.join(broken) or 'none'}",
+        f"kept in one functional graph, same numbers: {', '.join(kept) or 'none of them'}; break: "
+        f"{', '.join(broken) or 'none'}",
     )
 
 
@@ -227,7 +229,7 @@ def disabled_collectives_run_in_eager(seen: Seen) -> Result:
 
 @judging(traced)
 def classic_becomes_functional(seen: Seen) -> Result:
-    """While compiling, classic collectives are rewritten into functional ones with waits, and give the same."""
+    """In the graph for passes classic collectives are rewritten into functional ones with waits, and give the same."""
     rewritten = [n for n in CLASSIC if seen[n]["same"] and _pairs(seen[n])]
     return verdict(
         len(rewritten) == len(CLASSIC),
