@@ -85,6 +85,7 @@ RECOMPILED = [
     {"recompile": DONE}, {"recompile": STUCK}, {"recompile of both": HUNG},
     {"recompile of both": {"values": [[8, 40, []]] * 2}},
 ]  # fmt: skip
+SKIPPED = [[0.0, 1.0, 2.0, 3.0], [[2], [3], [4], [5]]]  # what ranks have where nothing was looked at
 UNEVEN = {"eager": EVEN_ROWS, "compiled": EVEN_ROWS}
 
 
@@ -306,7 +307,7 @@ BASE: dict[str, Record] = {
         "own_logical": [1024, 512], "own_bytes": [524288] * 4, "grid_logical": [4, 4], "grid_bytes": [16] * 4,
         "partial_local": [1.0, 2.0, 3.0, 4.0], "partial_whole": 10.0, "replicas": [0.0, 1.0, 2.0, 3.0],
         "shapes": [[2], [3], [4], [5]], "asked": [[0.0] * 4, ["ValueError"] * 4], "zeros": [[[2, 4], 32]] * 4,
-        "zeros_replicated": [[[8, 4], 128]] * 4, "is_tensor_subclass": True,
+        "skipped": SKIPPED, "zeros_replicated": [[[8, 4], 128]] * 4, "is_tensor_subclass": True,
         "methods": {"__new__": False, "__torch_dispatch__": True, "redistribute": True},
         "shard_logical": [1024, 512], "shard_whole": True, "bare": ["DTensor", [256, 512], True],
         "mixed_whole": [[1.0, 1.0], [1.0, 1.0], [5.0, 5.0], [5.0, 5.0]],
@@ -968,7 +969,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "dtensor.the_dispatcher_hands_over": [
         {}, {"bare": ["Tensor", [256, 512], True]}, {"bare": ["DTensor", [1024, 512], True]},
-        {"bare": ["DTensor", [256, 512], False]},
+        {"bare": ["DTensor", [256, 512], False]}, {"methods": {"__torch_function__": True}},
     ],
     "dtensor.logical_and_local": [
         {}, {"shard_logical": [256, 512]}, {"shard_local": [[1024, 512]] * 4}, {"shard_whole": False},
@@ -978,8 +979,8 @@ CASES: dict[str, list[Record]] = {
         {}, {"mixed_whole": [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]}, {"mixed_whole": [[6.0, 6.0]]},
     ],
     "dtensor.from_local_checks_by_default": [
-        {"replicas": ["ValueError"] * 4, "shapes": ["ValueError"] * 4}, {"replicas": [0.0, 1.0, 2.0, 3.0]},
-        {"shapes": [[2], [3], [4], [5]]},
+        {"shapes": ["ValueError"] * 4}, {"shapes": [[2], [3], [4], [5]]},
+        {"shapes": ["ValueError"] * 4, "skipped": [SKIPPED[0], ["ValueError"] * 4]},
     ],
     "dtensor.the_local_kernel_runs": [
         {}, {"local": []}, {"local": [[[8, 16], [16, 32]]]}, {"product": ["Tensor", [8, 32]]},
@@ -989,8 +990,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "dtensor.operations_arrive_in_dispatch": [{}, {"dtensor": 0}, {"dtensor": 2}, {"in_python": 0}],
     "redistribute.views_gather": [
-        {}, {"view(-1,)": {"collectives": None}}, {"view(8, 2)": {"collectives": None}},
-        {"view(8, 2)": {"right": False}},
+        {}, {"view(8, 2)": {"collectives": None}}, {"view(8, 2)": {"right": False}},
+        {"view(8, 2)": op("refused (RuntimeError)", right=False)}, {"view(8, 2)": op("S(0)"), "view(-1,)": op("S(0)")},
     ],
     "redistribute.sum_gathers": [
         {"sum": op("R", all_gather_into_tensor=1)}, {"sum": {"collectives": None}},
@@ -1040,10 +1041,11 @@ CASES: dict[str, list[Record]] = {
     ],
     "redistribute.grid_product_gathers": [
         {"grid": {"collectives": {"all_gather_into_tensor": 1}}}, {"grid": {"collectives": None}},
+        {"grid": {"collectives": {"all_gather_into_tensor": 1}, "placement": ["R", "S(1)"]}},
     ],
     "redistribute.grid_product_placement": [
         {"grid": {"placement": ["S(0)", "R"]}}, {"grid": {"placement": ["S(0)", "P(sum)"]}},
-        {"grid": {"placement": ["R", "R"]}},
+        {"grid": {"placement": ["R", "R"]}}, {"grid": {"placement": ["S(1)", "R"]}},
     ],
     "redistribute.grid_result_to_replicate_gathers": [
         {}, {"grid": {"to_replicate": {"all_gather_into_tensor": 0}}}, {"grid": {"to_replicate": None}},
@@ -1613,10 +1615,13 @@ CASES |= {
     ],
     "routes.every_operator_has_rules": [
         {},
-        {"without": ["aten.nonzero.default"]},
+        {"with_rule": 192, "without": ["aten.nonzero.default"]},
         {"with_rule": 159, "by_decomposition": 34},
     ],
-    "routes.coverage_matters": [{}, {"programs": {"x.nonzero()": "right"}}],
+    "routes.coverage_matters": [
+        {},
+        *({"programs": {"x.nonzero()": how}} for how in ("right", "other numbers")),
+    ],
     "routes.dynamic_shapes_are_a_weak_point": [
         {},
         {"uneven": [UNEVEN, UNEVEN]},

@@ -297,7 +297,7 @@ def test_cheap_probes_really_run(capsys):
         "t11.exp.guardrail": "enforced",
         "t12.parity.topology": "enforced",
         "ntd.automates.dispatch": "changed",
-        "ntd.linear.view-gathers": "changed",
+        "ntd.linear.view-gathers": "holds",
         "t12.concept.dynamic-is-explicit": "changed",
         "t12.trap.divergent-recompile": "holds",
         "ntd.create.shard": "holds",

@@ -13,7 +13,7 @@ BASE: dict[str, Record] = {
     "cold.ahead": {
         "precompiled": {"right": True, "graphs": 0}, "packaged": {"right": True, "graphs": 0},
         "calls": ["aoti_torch_cpu_mm_out"],
-        "binaries": {"aot_compile": True, "precompile": True},
+        "binaries": {"aot_compile": True, "precompile": True}, "stable": {"aot_compile": True, "precompile": True},
         "foreign": [], "remote": {"fx_graph_remote_cache": None, "redis": True},
     },
     "cold.together": {
@@ -43,7 +43,7 @@ CASES: dict[str, list[Record]] = {
         {}, {"precompiled": {"right": False}}, {"precompiled": {"graphs": 1}},
     ],
     "cold.precompiled_binaries_use_the_stable_interface": [
-        {}, {"binaries": {"aot_compile": False}}, {"binaries": {"precompile": False}},
+        {}, {"binaries": {"aot_compile": False, "precompile": False}}, {"stable": {"precompile": False}},
         {"foreign": ["_ZN2at4dataEv"]}, {"calls": []},
     ],
     "cold.the_stable_part_compiles_once": [

@@ -19,7 +19,18 @@ from torch import nn
 
 from labkit import contract, lessons, torch_compat
 from labkit.lessons.cold import program
-from labkit.study.checks import ENFORCED, HOLDS, READ, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import (
+    ENFORCED,
+    HOLDS,
+    READ,
+    Bench,
+    Result,
+    Seen,
+    cannot_tell,
+    judging,
+    probe,
+    verdict,
+)
 from labkit.torch_compat import dynamo_reset, funcol
 
 since = lessons.program("since")
@@ -65,9 +76,9 @@ def _ahead(folder: str) -> Seen:
                 missed = program.cache_counts()["miss"] - before
                 found[name] = {"right": right, "graphs": health.graphs + missed}
     paths = {"aot_compile": place / "model.aot", "precompile": place / "program.cache"}
-    found["binaries"] = {
-        name: b"\x7fELF" in path.read_bytes() for name, path in paths.items() if path.exists()
-    }
+    saved = {name: path.read_bytes() for name, path in paths.items() if path.exists()}
+    found["binaries"] = {name: b"\x7fELF" in data for name, data in saved.items()}
+    found["stable"] = {name: b"aoti_torch_" in data for name, data in saved.items()}
     mine = _calls(place / "model.pt2", place) if dist.get_rank() == 1 else ([], [])
     found["calls"], found["foreign"] = mine
     return found
@@ -206,13 +217,16 @@ def precompiled_functions_run_elsewhere(seen: Seen) -> Result:
 @judging(ahead)
 def precompiled_binaries_use_the_stable_interface(seen: Seen) -> Result:
     """What precompile saves of a program with a kernel is a binary that calls torch by AOTInductor's C functions."""
-    stable = bool(seen["calls"]) and not seen["foreign"]
+    made = [name for name, binary in seen["binaries"].items() if binary]
+    stable = bool(seen["calls"]) and not seen["foreign"] and all(seen["stable"][name] for name in made)
     files = ", ".join(f"{name} {'one' if binary else 'none'}" for name, binary in seen["binaries"].items())
-    return verdict(
-        stable and all(seen["binaries"].values()),
+    said = (
         f"AOTInductor's library calls {len(seen['calls'])} functions aoti_torch_*, and {len(seen['foreign'])} of "
-        f"torch's C++; binaries of the kernel in the files: {files}",
+        f"torch's C++; binaries of the kernel in the files: {files}"
     )
+    if not made:  # no run refutes what is being worked on
+        return cannot_tell("a torch whose precompile makes binaries", said)
+    return verdict(stable, said)
 
 
 LENGTHS = (3, 9, 6)

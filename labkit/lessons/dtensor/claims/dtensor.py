@@ -109,6 +109,7 @@ def _placements() -> Seen:
         "replicas": replicas,
         "shapes": shapes,
         "asked": _checked(run_check=True),
+        "skipped": _checked(run_check=False),
         "methods": {
             name: inspect.isfunction(getattr(one, "__func__", one))
             for name, one in vars(DTensor).items()
@@ -222,11 +223,12 @@ def is_a_python_subclass(seen: Seen) -> Result:
 
 @judging(placements)
 def the_dispatcher_hands_over(seen: Seen) -> Result:
-    """An operator that is called at the dispatcher, below Tensor's methods, works on DTensors shard by shard."""
-    kind, local, right = seen["bare"]
+    """An operator that is called at the dispatcher works on DTensors shard by shard, without a hook in Python above."""
+    (kind, local, right), above = seen["bare"], seen["methods"].get("__torch_function__", False)
     return verdict(
-        kind == "DTensor" and local == [256, 512] and right,
-        f"torch.ops.aten.add gives a {kind}, locally {local}, numbers {'right' if right else 'wrong'}",
+        kind == "DTensor" and local == [256, 512] and right and not above,
+        f"torch.ops.aten.add gives a {kind}, locally {local}, numbers {'right' if right else 'wrong'}; "
+        f"{'a' if above else 'no'} __torch_function__ in Python",
     )
 
 
@@ -323,17 +325,18 @@ def the_local_kernel_runs(seen: Seen) -> Result:
 
 @judging(placements)
 def from_local_checks_by_default(seen: Seen) -> Result:
-    """Unless the check is skipped with run_check=False, from_local notices local tensors that do not fit together."""
+    """from_local notices local shapes that do not fit together by default, and does not with run_check=False."""
 
     def noticed(each: list[Any]) -> bool:  # by an error, or by making them alike
         return any(isinstance(one, str) for one in each) or all(one == each[0] for one in each)
 
-    default, asked = (seen["replicas"], seen["shapes"]), seen["asked"]
+    default, asked, skipped = (seen["replicas"], seen["shapes"]), seen["asked"], seen["skipped"][1]
     values, shapes = ("noticed" if noticed(each) else each for each in default)
     return verdict(
-        all(map(noticed, default)),
+        noticed(default[1]) and not noticed(skipped),
         f"replicas that differ between ranks, taken by default: values {values}; shapes {shapes}; noticed with "
-        f"run_check=True: {sum(map(noticed, asked))} of {len(asked)}",
+        f"run_check=True: {sum(map(noticed, asked))} of {len(asked)}, with run_check=False shapes "
+        f"{'are' if noticed(skipped) else 'not'}",
     )
 
 

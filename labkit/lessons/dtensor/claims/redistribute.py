@@ -16,7 +16,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from labkit import lessons
 from labkit.lessons.shared.capture import Capture, calls, first_line
-from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol
 
 program = lessons.program("dtensor")
@@ -171,10 +171,14 @@ def sum_gathers(seen: Seen) -> Result:
 
 @judging(operations)
 def views_gather(seen: Seen) -> Result:
-    """Taking a view of a tensor that is split by columns gathers it first, where the view goes across the columns."""
+    """A view of a tensor split by columns gathers it first where it requires the full tensor: where it is not split."""
     rows = [(f"view{shape}".replace(",)", ")"), seen[f"view{shape}"]) for shape in VIEWS]
     said = "; ".join(f"{name} is {row['placement']} with {_said(row['collectives'])}" for name, row in rows)
-    return verdict(all(_gathers(row["collectives"]) == 1 and row["right"] for _, row in rows[:2]), said)
+    # what stays split needs only the parts
+    whole = [row for _, row in rows if not row["placement"].startswith(("S(", "_S"))]
+    if not whole:
+        return cannot_tell("a view that requires the full tensor", said)
+    return verdict(all(_gathers(row["collectives"]) == 1 and row["right"] for row in whole), said)
 
 
 @judging(operations)
@@ -278,16 +282,16 @@ def communication_math_and_gradients(seen: Seen) -> Result:
 
 @judging(operations)
 def grid_product_gathers(seen: Seen) -> Result:
-    """[Shard(0), Shard(1)] times replicated gathers the second dimension."""
-    counts = seen["grid"]["collectives"]
-    return verdict(_gathers(counts) > 0, _said(counts))
+    """[Shard(0), Shard(1)] times replicated gathers the second dimension, and leaves the first one split."""
+    counts, (first, _) = seen["grid"]["collectives"], seen["grid"]["placement"]
+    return verdict(_gathers(counts) > 0 and first.startswith("S(0"), _said(counts))
 
 
 @judging(operations)
 def grid_product_placement(seen: Seen) -> Result:
     """That product is placed [Shard(0), Replicate]."""
     placed = seen["grid"]["placement"]
-    return verdict(placed[0].startswith("S") and placed[1].startswith("R"), f"[{', '.join(placed)}]")
+    return verdict(placed[0].startswith("S(0") and placed[1].startswith("R"), f"[{', '.join(placed)}]")
 
 
 @judging(operations)

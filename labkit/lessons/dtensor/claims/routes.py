@@ -139,10 +139,10 @@ def _rulebook(tried: tuple[str, ...]) -> Seen:
 
 @judging(rulebook)
 def every_operator_has_rules(seen: Seen) -> Result:
-    """Each operator of core ATen has a rule of placements, or can be taken apart into operators that have one."""
+    """Each operator of core ATen has a rule of placements of its own."""
     missing = seen["without"]
     return verdict(
-        not missing and seen["with_rule"] == seen["core"],
+        seen["with_rule"] == seen["core"],
         f"of {seen['core']} core operators {seen['with_rule']} have a rule, {seen['by_decomposition']} are taken "
         f"apart, {len(missing)} have neither{': ' + ', '.join(missing[:4]) if missing else ''}",
     )
@@ -150,12 +150,12 @@ def every_operator_has_rules(seen: Seen) -> Result:
 
 @judging(rulebook)
 def coverage_matters(seen: Seen) -> Result:
-    """Some operators that a plain tensor has are refused, or give other numbers, on a DTensor that is split."""
+    """Some operators that a plain tensor has are refused on a DTensor that is split; others may give other numbers."""
     programs = seen["programs"]
     not_right = {name: how for name, how in programs.items() if how != "right"}
     said = "; ".join(f"{name}: {how}" for name, how in list(not_right.items())[:5])
     return verdict(
-        bool(not_right),
+        any(how.startswith("refused") for how in not_right.values()),
         f"{len(programs) - len(not_right)} of {len(programs)} programs right on a split tensor; {said or 'none fails'}",
     )
 
