@@ -492,8 +492,9 @@ BASE: dict[str, Record] = {
         "pointwise": {"eager": 9, "rounded once": 0, "emulated": 0},
         "eager_again_differ": 0,
         "stages_differ": {
-            "eager": {"chain": 0, "replaced": 0}, "aot_eager": {"chain": 0, "replaced": 0},
-            "aot_eager_decomp_partition": {"chain": 0, "replaced": 7}, "inductor": {"chain": 11, "replaced": 7},
+            "eager": {"chain": 0, "replaced": 0, "traced": 9}, "aot_eager": {"chain": 0, "replaced": 0, "traced": 9},
+            "aot_eager_decomp_partition": {"chain": 0, "replaced": 7, "traced": 9},
+            "inductor": {"chain": 11, "replaced": 7, "traced": 9},
         },
     },
     "stream_inside.inside": {
@@ -1331,7 +1332,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}, {"eager_again_differ": 11}],
     "backend.stages_can_be_told_apart": [
-        {}, {"stages_differ": {"eager": {"chain": 3}}}, {"stages_differ": {"inductor": {"chain": 0}}},
+        {}, {"stages_differ": {"eager": {"chain": 3}}}, {"stages_differ": {"eager": {"traced": 0}}},
+        {"stages_differ": {"inductor": {"chain": 0}}},
         {"stages_differ": {"aot_eager": {"replaced": 7}}},
         {"stages_differ": {"aot_eager_decomp_partition": {"replaced": 0}}},
     ],
