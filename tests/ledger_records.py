@@ -57,6 +57,9 @@ SHOWN = [
     f"[{part}] [__graph_code] {code}"
     for part, code in (("0/0_1", "x.sin()"), ("1/0", "y.cos()"), ("0/1", "x.sin()"), ("1/1", "y.cos()"))
 ]
+GUARDED = [
+    f"[{n}/{m}] [__guards] check_tensor(x, size=[{size}])" for n in (0, 1) for m, size in enumerate("4N")
+]
 HUNG, DONE = {"how": "hung", "waits": ["all_reduce", "Python"]}, {"how": "finished"}
 GATHERED = {"how": "finished", "values": [[48, 12, 112]] * 2}
 PARTED = {"how": "hung", "waits": ["all_reduce", "all_gather"]}
@@ -492,8 +495,9 @@ BASE: dict[str, Record] = {
         "pointwise": {"eager": 9, "rounded once": 0, "emulated": 0},
         "eager_again_differ": 0,
         "stages_differ": {
-            "eager": {"chain": 0, "replaced": 0}, "aot_eager": {"chain": 0, "replaced": 0},
-            "aot_eager_decomp_partition": {"chain": 0, "replaced": 7}, "inductor": {"chain": 11, "replaced": 7},
+            "eager": {"chain": 0, "replaced": 0, "traced": 9}, "aot_eager": {"chain": 0, "replaced": 0, "traced": 9},
+            "aot_eager_decomp_partition": {"chain": 0, "replaced": 7, "traced": 9},
+            "inductor": {"chain": 11, "replaced": 7, "traced": 9},
         },
     },
     "stream_inside.inside": {
@@ -576,7 +580,7 @@ BASE: dict[str, Record] = {
     "logs.logs": {
         "program": {
             "graph_breaks": BROKE[:2], "recompiles": ["[0/1] [__recompiles] - 0/0: expected 4, actual 5"],
-            "guards": ["[0/0] [__guards] check_tensor(x, size=[4])"], "graph_code": SHOWN,
+            "guards": GUARDED, "graph_code": SHOWN,
         },
         "twice": {"graph_breaks": BROKE},
         "whole": {"graph_breaks": [], "recompiles": [], "graph_code": ["[3/0] [__graph_code] x.sin().cos()"]},
@@ -768,7 +772,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "guards.runtime_values_are_normal": [
         {}, {"numbers": {"counts": [1, 1, 1]}}, {"talks": {"counts": [1, 2]}}, {"talks": {"counts": [2, 2]}},
-        {"global": {"same": False}}, {"talks": {"same": False}},
+        {"global": {"same": False}}, {"talks": {"same": False}}, {"numbers": {"reasons": []}},
     ],
     "guards.other_values_recompile": [
         {}, {"global": {"counts": [1, 1, 1]}}, {"flags": {"counts": [1, 1, 1]}}, {"global": {"counts": [1, 2, 3]}},
@@ -853,7 +857,7 @@ CASES: dict[str, list[Record]] = {
     "cliff.functional_is_faster_than_disabled": [{}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}],
     "cliff.an_increase_is_slower": [
         {}, {"CB": SLOWER}, {"CB": TELLS_NOTHING}, {"C": [COUNTS_B] * 2}, {"B": [{**COUNTS_B, "graphs": 1}] * 2},
-        {"chain": {"one graph": ALIKE}}, {"chain": {"regions": 1}},
+        {"chain": {"one graph": ALIKE}}, {"chain": {"regions": 1}}, {"recompiling": ALIKE},
     ],
     "cliff.disabled_is_slower_than_eager": [{}, {"BA": FASTER}, {"BA": TELLS_NOTHING}],
     "cliff.recorded_functional_brings_it_back": [
@@ -1339,7 +1343,8 @@ CASES: dict[str, list[Record]] = {
     ],
     "backend.is_not_bitwise_equal": [{}, {"elements_that_differ": 0}, {"close": False}, {"eager_again_differ": 11}],
     "backend.stages_can_be_told_apart": [
-        {}, {"stages_differ": {"eager": {"chain": 3}}}, {"stages_differ": {"inductor": {"chain": 0}}},
+        {}, {"stages_differ": {"eager": {"chain": 3}}}, {"stages_differ": {"eager": {"traced": 0}}},
+        {"stages_differ": {"inductor": {"chain": 0}}},
         {"stages_differ": {"aot_eager": {"replaced": 7}}},
         {"stages_differ": {"aot_eager_decomp_partition": {"replaced": 0}}},
     ],
@@ -1590,7 +1595,10 @@ CASES: dict[str, list[Record]] = {
         {}, {"program": {"recompiles": ["[__recompiles] something"]}},
         {"whole": {"recompiles": ["[__recompiles] any"]}},
     ],
-    "logs.guards_are_shown": [{}, {"program": {"guards": []}}],
+    "logs.guards_are_shown": [
+        {}, {"program": {"guards": []}}, {"program": {"guards": GUARDED[:1]}},
+        {"program": {"guards": [line.replace("4", "N") for line in GUARDED]}},
+    ],
     "logs.health_is_shown": [
         {}, {"twice": {"graph_breaks": []}}, {"program": {"recompiles": []}}, {"program": {"guards": []}},
     ],
@@ -1600,6 +1608,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "logs.graph_code_is_shown": [
         {}, {"program": {"graph_code": [f"[{n}/0] [__graph_code] TRACED GRAPH" for n in range(2)]}},
+        {"twice": {"graph_breaks": BROKE[:2]}},
         {"program": {"graph_code": []}}, {"program": {"graph_code": ["[0/0] [__graph_code] x.sin().cos()"]}},
         {"whole": {"graph_code": ["[3/0] [__graph_code] x.sin()", "[4/0] [__graph_code] y.cos()"]}},
     ],

@@ -256,13 +256,16 @@ def functional_is_faster_than_disabled(seen: Seen) -> Result:
 
 @judging(forwards)
 def an_increase_is_slower(seen: Seen) -> Result:
-    """A forward with more breaks and graphs is slower, and so are steps with breaks and no collective."""
+    """A forward with more breaks and graphs is slower; so are breaks alone, and a call that makes one more graph."""
     more, less = seen["B"][0], seen["C"][0]
     counts = "; ".join(f"{name} {less[name]} and {more[name]}" for name in ("breaks", "graphs"))
     if not all(more[name] > less[name] for name in ("breaks", "graphs")):
         return verdict(False, f"no increase: {counts}")
     fewer = timing_result(seen["CB"], "faster", GPUS)
-    return all_of({f"{counts}; with fewer": fewer, "breaks alone": _breaks_alone(seen)})
+    graph = timing_result(seen["recompiling"], "slower", "any machine")
+    return all_of(
+        {f"{counts}; with fewer": fewer, "breaks alone": _breaks_alone(seen), "one more graph": graph}
+    )
 
 
 def _breaks_alone(seen: Seen) -> Result:

@@ -84,17 +84,20 @@ def _rounding() -> Seen:
     def replaced(a):
         return torch.lerp(a, a.flip(0), 0.3)  # Inductor's decomposition of it computes otherwise
 
+    def traced(a):
+        return a * 2 if torch.compiler.is_compiling() else a  # Dynamo takes another branch than eager
+
     torch.manual_seed(0)
     dynamo_reset()
     a, b = torch.randn(2, 32, 256, dtype=torch.bfloat16).unbind(0)
     eager, compiled = chain(a, b), torch.compile(chain)(a, b)
-    differ: dict[str, dict[str, int]] = {}
-    for name in ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor"):
-        ways = {way: torch.compile(way, backend=name) for way in (chain, replaced)}
-        differ[name] = {
-            "chain": int((ways[chain](a, b) != eager).sum()),
-            "replaced": int((ways[replaced](a) != replaced(a)).sum()),
+    differ = {
+        name: {
+            way.__name__: int((torch.compile(way, backend=name)(*given) != way(*given)).sum())
+            for way, given in ((chain, (a, b)), (replaced, (a,)), (traced, (a,)))
         }
+        for name in ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
+    }
     pointwise = torch.compile(no_sum)(a)
     emulated = torch.compile(no_sum, options={"emulate_precision_casts": True})(a)
     rounded_once = no_sum(a.float()).bfloat16()
@@ -150,17 +153,18 @@ def is_not_bitwise_equal(seen: Seen) -> Result:
 
 @judging(rounding)
 def stages_can_be_told_apart(seen: Seen) -> Result:
-    """Two differences are put down to their stages: one to a decomposition, one to Inductor, none to tracing."""
+    """Three differences are put down to their stages: tracing, a decomposition, Inductor."""
     stages = seen["stages_differ"]
     first = {
         way: next((stage for stage, differ in stages.items() if differ[way]), "none")
-        for way in ("chain", "replaced")
+        for way in ("chain", "replaced", "traced")
     }
     return verdict(
-        first == {"chain": "inductor", "replaced": "aot_eager_decomp_partition"},
-        "elements that differ, of a chain of operations and of one that is decomposed: "
+        first == {"chain": "inductor", "replaced": "aot_eager_decomp_partition", "traced": "eager"},
+        "elements that differ, of a chain of operations, of one that is decomposed and of a branch that tracing takes: "
         + "; ".join(
-            f"{differ['chain']} and {differ['replaced']} with {stage}" for stage, differ in stages.items()
+            f"{differ['chain']}, {differ['replaced']} and {differ['traced']} with {stage}"
+            for stage, differ in stages.items()
         ),
     )
 

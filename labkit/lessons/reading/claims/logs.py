@@ -116,23 +116,27 @@ def recompiles_are_shown(seen: Seen) -> Result:
 
 @judging(logs)
 def guards_are_shown(seen: Seen) -> Result:
-    """TORCH_LOGS=guards shows the guards that were installed."""
+    """TORCH_LOGS=guards shows the guards of each graph, among them one on the first size."""
     lines = seen["program"]["guards"]
-    return verdict(any("size=[4]" in line for line in lines), f"{len(lines)} lines of guards")
+    numbers = set(re.findall(r"\[(\d+/\d+)[_\]]", "\n".join(lines)))
+    each = numbers == {*_parts(seen["program"]["graph_code"])}
+    sized = any("size=[4]" in line for line in lines)
+    return verdict(sized and each, f"{len(lines)} lines of guards, of {len(numbers)} graphs")
 
 
 @judging(logs)
 def graph_code_is_shown(seen: Seen) -> Result:
-    """TORCH_LOGS=graph_code shows what each part computes, under a number: two for a function that breaks, else one."""
+    """TORCH_LOGS=graph_breaks shows each break, and graph_code what each part computes, under a number of its own."""
     parts = {name: _parts(seen[name]["graph_code"]) for name in ("program", "whole")}
     first = [code for number, code in parts["program"].items() if number.endswith("/0")]
     apart = [("sin" in code, "cos" in code) for code in first] == [(True, False), (False, True)]
     together = [("sin" in code, "cos" in code) for code in parts["whole"].values()] == [(True, True)]
-    return verdict(
+    code = verdict(
         apart and together,
         f"{len(parts['program'])} graphs shown, of {len(first)} parts of the function that breaks, sin and cos apart: "
         f"{apart}; of a function without a break {len(parts['whole'])}",
     )
+    return all_of({"graph_breaks": graph_breaks_are_shown(seen), "graph_code": code})
 
 
 def _parts(lines: list[str]) -> dict[str, str]:
