@@ -67,6 +67,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "one_compile.groups_are_inputs": [
         {}, *({"kept": {"uneven shards": [{"group": group}] * 4}} for group in ("a constant DeviceMesh", "a name")),
+        {"kept": {"uneven shards": [{"group": "an input"}, *[{"group": "a name"}] * 3]}},
     ],
     "one_compile.groups_of_meshes_are_looked_up": [
         {}, graphs("a sub mesh", on=2), graphs("a sub mesh", off=1), {"calls": {"a sub mesh": ["_opaque_obj0"]}},

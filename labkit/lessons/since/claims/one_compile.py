@@ -282,7 +282,9 @@ def coordinates_are_operators(seen: Seen) -> Result:
 @judging(graphs)
 def groups_are_inputs(seen: Seen) -> Result:
     """In the graph of a DTensor program a collective has its group from an input."""
-    groups = {name: ranks[0]["group"] for name, ranks in seen["kept"].items()}
+    groups = {
+        name: " or ".join(sorted({rank["group"] for rank in ranks})) for name, ranks in seen["kept"].items()
+    }
     said = (
         f"a collective has its group from: {', '.join(f'{group} ({name})' for name, group in groups.items())}"
     )
