@@ -55,6 +55,7 @@ BASE: dict[str, Record] = {
     },
     "one_compile.one_process": {
         "parts": PARTS, "real": PARTS, "rank": [0.0, 1.0, 2.0, 3.0], "switched": PARTS, "takes_a_name": False,
+        "coordinate": [0.0, 1.0, 2.0, 3.0],
         "torch": "2.15.0",
     },
     "one_compile.layers": {"default": False, "group": "ProcessGroupGloo"},
@@ -108,6 +109,7 @@ CASES: dict[str, list[Record]] = {
     "one_compile.every_rank_asks_itself": [{}, {"rank": [0.0] * 4}, {"rank": [0.0] * 4, "torch": "2.13.0"}],
     "one_compile.the_switch_works_in_one_process": [
         {}, {"switched": "TypeError: incompatible"}, {"takes_a_name": True}, {"switched": {"all_gather": [[0.0]] * 4}},
+        {"coordinate": [0.0] * 4},
     ],
     "one_compile.torchcomms_is_opt_in": [{}, {"default": True}, {"group": "_BackendWrapper"}],
 }  # fmt: skip
