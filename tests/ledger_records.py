@@ -1137,7 +1137,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "symmetry.divergence_ends_as_another_order_does": [
         {}, {"other_kind": DONE}, {"data_branch": {"how": "failed"}}, {"shape_branch": DONE}, {"flag_branch": DONE},
-        {"functional_order": DONE}, {"other_kind": STUCK},
+        {"functional_order": DONE}, {"other_kind": STUCK}, {"flag_branch": {"waits": ["all_reduce"] * 2}},
     ],
     "symmetry.another_program_goes_wrong": [
         {}, {"other_kind": {**DONE, "values": [2, 2]}}, {"swapped": {"values": [[2, 20], [2, 20]]}},

@@ -55,6 +55,7 @@ BASE: dict[str, Record] = {
     },
     "one_compile.one_process": {
         "parts": PARTS, "real": PARTS, "rank": [0.0, 1.0, 2.0, 3.0], "switched": PARTS, "takes_a_name": False,
+        "coordinate": [0.0, 1.0, 2.0, 3.0],
         "torch": "2.15.0",
     },
     "one_compile.layers": {"default": False, "group": "ProcessGroupGloo"},
@@ -67,6 +68,7 @@ CASES: dict[str, list[Record]] = {
     ],
     "one_compile.groups_are_inputs": [
         {}, *({"kept": {"uneven shards": [{"group": group}] * 4}} for group in ("a constant DeviceMesh", "a name")),
+        {"kept": {"uneven shards": [{"group": "an input"}, *[{"group": "a name"}] * 3]}},
     ],
     "one_compile.groups_of_meshes_are_looked_up": [
         {}, graphs("a sub mesh", on=2), graphs("a sub mesh", off=1), {"calls": {"a sub mesh": ["_opaque_obj0"]}},
@@ -107,6 +109,7 @@ CASES: dict[str, list[Record]] = {
     "one_compile.every_rank_asks_itself": [{}, {"rank": [0.0] * 4}, {"rank": [0.0] * 4, "torch": "2.13.0"}],
     "one_compile.the_switch_works_in_one_process": [
         {}, {"switched": "TypeError: incompatible"}, {"takes_a_name": True}, {"switched": {"all_gather": [[0.0]] * 4}},
+        {"coordinate": [0.0] * 4},
     ],
     "one_compile.torchcomms_is_opt_in": [{}, {"default": True}, {"group": "_BackendWrapper"}],
 }  # fmt: skip

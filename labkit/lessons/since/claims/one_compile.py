@@ -201,21 +201,28 @@ def one_process(bench: Bench) -> Seen:
 
 
 def _local() -> Seen:
+    _text(NAMES[0], True)  # torch registers the operator of coordinates where it first asks for one
+    ranks = torch.arange(SIZE).unsqueeze(0)
     with program.LocalTensorMode(SIZE) as mode, torch.no_grad():
         numbers = mode.rank_map(lambda rank: torch.full((1,), float(rank)))
         whole = mode.rank_map(lambda rank: torch.arange(float(SIZE)) + rank)
         parts = _collectives(numbers, whole)
         rank = torch.arange(float(SIZE)).narrow(0, dist.get_rank(), 1) + 0 * numbers
+        coordinate: list[float] = []
         with program.switched():
             try:
                 switched = _by_rank(_collectives(numbers, whole))
-            except (RuntimeError, TypeError) as error:
+                at = functional_op("_runtime_compute_coordinate_on_dim", "device_mesh")(ranks, 0)
+                place = torch.arange(float(SIZE)).narrow(0, at, 1) + 0 * numbers
+                coordinate = [float(part[0]) for part in place._local_tensors.values()]
+            except (AttributeError, RuntimeError, TypeError) as error:
                 switched = program.first_line(error)
         schema = str(functional_op("all_reduce").default._schema)
         return {
             "parts": _by_rank(parts),
             "rank": [float(part[0]) for part in rank._local_tensors.values()],
             "switched": switched,
+            "coordinate": coordinate,
             "takes_a_name": "str group" in schema,
             "torch": torch.__version__,
         }
@@ -282,7 +289,9 @@ def coordinates_are_operators(seen: Seen) -> Result:
 @judging(graphs)
 def groups_are_inputs(seen: Seen) -> Result:
     """In the graph of a DTensor program a collective has its group from an input."""
-    groups = {name: ranks[0]["group"] for name, ranks in seen["kept"].items()}
+    groups = {
+        name: " or ".join(sorted({rank["group"] for rank in ranks})) for name, ranks in seen["kept"].items()
+    }
     said = (
         f"a collective has its group from: {', '.join(f'{group} ({name})' for name, group in groups.items())}"
     )
@@ -425,12 +434,14 @@ def every_rank_asks_itself(seen: Seen) -> Result:
 
 @judging(one_process)
 def the_switch_works_in_one_process(seen: Seen) -> Result:
-    """In one process functional collectives take a process group with the switch on, and give what real ranks get."""
+    """In one process functional collectives take a process group with the switch on, and give what real ranks get; the
+    operator of coordinates gives each rank its own."""
     right = seen["switched"] == seen["real"]
     said = f"with the switch: {', '.join(seen['real']) + ' as over gloo' if right else seen['switched']}"
+    said += f"; coordinates {seen['coordinate']}"
     if seen["takes_a_name"]:
         return cannot_tell("a torch whose operators take a group, and not its name", said)
-    return verdict(right, said)
+    return verdict(right and seen["coordinate"] == [float(rank) for rank in range(SIZE)], said)
 
 
 @judging(layers)

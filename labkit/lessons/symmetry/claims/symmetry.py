@@ -294,9 +294,12 @@ def another_program_goes_wrong(seen: Seen) -> Result:
 
 @judging(drills)
 def divergence_ends_as_another_order_does(seen: Seen) -> Result:
-    """Ranks that diverge by a shape, a flag or their data wait without end in a collective, as ranks do that call two
-    kinds of collectives in another order, in eager mode or in a graph."""
-    return _each(seen, "hung", "other_kind", "functional_order", *BRANCHES)
+    """Ranks that diverge by a shape, a flag or their data wait without end in a collective that the peer is not in, as
+    ranks do that call two kinds of collectives in another order, in eager mode or in a graph."""
+    names = ("other_kind", "functional_order", *BRANCHES)
+    apart = [name for name in names if len(set(seen[name].get("waits", []))) == 2]
+    said = f"{len(apart)} of {len(names)} times the peer is not in that collective"
+    return all_of(_each(seen, "hung", *names), verdict(len(apart) == len(names), said))
 
 
 @judging(drills)
