@@ -18,7 +18,6 @@ from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging
 from labkit.torch_compat import (
     control_deps,
     dynamo_reset,
-    external_objects,
     pretend_streams,
     stream_operators,
 )
@@ -115,7 +114,8 @@ def _graphs() -> Seen:
         except Exception as error:
             # what a backend raised stands below its name
             inner = str(error).partition("raised:")[2].strip().partition("\n")[0]
-            return {"error": inner or first_line(error), "nodes": [], "origins": [], "same": False}
+            made = {"made": len(seen.dynamo), "nodes": [], "origins": [], "returned": []}
+            return {"error": inner or first_line(error), **made, "same": False}
         # in eager, with what a stream and an event do left out
         with mock.patch.object(torch, "Event"), mock.patch.object(torch.accelerator, "current_stream"):
             expected = program(torch.ones(4), *(mock.MagicMock() for _ in range(1, count)))
@@ -124,8 +124,13 @@ def _graphs() -> Seen:
             map_aggregate(results, leaves.append)
         same = all(torch.allclose(one, other) for one, other in zip(*values, strict=True))
         product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
-        origins = [_origin(n, seen.forward[0]) for n in product.all_input_nodes] if product else []
-        return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins, "same": same}
+        ends = [
+            [*product.all_input_nodes] if product else [],
+            seen.forward[0].graph.output_node().all_input_nodes,
+        ]
+        origins, returned = ([_operation(_maker(n, seen.forward[0])) for n in nodes] for nodes in ends)
+        found = {"nodes": _nodes(seen.forward[0]), "origins": origins, "returned": returned}
+        return {"error": "", "made": len(seen.dynamo), **found, "same": same}
 
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
@@ -140,10 +145,9 @@ def _graphs() -> Seen:
         "backward": _nodes(seen.backward[0]),
         "ran": {e.key: e.count for e in profile.key_averages() if e.key.startswith("streams::")},
     }
-    marked = sorted({node["stream"] for node in found["forward"] if node["stream"] is not None})
-    found["streams_looked_up"] = [_numbered(marked)]
+    found["streams_looked_up"] = [_looked_up(seen.dynamo[0])]
     run(x, y, *others)
-    found["streams_looked_up"].append(_numbered(marked))
+    found["streams_looked_up"].append(_looked_up(seen.dynamo[0]))
     graphs = seen.dynamo + seen.forward
     every = [node for graph in graphs for node in graph.graph.nodes]
     held = [value for graph in graphs for module in graph.modules() for value in vars(module).values()]
@@ -155,7 +159,10 @@ def _graphs() -> Seen:
         "schemas": stream_operators(),
         "graphs_after_other_streams": len(seen.dynamo),
         "meta_keys": sorted({key for node in every for key in node.meta if "stream" in key}),
-        "stream_constants": sum(isinstance(a, torch.Stream) for a in given + held),
+        "without_stream_idx": sum("stream_idx" not in node.meta for node in every),
+        "stream_constants": sum(
+            isinstance(a, torch.Stream) or type(a) is int and a in (11, 12) for a in given + held
+        ),
         **{
             f.__name__: attempt(f)
             for f in (event, mutates_and_records, records_aside, mutates, frees, crosses, waits, nested)
@@ -163,24 +170,33 @@ def _graphs() -> Seen:
     }
 
 
-def _numbered(marked: list[int]) -> list[int]:
-    """The numbers of the streams that a graph with these marks would look up now."""
-    known = [external_objects().get(index) for index in marked]
-    return [value.stream_id for value in known if isinstance(value, torch.Stream)]
+def _looked_up(graph: Any) -> list[int]:
+    """The numbers of the streams that a graph's own lookups by an index give now."""
+    lookups = [node for node in graph.graph.nodes if "by_index" in _operation(node)]
+    return [value.stream_id for n in lookups if isinstance(value := n.target(*n.args), torch.Stream)]
 
 
 def _nodes(graph: Any) -> list[Seen]:
     """Every node: its operation, its stream, what it takes and from where, and a stream operator's numbers.
 
-    control_deps stands there by what it controls.
+    control_deps stands there by what it controls, with how many values it hands through, and which ones it does not:
+    those that it returns otherwise, or that operators behind take past it. `made` are the positions of what is taken.
     """
     found: list[Seen] = []
+    at: dict[Any, int] = {}
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         given = node.all_input_nodes
         row: Seen = {"op": _operation(node), "stream": _stream(node), "takes": [_operation(a) for a in given]}
         row["from"] = [_stream(a) for a in given if a.op == "call_function"]
+        row["made"] = [at.get(_maker(a, graph), -1) for a in given if a.op == "call_function"]
+        if node.target is control_deps():
+            through, (needs, _, *given) = {*_handed(node, graph).values()}, node.args
+            past = {a for a in needs if any(u > node and u.op != "output" for u in a.users)}
+            lost = {*given} - through | {a for a in past if a.target is not control_deps()}
+            row |= {"through": len(through), "lost": sorted(map(_operation, lost))}
+        at[node] = len(found)
         found.append(row | {"args": _numbers(node, graph)})
     return found
 
@@ -198,10 +214,16 @@ def _numbers(node: Any, graph: Any) -> list[int]:
 
 
 def _word(node: Any) -> str:
-    return _operation(node).removeprefix("control_deps(").removesuffix(")")
+    return _inner({"op": _operation(node)})
+
+
+def _inner(row: Seen) -> str:
+    return row["op"].removeprefix("control_deps(").removesuffix(")")
 
 
 def _operation(node: Any) -> str:
+    if node is None:
+        return ""
     name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
     if name == "control_deps":
         # the controlled operator is a subgraph, whose name holds the operator's
@@ -210,17 +232,18 @@ def _operation(node: Any) -> str:
     return name
 
 
-def _origin(node: Any, module: Any) -> str:
-    """The operation that made a value which control_deps operators hand through; '' where one of them changes it."""
+def _handed(held: Any, module: Any) -> dict[int, Any]:
+    """The values that a control_deps operator returns as they are, by their place in what it returns."""
+    inner = list(getattr(module, held.args[1].target).graph.nodes)
+    given = dict(zip((n for n in inner if n.op == "placeholder"), held.args[2:], strict=True))
+    return {i: given[n] for i, n in enumerate(inner[-1].args[0]) if n in given} if given else {}
+
+
+def _maker(node: Any, module: Any) -> Any:
+    """The node that made a value which control_deps operators hand through; None where one of them changes it."""
     while _operation(node) == "getitem" and node.args[0].target is control_deps():
-        held, index = node.args
-        inner = list(getattr(module, held.args[1].target).graph.nodes)
-        given = [n for n in inner if n.op == "placeholder"]
-        returned = inner[-1].args[0][index]
-        if returned not in given:
-            return ""
-        node = held.args[2 + given.index(returned)]
-    return _operation(node)
+        node = _handed(node.args[0], module).get(node.args[1])
+    return node
 
 
 def _on(nodes: list[Seen], op: str) -> list[Any]:
@@ -252,7 +275,7 @@ def no_stream_is_a_constant(seen: Seen) -> Result:
     """Graphs that fetch two streams by an index hold no stream, as an object or a number: others run the same graph."""
     fetched = sum("by_index" in node["op"] for node in seen["dynamo"])
     said = f"{seen['stream_constants']} stream objects in the graphs, {fetched} fetched by an index"
-    held = verdict(seen["stream_constants"] == 0 and fetched >= 2, said)
+    held = verdict(fetched >= 2, said)
     return all_of(held, other_streams_run_the_same_graph(seen))
 
 
@@ -285,20 +308,22 @@ def no_current_stream_operators(seen: Seen) -> Result:
 
 @judging(graphs)
 def other_streams_run_the_same_graph(seen: Seen) -> Result:
-    """Called with other streams, the function runs the graph that it has, and the table holds the other streams."""
+    """Called with other streams, the function runs the graph that it has, whose lookups give the other streams."""
     count, (first, second) = seen["graphs_after_other_streams"], seen["streams_looked_up"]
     said = f"{count} graph after a second pair of streams; it looks up streams {first}, then {second}"
-    return verdict(count == 1 and len(first) == len(second) == 2 and not {*first} & {*second}, said)
+    others = len(first) == len(second) == 2 and not {*first} & {*second}
+    return verdict(count == 1 and others and not seen["stream_constants"], said)
 
 
 @judging(graphs)
 def meta_is_stream_idx(seen: Seen) -> Result:
-    """The number of a node's stream stands in node.meta under "stream_idx"."""
+    """The number of every node's stream stands in node.meta under "stream_idx"."""
     custom = any(node["stream"] is not None for node in seen["forward"])
     where = 'node.meta["custom"]["stream"]' if custom else "nowhere"
     keys = seen["meta_keys"]
     return verdict(
-        "stream_idx" in keys, ", ".join(keys) or f"it stands in {where}, and is absent for the default stream"
+        "stream_idx" in keys and not seen["without_stream_idx"],
+        ", ".join(keys) or f"it stands in {where}, and is absent for the default stream",
     )
 
 
@@ -324,13 +349,15 @@ def _calls(nodes: list[Seen], word: str) -> list[tuple[int, list[int]]]:
 
 @judging(graphs)
 def accumulation_waits(seen: Seen) -> Result:
-    """Before each sum of gradients its stream waits for an event, recorded on the stream of the other gradient."""
+    """Before each sum its stream waits for an event, recorded behind the other gradient, on that one's stream."""
     nodes, said, good = seen["backward"], [], True
     records, waits = _calls(nodes, "record_event"), _calls(nodes, "wait_event")
     for at, node in ((i, node) for i, node in enumerate(nodes) if node["op"] == "add"):
-        for other in {*node["from"]} - {node["stream"]}:
+        for other, made in zip(node["from"], node["made"], strict=True):
+            if other == node["stream"]:
+                continue
             pairs = [(r, w) for r, on in records for w, to in waits if on[1:] == [other] and to[0] == on[0]]
-            ok = any(r < w < at for r, w in pairs if nodes[w]["args"][1] == node["stream"])
+            ok = any(made < r < w < at for r, w in pairs if nodes[w]["args"][1] == node["stream"])
             said.append(
                 f"{'an event' if ok else 'no event'} of stream {other} before the sum on {node['stream']}"
             )
@@ -340,22 +367,27 @@ def accumulation_waits(seen: Seen) -> Result:
 
 @judging(graphs)
 def dependencies_pass_through(seen: Seen) -> Result:
-    """What follows an event takes its values from the operators that stand for it, which return them unchanged."""
-    product = [node["takes"] for node in seen["event"]["nodes"] if node["op"] == "mul"]
-    names = [node["op"] for node in seen["event"]["nodes"]]
-    through = [n for n in names if n.startswith("control_deps")]
-    origins = seen["event"]["origins"]
-    takes = product[0] if product else []
-    ok = bool(through) and set(takes) == {"getitem"} and origins == ["sin", "cos"]
-    said = f"{', '.join(through) or 'no control_deps'}; the product takes {', '.join(takes) or 'nothing'}"
+    """Each control_deps returns what it is given unchanged, and nothing behind takes past it what it depends on."""
+    nodes = seen["event"]["nodes"]
+    takes = next((node["takes"] for node in nodes if node["op"] == "mul"), [])
+    graphs = (*(seen[name]["nodes"] for name in FUNCTIONS), seen["backward"])
+    every = [n for graph in graphs for n in graph if "through" in n]
+    lost = [f"{n['op']} loses {', '.join(n['lost'])}" for n in every if n["lost"]]
+    through = [f"{node['op']} {node['through']}" for node in nodes if "through" in node]
+    words = {_inner(n) for n in every if n["through"]} >= {"record_event", "wait_event", "wait_stream"}
+    origins, both = seen["event"]["origins"], "control_deps(record_event) 2" in through
+    ok = words and both and not lost and set(takes) == {"getitem"} and origins == ["sin", "cos"]
+    said = f"handed through: {', '.join(through) or 'no control_deps'}; {'; '.join(lost) or 'none is lost'}"
+    said = f"{said} by {len(every)} of them; the product takes {', '.join(takes) or 'nothing'}"
     return verdict(ok, f"{said}, which is {', '.join(o or 'something else' for o in origins) or 'nothing'}")
 
 
 @judging(graphs)
 def early_record_is_an_error(seen: Seen) -> Result:
-    """Recording an event after an input was changed in place is an error when compiling; without the change, none."""
+    """An event behind an input's change is an error before a graph is made of it; without the change, none."""
     said, plain = seen["mutates_and_records"]["error"], seen["event"]["error"]
-    return verdict("event was recorded" in said and not plain, said or plain or "no error")
+    early = not seen["mutates_and_records"]["made"]
+    return verdict("event was recorded" in said and early and not plain, said or plain or "no error")
 
 
 @judging(graphs)
@@ -379,7 +411,7 @@ def mutation_alone_is_allowed(seen: Seen) -> Result:
 
 @judging(graphs)
 def synchronize_is_kept(seen: Seen) -> Result:
-    """A synchronize stays between the work before it and what is allocated next; what is deleted lives until it."""
+    """A synchronize stays between the work before it and what is allocated next; what is deleted lives until then."""
     nodes, error = seen["frees"]["nodes"], seen["frees"]["error"]
     names = [node["op"] for node in nodes]
     if "synchroniz" in error:
@@ -387,6 +419,7 @@ def synchronize_is_kept(seen: Seen) -> Result:
     kept = next((i for i, name in enumerate(names) if "synchronize_stream" in name), -1)
     last = max((i for i, node in enumerate(nodes) if "sin" in node["takes"]), default=-1)
     ok = {"cos", "add"} <= {*names} and names.index("cos") < kept < names.index("add") and last == kept
+    ok = ok and "sin" not in seen["frees"]["returned"]
     said = f"the deleted tensor's last use: {names[last] if last >= 0 else 'none'}"
     return verdict(ok, f"{', '.join(names)}; {said}" if names else error)
 
