@@ -114,8 +114,8 @@ def _graphs() -> Seen:
         except Exception as error:
             # what a backend raised stands below its name
             inner = str(error).partition("raised:")[2].strip().partition("\n")[0]
-            made = {"made": len(seen.dynamo), "nodes": [], "origins": [], "returned": []}
-            return {"error": inner or first_line(error), **made, "same": False}
+            said = inner or first_line(error)
+            return {"error": said, "made": len(seen.dynamo), "nodes": [], "origins": [], "same": False}
         # in eager, with what a stream and an event do left out
         with mock.patch.object(torch, "Event"), mock.patch.object(torch.accelerator, "current_stream"):
             expected = program(torch.ones(4), *(mock.MagicMock() for _ in range(1, count)))
@@ -123,14 +123,12 @@ def _graphs() -> Seen:
         for leaves, results in zip(values, (found, expected), strict=True):
             map_aggregate(results, leaves.append)
         same = all(torch.allclose(one, other) for one, other in zip(*values, strict=True))
-        product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
-        ends = [
-            [*product.all_input_nodes] if product else [],
-            seen.forward[0].graph.output_node().all_input_nodes,
-        ]
-        origins, returned = ([_operation(_maker(n, seen.forward[0])) for n in nodes] for nodes in ends)
-        found = {"nodes": _nodes(seen.forward[0]), "origins": origins, "returned": returned}
-        return {"error": "", "made": len(seen.dynamo), **found, "same": same}
+        graph = seen.forward[0]
+        told: Seen = {"error": "", "made": len(seen.dynamo), "nodes": _nodes(graph), "same": same}
+        product = next((n for n in graph.graph.nodes if _operation(n) == "mul"), None)
+        for name, node in (("origins", product), ("returned", graph.graph.output_node())):
+            told[name] = [_operation(_maker(n, graph)) for n in node.all_input_nodes] if node else []
+        return told
 
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
@@ -180,7 +178,7 @@ def _nodes(graph: Any) -> list[Seen]:
     """Every node: its operation, its stream, what it takes and from where, and a stream operator's numbers.
 
     control_deps stands there by what it controls, with how many values it hands through, and which ones it does not:
-    those that it returns otherwise, or that operators behind take past it. `made` are the positions of what is taken.
+    those that it returns otherwise, or that work behind takes past it. `made` are the positions of what is taken.
     """
     found: list[Seen] = []
     at: dict[Any, int] = {}
@@ -193,7 +191,11 @@ def _nodes(graph: Any) -> list[Seen]:
         row["made"] = [at.get(_maker(a, graph), -1) for a in given if a.op == "call_function"]
         if node.target is control_deps():
             through, (needs, _, *given) = {*_handed(node, graph).values()}, node.args
-            past = {a for a in needs if any(u > node and u.op != "output" for u in a.users)}
+            past = {
+                a
+                for a in needs
+                if any(u > node and u.op != "output" and _word(u) not in SYNC for u in a.users)
+            }
             lost = {*given} - through | {a for a in past if a.target is not control_deps()}
             row |= {"through": len(through), "lost": sorted(map(_operation, lost))}
         at[node] = len(found)
@@ -214,11 +216,7 @@ def _numbers(node: Any, graph: Any) -> list[int]:
 
 
 def _word(node: Any) -> str:
-    return _inner({"op": _operation(node)})
-
-
-def _inner(row: Seen) -> str:
-    return row["op"].removeprefix("control_deps(").removesuffix(")")
+    return _operation(node).removeprefix("control_deps(").removesuffix(")")
 
 
 def _operation(node: Any) -> str:
@@ -367,14 +365,14 @@ def accumulation_waits(seen: Seen) -> Result:
 
 @judging(graphs)
 def dependencies_pass_through(seen: Seen) -> Result:
-    """Each control_deps returns what it is given unchanged, and nothing behind takes past it what it depends on."""
+    """Each control_deps returns what it is given unchanged, and no work behind takes past it what it depends on."""
     nodes = seen["event"]["nodes"]
-    takes = next((node["takes"] for node in nodes if node["op"] == "mul"), [])
+    takes: list[str] = next((node["takes"] for node in nodes if node["op"] == "mul"), [])
     graphs = (*(seen[name]["nodes"] for name in FUNCTIONS), seen["backward"])
     every = [n for graph in graphs for n in graph if "through" in n]
     lost = [f"{n['op']} loses {', '.join(n['lost'])}" for n in every if n["lost"]]
     through = [f"{node['op']} {node['through']}" for node in nodes if "through" in node]
-    words = {_inner(n) for n in every if n["through"]} >= {"record_event", "wait_event", "wait_stream"}
+    words = {n["op"] for n in every if n["through"]} >= {f"control_deps({word})" for word in SYNC[:2]}
     origins, both = seen["event"]["origins"], "control_deps(record_event) 2" in through
     ok = words and both and not lost and set(takes) == {"getitem"} and origins == ["sin", "cos"]
     said = f"handed through: {', '.join(through) or 'no control_deps'}; {'; '.join(lost) or 'none is lost'}"

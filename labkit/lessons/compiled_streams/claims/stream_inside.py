@@ -176,7 +176,7 @@ def the_owner_is_known(seen: Seen) -> Result:
 
 @judging(inside)
 def the_next_work_is_delayed(seen: Seen) -> Result:
-    """Nothing takes a tensor behind its sync_dealloc, which waits on its owner's stream; that stream has more work."""
+    """No kernel takes a tensor behind its sync_dealloc, which waits on its owner's stream; that stream has more work."""
     if seen["error"]:
         return cannot_tell("a backward pass that compiles", seen["error"])
     found = []
@@ -184,7 +184,8 @@ def the_next_work_is_delayed(seen: Seen) -> Result:
         stops = any(row[1].startswith("synchronize") for row in rows)
         for at, (_, word, _, _, needs, numbers) in enumerate(rows):
             if word == "sync_dealloc":
-                last = not {*needs} & {*returned, *(name for row in rows[at + 1 :] for name in row[4])}
+                taken = [name for row in rows[at:] if row[1] == "kernel" for name in row[4]]
+                last = not {*needs} & {*returned, *taken}
                 left = sum(row[1] == "kernel" and row[3] == numbers[1] for row in rows[at:])
                 found.append((numbers[1], left, last and not stops))
     said = "; ".join(f"{owner} waits, has {left} more to do" for owner, left, _ in found) or "no sync_dealloc"
