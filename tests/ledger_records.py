@@ -1529,7 +1529,7 @@ CASES: dict[str, list[Record]] = {
         {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
         {"event": {"nodes": [node("control_deps(record_event)")]}}, {"event": {"origins": ["sin", ""]}},
         {"event": {"nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")]}},
-        {"waits": {"nodes": [sync("wait_stream", 1, 0, through=0)]}},
+        {"crosses": {"nodes": []}, "backward": []},  # no wait_event hands anything through
         {"crosses": {"nodes": [sync("wait_event", 4, 0, lost=("cos",))]}},
     ],
     "stream_graphs.early_record_is_an_error": [

@@ -176,7 +176,7 @@ def the_owner_is_known(seen: Seen) -> Result:
 
 @judging(inside)
 def the_next_work_is_delayed(seen: Seen) -> Result:
-    """No kernel takes a tensor behind its sync_dealloc, which waits on its owner's stream; that stream has more work."""
+    """No kernel uses a tensor behind its sync_dealloc, which waits on its owner's stream; more work follows there."""
     if seen["error"]:
         return cannot_tell("a backward pass that compiles", seen["error"])
     found = []
