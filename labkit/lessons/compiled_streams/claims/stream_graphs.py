@@ -133,7 +133,7 @@ def _graphs() -> Seen:
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
     run = torch.compile(two_streams, backend=seen, fullgraph=True)
-    one, two, *others = (stream(number) for number in range(11, 15))  # no number is an index
+    one, two, *others = map(stream, sides := range(11, 15))  # no number is an index
     loss = run(x, y, one, two).sum()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         loss.backward()
@@ -159,7 +159,7 @@ def _graphs() -> Seen:
         "meta_keys": sorted({key for node in every for key in node.meta if "stream" in key}),
         "without_stream_idx": sum("stream_idx" not in node.meta for node in every),
         "stream_constants": sum(
-            isinstance(a, torch.Stream) or type(a) is int and a in (11, 12) for a in given + held
+            a in sides if type(a) is int else isinstance(a, torch.Stream) for a in given + held
         ),
         **{
             f.__name__: attempt(f)
@@ -318,11 +318,8 @@ def meta_is_stream_idx(seen: Seen) -> Result:
     """The number of every node's stream stands in node.meta under "stream_idx"."""
     custom = any(node["stream"] is not None for node in seen["forward"])
     where = 'node.meta["custom"]["stream"]' if custom else "nowhere"
-    keys = seen["meta_keys"]
-    return verdict(
-        "stream_idx" in keys and not seen["without_stream_idx"],
-        ", ".join(keys) or f"it stands in {where}, and is absent for the default stream",
-    )
+    said = ", ".join(seen["meta_keys"]) or f"it stands in {where}, and is absent for the default stream"
+    return verdict("stream_idx" in seen["meta_keys"] and not seen["without_stream_idx"], said)
 
 
 @judging(graphs)
@@ -351,9 +348,8 @@ def accumulation_waits(seen: Seen) -> Result:
     nodes, said, good = seen["backward"], [], True
     records, waits = _calls(nodes, "record_event"), _calls(nodes, "wait_event")
     for at, node in ((i, node) for i, node in enumerate(nodes) if node["op"] == "add"):
-        for other, made in zip(node["from"], node["made"], strict=True):
-            if other == node["stream"]:
-                continue
+        gradients = zip(node["from"], node["made"], strict=True)
+        for other, made in ((stream, made) for stream, made in gradients if stream != node["stream"]):
             pairs = [(r, w) for r, on in records for w, to in waits if on[1:] == [other] and to[0] == on[0]]
             ok = any(made < r < w < at for r, w in pairs if nodes[w]["args"][1] == node["stream"])
             said.append(
@@ -384,8 +380,8 @@ def dependencies_pass_through(seen: Seen) -> Result:
 def early_record_is_an_error(seen: Seen) -> Result:
     """An event behind an input's change is an error before a graph is made of it; without the change, none."""
     said, plain = seen["mutates_and_records"]["error"], seen["event"]["error"]
-    early = not seen["mutates_and_records"]["made"]
-    return verdict("event was recorded" in said and early and not plain, said or plain or "no error")
+    late = plain or seen["mutates_and_records"]["made"]
+    return verdict("event was recorded" in said and not late, said or plain or "no error")
 
 
 @judging(graphs)
