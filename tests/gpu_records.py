@@ -191,7 +191,9 @@ CASES: dict[str, list[Record]] = {
     "nccl_streams.all_reduce_goes_there": [
         {}, queues(sync=way(own=7)), queues(functional=way(own=7)), queues(waited=way(own=7)),
     ],
-    "nccl_streams.the_host_goes_on": [{}, queues(waited=way(host=20.3)), queues(waited=way(right=False))],
+    "nccl_streams.the_host_goes_on": [
+        {}, queues(waited=way(host=20.3)), queues(waited=way(right=False)), queues(waited=way(own=7)),
+    ],
     "nccl_streams.it_waits_for_the_data": [
         {}, queues(waited=way(start=19.0)), queues(waited=way(right=False)), queues(waited=way(own=7)),
     ],

@@ -97,11 +97,20 @@ def op(placement: str, right: bool = True, **collectives: int) -> Record:
 
 
 def node(op: str, stream: int | None = None, *takes: str, come: tuple = (), args: tuple = ()) -> Record:
-    return {"op": op, "stream": stream, "takes": list(takes), "from": list(come), "args": list(args)}
+    made = [0] * len(come)
+    return {
+        "op": op,
+        "stream": stream,
+        "takes": list(takes),
+        "from": list(come),
+        "args": list(args),
+        "made": made,
+    }
 
 
-def sync(word: str, *args: int, held: bool = True) -> Record:
-    return node(f"control_deps({word})" if held else word, args=args)
+def sync(word: str, *args: int, held: bool = True, through: int = 1, lost: tuple = ()) -> Record:
+    row = node(f"control_deps({word})" if held else word, args=args)
+    return row | ({"through": through, "lost": list(lost)} if held else {})
 
 
 def schema(name: str, *kinds: str) -> str:
@@ -273,7 +282,9 @@ BASE: dict[str, Record] = {
         "compiled": ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor"],
         "compiled in place": ["_c10d_functional.all_reduce", "_c10d_functional.wait_tensor", "aten.copy_"],
     },
-    "cost.eager_functional": {**SLOWER, "parts": {"copy": SLOWER, "wrapper": SLOWER}},
+    "cost.eager_functional": {
+        **SLOWER, "parts": {"copy": SLOWER, "wrapper": SLOWER}, "made": {"memory of its own": True, "a wrapper": True},
+    },
     "cost.eager_dtensor": SLOWER,
     "cost.compiled_dtensor": {name: {"eager": SLOWER, "compiled": NONE_LEFT} for name in ("small", "products")},
     "rendezvous.rendezvous": {
@@ -504,6 +515,7 @@ BASE: dict[str, Record] = {
         "prefix": ["LOAD_ATTR store_user_object_weakrefs", "LOAD_FAST one", "LOAD_FAST two"],
         "table": ["stream 0, the ambient one", "stream 1", "stream 2"],
         "backward": summed(), "other backward": summed("s1", "s1", "s2"), "error": "",
+        "returned": {"backward": ["mul_2"], "other backward": ["tanh"]},
         "x": {"at records": [1.0], "after": 2.0},
     },
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
@@ -558,17 +570,17 @@ BASE: dict[str, Record] = {
             name: schema(name, "SymInt", "SymInt") for name in ("record_event", "wait_event", "wait_stream")
         },
         "graphs_after_other_streams": 1, "streams_looked_up": [[1, 2], [3, 4]], "meta_keys": [], "stream_constants": 0,
+        "without_stream_idx": 0,
         "event": {
-            "error": "", "same": True, "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
-            "origins": [[made, "wait_event", "record_event"] for made in ("sin", "cos")],
+            "error": "", "same": True, "origins": ["sin", "cos"], "ways": [["record_event", "wait_event"]] * 2,
+            "nodes": [sync("record_event", 1, 0, through=2), node("mul", 1, "getitem", "getitem")],
         },
-        "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
+        "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": [], "made": 0},
         "records_aside": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
         "mutates": {"error": "", "same": True, "nodes": [node("mul"), node("add", 1), node("copy_")]},
         "frees": {
-            "error": "", "same": True,
+            "error": "", "same": True, "returned": ["cos", "add"],
             "nodes": [node("sin"), node("cos", 1, "sin"), node(KEPT_SYNC, None, "sin"), node("add")],
-            "kept": [["cos", "synchronize_stream"], ["add"]],
         },
         "crosses": {
             "error": "", "same": True, "nodes": [node("sin"), sync("record_event", 4, 1), sync("wait_event", 4, 0)],
@@ -877,6 +889,7 @@ CASES: dict[str, list[Record]] = {
     "cost.allocation_and_wrapping_cost": [
         {}, FASTER, TELLS_NOTHING, {"parts": {"copy": FASTER}}, {"parts": {"wrapper": FASTER}},
         {"parts": {"wrapper": ALIKE}}, {"parts": {"copy": TELLS_NOTHING}},
+        {"made": {"memory of its own": False}}, {"made": {"a wrapper": False}},
     ],
     "cost.dtensor_has_overhead_in_eager": [{}, FASTER, TELLS_NOTHING],
     **{
@@ -1426,6 +1439,7 @@ CASES: dict[str, list[Record]] = {
     "stream_inside.the_next_work_is_delayed": [
         {}, {"backward": [], "other backward": []}, {"error": "BackendCompilerFailed: no"},
         {"backward": [*summed(), ["late", "kernel", "sin", "s1", ["mul"], []]]},
+        {"returned": {"backward": ["mul"]}},
         {"backward": [*summed(), ["s", "synchronize_event", "s", "default", [], ["e5"]]]},
         {"backward": without(summed(), "mul_2"), "other backward": without(summed(), "mul_2")},
     ],
@@ -1503,9 +1517,9 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_graphs.other_streams_run_the_same_graph": [
         {}, {"graphs_after_other_streams": 2}, {"streams_looked_up": [[1, 2], [1, 2]]},
-        {"streams_looked_up": [[1, 2], []]},
+        {"streams_looked_up": [[1, 2], []]}, {"stream_constants": 2},
     ],
-    "stream_graphs.meta_is_stream_idx": [{"meta_keys": ["stream_idx"]}, {"meta_keys": []}],
+    "stream_graphs.meta_is_stream_idx": [{"meta_keys": ["stream_idx"]}, {"meta_keys": []}, {"without_stream_idx": 1}],
     "stream_graphs.backward_keeps_the_stream": [
         {}, {"backward": [node("neg", 1), node("cos", 1), node("mul", 1)]},
         {"backward": [node("neg", 2), node("cos", 2), node("mul", 2)]},
@@ -1520,15 +1534,23 @@ CASES: dict[str, list[Record]] = {
         {"backward": [sync("record_event", 3, 2), sync("wait_event", 3, 2), node("add", 2, come=(2, 1))]},
         {"backward": [sync("record_event", 3, 1), sync("wait_event", 3, 1), node("add", 2, come=(2, 1))]},
         {"backward": [sync("record_event", 3, 1), sync("wait_event", 4, 2), node("add", 2, come=(2, 1))]},
+        {"backward": [  # before the gradient is there
+            sync("record_event", 3, 1), node("mul", 1), sync("wait_event", 3, 2),
+            node("add", 2, come=(2, 1)) | {"made": [0, 1]},
+        ]},
     ],
     "stream_graphs.dependencies_pass_through": [
-        {}, {"event": {"origins": [["sin"], ["cos"]]}}, {"event": {"origins": []}},
-        {"event": {"origins": [["sin", "wait_event", "record_event"], [""]]}},
-        {"event": {"origins": [["sin", "wait_event"], ["cos", "wait_event"]]}},  # the record hands nothing on
-        {"event": {"origins": [["cos", "wait_event", "record_event"], ["sin", "wait_event", "record_event"]]}},
+        {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
+        {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
+        {"event": {"nodes": [node("control_deps(record_event)")]}}, {"event": {"origins": ["sin", ""]}},
+        {"event": {"nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")]}},
+        {"crosses": {"nodes": []}, "backward": []},  # no wait_event hands anything through
+        {"event": {"ways": [["record_event"]] * 2}},  # not the one that the product is behind
+        {"crosses": {"nodes": [sync("wait_event", 4, 0, lost=("cos",))]}},
     ],
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},
+        {"mutates_and_records": {"made": 1}},
         {"event": {"error": "RuntimeError: An event was recorded too early"}},
     ],
     "stream_graphs.a_dependent_record_is_an_error": [
@@ -1544,7 +1566,7 @@ CASES: dict[str, list[Record]] = {
         {"frees": {"nodes": [node(KEPT_SYNC, None, "sin"), node("cos", 1), node("add")]}},
         {"frees": {"nodes": [node("cos", 1, "sin"), node(KEPT_SYNC), node("add")]}},  # freed before
         {"frees": {"nodes": [node("cos", 1), node(KEPT_SYNC, None, "sin"), node("add", None, "sin")]}},
-        *({"frees": {"kept": [["cos"], ["add"], kept]}} for kept in (["sin"], ["sin", "synchronize_stream"])),
+        {"frees": {"returned": ["cos", "add", "sin"]}},  # kept to the end
         {"frees": {"nodes": [], "error": "RuntimeError: Backend doesn't support synchronizing streams."}},
     ],
     "stream_graphs.crossing_records_an_event": [

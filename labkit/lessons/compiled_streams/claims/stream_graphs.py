@@ -18,7 +18,6 @@ from labkit.study.checks import HOLDS, Bench, Result, Seen, cannot_tell, judging
 from labkit.torch_compat import (
     control_deps,
     dynamo_reset,
-    external_objects,
     pretend_streams,
     stream_operators,
 )
@@ -115,11 +114,13 @@ def _graphs() -> Seen:
         except Exception as error:
             # what a backend raised stands below its name
             inner = str(error).partition("raised:")[2].strip().partition("\n")[0]
+            said = inner or first_line(error)
             return {
-                "error": inner or first_line(error),
+                "error": said,
+                "made": len(seen.dynamo),
                 "nodes": [],
                 "origins": [],
-                "kept": [],
+                "ways": [],
                 "same": False,
             }
         # in eager, with what a stream and an event do left out
@@ -129,18 +130,18 @@ def _graphs() -> Seen:
         for leaves, results in zip(values, (found, expected), strict=True):
             map_aggregate(results, leaves.append)
         same = all(torch.allclose(one, other) for one, other in zip(*values, strict=True))
-        product = next((n for n in seen.forward[0].graph.nodes if _operation(n) == "mul"), None)
-        ends = [
-            product.all_input_nodes if product else [],
-            list(seen.forward[0].graph.nodes)[-1].all_input_nodes,
-        ]
-        origins, kept = ([_origin(n, seen.forward[0]) for n in nodes] for nodes in ends)
-        return {"error": "", "nodes": _nodes(seen.forward[0]), "origins": origins, "kept": kept, "same": same}
+        graph = seen.forward[0]
+        told: Seen = {"error": "", "made": len(seen.dynamo), "nodes": _nodes(graph), "same": same}
+        product = next((n for n in graph.graph.nodes if _operation(n) == "mul"), None)
+        for name, node in (("origins", product), ("returned", graph.graph.output_node())):
+            told[name] = [_operation(_maker(n, graph)) for n in node.all_input_nodes] if node else []
+        told["ways"] = [_way(n, graph) for n in product.all_input_nodes] if product else []
+        return told
 
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
     seen = Capture(aot=True)
     run = torch.compile(two_streams, backend=seen, fullgraph=True)
-    one, two, *others = (stream(number) for number in range(11, 15))  # no number is an index
+    one, two, *others = map(stream, sides := range(11, 15))  # no number is an index
     loss = run(x, y, one, two).sum()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         loss.backward()
@@ -150,10 +151,9 @@ def _graphs() -> Seen:
         "backward": _nodes(seen.backward[0]),
         "ran": {e.key: e.count for e in profile.key_averages() if e.key.startswith("streams::")},
     }
-    marked = sorted({node["stream"] for node in found["forward"] if node["stream"] is not None})
-    found["streams_looked_up"] = [_numbered(marked)]
+    found["streams_looked_up"] = [_looked_up(seen.dynamo[0])]
     run(x, y, *others)
-    found["streams_looked_up"].append(_numbered(marked))
+    found["streams_looked_up"].append(_looked_up(seen.dynamo[0]))
     graphs = seen.dynamo + seen.forward
     every = [node for graph in graphs for node in graph.graph.nodes]
     held = [value for graph in graphs for module in graph.modules() for value in vars(module).values()]
@@ -165,7 +165,10 @@ def _graphs() -> Seen:
         "schemas": stream_operators(),
         "graphs_after_other_streams": len(seen.dynamo),
         "meta_keys": sorted({key for node in every for key in node.meta if "stream" in key}),
-        "stream_constants": sum(isinstance(a, torch.Stream) for a in given + held),
+        "without_stream_idx": sum("stream_idx" not in node.meta for node in every),
+        "stream_constants": sum(
+            a in sides if type(a) is int else isinstance(a, torch.Stream) for a in given + held
+        ),
         **{
             f.__name__: attempt(f)
             for f in (event, mutates_and_records, records_aside, mutates, frees, crosses, waits, nested)
@@ -173,24 +176,37 @@ def _graphs() -> Seen:
     }
 
 
-def _numbered(marked: list[int]) -> list[int]:
-    """The numbers of the streams that a graph with these marks would look up now."""
-    known = [external_objects().get(index) for index in marked]
-    return [value.stream_id for value in known if isinstance(value, torch.Stream)]
+def _looked_up(graph: Any) -> list[int]:
+    """The numbers of the streams that a graph's own lookups by an index give now."""
+    lookups = [node for node in graph.graph.nodes if "by_index" in _operation(node)]
+    return [value.stream_id for n in lookups if isinstance(value := n.target(*n.args), torch.Stream)]
 
 
 def _nodes(graph: Any) -> list[Seen]:
     """Every node: its operation, its stream, what it takes and from where, and a stream operator's numbers.
 
-    control_deps stands there by what it controls.
+    control_deps stands there by what it controls, with how many values it hands through, and which ones it does not:
+    those that it returns otherwise, or that work behind takes past it. `made` are the positions of what is taken.
     """
     found: list[Seen] = []
+    at: dict[Any, int] = {}
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         given = node.all_input_nodes
         row: Seen = {"op": _operation(node), "stream": _stream(node), "takes": [_operation(a) for a in given]}
         row["from"] = [_stream(a) for a in given if a.op == "call_function"]
+        row["made"] = [at.get(_maker(a, graph), -1) for a in given if a.op == "call_function"]
+        if node.target is control_deps():
+            through, (needs, _, *given) = {*_handed(node, graph).values()}, node.args
+            past = {
+                a
+                for a in needs
+                if any(u > node and u.op != "output" and _word(u) not in SYNC for u in a.users)
+            }
+            lost = {*given} - through | {a for a in past if a.target is not control_deps()}
+            row |= {"through": len(through), "lost": sorted(map(_operation, lost))}
+        at[node] = len(found)
         found.append(row | {"args": _numbers(node, graph)})
     return found
 
@@ -212,6 +228,8 @@ def _word(node: Any) -> str:
 
 
 def _operation(node: Any) -> str:
+    if node is None:
+        return ""
     name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
     if name == "control_deps":
         # the controlled operator is a subgraph, whose name holds the operator's
@@ -220,20 +238,27 @@ def _operation(node: Any) -> str:
     return name
 
 
-def _origin(node: Any, module: Any) -> list[str]:
-    """The operation that made a value, and the control_deps operators that hand it through, from the last one on; ''
-    where one of them changes it."""
-    through = []
+def _handed(held: Any, module: Any) -> dict[int, Any]:
+    """The values that a control_deps operator returns as they are, by their place in what it returns."""
+    inner = list(getattr(module, held.args[1].target).graph.nodes)
+    given = dict(zip((n for n in inner if n.op == "placeholder"), held.args[2:], strict=True))
+    return {i: given[n] for i, n in enumerate(inner[-1].args[0]) if n in given} if given else {}
+
+
+def _maker(node: Any, module: Any) -> Any:
+    """The node that made a value which control_deps operators hand through; None where one of them changes it."""
     while _operation(node) == "getitem" and node.args[0].target is control_deps():
-        held, index = node.args
-        inner = list(getattr(module, held.args[1].target).graph.nodes)
-        given = [n for n in inner if n.op == "placeholder"]
-        returned = inner[-1].args[0][index]
-        if returned not in given:
-            return [""]
-        through.append(_word(held))
-        node = held.args[2 + given.index(returned)]
-    return [_operation(node), *through]
+        node = _handed(node.args[0], module).get(node.args[1])
+    return node
+
+
+def _way(node: Any, module: Any) -> list[str]:
+    """The stream operators whose control_deps hand a value on, from the first to the last."""
+    held = node.args[0] if _operation(node) == "getitem" else None
+    if held is None or held.target is not control_deps():
+        return []
+    before = _handed(held, module).get(node.args[1])
+    return [*(_way(before, module) if before else []), _word(held)]
 
 
 def _on(nodes: list[Seen], op: str) -> list[Any]:
@@ -265,7 +290,7 @@ def no_stream_is_a_constant(seen: Seen) -> Result:
     """Graphs that fetch two streams by an index hold no stream, as an object or a number: others run the same graph."""
     fetched = sum("by_index" in node["op"] for node in seen["dynamo"])
     said = f"{seen['stream_constants']} stream objects in the graphs, {fetched} fetched by an index"
-    held = verdict(seen["stream_constants"] == 0 and fetched >= 2, said)
+    held = verdict(fetched >= 2, said)
     return all_of(held, other_streams_run_the_same_graph(seen))
 
 
@@ -298,21 +323,20 @@ def no_current_stream_operators(seen: Seen) -> Result:
 
 @judging(graphs)
 def other_streams_run_the_same_graph(seen: Seen) -> Result:
-    """Called with other streams, the function runs the graph that it has, and the table holds the other streams."""
+    """Called with other streams, the function runs the graph that it has, whose lookups give the other streams."""
     count, (first, second) = seen["graphs_after_other_streams"], seen["streams_looked_up"]
     said = f"{count} graph after a second pair of streams; it looks up streams {first}, then {second}"
-    return verdict(count == 1 and len(first) == len(second) == 2 and not {*first} & {*second}, said)
+    others = len(first) == len(second) == 2 and not {*first} & {*second}
+    return verdict(count == 1 and others and not seen["stream_constants"], said)
 
 
 @judging(graphs)
 def meta_is_stream_idx(seen: Seen) -> Result:
-    """The number of a node's stream stands in node.meta under "stream_idx"."""
+    """The number of every node's stream stands in node.meta under "stream_idx"."""
     custom = any(node["stream"] is not None for node in seen["forward"])
     where = 'node.meta["custom"]["stream"]' if custom else "nowhere"
-    keys = seen["meta_keys"]
-    return verdict(
-        "stream_idx" in keys, ", ".join(keys) or f"it stands in {where}, and is absent for the default stream"
-    )
+    said = ", ".join(seen["meta_keys"]) or f"it stands in {where}, and is absent for the default stream"
+    return verdict("stream_idx" in seen["meta_keys"] and not seen["without_stream_idx"], said)
 
 
 @judging(graphs)
@@ -337,13 +361,14 @@ def _calls(nodes: list[Seen], word: str) -> list[tuple[int, list[int]]]:
 
 @judging(graphs)
 def accumulation_waits(seen: Seen) -> Result:
-    """Before each sum of gradients its stream waits for an event, recorded on the stream of the other gradient."""
+    """Before each sum its stream waits for an event, recorded behind the other gradient, on that one's stream."""
     nodes, said, good = seen["backward"], [], True
     records, waits = _calls(nodes, "record_event"), _calls(nodes, "wait_event")
     for at, node in ((i, node) for i, node in enumerate(nodes) if node["op"] == "add"):
-        for other in {*node["from"]} - {node["stream"]}:
+        gradients = zip(node["from"], node["made"], strict=True)
+        for other, made in ((stream, made) for stream, made in gradients if stream != node["stream"]):
             pairs = [(r, w) for r, on in records for w, to in waits if on[1:] == [other] and to[0] == on[0]]
-            ok = any(r < w < at for r, w in pairs if nodes[w]["args"][1] == node["stream"])
+            ok = any(made < r < w < at for r, w in pairs if nodes[w]["args"][1] == node["stream"])
             said.append(
                 f"{'an event' if ok else 'no event'} of stream {other} before the sum on {node['stream']}"
             )
@@ -353,21 +378,34 @@ def accumulation_waits(seen: Seen) -> Result:
 
 @judging(graphs)
 def dependencies_pass_through(seen: Seen) -> Result:
-    """What follows an event takes its values through both operators that stand for it, its record and its wait, which
-    return them unchanged."""
-    names = [node["op"] for node in seen["event"]["nodes"]]
-    origins = seen["event"]["origins"]
-    ok = origins == [[made, "wait_event", "record_event"] for made in ("sin", "cos")]
-    values = [" through ".join([made or "something else", *behind[::-1]]) for made, *behind in origins]
-    said = ", ".join(n for n in names if n.startswith("control_deps")) or "no control_deps"
-    return verdict(ok, f"{said}; the product takes {', '.join(values) or 'nothing'}")
+    """Each control_deps returns what it is given unchanged, and work behind an event takes its values through the
+    record and the wait."""
+    nodes = seen["event"]["nodes"]
+    takes: list[str] = next((node["takes"] for node in nodes if node["op"] == "mul"), [])
+    graphs = (*(seen[name]["nodes"] for name in FUNCTIONS), seen["backward"])
+    every = [n for graph in graphs for n in graph if "through" in n]
+    lost = [f"{n['op']} loses {', '.join(n['lost'])}" for n in every if n["lost"]]
+    through = [f"{node['op']} {node['through']}" for node in nodes if "through" in node]
+    words = {n["op"] for n in every if n["through"]} >= {f"control_deps({word})" for word in SYNC[:2]}
+    origins, both = seen["event"]["origins"], "control_deps(record_event) 2" in through
+    ways = seen["event"]["ways"]
+    ok = words and both and not lost and set(takes) == {"getitem"} and origins == ["sin", "cos"]
+    ok = ok and ways == [["record_event", "wait_event"]] * 2
+    said = f"handed through: {', '.join(through) or 'no control_deps'}; {'; '.join(lost) or 'none is lost'}"
+    said = f"{said} by {len(every)} of them; the product takes {', '.join(takes) or 'nothing'}"
+    values = (
+        f"{o or 'something else'} through {', '.join(w) or 'none'}"
+        for o, w in zip(origins, ways, strict=True)
+    )
+    return verdict(ok, f"{said}, which is {'; '.join(values) or 'nothing'}")
 
 
 @judging(graphs)
 def early_record_is_an_error(seen: Seen) -> Result:
-    """Recording an event after an input was changed in place is an error when compiling; without the change, none."""
+    """An event behind an input's change is an error before a graph is made of it; without the change, none."""
     said, plain = seen["mutates_and_records"]["error"], seen["event"]["error"]
-    return verdict("event was recorded" in said and not plain, said or plain or "no error")
+    late = plain or seen["mutates_and_records"]["made"]
+    return verdict("event was recorded" in said and not late, said or plain or "no error")
 
 
 @judging(graphs)
@@ -391,8 +429,7 @@ def mutation_alone_is_allowed(seen: Seen) -> Result:
 
 @judging(graphs)
 def synchronize_is_kept(seen: Seen) -> Result:
-    """A synchronize stays between the work before it and what is allocated next; what is deleted lives until it, and
-    not to the end of the graph."""
+    """A synchronize stays between the work before it and what is allocated next; what is deleted lives until then."""
     nodes, error = seen["frees"]["nodes"], seen["frees"]["error"]
     names = [node["op"] for node in nodes]
     if "synchroniz" in error:
@@ -400,7 +437,7 @@ def synchronize_is_kept(seen: Seen) -> Result:
     kept = next((i for i, name in enumerate(names) if "synchronize_stream" in name), -1)
     last = max((i for i, node in enumerate(nodes) if "sin" in node["takes"]), default=-1)
     ok = {"cos", "add"} <= {*names} and names.index("cos") < kept < names.index("add") and last == kept
-    gone = "sin" not in {made for made, *_ in seen["frees"]["kept"]}
+    ok = ok and "sin" not in seen["frees"]["returned"]
     said = f"the deleted tensor's last use: {names[last] if last >= 0 else 'none'}"
     said += "" if gone else ", and it is returned"
     return verdict(ok and gone, f"{', '.join(names)}; {said}" if names else error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -47,12 +48,14 @@ def inside(bench: Bench) -> Seen:
     x = torch.ones(4)
     given = [x.clone().requires_grad_() for _ in range(2)]
     prefix, table = quietly(lambda: look(side_by_side, x, streams=2))
-    found: Seen = {"prefix": prefix, "table": table, "error": ""}
+    found: Seen = {"prefix": prefix, "table": table, "error": "", "returned": (returned := {})}
     for name, fn in (("backward", used_twice), ("other backward", the_other_way)):
         made = quietly(_captured, fn, given)
         nodes = made.backward[0].nodes if made.backward else ()
         found[name] = [[n.name, n.word, n.target, n.stream, list(n.needs), list(n.arguments)] for n in nodes]
         found["error"] = found["error"] or made.error
+        text = made.backward[0].text if made.backward else ""
+        returned[name] = re.findall(r"\w+", text.partition("return (")[2].partition(")")[0])
     at_records, after = quietly(lambda: in_a_child(_values, mutates_and_records, ship=False))
     return {**found, "x": {"at records": at_records, "after": after}}
 
@@ -173,15 +176,16 @@ def the_owner_is_known(seen: Seen) -> Result:
 
 @judging(inside)
 def the_next_work_is_delayed(seen: Seen) -> Result:
-    """No kernel uses a tensor behind its sync_dealloc, which waits on its owner's stream; that stream has more work."""
+    """No kernel uses a tensor behind its sync_dealloc, which waits on its owner's stream; more work follows there."""
     if seen["error"]:
         return cannot_tell("a backward pass that compiles", seen["error"])
     found = []
-    for rows in (seen[way] for way in WAYS):
+    for rows, returned in ((seen[way], seen["returned"][way]) for way in WAYS):
         stops = any(row[1].startswith("synchronize") for row in rows)
         for at, (_, word, _, _, needs, numbers) in enumerate(rows):
             if word == "sync_dealloc":
-                last = not any({*needs} & {*row[4]} for row in rows[at:] if row[1] == "kernel")
+                taken = [name for row in rows[at:] if row[1] == "kernel" for name in row[4]]
+                last = not {*needs} & {*returned, *taken}
                 left = sum(row[1] == "kernel" and row[3] == numbers[1] for row in rows[at:])
                 found.append((numbers[1], left, last and not stops))
     said = "; ".join(f"{owner} waits, has {left} more to do" for owner, left, _ in found) or "no sync_dealloc"

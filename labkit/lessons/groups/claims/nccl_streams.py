@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from labkit.lessons.shared.streams.cuda import cycles_per_ms
 from labkit.ranks import here
-from labkit.study.checks import Bench, Result, Seen, judging, probe, thread_names, verdict
+from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, thread_names, verdict
 from labkit.torch_compat import cuda_sleep, default_store, flight_record, funcol
 from labkit.trace.profiler import Profile
 
@@ -115,13 +115,13 @@ def all_reduce_goes_there(seen: Seen) -> Result:
 
 @judging(queues)
 def the_host_goes_on(seen: Seen) -> Result:
-    """Waiting for an all-reduce behind a long kernel returns at once on the host, and the result is right."""
+    """An all-reduce on its own stream waits for a long kernel, and is right; the host is not held up by its wait()."""
     mine = [rank["ways"][ASYNC] for rank in seen["ranks"]]
     slowest, right = max(one["host_ms"] for one in mine), all(one["right"] for one in mine)
-    gpu = max(one["collective"]["end"] for one in mine)
+    gpu, ordered = max(one["collective"]["end"] for one in mine), it_waits_for_the_data(seen)
     return verdict(
-        right and slowest < BUSY_MS / 2,
-        f"the host was through after {slowest:.1f} ms, the GPU after {gpu:.0f} ms; right: {right}",
+        right and slowest < BUSY_MS / 2 and ordered.status == HOLDS,
+        f"the host was through after {slowest:.1f} ms, the GPU after {gpu:.0f} ms; {ordered.measured}",
     )
 
 
@@ -160,7 +160,7 @@ def threads_streams_and_events(seen: Seen) -> Result:
     """The group has threads of its own, a stream of its own, and orders the two streams without the host."""
     named = sorted({name for rank in seen["ranks"] for name in rank["threads"] if "nccl" in name.lower()})
     own, compute = _streams(seen, ASYNC)
-    ordered = it_waits_for_the_data(seen).status == "holds"
+    ordered = it_waits_for_the_data(seen).status == HOLDS
     return verdict(
         bool(named) and not own & compute and ordered,
         f"threads {', '.join(named) or 'not found'}; stream {_list(own)} beside {_list(compute)}; in order: {ordered}",

@@ -35,12 +35,21 @@ ROUNDS = 40
 @probe
 def eager_functional(bench: Bench) -> Seen:
     """An all-reduce of 16 by 128 floats over shared memory in eager: in place, of a new copy, unwrapped, functional."""
+    made = bench.run(_made, backend="shm")[0]
     found = bench.run(_eager_functional, backend="shm")
     samples = {n: slowest(n, {rank: f[n] for rank, f in found.items()}).samples for n in found[0]}
     label = "shm · cpu"
     parts = {"copy": timed(label, samples, "large in a copy", "large in place")}
     parts["wrapper"] = timed(label, samples, "functional", "unwrapped")
-    return {**timed(label, samples, "functional", "in place"), "parts": parts}
+    return {**timed(label, samples, "functional", "in place"), "parts": parts, **made}
+
+
+def _made() -> Seen:
+    x = torch.zeros(16, 128)
+    y = cliff.functional(x)
+    held = getattr(y, "elem", y)
+    y[0, 0].item()  # arrives
+    return {"made": {"memory of its own": held.data_ptr() != x.data_ptr(), "a wrapper": held is not y}}
 
 
 def _eager_functional() -> dict[str, tuple[float, ...]]:
@@ -83,11 +92,13 @@ def functional_is_slower_in_eager(seen: Seen) -> Result:
 
 @judging(eager_functional)
 def allocation_and_wrapping_cost(seen: Seen) -> Result:
-    """A functional all-reduce is slower than in place; so is one in a new copy, and the wrapper costs time as well."""
+    """A functional all-reduce allocates, wraps, and is slower; a new copy costs time, and so does the wrapper."""
     whole = functional_is_slower_in_eager(seen)
     results = [whole] + [timing_result(part, "slower", "2 GPUs over NCCL") for part in seen["parts"].values()]
     copy, wrapper = (part["ratio"] for part in seen["parts"].values())
     said = f"{whole.measured}; in place in a new copy {copy:.2f}, functional against unwrapped {wrapper:.2f}"
+    if lacking := [name for name, there in seen["made"].items() if not there]:
+        return verdict(False, f"{said}; the result has not {', '.join(lacking)}")
     worst = next((r for status in (CHANGED, CANNOT_TELL) for r in results if r.status == status), whole)
     return Result(worst.status, said, worst.missing)
 
