@@ -437,7 +437,7 @@ def synchronize_is_kept(seen: Seen) -> Result:
     kept = next((i for i, name in enumerate(names) if "synchronize_stream" in name), -1)
     last = max((i for i, node in enumerate(nodes) if "sin" in node["takes"]), default=-1)
     ok = {"cos", "add"} <= {*names} and names.index("cos") < kept < names.index("add") and last == kept
-    ok = ok and "sin" not in seen["frees"]["returned"]
+    gone = "sin" not in seen["frees"]["returned"]
     said = f"the deleted tensor's last use: {names[last] if last >= 0 else 'none'}"
     said += "" if gone else ", and it is returned"
     return verdict(ok and gone, f"{', '.join(names)}; {said}" if names else error)
