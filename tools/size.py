@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # they go down, but for a lesson that is added
-LIMITS = {"core of labkit": 15_560, "all Python outside tests": 39_950, "imports inside functions": 75}
+LIMITS = {"core of labkit": 15_560, "all Python outside tests": 40_050, "imports inside functions": 75}
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
