@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
 import threading
 
@@ -15,10 +16,11 @@ _lock = threading.Lock()
 # ipykernel writes each cell to <tmp>/ipykernel_<pid>/<hash>.py; IPython alone calls it <ipython-input-5-hash>
 _CELL = re.compile(r"[\\/]ipykernel_\d+[\\/][^\\/]+\.py$")
 _IPYTHON = re.compile(r"^<ipython-input-(\d+)-")
-_LIBRARIES = tuple(
-    {os.path.normpath(p) + os.sep for k in ("purelib", "platlib") if (p := sysconfig.get_path(k))}
-    | {os.path.normpath(os.path.dirname(__file__)) + os.sep}
-)
+# a package may also come from a folder of another environment, or from the user's own one (pip install --user)
+_INSTALLED = {p for k in ("purelib", "platlib") if (p := sysconfig.get_path(k))} | {
+    p for p in sys.path if os.path.basename(os.path.normpath(p)) in ("site-packages", "dist-packages")
+}
+_LIBRARIES = tuple({os.path.normpath(p) + os.sep for p in (*_INSTALLED, os.path.dirname(__file__))})
 _STDLIB = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import torch
@@ -34,6 +35,16 @@ def test_labkits_own_code_is_a_place_and_installed_code_is_not():
     assert places.is_library(torch.__file__)
     assert places.is_library(os.__file__)
     assert places.is_library("<frozen importlib._bootstrap>")
+
+
+def test_a_package_of_another_environment_is_a_library(tmp_path):
+    """torch of the system below a virtual environment, or of `pip install --user`."""
+    folder = tmp_path / "dist-packages"
+    file = folder / "torchlike" / "collectives.py"
+    asked = f"from labkit import places; print(places.is_library({str(file)!r}), places.label({str(file)!r}))"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
+    said = subprocess.run([sys.executable, "-c", asked], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["True", "torchlike/collectives.py"]
 
 
 def test_rewriting_a_message_leaves_no_full_path():
