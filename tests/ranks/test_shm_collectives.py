@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -300,7 +302,7 @@ def refused():
     for name, call in bad.items():
         try:
             call()
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             found[name] = str(error)
     x = torch.ones(2)
     dist.all_reduce(x)
@@ -316,7 +318,8 @@ def test_a_bad_argument_is_refused_on_its_rank_and_spoils_nothing(world):
     assert (
         "reduce_scatter over shm moves parts of one size: input 0 holds 1 elements" in found["uneven parts"]
     )
-    assert "only implemented for GLOO" in found["monitored"]
+    # torch's own words, until 2.14 and since 2.15
+    assert re.search("only implemented for GLOO|No backend type associated", found["monitored"])
     assert "one output for each" in found["too few"]
     assert "split sizes" in found["splits"] and "cannot share equally" in found["uneven"]
 

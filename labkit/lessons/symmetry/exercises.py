@@ -179,13 +179,17 @@ class _Leader:
     def __init__(self) -> None:
         self.kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.state, self.count, self.over = "beats", 0, threading.Event()
+        self.longest_gap = 0.0
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
+        last = time.monotonic()
         while not self.over.is_set():
             if self.state == "beats":
                 self.count += 1
                 self.kept.set("heartbeat", str(self.count))
+                self.longest_gap = max(self.longest_gap, time.monotonic() - last)
+                last = time.monotonic()
             time.sleep(BEAT_S)
 
 
@@ -246,8 +250,17 @@ def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
 
 def _watch_all(attempt: Attempt) -> dict[str, Any]:
     with ThreadPoolExecutor() as pool:
-        seen = {what: pool.submit(_watch, attempt, what) for what, _, _ in _LEADERS}
+        seen = {what: pool.submit(_watch_a_punctual, attempt, what) for what, _, _ in _LEADERS}
     return {what: future.result() for what, future in seen.items()}
+
+
+def _watch_a_punctual(attempt: Attempt, what: str) -> dict[str, Any]:
+    """`_watch`, again where a busy machine kept the leader from beating in time: an alarm was right then."""
+    for _ in range(5):
+        seen = _watch(attempt, what)
+        if not (seen["alarms"] and seen["gap"] > WINDOW_S / 2):
+            break
+    return seen
 
 
 def _watch(attempt: Attempt, what: str) -> dict[str, Any]:
@@ -273,7 +286,8 @@ def _watch(attempt: Attempt, what: str) -> dict[str, Any]:
         time.sleep(BEAT_S)
     time.sleep(WINDOW_S)  # a second alarm would come now
     leader.over.set()
-    return {"blocked": blocked, "alarm": alarms[0] - since if alarms else None, "alarms": len(alarms)}
+    alarm = alarms[0] - since if alarms else None
+    return {"blocked": blocked, "alarm": alarm, "alarms": len(alarms), "gap": leader.longest_gap}
 
 
 PARITY = Exercise(

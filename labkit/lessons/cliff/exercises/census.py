@@ -48,11 +48,9 @@ def _hint(answer: dict[str, Any], case: dict[str, Any]) -> str:
             return "a region that runs three times is three events of one name: count events, not names"
         return "a region is an event whose name begins with `Torch-Compiled Region`, and nothing else is one"
     if found > right["collectives"]:
-        if found - right["collectives"] == case["nested"]:
-            return (
-                "one call shows up as several events, one inside the other: count those that lie in no other"
-            )
-        return "waiting for a result and dressing it in a subclass are no collectives, though their names begin alike"
+        if case["unwaited"] == right:
+            return "a wait and a wrap in a subclass are no collectives, though their names begin alike"
+        return "one call shows up as several events, one inside the other: count those that lie in no other"
     if found < right["collectives"]:
         return "some collectives have another name: look at every beginning that the exercise lists"
     return (
@@ -97,17 +95,18 @@ def _case(attempt: Attempt, name: str, fn: Any, outside: int | None) -> dict[str
     events = prof.events()
     mine = next(e.thread for e in events if e.name == MARK)
     events = [e for e in events if e.thread == mine and e.name != MARK]
-    named = [e for e in events if "all_reduce" in e.name or "allreduce" in e.name]
     return {
         "name": name,
         "answer": attempt(list(events)),
+        "unwaited": attempt(
+            [e for e in events if "wait_tensor" not in e.name and "_wrap_tensor" not in e.name]
+        ),
         "right": {
             "regions": regions,
             "collectives": collectives,
             "outside": collectives if outside is None else outside,
         },
         "names": len({e.name for e in events if e.name.startswith("Torch-Compiled Region")}),
-        "nested": len(named) - collectives,
     }
 
 
