@@ -91,7 +91,8 @@ def judge_wait(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     first = seen[0]
     if any(found["none"] for found in seen):
         raise Mistake(
-            "it does not return two values", "return g, result: the sum, and what compute() returned"
+            "it does not return a tensor and one more value",
+            "return g, result: the sum, then what compute() returned",
         )
     if any(found["computed"] != 1 for found in seen):
         raise Mistake(
@@ -154,8 +155,8 @@ def _look(attempt: Attempt) -> dict[str, Any]:
                 store.set(f"{key}/gave up", "1")
             time.sleep(0.2)  # now rank 0 would have to wait for the sum
         found = attempt(g, compute)
-        pair = isinstance(found, (tuple, list)) and len(found) == 2
-        right = pair and isinstance(found[0], torch.Tensor) and found[0].tolist() == [total] * 4
+        pair = isinstance(found, (tuple, list)) and len(found) == 2 and isinstance(found[0], torch.Tensor)
+        right = pair and found[0].tolist() == [total] * 4
     result = {**seen, "none": not pair, "right": bool(right)}
     time.sleep(0.3)  # a sum that nobody waited for arrives before the ranks are used again
     dist.barrier()
