@@ -91,9 +91,10 @@ def judge_wait(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     first = seen[0]
     if any(found["none"] for found in seen):
         raise Mistake(
-            "it does not return a tensor and one more value",
-            "return g, result: the sum, then what compute() returned",
+            "it does not return two values", "return g, result: the sum, and what compute() returned"
         )
+    if any(found["first"] != "Tensor" for found in seen):
+        raise Mistake(f"what it returns first is a {first['first']}", "first the sum, then the other value")
     if any(found["computed"] != 1 for found in seen):
         raise Mistake(
             f"compute() was called {first['computed']} times",
@@ -155,9 +156,11 @@ def _look(attempt: Attempt) -> dict[str, Any]:
                 store.set(f"{key}/gave up", "1")
             time.sleep(0.2)  # now rank 0 would have to wait for the sum
         found = attempt(g, compute)
-        pair = isinstance(found, (tuple, list)) and len(found) == 2 and isinstance(found[0], torch.Tensor)
-        right = pair and found[0].tolist() == [total] * 4
-    result = {**seen, "none": not pair, "right": bool(right)}
+        pair = isinstance(found, (tuple, list)) and len(found) == 2
+        tensor = pair and isinstance(found[0], torch.Tensor)
+        right = tensor and found[0].tolist() == [total] * 4
+    kind = "Tensor" if tensor or not pair else type(found[0]).__name__
+    result = {**seen, "none": not pair, "first": kind, "right": bool(right)}
     time.sleep(0.3)  # a sum that nobody waited for arrives before the ranks are used again
     dist.barrier()
     return result

@@ -211,7 +211,7 @@ WAIT = {
     never_waits: "somebody has to wait",
     forgets_to_compute: "call compute() once",
     returns_one: "return g, result",
-    the_other_way_round: "then what compute() returned",
+    the_other_way_round: "first the sum",
 }
 
 
