@@ -87,10 +87,7 @@ def _finding(report: Any, fits: pd.DataFrame) -> str:
         return "Compile time over depth"
     slopes = table(report, "slopes", ["a", "b", "outcome"])
     told = slopes[slopes["b"] == "whole"].set_index("a")["outcome"]
-    words = {"cannot tell": "cannot be told apart", "less": "less", "more": "more"}
     others = [
-        f"{name} {value * 1e3:z.0f} ({words.get(told.get(name, ''), '?')})"
-        for name, value in by.items()
-        if name != "whole"
+        f"{name} {value * 1e3:z.0f} ({told.get(name, '?')})" for name, value in by.items() if name != "whole"
     ]
     return f"A further block costs the whole model {by['whole'] * 1e3:z.0f} ms; {', '.join(others)}"

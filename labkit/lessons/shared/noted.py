@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 
 from labkit.lessons.shared.timelines import ENDS, NOTES
-from labkit.ranks import RankError, Ranks, here
+from labkit.ranks import Outcome, RankError, Ranks, here
 from labkit.ranks.output import quiet_stderr
 
 __all__ = ["noted"]
 
-SAID = {"ok": "returned", "error": "raised", "dead": "died", "unfinished": "still waits"}
+SAID = {"ok": "returned", "error": "raised", "dead": "died"}
 
 
 def noted(
@@ -62,12 +62,19 @@ def noted(
             said = {r: "returned" if value is None else f"returned {value}" for r, value in values.items()}
         except RankError as caught:
             error = caught
-            said = {outcome.rank: SAID.get(outcome.kind, outcome.kind) for outcome in caught.outcomes}
+            said = {outcome.rank: _said(outcome) for outcome in caught.outcomes}
         over = time.time() - started
         pieces = {rank: _read(Path(folder) / str(rank), started) for rank in sorted(said)}
     notes = [(drill, rank, *piece) for rank, mine in pieces.items() for piece in mine]
     ends = [(drill, rank, _end(mine, over), said[rank]) for rank, mine in pieces.items()]
     return pd.DataFrame(notes, columns=NOTES).astype({"end": float}), pd.DataFrame(ends, columns=ENDS), error
+
+
+def _said(outcome: Outcome) -> str:
+    """How a rank's part ended. A rank that was cut off while it computed or compiled did not wait."""
+    if outcome.kind == "unfinished":
+        return "still waits" if outcome.waits else "not finished"
+    return SAID.get(outcome.kind, outcome.kind)
 
 
 def _read(path: Path, started: float) -> list[list[Any]]:

@@ -114,7 +114,9 @@ def _panel(sheet: Sheet, run: Timeline, longest: float, unit: str, arrows: bool)
     ax.spines["left"].set_visible(False)
     ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
     if unit:
-        ax.set_xlabel(f"time, {unit}" + (" (as the program states them)" if run.simulated else ""))
+        ax.set_xlabel(
+            f"time, {unit}" + (" (as the program states them)" if run.simulated and unit == "units" else "")
+        )
     else:
         ax.tick_params(labelbottom=False)
     several = len(run.ranks) > 1

@@ -93,6 +93,8 @@ def judge_wait(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
         raise Mistake(
             "it does not return two values", "return g, result: the sum, and what compute() returned"
         )
+    if any(found["first"] != "Tensor" for found in seen):
+        raise Mistake(f"what it returns first is a {first['first']}", "first the sum, then the other value")
     if any(found["computed"] != 1 for found in seen):
         raise Mistake(
             f"compute() was called {first['computed']} times",
@@ -155,8 +157,10 @@ def _look(attempt: Attempt) -> dict[str, Any]:
             time.sleep(0.2)  # now rank 0 would have to wait for the sum
         found = attempt(g, compute)
         pair = isinstance(found, (tuple, list)) and len(found) == 2
-        right = pair and isinstance(found[0], torch.Tensor) and found[0].tolist() == [total] * 4
-    result = {**seen, "none": not pair, "right": bool(right)}
+        tensor = pair and isinstance(found[0], torch.Tensor)
+        right = tensor and found[0].tolist() == [total] * 4
+    kind = "Tensor" if tensor or not pair else type(found[0]).__name__
+    result = {**seen, "none": not pair, "first": kind, "right": bool(right)}
     time.sleep(0.3)  # a sum that nobody waited for arrives before the ranks are used again
     dist.barrier()
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 import torch
@@ -22,6 +23,10 @@ def served(how, note):
             dist.all_reduce(torch.ones(1))
         elif how == "dies" and dist.get_rank() == 1:
             os._exit(3)
+        elif how == "computes" and dist.get_rank() == 0:
+            time.sleep(60)
+        elif how == "computes":
+            raise ValueError("the other rank is still at work")
     return dist.get_rank() if how == "returns" else None
 
 
@@ -32,6 +37,7 @@ def served(how, note):
         ("raises", ["raised", "raised"], []),
         ("hangs", ["still waits", "returned"], [0]),
         ("dies", ["returned", "died"], [1]),
+        ("computes", ["not finished", "raised"], [0, 1]),
     ],
 )
 def test_notes_outlive_their_ranks(ranks, how, said, unfinished):

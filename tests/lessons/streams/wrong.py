@@ -198,12 +198,20 @@ def returns_one(g, compute):
     return g
 
 
+def the_other_way_round(g, compute):
+    work = dist.all_reduce(g, async_op=True)
+    result = compute()
+    work.wait()
+    return result, g
+
+
 WAIT = {
     blocks: "it waits too early",
     computes_first: "start the collective first",
     never_waits: "somebody has to wait",
     forgets_to_compute: "call compute() once",
     returns_one: "return g, result",
+    the_other_way_round: "first the sum",
 }
 
 
