@@ -23,10 +23,14 @@ LOOKS: dict[str, tuple[str, str]] = {
     "hung": ("#D55E00", "hung"),
     "wrong": ("#000000", "wrong, silent"),
 }
-MEANS = (
-    "caught: an error that names the difference; repaired: right, where it is not without; other error: ends, and does "
-    "not say why; –: no compiled code to act on."
-)
+# what those words mean that do not say it themselves; a figure explains the ones that stand in it
+MEANS = {
+    "caught": "an error that names the difference",
+    "repaired": "right, where it is not without",
+    "error": "ends with an error that is none of the defence's",
+    "nothing compiled": "no compiled code to act on",
+    "wrong": "ends with other numbers and no error",
+}
 CONTROL = "at torch's default timeout"
 
 
@@ -41,7 +45,11 @@ def figure(report: Any, title: str | None = None, what: str = "what rank 1 does 
     if found.empty:
         return empty_figure(sheet, "No drill was run", report.label, title)
     drills, defences = list(pd.unique(found["drill"])), list(pd.unique(found["defence"]))
-    sheet.title(title or _finding(found), MEANS + _arranged(table_of(report, "arranged")))
+    meanings = "; ".join(
+        f"{LOOKS[how][1]}: {why}" for how, why in MEANS.items() if how in set(found["outcome"])
+    )
+    subtitle = (meanings and f"{meanings}.") + _arranged(table_of(report, "arranged"))
+    sheet.title(title or _finding(found), subtitle.lstrip())
     cells = []
     for row in found.to_dict("records"):
         colour, words = LOOKS.get(str(row["outcome"]), ("#FFFFFF", str(row["outcome"])))
