@@ -381,8 +381,8 @@ def _lessons(given: argparse.Namespace) -> int:
         return 0
     folder = given.folder
     runs.writable(folder)
-    for path in ours:
-        copy = folder / path.name
+    for path in [*ours, *sorted((ours[0].parent / "pictures").iterdir())]:
+        copy = folder / path.relative_to(ours[0].parent)
         if copy.exists() or copy.is_symlink():  # somebody may have worked in it
             print(f"left alone, it is there already: {copy}")
             continue

@@ -61,11 +61,13 @@ def test_the_lessons_are_copied_out_and_never_over_a_readers_copy(installed: Pat
     first = labkit(installed, "lessons", str(tmp_path / "mine"))
     assert first.returncode == 0, first.stderr
     names = [path.stem for path in sorted((REPOSITORY / "notebooks").glob("*.ipynb"))]
-    assert [path.stem for path in sorted((tmp_path / "mine").iterdir())] == names
+    assert [path.stem for path in sorted((tmp_path / "mine").glob("*.ipynb"))] == names
+    drawn = {path.name for path in (REPOSITORY / "notebooks" / "pictures").iterdir()}  # at the lessons' heads
+    assert drawn == {path.name for path in (tmp_path / "mine" / "pictures").iterdir()}
     worked_in = tmp_path / "mine" / f"{names[0]}.ipynb"
     worked_in.write_text("my notes")
     again = labkit(installed, "lessons", str(tmp_path / "mine"))
-    assert again.stdout.count("left alone") == len(names) and worked_in.read_text() == "my notes"
+    assert again.stdout.count("left alone") == len(names) + len(drawn) and worked_in.read_text() == "my notes"
     assert labkit(installed, "lessons").stdout.split() == names
 
 

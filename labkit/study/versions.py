@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.report import Report
 from labkit.study import ledger, recorded, results
-from labkit.study.claims import Claims
+from labkit.study.claims import Claims, load
 
 __all__ = ["differing", "matrix", "moved", "record", "since", "text"]
 
@@ -100,7 +100,7 @@ def differing(a: Report, b: Report) -> pd.DataFrame:
 
 
 def text(versions: tuple[str, str], folder: Path | None = None, width: int = 150) -> str:
-    """The rows that differ between two recorded versions, as a text.
+    """The rows that differ between two recorded versions, as a text; of rows that still count, as in `matrix`.
 
     Args:
         versions: the two.
@@ -110,7 +110,7 @@ def text(versions: tuple[str, str], folder: Path | None = None, width: int = 150
     Raises:
         ValueError: one of them is not recorded.
     """
-    pair = [record(version, folder) for version in versions]
+    pair = [results.current(load(), record(version, folder)) for version in versions]
     rows, shared = differing(*pair), len(pair[0].frame.merge(pair[1].frame, on=["id", "claim"]))
     parts = []
     for row in rows.to_dict("records"):

@@ -63,7 +63,8 @@ def allocated(call: Callable[[], Any]) -> Allocated:
 def peak(call: Callable[[], Any]) -> int:
     """Measure the peak of memory during `call()`, in bytes above what was allocated before.
 
-    Memory that the call frees counts as free again.
+    Memory that the call frees counts as free again, where the thread that calls frees it. What another thread frees, as
+    gloo's threads do with the tensors of a collective, is not seen: over gloo this is an upper bound.
 
     Args:
         call: The function to call, once. Call it before, so that nothing is compiled here.

@@ -125,7 +125,7 @@ OPTIMIZER = Exercise(
     25,
     (
         "after each step all ranks have the weights of one process",
-        "each rank's optimizer gets one ranks-th of the numbers, padded where they do not divide",
+        "each rank's optimizer gets an equal share of the numbers, padded where they do not divide",
         "one reduce-scatter and one all-gather a step",
     ),
     judge,
