@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import labkit
-from labkit.ranks import spawn
 from labkit.ranks.status import COLUMNS, Status, own_memory
 
 
@@ -31,7 +31,7 @@ def test_text_and_html_say_the_same(ranks):
 
 def test_a_rank_that_died_restarts_and_the_end():
     with labkit.Ranks(2, device="cpu", quiet=True) as ranks:
-        spawn.shared().signal([ranks.status()[1]["pid"]], 9)
+        os.kill(ranks.status()[1]["pid"], signal.SIGKILL)
         deadline = time.monotonic() + 5
         while ranks.status()[1]["state"] == "idle" and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -57,7 +57,7 @@ def spin(seconds):
 
 
 def test_an_idle_group_uses_no_processor_time(ranks):
-    pids = [*(row["pid"] for row in ranks.status()), spawn.shared().process.pid]
+    pids = [*(row["pid"] for row in ranks.status()), ranks.run(os.getppid).same()]
 
     def ticks() -> int:  # hundredths of a second
         used = 0
@@ -77,8 +77,10 @@ def test_an_idle_group_uses_no_processor_time(ranks):
 
 
 def test_a_group_is_its_ranks_and_one_zygote(ranks):
-    zygote = spawn.shared().process.pid
+    zygote = ranks.run(os.getppid).same()
     with open(f"/proc/{zygote}/task/{zygote}/children") as file:
-        children = set(map(int, file.read().split()))
-    assert {row["pid"] for row in ranks.status()} <= children
-    assert ranks.run(os.getppid).same() == zygote
+        assert {row["pid"] for row in ranks.status()} <= set(map(int, file.read().split()))
+    with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children") as file:
+        assert zygote in map(int, file.read().split())
+    with open(f"/proc/{zygote}/cmdline") as file:
+        assert "labkit.ranks.zygote" in file.read()
