@@ -171,7 +171,12 @@ def _parser() -> argparse.ArgumentParser:
     ledger = commands.add_parser("ledger", help="check the claims of the source documents on this torch")
     ledger.add_argument("--lesson", metavar="L", help="only the claims of a lesson, such as 04")
     ledger.add_argument(
-        "--only", nargs="+", default=[], metavar="ID", help="only these claims; 't11.trap.*' is many"
+        "--only",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="ID",
+        help="only these; 't11.trap.*' is many",
     )
     ledger.add_argument(
         "--untested", action="store_true", help="list the claims without a check, and run nothing"

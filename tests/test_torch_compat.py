@@ -69,7 +69,10 @@ def test_the_doctor_says_what_passed_on_a_version_that_was_run_in_part():
     assert torch_compat.RUN.keys().isdisjoint(torch_compat.TESTED)
     for version, passed in torch_compat.RUN.items():
         torch_compat.check_version(version)
-        assert doctor._tested(f"{version}+cpu") == f"torch {version}: {passed}; tested in full: 2.13.0 and 2.15.0"
+        assert (
+            doctor._tested(f"{version}+cpu")
+            == f"torch {version}: {passed}; tested in full: 2.13.0 and 2.15.0"
+        )
     assert "not tested; tested in full: 2.13.0" in doctor._tested("2.14.7")
 
 

@@ -401,5 +401,7 @@ def _report(found: dict[str, PerRank[dict[str, Any]]], label: str, settings: dic
     }
     wrong = table.loc[~table["equal"], "route"].tolist()
     notes = [f"DIFFERENT from one process: {', '.join(wrong)}"] if wrong else []
+    if label.startswith("gloo"):  # labkit.lessons.shared.memory says why
+        notes.append("a peak over gloo is an upper bound: what gloo's threads free is not seen")
     view = "labkit.lessons.shared.training_figures:figure"
     return Report("training", "Routes to train on several ranks", label, tables, [], settings, notes, view)
