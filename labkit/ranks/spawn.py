@@ -153,7 +153,7 @@ class Spawner(Starter):
 
     def _last_words(self) -> str:
         try:
-            how = f"exit code {self.process.wait(5)}"
+            how = f"exit code {self.process.wait(20)}"  # slow where many processes run
         except subprocess.TimeoutExpired:
             how = "it closed its socket"
         size = os.fstat(self._said).st_size
