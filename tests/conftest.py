@@ -14,7 +14,7 @@ from browsers import ARTIFACTS, ROOT
 BEGAN = time.time()
 # else Inductor builds four C++ programs in every cache folder that a test makes, to try the CPU's instructions
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-# finds sitecustomize.py there
+# every Python that a test starts finds sitecustomize.py there
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "tests" / "processes"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )

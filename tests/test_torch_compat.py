@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import types
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,10 @@ def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
         if word in ("private", "lacking") and (word, text) not in before
     ]
     assert len(rows) == 2
-    assert re.search("this torch lacks (.*, )?torch._inductor.cpu_vec_isa.valid_vec_isa_list[:,]", rows[0])
+    lacks = [text for _, text in before if "this torch lacks" in text]  # 2.11 lacks others as well
+    named = "(.*, )?torch._inductor.cpu_vec_isa.valid_vec_isa_list[:,]"
+    alone = "torch._inductor.cpu_vec_isa.valid_vec_isa_list:"
+    assert re.search(f"this torch lacks {named if lacks else alone}", rows[0])
     assert rows[1] == (
         "Inductor's C++ compiler (torch 2.11 to 2.15): no torch._inductor.cpu_vec_isa.valid_vec_isa_list;"
         " lost is Inductor in `labkit run cold`"
@@ -123,7 +127,8 @@ def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
     assert cli.main(["doctor", "--features"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^Inductor's C\+\+ compiler +2\.11 to 2\.15  2 of 3$", printed, re.M)
-    assert re.search(r"^streams in compiled graphs +2\.12 to 2\.15  [23] of 3$", printed, re.M)
+    streams = 2 if metadata.version("torch").startswith("2.11.") else 3
+    assert re.search(rf"^streams in compiled graphs +2\.12 to 2\.15  {streams} of 3$", printed, re.M)
     assert f"Ranges: {torch_compat.READ}" in printed
     with pytest.raises(
         torch_compat.UnsupportedTorch, match="has no torch._inductor.cpu_vec_isa.valid_vec_isa_list"

@@ -14,11 +14,11 @@ TESTED = ("2.13.0", "2.15.0")  # the whole test suite passed on these
 # What passed on others, on CPU with their CUDA builds, on 2026-11-23; so did the ledger of claims. The lessons ran on
 # them on 2026-11-22, before lessons 13 to 19 had their present form.
 RUN = {
-    "2.14.0": "the quick tests passed, earlier lessons ran; an eager functional collective is 2 operations and not 3",
-    "2.12.0": "the quick tests passed, earlier lessons ran",
+    "2.14.0": "the quick tests passed, the lessons of 2026-11-22 ran; an eager functional collective is 2 operations",
+    "2.12.0": "the quick tests passed, the lessons of 2026-11-22 ran",
     "2.11.0": (
-        "the quick tests passed, earlier lessons ran; shapes of collectives are not recorded, there are no graphs of"
-        " streams but those shipped, and compiling again on another thread crashes in torch itself"
+        "the quick tests passed, the lessons of 2026-11-22 ran; shapes of collectives are not recorded, there are"
+        " no graphs of streams but those shipped, and compiling again on another thread crashes in torch itself"
     ),
 }
 # Where a range comes from: each name was looked up in these wheels (Python 3.11; macOS, whose are the smallest, but

@@ -177,7 +177,8 @@ def test_no_profiler_runs_without_operators_and_nothing_stays_behind():
     with labkit.record(operators=False) as rec:
         assert not torch_compat.profiler_running()
         run()
-    assert rec.segments.empty and any("only regions were kept" in note for note in rec.notes)
+    notes = [note for note in rec.notes if "only regions with a graph" not in note]  # 2.11 adds that one
+    assert rec.segments.empty and "only regions were kept" in notes[-1]
     assert utils.record_pregraph_bytecode_enter is plain
     with torch.profiler.profile() as profile, labkit.record(operators=False) as rec:
         run()

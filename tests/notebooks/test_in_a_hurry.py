@@ -42,9 +42,8 @@ def test_the_cells_run_as_they_stand_and_an_edit_changes_the_figure(tmp_path):
     else:
         assert shown[:2] == PRINTED[:2]
         assert set(NAMED) <= set(re.split(r"[\s,:]+", shown[2])) and shown[3].endswith("wait_tensor\n")
-    errors = "".join(o.text for cell in cells for o in cell.outputs if o.get("name") == "stderr")
-    assert not [
-        line for line in errors.splitlines() if "No CUDA runtime is found" not in line
-    ]  # a CUDA build's
+    errors = "".join(o.text for cell in cells for o in cell.outputs if o.get("name") == "stderr").splitlines()
+    # what a CUDA build of 2.15 says on a machine without CUDA
+    assert not [line for line in errors if not (torch.version.cuda and "No CUDA runtime is found" in line)]
     assert drawn(strips).startswith("The same forward: 1 compiled region in functional, 16 in hidden")
     assert re.search(r"rank 0: 16 regions.*rank 1: 1 region", drawn(again))

@@ -1,6 +1,6 @@
 """Every Python that a test starts begins with this: the collector looks less often among what torch's imports made.
 
-They make a million objects that stay. A process that imports Dynamo and Inductor takes a quarter less time so.
+They make very many objects that stay. So a process that imports Dynamo and Inductor takes about a sixth less time.
 """
 
 import gc

@@ -250,12 +250,12 @@ def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
 
 def _watch_all(attempt: Attempt) -> dict[str, Any]:
     with ThreadPoolExecutor() as pool:
-        seen = {what: pool.submit(_watch_a_punctual, attempt, what) for what, _, _ in _LEADERS}
+        seen = {what: pool.submit(_watch_in_time, attempt, what) for what, _, _ in _LEADERS}
     return {what: future.result() for what, future in seen.items()}
 
 
-def _watch_a_punctual(attempt: Attempt, what: str) -> dict[str, Any]:
-    """`_watch`, again where a busy machine kept the leader from beating in time: an alarm was right then."""
+def _watch_in_time(attempt: Attempt, what: str) -> dict[str, Any]:
+    """Watch, and watch again where a busy machine made the leader late: the alarm was right then."""
     for _ in range(5):
         seen = _watch(attempt, what)
         if not (seen["alarms"] and seen["gap"] > WINDOW_S / 2):
