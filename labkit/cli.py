@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import codecs
+import gc
 import json
 import locale
 import os
@@ -71,6 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     if codecs.lookup(locale.getencoding()).name == "ascii":
         os.environ["PYTHONUTF8"] = "1"  # for the ranks: torch reads files of its own that are not ASCII
+    # at its end, the interpreter would look for garbage among all that torch has made, for a second
+    atexit.register(gc.freeze)
     with screen.Screen() as shown:
         status = _status(arguments)
     return shown.outcome(status)

@@ -21,6 +21,7 @@ from labkit.views.forwards import take_forward
 __all__ = ["Looked", "nothing", "read", "together"]
 
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
+NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
 COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "collectives"]
 
 
@@ -254,15 +255,13 @@ def nothing(looked: Looked | None, options: Options) -> str:
     steps, calls = looked.provenance["steps"], looked.provenance["compiled calls"]
     if steps and not looked.provenance["last step ended"]:
         said = f"no optimizer.step ended a step after {calls} compiled calls (is it in compiled code?)"
-        return f"{said}: give the function that is a step with --step"
+        return f"{said}: {NAME_A_STEP}"
     if steps > options.skip:
         return f"nothing was recorded of {steps} steps: {'; '.join(looked.notes) or 'they did not end'}"
     if steps:
-        return f"the script has {steps} steps and the first {options.skip} are skipped: give a smaller --skip"
+        return f"there are {steps} steps and the first {options.skip} are skipped: skip fewer of them"
     if options.step:
-        return f"the script never called {options.step}"
+        return f"{options.step} was never called"
     if calls:
-        return f"{calls} compiled calls and no optimizer.step after them: give the function that is a step with --step"
-    return (
-        "the main thread called nothing that torch.compile made: give the function that is a step with --step"
-    )
+        return f"{calls} compiled calls and no optimizer.step after them: {NAME_A_STEP}"
+    return f"the main thread called nothing that torch.compile made: {NAME_A_STEP}"

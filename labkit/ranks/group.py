@@ -366,7 +366,7 @@ class Ranks:
         patience = self.stall if stall == "default" else _positive("stall", stall, none=True)
         members = self._chosen(ranks)
         with self._exclusive():
-            self._pool.serve(0)  # print what arrived, notice who died
+            self._pool.settle()
             gone = [f"rank {m.rank} ({m.process.ending()})" for m in self._pool.members if m.dead]
             if gone:  # between calls there is nothing to lose: start afresh
                 self._replace()

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from labkit.ranks import fresh, spawn, wire
+from labkit.ranks import cells, fresh, spawn, wire
 from labkit.ranks.environment import complete, merged
 from labkit.ranks.errors import Outcome, RankError, crash_frames
 from labkit.ranks.introspect import Activity, Snapshot
@@ -63,7 +63,8 @@ def make_starter(
     if isinstance(how, Nodes):
         return how, dict(env)  # each machine has its own environment
     wanted = complete(merged(environ, env))
-    local = spawn.shared(wanted) if how == "zygote" else fresh.Interpreters(wanted)
+    waited_for = cells.shell() is not None  # by a reader, at a cell
+    local = spawn.shared(wanted, early=waited_for) if how == "zygote" else fresh.Interpreters(wanted)
     return local, local.started.overlay(wanted)
 
 
@@ -84,6 +85,8 @@ class Member:
         process: Its process.
         dead: Whether its process has ended.
         noted: Whether it is known how the process ended.
+        early: Whether it lacks imports, and its first call has not ended.
+        imports: Whether that call has ended, and it imports.
         number: The number of its current or last call.
         outcome: How that call ended on this rank; None while it runs.
         value: What it returned.
@@ -95,7 +98,7 @@ class Member:
 
     def __init__(self, rank: int, process: Process):
         self.rank, self.process = rank, process
-        self.dead = self.noted = False
+        self.dead = self.noted = self.early = self.imports = False
         self.number = wire.STARTING
         self.outcome: Outcome | None = None
         self.value: Packed | None = None
@@ -118,7 +121,10 @@ class Member:
             self.dead = True
             return
         for number, answer in messages:
-            if number == self.number:
+            if number == wire.IMPORTED:
+                self.imports = False
+            elif number == self.number:
+                self.early, self.imports = number == wire.STARTING and answer is True, self.early
                 failed = isinstance(answer, Outcome)
                 self.outcome, self.value = (answer, None) if failed else (Outcome(self.rank, "ok"), answer)
 
@@ -240,6 +246,11 @@ class Pool:
         for member in self.members:
             for printer in member.printers:
                 printer.finish()
+
+    def settle(self) -> None:
+        """Print what has arrived, notice who has died, and wait for ranks that import behind their first call."""
+        self.serve(0)
+        self.pump(lambda: not any(m.imports and not m.dead for m in self.members), START_LIMIT_S)
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
         """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.

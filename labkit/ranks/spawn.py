@@ -23,8 +23,13 @@ from labkit import torch_compat
 from labkit.ranks.environment import Started, complete
 from labkit.ranks.process import Process, Starter, StartError, crash_file, plumbing
 
-# what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
-PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.ranks.shm", "labkit.graphs")
+# what ranks need, step by step: behind the first one they can be forked
+# labkit.graphs brings pandas and the structured-trace subscriber
+PRELOAD = (
+    "torch,torch.distributed,labkit.ranks.worker,labkit.ranks.shm",
+    *torch_compat.PRELOAD,
+    "labkit.graphs",
+)
 START_LIMIT_S = 120.0
 KEPT = 2  # zygotes that serve no group and stay, the one used last first
 LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at
@@ -35,13 +40,15 @@ class Spawner(Starter):
 
     Args:
         environ: The environment that the zygote is started in.
+        early: Whether ranks are forked as soon as it knows torch. These import the rest behind their first call.
     """
 
     answer_s = 2.0
     tick_s = 0.5
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], early: bool = False) -> None:
         super().__init__()
+        self.early = early
         self.started = Started(environ)
         self._said = crash_file()  # a pipe that nobody reads would be full at some time
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -111,7 +118,8 @@ class Spawner(Starter):
         return not self.started.late(environ)
 
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
-        self.wait_ready()
+        if not self.early:
+            self.wait_ready()
         with pipes(listener) as (process, files):
             self._ticket += 1
             ticket = self._ticket
@@ -119,7 +127,8 @@ class Spawner(Starter):
                 socket.send_fds(self.sock, [json.dumps({"fork": ticket}).encode()], files)
             except OSError as error:
                 raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
-            self._expect(lambda: ticket in self._forked, 30, "forking a rank")
+            limit = 30.0 if self.ready else START_LIMIT_S
+            self._expect(lambda: ticket in self._forked, limit, "forking a rank")
             said = self._forked.pop(ticket)
             if "why" in said:
                 raise StartError(f"this machine refused to fork a rank: {said['why']}")
@@ -167,17 +176,18 @@ class Spawner(Starter):
 _zygotes: list[Spawner] = []  # of this process, the one used last at the end
 
 
-def shared(environ: Mapping[str, str] | None = None) -> Spawner:
+def shared(environ: Mapping[str, str] | None = None, early: bool = False) -> Spawner:
     """Return a zygote for ranks in an environment; starts one if no running one fits.
 
     Args:
         environ: The environment of the ranks; None for that of this process.
+        early: Whether somebody waits for ranks: the first zygote of this process then forks as soon as it knows torch.
     """
     wanted = complete(os.environ if environ is None else environ)
     _end([spawner for spawner in _zygotes if spawner.owner != os.getpid() or not spawner.alive()])
     found = next((spawner for spawner in reversed(_zygotes) if spawner.fits(wanted)), None)
     if found is None:
-        found = Spawner(wanted)
+        found = Spawner(wanted, early and not _zygotes)
         atexit.register(found.close)
     _zygotes[:] = [*(spawner for spawner in _zygotes if spawner is not found), found]
     _forget()

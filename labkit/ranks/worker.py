@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import importlib
+import itertools
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from labkit import hardware
-from labkit.ranks import cells, introspect, transfer, wire
+from labkit.ranks import cells, introspect, transfer, wire, zygote
 from labkit.ranks.errors import Outcome, message_of
 from labkit.torch_compat import fake_store, gather_cuda_over_gloo, log_to
 
@@ -53,6 +54,7 @@ class Here:
 
 
 _here: Here | None = None
+later: list[str] = []  # what a zygote that was in a hurry has not imported
 _libc = ctypes.CDLL(None)
 
 
@@ -98,7 +100,7 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None 
     threading.Thread(target=_answer, args=(control,), daemon=True, name="labkit-control").start()
     try:
         _join(config, listener_fd)
-        wire.send(calls, (wire.STARTING, None))
+        wire.send(calls, (wire.STARTING, bool(later)))
     except BaseException as error:
         wire.send(calls, (wire.STARTING, Outcome.of(config["rank"], error)))
         _leave(1)
@@ -216,8 +218,13 @@ def _serve(calls: socket.socket, rank: int) -> None:
     functions: dict[bytes, transfer.Unpickled] = {}
     check: Any = sys.modules.get("labkit.ranks.collective_check")  # there only in checked ranks
     me = os.getpid()
-    while True:
+    for turn in itertools.count():
         _State.busy = False
+        if turn and later:
+            while later:
+                with suppress(Exception):  # the call that needs it says so
+                    zygote.import_all(later.pop(0))
+            wire.send(calls, (wire.IMPORTED, None))
         kind, number, sources, *parts = wire.receive(calls)
         cells.learn(sources)
         try:

@@ -26,10 +26,11 @@ import time
 import traceback
 from collections.abc import ItemsView
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+MORE_MS = 20  # behind one rank, the next one of the same group is asked for within
 SWEEP_S = 0.5  # a process that a driver holds takes longer to end, and nobody waits for it
 
 
@@ -66,35 +67,16 @@ class Noting(type(os.environ)):  # type: ignore[misc]  # a class that os does no
         return self.copy().items()
 
 
-def preload_noting(modules: list[str]) -> dict[str, Any]:
-    """Import what ranks need. A module that this torch lacks is left for the rank to report.
-
-    Returns:
-        The environment variables that were looked up meanwhile ("read"), and those that the imports set ("made").
-    """
-    before = dict(os.environ)
-    plain, os.environ.__class__ = os.environ.__class__, Noting
-    gc.disable()  # what imports make stays: looking for garbage among it takes a fifth of the time
-    for name in modules:
-        with suppress(ImportError):
-            importlib.import_module(name)
-    gc.freeze()  # ranks do not look through it either, which would copy the memory that they share
-    gc.enable()
-    os.environ.__class__ = plain
-    made = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    return {"read": sorted(Noting.read), "made": made}
-
-
 class Zygote:
     """Serves requests to fork and to signal ranks on a SOCK_SEQPACKET socket, until its other end closes.
 
     Args:
         sock: The socket.
-        found: What `preload_noting` has returned, for the other end.
+        modules: What ranks need, one item for each step of `prepare`: the names of modules with commas between them.
     """
 
-    def __init__(self, sock: socket.socket, found: dict[str, Any]):
-        self.sock, self.found = sock, found
+    def __init__(self, sock: socket.socket, modules: list[str]):
+        self.sock, self.modules = sock, modules
         self.children: set[int] = set()  # the ranks
         self.kept: set[int] = set()  # left behind by ranks, and not to be waited for again
         self.me = os.getpid()
@@ -103,26 +85,54 @@ class Zygote:
         os.set_blocking(self.wake_write, False)
 
     def serve(self) -> None:
-        """Serve requests and report ends; never returns."""
+        """Prepare, serve requests and report ends; never returns."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         adopt_orphans()
-        self.reply({"ready": True, **self.found})
-        poller = select.poll()
-        poller.register(self.sock, select.POLLIN)
-        poller.register(self.wake_read, select.POLLIN)
+        self.poller = select.poll()
+        self.poller.register(self.sock, select.POLLIN)
+        self.poller.register(self.wake_read, select.POLLIN)
+        self.prepare()
         while True:
-            ready = {fd for fd, _ in poller.poll()}
-            if self.wake_read in ready:
-                with suppress(BlockingIOError):
-                    os.read(self.wake_read, 4096)
-                self.reap()
-            if self.sock.fileno() in ready:
-                message, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 8)
-                if not message:
-                    self.end()
-                self.handle(json.loads(message), fds)
+            self.turn(None)
+
+    def prepare(self) -> None:
+        """Import what ranks need, and serve what was asked for meanwhile behind each step: never during an import.
+
+        A module that this torch lacks is left for the rank to report. At last the other end hears which environment
+        variables were looked up ("read"), and which the imports have set ("made").
+        """
+        before = dict(os.environ)
+        os.environ.__class__ = Noting
+        gc.disable()  # what imports make stays: looking for garbage among it takes a fifth of the time
+        while self.modules:
+            try:
+                import_all(self.modules[0])
+            except Exception:
+                if not self.children:
+                    raise
+                break  # the ranks that are there find the same error when they import it
+            del self.modules[0]
+            while self.turn(MORE_MS if self.children else 0):
+                pass
+        settle()
+        made = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        self.reply({"ready": True, "read": sorted(Noting.read), "made": made})
+
+    def turn(self, wait: float | None) -> bool:
+        """Serve what has come within `wait` milliseconds (None: without limit); False if nothing has."""
+        ready = {fd for fd, _ in self.poller.poll(wait)}
+        if self.wake_read in ready:
+            with suppress(BlockingIOError):
+                os.read(self.wake_read, 4096)
+            self.reap()
+        if self.sock.fileno() in ready:
+            message, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 8)
+            if not message:
+                self.end()
+            self.handle(json.loads(message), fds)
+        return bool(ready)
 
     def handle(self, request: dict, fds: list[int]) -> None:
         """Carry out one request, which came with open files."""
@@ -179,8 +189,10 @@ class Zygote:
         os.close(out)
         os.close(err)
         faulthandler.enable(crash, all_threads=True)
+        settle()
         from labkit.ranks import worker
 
+        worker.later += self.modules
         worker.main(calls, control, crash, *listener)
 
     def reap(self) -> None:
@@ -247,6 +259,20 @@ class Zygote:
         os._exit(0)
 
 
+def import_all(names: str) -> None:
+    """Import modules, whose names have commas between them; one that this torch lacks is left out."""
+    for name in names.split(","):
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def settle() -> None:
+    """End what is there for imports only. Nobody looks for garbage in what was imported: that would copy its memory."""
+    gc.freeze()
+    gc.enable()
+    os.environ.__class__ = Noting.__base__
+
+
 def children() -> set[int]:
     """Return the children of this process, including those that have ended and were not waited for."""
     me, found = os.getpid(), set()
@@ -266,12 +292,12 @@ def children() -> set[int]:
 
 
 def main() -> None:
-    """Run the zygote: `python -m labkit.ranks.zygote SOCKET_FD PARENT_PID MODULE...`."""
+    """Run the zygote: `python -m labkit.ranks.zygote SOCKET_FD PARENT_PID MODULE,MODULE...`."""
     fd, parent, modules = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if parent:
         die_with_parent(parent, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Zygote(socket.socket(fileno=fd), preload_noting(modules)).serve()
+    Zygote(socket.socket(fileno=fd), modules).serve()
 
 
 if __name__ == "__main__":

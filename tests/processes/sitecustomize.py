@@ -1,8 +1,11 @@
-"""Every Python that a test starts begins with this: the collector looks less often among what torch's imports made.
+"""Every Python that a test starts begins with this: it looks less often for garbage among what torch's imports made.
 
-They make very many objects that stay. So a process that imports Dynamo and Inductor takes about a sixth less time.
+They make very many objects that stay. So a process that imports Dynamo and Inductor takes about a sixth less time. It
+ends a second earlier, too, because it does not look among them once more.
 """
 
+import atexit
 import gc
 
 gc.set_threshold(5_000, 10, 10)
+atexit.register(gc.freeze)

@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import signal
+import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -140,3 +142,54 @@ def test_a_call_that_a_signal_handler_breaks_off_leaves_new_ranks(monkeypatch):
             assert ranks.run(lambda: "second", timeout=20)[0] == "second"
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_zygote_in_a_hurry_forks_between_imports_and_its_ranks_import_the_rest_behind_their_first_call(
+    monkeypatch, tmp_path
+):
+    for gate in ("asked", "go"):
+        waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / gate)!r}): time.sleep(0.01)\n"
+        (tmp_path / f"until_{gate}.py").write_text(waits)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(spawn, "PRELOAD", (f"{spawn.PRELOAD[0]},until_asked", "until_go"))
+    starter = spawn.Spawner(spawn.complete(os.environ), early=True)
+    monkeypatch.setattr(spawn, "shared", lambda environ, early: starter)
+    ask = spawn.socket.send_fds
+
+    def asked(*request):
+        ask(*request)
+        (tmp_path / "asked").touch()
+
+    monkeypatch.setattr(spawn.socket, "send_fds", asked)
+    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
+        assert ranks.run(imported, "until_go")[0] is False
+        starter.receive()
+        assert not starter.ready
+        threading.Timer(0.6, (tmp_path / "go").touch).start()
+        assert ranks.run(imported, "until_go", timeout=0.5)[0] is True, (
+            "the limit counts from the end of the imports"
+        )
+        starter.wait_ready()
+        ranks.restart()
+        assert ranks.run(imported, "until_go")[0] is True, "in its first call"
+        assert "TORCH_LOGS" in starter.started.read
+    starter.close()
+
+
+def imported(name: str) -> bool:
+    return name in sys.modules
+
+
+def test_where_a_later_import_fails_the_ranks_that_are_there_stay(monkeypatch, tmp_path):
+    (tmp_path / "cannot.py").write_text("raise LookupError('cannot be imported')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(spawn, "PRELOAD", (spawn.PRELOAD[0], "cannot"))
+    starter = spawn.Spawner(spawn.complete(os.environ), early=True)
+    monkeypatch.setattr(spawn, "shared", lambda environ, early: starter)
+    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
+        assert ranks.run(os.getpid) and ranks.run(os.getpid)
+        starter.wait_ready()
+    starter.close()
+    with pytest.raises(RuntimeError, match="exit code 1, LookupError: cannot be imported"):
+        spawn.Spawner(spawn.complete(os.environ)).wait_ready()

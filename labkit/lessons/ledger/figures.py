@@ -148,7 +148,7 @@ def across(table: pd.DataFrame, moved: pd.Series[bool], label: str, most: int = 
         raise ValueError("no torch version is recorded: `labkit ledger --torch 2.15.0` makes one")
     sheet = Sheet()
     sheet.title(
-        f"{int(moved.sum())} of {len(table)} claims read otherwise on one torch than on another",
+        f"{int(moved.sum())} of {len(table)} claims come out differently on different versions of torch",
         f"The first {min(most, len(table))} rows: what differs between versions, then what changed before all of them.",
     )
     shown = table.head(most)

@@ -132,7 +132,7 @@ def test_versions_stand_side_by_side_with_their_words():
         index=["doc.moved", "doc.old", "doc.busy", "doc.rare"],
     )
     fig = across(table, moved(table), "recorded", most=2)
-    assert texts(fig)[0] == "1 of 4 claims read otherwise on one torch than on another"
+    assert texts(fig)[0] == "1 of 4 claims come out differently on different versions of torch"
     assert "doc.moved: holds on 2.13.0, changed on 2.15.0" in fig.summary and "doc.busy" not in fig.summary
     with pytest.raises(ValueError, match="no torch version is recorded"):
         across(pd.DataFrame(index=["doc.a"]), pd.Series(dtype=bool), "recorded")
