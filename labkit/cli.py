@@ -12,9 +12,10 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from labkit import __version__, experiments, files, runs, screen
 from labkit.experiments import options
@@ -127,131 +128,86 @@ def _folder(text: str) -> Path:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="labkit",
-        description=__doc__,
-        epilog=STATUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="labkit", description=__doc__, epilog=STATUS, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    doctor = commands.add_parser("doctor", help="what this machine has, and what ranks would run on")
-    doctor.add_argument(
-        "--features", action="store_true", help="what stands on private names of torch, and on which versions"
-    )
-    doctor.set_defaults(act=_doctor)
-    listing = commands.add_parser("list", help="the experiments, their questions and sources")
-    listing.add_argument("--names", action="store_true", help="only the names, for scripts")
-    listing.set_defaults(act=_list)
-    run = commands.add_parser("run", help="run an experiment and print what it found")
-    run.add_argument(
-        "experiment", help="a name from `labkit list`; a suite fails (exit code 1) where one test is red"
-    )
+
+    def command(act: Callable[[argparse.Namespace], int], name: str, what: str, **more: Any) -> Any:
+        made = commands.add_parser(name, help=what, **more)
+        made.set_defaults(act=act)
+        return made
+
+    def flags(command: argparse.ArgumentParser, **said: str) -> None:
+        for name, what in said.items():
+            command.add_argument(f"--{name}", action="store_true", help=what)
+
+    doctor = command(_doctor, "doctor", "what this machine has, and what ranks would run on")
+    flags(doctor, features="what stands on private names of torch, and on which versions")
+    listing = command(_list, "list", "the experiments, their questions and sources")
+    flags(listing, names="only the names, for scripts")
+    run = command(runs.together(runs.run), "run", "run an experiment and print what it found")
+    what = "a name from `labkit list`; a suite fails (exit code 1) where one test is red"
+    run.add_argument("experiment", help=what)
     _run_options(run)
     run.add_argument("--save", type=_folder, metavar="DIR", help="also save the report there as NAME.json")
-    run.add_argument("--json", action="store_true", help="print JSON instead of text")
-    run.set_defaults(act=runs.together(runs.run))
-    look = commands.add_parser(
-        "look",
-        help="run a script of yours on ranks, and see its breaks, regions, recompiles and collectives",
-        description="Run an unchanged script as torchrun would, and write a page of what it compiled and ran.",
-        epilog=LOOK_STATUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    flags(run, json="print JSON instead of text")
+    what = "Run an unchanged script as torchrun would, and write a page of what it compiled and ran."
+    shown = "run a script of yours on ranks, and see its breaks, regions, recompiles and collectives"
+    look = command(_look, "look", shown, description=what, epilog=LOOK_STATUS, formatter_class=raw)
     _look_options(look)
-    look.set_defaults(act=_look)
-    report = commands.add_parser("report", help="make one page of the reports that are saved in a folder")
-    report.add_argument(
-        "folder", type=_folder, metavar="DIR", help="where they are; the page goes there, too"
-    )
-    report.set_defaults(act=_report)
-    record = commands.add_parser("record", help="run experiments and keep their reports under data/recorded")
+    report = command(_report, "report", "make one page of the reports that are saved in a folder")
+    what = "where they are; the page goes there, too"
+    report.add_argument("folder", type=_folder, metavar="DIR", help=what)
+    what = "run experiments and keep their reports under data/recorded"
+    record = command(runs.together(runs.record), "record", what)
     record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
     _run_options(record)
-    record.add_argument("--again", action="store_true", help="also what is there already")
+    flags(record, again="also what is there already")
     record.add_argument("--into", type=_folder, metavar="DIR", help="folder of this machine's recordings")
-    record.set_defaults(act=runs.together(runs.record))
-    ledger = commands.add_parser("ledger", help="check the claims of the source documents on this torch")
+    ledger = command(_ledger, "ledger", "check the claims of the source documents on this torch")
     ledger.add_argument("--lesson", metavar="L", help="only the claims of a lesson, such as 04")
-    ledger.add_argument(
-        "--only",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="ID",
-        help="only these; 't11.trap.*' is many",
+    many = {"nargs": "+", "action": "extend", "default": []}
+    ledger.add_argument("--only", metavar="ID", help="only these; 't11.trap.*' is many", **many)
+    flags(
+        ledger,
+        untested="list the claims without a check, and run nothing",
+        json="print JSON, with what the checks saw",
     )
-    ledger.add_argument(
-        "--untested", action="store_true", help="list the claims without a check, and run nothing"
-    )
-    ledger.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
-    ledger.add_argument(
-        "--save",
-        nargs="?",
-        const=HERE,
-        type=_folder,
-        metavar="DIR",
-        help="keep the results, by default where lesson 19 finds them, and take what is kept of this torch and commit",
-    )
-    ledger.add_argument("--again", action="store_true", help="with --save: also measure what is kept already")
-    ledger.add_argument(
-        "--torch",
-        metavar="V",
-        help="run it on this torch, such as 2.15.0, in an environment that uv makes, and keep the results",
-    )
-    ledger.add_argument("--remove", action="store_true", help="with --torch: remove that environment")
-    ledger.add_argument(
-        "--diff",
-        nargs="+",
-        metavar="V",
-        help="print the rows that differ between two recorded torch versions; with --torch, between one and that one",
-    )
-    ledger.set_defaults(act=_ledger)
-    lessons = commands.add_parser("lessons", help="list the lessons, or copy them to a folder of yours")
-    lessons.add_argument(
-        "folder", nargs="?", type=_folder, metavar="DIR", help="where to; what is there already is left alone"
-    )
-    lessons.set_defaults(act=_lessons)
-    review = commands.add_parser(
-        "review", help="topic 12's ship checklist and review contract, held against a file of yours"
-    )
+    what = "keep the results, by default where lesson 19 finds them, and take what is kept of this torch and commit"
+    ledger.add_argument("--save", nargs="?", const=HERE, type=_folder, metavar="DIR", help=what)
+    flags(ledger, again="with --save: also measure what is kept already")
+    what = "run it on this torch, such as 2.15.0, in an environment that uv makes, and keep the results"
+    ledger.add_argument("--torch", metavar="V", help=what)
+    flags(ledger, remove="with --torch: remove that environment")
+    what = "print the rows that differ between two recorded torch versions; with --torch, between one and that one"
+    ledger.add_argument("--diff", nargs="+", metavar="V", help=what)
+    lessons = command(_lessons, "lessons", "list the lessons, or copy them to a folder of yours")
+    what = "where to; what is there already is left alone"
+    lessons.add_argument("folder", nargs="?", type=_folder, metavar="DIR", help=what)
+    what = "topic 12's ship checklist and review contract, held against a file of yours"
+    review = command(_review, "review", what)
     review.add_argument("file", help="a Python file; it is read, and not run")
-    review.set_defaults(act=_review)
-    score = commands.add_parser("score", help="your predictions in the lessons, beside what was measured")
-    score.add_argument(
-        "--json", action="store_true", help="print JSON, with when and on what it was measured"
-    )
-    score.set_defaults(act=_score)
+    score = command(_score, "score", "your predictions in the lessons, beside what was measured")
+    flags(score, json="print JSON, with when and on what it was measured")
     return parser
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=RANKS.read, metavar="N", help=RANKS.help)
-    parser.add_argument(
-        "--backend",
-        default="auto",
-        choices=("auto", *BACKENDS),
-        help="on a CPU auto is what the experiment needs",
-    )
+    what = "on a CPU auto is what the experiment needs"
+    parser.add_argument("--backend", default="auto", choices=("auto", *BACKENDS), help=what)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_argument(
-        "--logs",
-        type=_folder,
-        metavar="DIR",
-        help="what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank",
-    )
+    what = "what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank"
+    parser.add_argument("--logs", type=_folder, metavar="DIR", help=what)
     options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
 
 
 def _look_options(parser: argparse.ArgumentParser) -> None:
     ranks = "number of ranks (default: 2; under torchrun, as many as it started)"
     parser.add_argument("-n", type=RANKS.read, metavar="N", help=ranks)
-    parser.add_argument(
-        "--backend",
-        default="auto",
-        choices=("auto", "nccl", "gloo", "shm"),
-        help="what its process groups get, whatever it asks for",
-    )
+    what, names = "what its process groups get, whatever it asks for", ("auto", "nccl", "gloo", "shm")
+    parser.add_argument("--backend", default="auto", choices=names, help=what)
     for name, metavar, what in LOOK_FILES:
         parser.add_argument(f"--{name}", type=Path, metavar=metavar, help=what)
     parser.add_argument("--step", default="", metavar="NAME", help="the function whose calls are the steps")
