@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import labkit
-from labkit.ranks import spawn
+from labkit.ranks import introspect, spawn
 from labkit.ranks.nodes import Nodes
 
 
@@ -162,8 +162,8 @@ def test_a_zygote_in_a_hurry_forks_between_imports_and_its_ranks_import_the_rest
         (tmp_path / "asked").touch()
 
     monkeypatch.setattr(spawn.socket, "send_fds", asked)
-    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
-        assert ranks.run(imported, "until_go")[0] is False
+    with labkit.Ranks(1, device="cpu", backend="gloo", quiet=True) as ranks:
+        assert ranks.run(imported, "until_go", "torch._dynamo")[0] is False
         starter.receive()
         assert not starter.ready
         threading.Timer(0.6, (tmp_path / "go").touch).start()
@@ -177,8 +177,14 @@ def test_a_zygote_in_a_hurry_forks_between_imports_and_its_ranks_import_the_rest
     starter.close()
 
 
-def imported(name: str) -> bool:
-    return name in sys.modules
+def imported(*names: str) -> bool:
+    """Whether this rank has imported one of these, also after it was asked where it stands in its collectives."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1))
+    assert [made.op for made in introspect.collectives() or ()][-1:] == ["all_reduce"]
+    return any(name in sys.modules for name in names)
 
 
 def test_where_a_later_import_fails_the_ranks_that_are_there_stay(monkeypatch, tmp_path):
