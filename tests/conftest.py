@@ -21,7 +21,7 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "tests" / "processes"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
-# what g++ has made is made once: tests/processes/bin/g++
+# what g++ has made is not made again: tests/processes/bin/g++
 if (compiler := shutil.which("g++")) and "TESTS_GXX" not in os.environ:
     os.environ |= {"TESTS_GXX": compiler, "TESTS_KEPT": tempfile.mkdtemp(prefix="labkit-tests-")}
     os.environ["PATH"] = os.pathsep.join([str(ROOT / "tests" / "processes" / "bin"), os.environ["PATH"]])
