@@ -277,8 +277,7 @@ def collectives() -> list[Collective] | None:
     if distributed is None or hasattr(distributed.group.WORLD, "where"):
         return None
     found = []
-    # to name the lines of a stack, torch imports Dynamo, for a second or more
-    for entry in _record(stacks="torch._dynamo" in sys.modules):
+    for entry in _record(stacks=True):
         at = next((f for f in entry.get("frames", ()) if _readers(f["filename"])), None)
         found.append(
             Collective(

@@ -133,13 +133,15 @@ def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
     """Read the collectives that torch's flight recorder holds.
 
     Args:
-        stacks: with the Python stack of each call.
+        stacks: with the Python stack of each call. They are left out before Dynamo is imported: torch would import it
+            to name their lines.
 
     Returns:
         The entries, oldest first; those of collectives that have ended say `retired`. Empty where this torch does not
         record. The recorder may leave out what has ended, but never does so for gloo.
     """
     c10d = require("torch._C._distributed_c10d")
+    stacks = stacks and "torch._dynamo" in sys.modules
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     # NCCL's groups have a recorder of their own, which only builds with CUDA know
     for dump in (getattr(c10d, name, None) for name in ("_dump_fr_trace", "_dump_nccl_trace")):
