@@ -326,7 +326,7 @@ class Pool:
     def _note_death(self, member: Member) -> None:
         pid = member.process.pid
         # the connection closes a moment before the zygote has reaped the process
-        self.spawner.wait_ended([pid], 1.0)
+        self.spawner.wait_ended([pid], self.spawner.reaps_s)
         member.process.code, member.noted = self.spawner.ended.get(pid), True
         if member.outcome is None or member.number == wire.STARTING:
             frames, how = crash_frames(member.process.last_words()), member.process.ending()

@@ -94,6 +94,7 @@ class Starter:
     host = "127.0.0.1"
     answer_s = 10.0
     tick_s = 0.2  # how often a wait asks again
+    reaps_s = 1.0  # within this time, the end of a rank is reported
     ended: Any
 
     def __init__(self) -> None:

@@ -66,7 +66,7 @@ class Spawner(Starter):
         )
         theirs.close()
         self.sock = ours
-        self.ready = False
+        self.ready, self.reaps_s = False, START_LIMIT_S  # it reports nothing during an import
         self._forked: dict[int, dict[str, Any]] = {}  # by ticket
         self._ticket = 0
 
@@ -86,7 +86,7 @@ class Spawner(Starter):
                 return
             said = json.loads(message)
             if "ready" in said:
-                self.ready = True
+                self.ready, self.reaps_s = True, Starter.reaps_s
                 self.started.read, self.started.made = frozenset(said["read"]), said["made"]
             elif "forked" in said:
                 self._forked[said["forked"]] = said

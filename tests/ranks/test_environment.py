@@ -199,3 +199,16 @@ def test_where_a_later_import_fails_the_ranks_that_are_there_stay(monkeypatch, t
     starter.close()
     with pytest.raises(RuntimeError, match="exit code 1, LookupError: cannot be imported"):
         spawn.Spawner(spawn.complete(os.environ)).wait_ready()
+
+
+def test_a_rank_that_dies_while_its_zygote_imports_is_told_as_every_other(monkeypatch, tmp_path):
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(2.5)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(spawn, "PRELOAD", (spawn.PRELOAD[0], "slow_to_import"))
+    starter = spawn.Spawner(spawn.complete(os.environ), early=True)
+    monkeypatch.setattr(spawn, "shared", lambda environ, early: starter)
+    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
+        with pytest.raises(labkit.RankError, match="SIGKILL"):
+            ranks.run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        assert ranks.run(os.getpid)
+    starter.close()
