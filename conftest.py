@@ -10,6 +10,7 @@ import pytest
 
 from labkit import hardware
 
+pytest_plugins = ["started_processes"]  # in tests/
 _home = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import json
-import os
-import shutil
 import sys
-import tempfile
 import time
 
 import pytest
 from browsers import ARTIFACTS, ROOT
 
 BEGAN = time.time()
-# else Inductor builds four C++ programs in every cache folder that a test makes, to try the CPU's instructions
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-# every Python that a test starts finds sitecustomize.py there
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(ROOT / "tests" / "processes"), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
-# what g++ has made is not made again: tests/processes/bin/g++
-if (compiler := shutil.which("g++")) and "TESTS_GXX" not in os.environ:
-    os.environ |= {"TESTS_GXX": compiler, "TESTS_KEPT": tempfile.mkdtemp(prefix="labkit-tests-")}
-    os.environ["PATH"] = os.pathsep.join([str(ROOT / "tests" / "processes" / "bin"), os.environ["PATH"]])
-    atexit.register(shutil.rmtree, os.environ["TESTS_KEPT"], ignore_errors=True)
 # nbformat's validator would build a grammar for a second, to check addresses that no notebook has
 sys.modules.setdefault("rfc3987_syntax", None)
 

@@ -11,6 +11,8 @@ AT_LOAD = (
     "TORCH_", "PYTORCH_", "C10_", "ATEN_", "KINETO_", "OMP_", "GOMP_", "KMP_", "MKL_", "MKLDNN_", "ONEDNN_", "DNNL_",
     "OPENBLAS_", "GOTO_", "NPY_", "PYTHON", "MALLOC_", "GLIBC_", "LD_", "LC_", "LANG", "TQDM_",
 )  # fmt: skip
+# but this one only as the profiler first starts; recording in the kernel sets it
+LATER = {"KINETO_LOG_LEVEL"}
 _LABKIT = str(Path(__file__).resolve().parents[2])
 
 
@@ -90,7 +92,7 @@ class Started:
         >>> started.late({"A": "2", "TORCH_LOGS": "dynamo"})
         ['OMP_NUM_THREADS', 'TORCH_LOGS']
         """
-        loaded = {name for name in (*environ, *self.environ) if name.startswith(AT_LOAD)}
+        loaded = {name for name in (*environ, *self.environ) if name.startswith(AT_LOAD)} - LATER
         return sorted(name for name in self.read | loaded if not self._same(name, environ.get(name)))
 
     def _same(self, name: str, value: str | None) -> bool:

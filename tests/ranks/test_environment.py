@@ -77,6 +77,15 @@ def test_what_importing_torch_sets_in_the_kernel_is_no_other_environment(monkeyp
     assert started()[1] != zygote
 
 
+def test_recording_in_the_kernel_is_no_other_environment(monkeypatch):
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    _, zygote = started()
+    with labkit.record():
+        pass
+    assert "KINETO_LOG_LEVEL" in os.environ, "or the profiler writes a line"
+    assert started()[1] == zygote
+
+
 @pytest.mark.slow
 def test_few_zygotes_are_kept_and_one_that_is_used_is_not_ended(monkeypatch):
     monkeypatch.setattr(spawn, "KEPT", 1)  # each of them imports torch

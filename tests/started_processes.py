@@ -1,0 +1,64 @@
+"""What the processes have that tests and the examples in docstrings start: a compiler that repeats nothing, zygotes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit.ranks import spawn
+from labkit.ranks.environment import complete
+
+TESTS = Path(__file__).parent
+PROCESSES = TESTS / "processes"
+# tests of zygotes, faults and kernels, and of what counts as another torch in lesson 12
+OWN_ZYGOTES = [TESTS / folder for folder in ("browser", "faults", "kernel", "ranks", "lessons/cold")]
+
+# else Inductor builds four C++ programs in every cache folder that a test makes, to try the CPU's instructions
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+# scikit-learn sets them as it is imported, and ranks in another environment need another zygote
+os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "True")
+os.environ.setdefault("KMP_INIT_AT_FORK", "FALSE")
+# of all processes of this run
+if "TESTS_KEPT" not in os.environ:
+    os.environ["TESTS_KEPT"] = tempfile.mkdtemp(prefix="labkit-tests-")
+    atexit.register(shutil.rmtree, os.environ["TESTS_KEPT"], ignore_errors=True)
+    # every Python that a test starts finds sitecustomize.py there
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(PROCESSES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    # what g++ has made is not made again: tests/processes/bin/g++
+    if compiler := shutil.which("g++"):
+        os.environ["TESTS_GXX"] = compiler
+        os.environ["PATH"] = os.pathsep.join([str(PROCESSES / "bin"), os.environ["PATH"]])
+
+
+def pytest_configure(config):
+    """Start the process that becomes the zygotes of the run's processes, unless these are too few to make up for it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and (getattr(config.option, "numprocesses", None) or 0) > 2:
+        os.environ["TESTS_PREFORK"] = at = os.path.join(os.environ["TESTS_KEPT"], "prefork")
+        subprocess.Popen(
+            [sys.executable, PROCESSES / "prefork.py", at, str(os.getpid()), *spawn.PRELOAD],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=complete({**os.environ, "PYTHON_TESTS_PREFORK": at}),
+            start_new_session=True,
+        )
+        while not os.path.exists(at):
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def zygotes(request):
+    """Let zygotes be forked by that process, but for tests that have their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "TESTS_PREFORK" in os.environ and not {*request.path.parents} & {*OWN_ZYGOTES}:
+            patch.setenv("PYTHON_TESTS_PREFORK", os.environ["TESTS_PREFORK"])
+        yield
