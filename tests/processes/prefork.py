@@ -19,6 +19,7 @@ import socket
 import sys
 import tempfile
 from contextlib import suppress
+from typing import Any
 
 MODULE = "labkit.ranks.zygote"
 LARGEST = 1 << 18  # bytes of a request
@@ -105,27 +106,29 @@ def main() -> None:
             os.environ.update(started.made)
             self.reply({"ready": True, "read": sorted(started.read), "made": started.made})
 
+    def become(there: socket.socket, asked: dict[str, Any], sock: int, err: int) -> None:
+        listening.close()
+        os.setsid()
+        zygote.die_with_parent(here, signal.SIGTERM)
+        os.environ.clear()
+        os.environ.update(asked["environ"])
+        os.chdir(asked["folder"])
+        sys.path[0] = asked["folder"]
+        os.dup2(err, 2)
+        os.close(err)
+        there.send(b"1")
+        Zygote(socket.socket(fileno=sock), []).serve()
+
+    here = os.getpid()
     while True:
         there, _ = listening.accept()
         message, fds, _, _ = socket.recv_fds(there, LARGEST, 2)
-        asked = json.loads(message)
-        if asked["modules"] == modules and not started.late(asked["environ"]):
-            here = os.getpid()
-            if os.fork() == 0:
-                try:
-                    listening.close()
-                    os.setsid()
-                    zygote.die_with_parent(here, signal.SIGTERM)
-                    os.environ.clear()
-                    os.environ.update(asked["environ"])
-                    os.chdir(asked["folder"])
-                    sys.path[0] = asked["folder"]
-                    os.dup2(fds[1], 2)
-                    os.close(fds[1])
-                    there.send(b"1")
-                    Zygote(socket.socket(fileno=fds[0]), []).serve()
-                finally:
-                    os._exit(70)
+        asked = json.loads(message or "{}")  # nothing: it was ended meanwhile
+        if asked.get("modules") == modules and not started.late(asked["environ"]) and os.fork() == 0:
+            try:
+                become(there, asked, *fds)
+            finally:
+                os._exit(70)
         there.close()
         for fd in fds:
             os.close(fd)
