@@ -55,9 +55,9 @@ $(STAMP): requirements.lock pyproject.toml
 lab: setup ## JupyterLab on the first lesson
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS) notebooks/00_start_here.ipynb
 
-# four on two cores: two of them compute while the tests of the others wait
-test: setup ## all tests, in four processes (PYTEST_ARGS='-n 0': in one)
-	$(PY) -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+# three on two cores: one of them computes while the tests of the others wait; four take as long, and more memory
+test: setup ## all tests, in three processes (PYTEST_ARGS='-n 0': in one)
+	$(PY) -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 gpu: setup ## on a machine with GPUs: what only they can tell, in one folder to be sent back
 	$(PY) -m tools.gpu
