@@ -38,20 +38,20 @@ if "TESTS_KEPT" not in os.environ:
     if compiler := shutil.which("g++"):
         os.environ["TESTS_GXX"] = compiler
         os.environ["PATH"] = os.pathsep.join([str(PROCESSES / "bin"), os.environ["PATH"]])
+PREFORK = os.path.join(os.environ["TESTS_KEPT"], "prefork")  # its socket
 
 
 def pytest_configure(config):
     """Start the process that becomes the zygotes of the run's processes, unless these are too few to make up for it."""
     if "PYTEST_XDIST_WORKER" not in os.environ and (getattr(config.option, "numprocesses", None) or 0) > 2:
-        os.environ["TESTS_PREFORK"] = at = os.path.join(os.environ["TESTS_KEPT"], "prefork")
-        subprocess.Popen(
-            [sys.executable, PROCESSES / "prefork.py", at, str(os.getpid()), *spawn.PRELOAD],
+        process = subprocess.Popen(
+            [sys.executable, PROCESSES / "prefork.py", PREFORK, str(os.getpid()), *spawn.PRELOAD],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=complete({**os.environ, "PYTHON_TESTS_PREFORK": at}),
+            env=complete({**os.environ, "PYTHON_TESTS_PREFORK": PREFORK}),
             start_new_session=True,
         )
-        while not os.path.exists(at):
+        while not os.path.exists(PREFORK) and process.poll() is None:
             time.sleep(0.01)
 
 
@@ -59,6 +59,6 @@ def pytest_configure(config):
 def zygotes(request):
     """Let zygotes be forked by that process, but for tests that have their own."""
     with pytest.MonkeyPatch.context() as patch:
-        if "TESTS_PREFORK" in os.environ and not {*request.path.parents} & {*OWN_ZYGOTES}:
-            patch.setenv("PYTHON_TESTS_PREFORK", os.environ["TESTS_PREFORK"])
+        if os.path.exists(PREFORK) and not {*request.path.parents} & {*OWN_ZYGOTES}:
+            patch.setenv("PYTHON_TESTS_PREFORK", PREFORK)
         yield

@@ -153,17 +153,31 @@ def test_a_call_that_a_signal_handler_breaks_off_leaves_new_ranks(monkeypatch):
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture
+def in_a_hurry(monkeypatch, tmp_path):
+    """Make a zygote for a kernel that waits for its ranks, which imports other modules behind torch."""
+    made = []
+
+    def make(*preload: str) -> spawn.Spawner:
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.setattr(spawn, "PRELOAD", preload)
+        made.append(spawn.Spawner(spawn.complete(os.environ), early=True))
+        monkeypatch.setattr(spawn, "shared", lambda environ, early: made[-1])
+        return made[-1]
+
+    yield make
+    for starter in made:
+        starter.close()
+
+
 def test_a_zygote_in_a_hurry_forks_between_imports_and_its_ranks_import_the_rest_behind_their_first_call(
-    monkeypatch, tmp_path
+    in_a_hurry, monkeypatch, tmp_path
 ):
     for gate in ("asked", "go"):
         waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / gate)!r}): time.sleep(0.01)\n"
         (tmp_path / f"until_{gate}.py").write_text(waits)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(spawn, "PRELOAD", (f"{spawn.PRELOAD[0]},until_asked", "until_go"))
-    starter = spawn.Spawner(spawn.complete(os.environ), early=True)
-    monkeypatch.setattr(spawn, "shared", lambda environ, early: starter)
+    starter = in_a_hurry(f"{spawn.PRELOAD[0]},until_asked", "until_go")
     ask = spawn.socket.send_fds
 
     def asked(*request):
@@ -183,7 +197,6 @@ def test_a_zygote_in_a_hurry_forks_between_imports_and_its_ranks_import_the_rest
         ranks.restart()
         assert ranks.run(imported, "until_go")[0] is True, "in its first call"
         assert "TORCH_LOGS" in starter.started.read
-    starter.close()
 
 
 def imported(*names: str) -> bool:
@@ -196,28 +209,20 @@ def imported(*names: str) -> bool:
     return any(name in sys.modules for name in names)
 
 
-def test_where_a_later_import_fails_the_ranks_that_are_there_stay(monkeypatch, tmp_path):
+def test_where_a_later_import_fails_the_ranks_that_are_there_stay(in_a_hurry, tmp_path):
     (tmp_path / "cannot.py").write_text("raise LookupError('cannot be imported')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(spawn, "PRELOAD", (spawn.PRELOAD[0], "cannot"))
-    starter = spawn.Spawner(spawn.complete(os.environ), early=True)
-    monkeypatch.setattr(spawn, "shared", lambda environ, early: starter)
+    starter = in_a_hurry(spawn.PRELOAD[0], "cannot")
     with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
         assert ranks.run(os.getpid) and ranks.run(os.getpid)
         starter.wait_ready()
-    starter.close()
     with pytest.raises(RuntimeError, match="exit code 1, LookupError: cannot be imported"):
         spawn.Spawner(spawn.complete(os.environ)).wait_ready()
 
 
-def test_a_rank_that_dies_while_its_zygote_imports_is_told_as_every_other(monkeypatch, tmp_path):
+def test_a_rank_that_dies_while_its_zygote_imports_is_told_as_every_other(in_a_hurry, tmp_path):
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(2.5)\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(spawn, "PRELOAD", (spawn.PRELOAD[0], "slow_to_import"))
-    starter = spawn.Spawner(spawn.complete(os.environ), early=True)
-    monkeypatch.setattr(spawn, "shared", lambda environ, early: starter)
+    in_a_hurry(spawn.PRELOAD[0], "slow_to_import")
     with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
         with pytest.raises(labkit.RankError, match="SIGKILL"):
             ranks.run(lambda: os.kill(os.getpid(), signal.SIGKILL))
         assert ranks.run(os.getpid)
-    starter.close()
