@@ -57,7 +57,7 @@ class Noting(type(os.environ)):  # type: ignore[misc]  # a class that os does no
     read: ClassVar[set[str]] = set()
 
     def __getitem__(self, name: str) -> str:
-        self.read.add(name)
+        self.read.add(os.fsdecode(name))  # PATH is bytes when a program is started
         return super().__getitem__(name)
 
     def copy(self) -> dict[str, str]:

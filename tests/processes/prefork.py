@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import tempfile
+import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -63,20 +64,33 @@ def lazy_imports() -> list[str]:
 
 
 def warm() -> None:
-    """Do what every first compile does, of whatever: imports, the hash of torch's sources, the tables of patterns."""
+    """Do what every first compile does, of whatever: imports, the hash of torch's sources, tables."""
     for name in lazy_imports():
         with suppress(ImportError):  # what Inductor made for this compile is nobody else's
             importlib.import_module(name)
     import torch
-    from torch._dynamo import guards
+    from torch._dynamo import guards, trace_rules
+    from torch._functorch import partitioners
     from torch._inductor.codecache import torch_key
     from torch._inductor.fx_passes import joint_graph, post_grad
 
+    torch.overrides.get_overridable_functions()
+    trace_rules.get_torch_obj_rule_map()
+    partitioners.pointwise_ops()
     torch_key()
     joint_graph.lazy_init(torch.device("cpu"))  # as Inductor calls them
     post_grad.lazy_init()
     # behind each frame that it compiles, Dynamo fills 32 MB in order to time the guards with cold caches, for its log
     guards.profile_guard_manager = lambda *_: 0.0
+
+
+def try_cpu() -> None:
+    """Let Inductor try which instructions the CPU has: every rank would start a program for each set of them."""
+    from torch._inductor import cpu_vec_isa
+
+    with tempfile.TemporaryDirectory() as os.environ["TORCHINDUCTOR_CACHE_DIR"]:
+        cpu_vec_isa.valid_vec_isa_list()
+    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
 def main() -> None:
@@ -98,6 +112,7 @@ def main() -> None:
         zygote.import_all(step)
     warm()
     zygote.settle()
+    try_cpu()  # the variables that it reads, such as that folder, may be others in a zygote
     started.read = frozenset(zygote.Noting.read)
     started.made = {name: value for name, value in os.environ.items() if started.environ.get(name) != value}
 
@@ -127,6 +142,8 @@ def main() -> None:
         if asked.get("modules") == modules and not started.late(asked["environ"]) and os.fork() == 0:
             try:
                 become(there, asked, *fds)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(70)
         there.close()

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 import labkit
 from labkit.ranks import introspect, spawn
 from labkit.ranks.nodes import Nodes
+from labkit.ranks.zygote import Noting
 
 
 def seen() -> tuple[str | None, int, bool]:
@@ -107,6 +109,13 @@ def test_an_import_that_says_much_does_not_wait_for_a_reader(capfd):
 
 def complete_with(**env: str) -> dict[str, str]:
     return {**os.environ, "CUDA_VISIBLE_DEVICES": "", **env}
+
+
+def test_an_import_may_start_a_program(monkeypatch):
+    monkeypatch.setattr(os.environ, "__class__", Noting)
+    subprocess.run(["true"], check=True)
+    assert all(isinstance(name, str) for name in Noting.read), Noting.read
+    assert "PATH" in Noting.read
 
 
 def test_under_torchrun_a_variable_that_comes_too_late_is_refused():
