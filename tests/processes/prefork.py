@@ -90,7 +90,6 @@ def try_cpu() -> None:
 
     with tempfile.TemporaryDirectory() as os.environ["TORCHINDUCTOR_CACHE_DIR"]:
         cpu_vec_isa.valid_vec_isa_list()
-    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
 def main() -> None:
@@ -112,9 +111,9 @@ def main() -> None:
         zygote.import_all(step)
     warm()
     zygote.settle()
-    try_cpu()  # the variables that it reads, such as that folder, may be others in a zygote
     started.read = frozenset(zygote.Noting.read)
     started.made = {name: value for name, value in os.environ.items() if started.environ.get(name) != value}
+    try_cpu()  # behind that: zygotes may have another folder, and what else it looks up
 
     class Zygote(zygote.Zygote):
         def prepare(self) -> None:
