@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from _pytest import runner
 
 from labkit.ranks import spawn
 from labkit.ranks.environment import complete
@@ -38,6 +39,9 @@ if "TESTS_KEPT" not in os.environ:
     if compiler := shutil.which("g++"):
         os.environ["TESTS_GXX"] = compiler
         os.environ["PATH"] = os.pathsep.join([str(PROCESSES / "bin"), os.environ["PATH"]])
+# tests that compile here have what sitecustomize.py gives to the processes that they start
+protocol = runner.runtestprotocol
+protocol.__code__ = protocol.__code__.replace(co_stacksize=1 << 16)
 PREFORK = os.path.join(os.environ["TESTS_KEPT"], "prefork")  # its socket
 
 

@@ -22,6 +22,8 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+import sitecustomize
+
 MODULE = "labkit.ranks.zygote"
 LARGEST = 1 << 18  # bytes of a request
 
@@ -151,4 +153,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    main.__code__ = main.__code__.replace(co_stacksize=sitecustomize.DEEP)
     main()

@@ -2,15 +2,23 @@
 
 They make very many objects that stay. So a process that imports Dynamo and Inductor takes about a sixth less time. It
 ends a second earlier, too, because it does not look among them once more. A zygote may be handed over: prefork.py.
+
+Python keeps the frames of calls in pieces of 16 KB, and with a call across a piece's end it gets one and gives it back.
+Deep in a compile that may be a call that is made ten thousand times: a tenth of a test's seconds. The frames above one
+of half a megabyte are in one piece with it.
 """
 
 import atexit
 import gc
 import os
+import runpy
 import sys
+
+DEEP = 1 << 16  # values in a frame
 
 gc.set_threshold(5_000, 10, 10)
 atexit.register(gc.freeze)
+runpy._run_code.__code__ = runpy._run_code.__code__.replace(co_stacksize=DEEP)  # of `python -m`
 
 if "PYTHON_TESTS_PREFORK" in os.environ and "labkit.ranks.zygote" in sys.orig_argv:
     import prefork

@@ -1,0 +1,22 @@
+"""What tests share: a run would pass without it, and take minutes longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from started_processes import PREFORK
+
+import labkit
+
+
+def test_zygotes_are_forks_of_one_process_also_of_a_process_that_has_compiled():
+    if not os.path.exists(PREFORK):
+        pytest.skip("a run in one or two processes has none")
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    cache_dir()  # it names its folder in the environment, as a first compile does
+    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
+        zygote = ranks.run(os.getppid)[0]
+    assert "prefork.py" in Path(f"/proc/{zygote}/cmdline").read_text()
