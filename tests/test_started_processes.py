@@ -11,12 +11,14 @@ from started_processes import PREFORK
 import labkit
 
 
-def test_zygotes_are_forks_of_one_process_also_of_a_process_that_has_compiled():
+def test_zygotes_are_forks_of_one_process_also_of_a_process_that_has_compiled(monkeypatch):
     if not os.path.exists(PREFORK):
         pytest.skip("a run in one or two processes has none")
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    cache_dir()  # it names its folder in the environment, as a first compile does
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    cache_dir()  # names its folder in the environment, as a first compile does
+    assert "TORCHINDUCTOR_CACHE_DIR" in os.environ
     with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
         zygote = ranks.run(os.getppid)[0]
     assert "prefork.py" in Path(f"/proc/{zygote}/cmdline").read_text()

@@ -3,9 +3,9 @@
 They make very many objects that stay. So a process that imports Dynamo and Inductor takes about a sixth less time. It
 ends a second earlier, too, because it does not look among them once more. A zygote may be handed over: prefork.py.
 
-Python keeps the frames of calls in pieces of 16 KB, and with a call across a piece's end it gets one and gives it back.
-Deep in a compile that may be a call that is made ten thousand times: a tenth of a test's seconds. The frames above one
-of half a megabyte are in one piece with it.
+Python 3.11 keeps the frames of calls in pieces of 16 KB, and with a call across a piece's end it gets one and gives it
+back (python/cpython#142183). Deep in a compile that may be a call that is made ten thousand times: a tenth of a test's
+seconds. The frames above one of half a megabyte are in one piece with it.
 """
 
 import atexit
