@@ -49,7 +49,7 @@ def pytest_configure(config):
     """Start the process that becomes the zygotes of the run's processes, unless these are too few to make up for it."""
     if "PYTEST_XDIST_WORKER" not in os.environ and (getattr(config.option, "numprocesses", None) or 0) > 2:
         process = subprocess.Popen(
-            [sys.executable, PROCESSES / "prefork.py", PREFORK, str(os.getpid()), *spawn.PRELOAD],
+            [sys.executable, "-m", "prefork", PREFORK, str(os.getpid()), *spawn.PRELOAD],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=complete({**os.environ, "PYTHON_TESTS_PREFORK": PREFORK}),

@@ -21,4 +21,4 @@ def test_zygotes_are_forks_of_one_process_also_of_a_process_that_has_compiled(mo
     assert "TORCHINDUCTOR_CACHE_DIR" in os.environ
     with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
         zygote = ranks.run(os.getppid)[0]
-    assert "prefork.py" in Path(f"/proc/{zygote}/cmdline").read_text()
+    assert f"\0-m\0prefork\0{PREFORK}\0" in Path(f"/proc/{zygote}/cmdline").read_text()

@@ -22,8 +22,6 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
-import sitecustomize
-
 MODULE = "labkit.ranks.zygote"
 LARGEST = 1 << 18  # bytes of a request
 
@@ -89,13 +87,14 @@ def warm() -> None:
 def try_cpu() -> None:
     """Let Inductor try which instructions the CPU has: every rank would start a program for each set of them."""
     from torch._inductor import cpu_vec_isa
+    from torch._inductor.exc import InvalidCxxCompiler
 
-    with tempfile.TemporaryDirectory() as os.environ["TORCHINDUCTOR_CACHE_DIR"]:
+    with tempfile.TemporaryDirectory() as os.environ["TORCHINDUCTOR_CACHE_DIR"], suppress(InvalidCxxCompiler):
         cpu_vec_isa.valid_vec_isa_list()
 
 
 def main() -> None:
-    """Import, then fork zygotes: `python prefork.py SOCKET PARENT_PID MODULE,MODULE...`."""
+    """Import, then fork zygotes: `python -m prefork SOCKET PARENT_PID MODULE,MODULE...`."""
     path, parent, *modules = sys.argv[1:]
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
@@ -153,5 +152,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main.__code__ = main.__code__.replace(co_stacksize=sitecustomize.DEEP)
     main()

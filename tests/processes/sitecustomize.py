@@ -14,11 +14,10 @@ import os
 import runpy
 import sys
 
-DEEP = 1 << 16  # values in a frame
-
 gc.set_threshold(5_000, 10, 10)
 atexit.register(gc.freeze)
-runpy._run_code.__code__ = runpy._run_code.__code__.replace(co_stacksize=DEEP)  # of `python -m`
+# values in the lowest frame of `python -m`
+runpy._run_code.__code__ = runpy._run_code.__code__.replace(co_stacksize=1 << 16)
 
 if "PYTHON_TESTS_PREFORK" in os.environ and "labkit.ranks.zygote" in sys.orig_argv:
     import prefork
