@@ -42,11 +42,12 @@ if "TESTS_KEPT" not in os.environ:
 # tests that compile here have what sitecustomize.py gives to the processes that they start
 protocol = runner.runtestprotocol
 protocol.__code__ = protocol.__code__.replace(co_stacksize=1 << 16)
-PREFORK = os.path.join(os.environ["TESTS_KEPT"], "prefork")  # its socket
+PREFORK = os.path.join(os.environ["TESTS_KEPT"], "prefork")  # so its sockets begin
+LAST_SOCKET = f"{PREFORK}.ipykernel_launcher"
 
 
 def pytest_configure(config):
-    """Start the process that becomes the zygotes of the run's processes, unless these are too few to make up for it."""
+    """Start the process that becomes the zygotes and kernels of the run, unless that has too few processes."""
     if "PYTEST_XDIST_WORKER" not in os.environ and (getattr(config.option, "numprocesses", None) or 0) > 2:
         process = subprocess.Popen(
             [sys.executable, "-m", "prefork", PREFORK, str(os.getpid()), *spawn.PRELOAD],
@@ -55,14 +56,14 @@ def pytest_configure(config):
             env=complete({**os.environ, "PYTHON_TESTS_PREFORK": PREFORK}),
             start_new_session=True,
         )
-        while not os.path.exists(PREFORK) and process.poll() is None:
+        while not os.path.exists(LAST_SOCKET) and process.poll() is None:
             time.sleep(0.01)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def zygotes(request):
-    """Let zygotes be forked by that process, but for tests that have their own."""
+    """Let zygotes and kernels be forked by that process, but for tests that have their own."""
     with pytest.MonkeyPatch.context() as patch:
-        if os.path.exists(PREFORK) and not {*request.path.parents} & {*OWN_ZYGOTES}:
+        if os.path.exists(LAST_SOCKET) and not {*request.path.parents} & {*OWN_ZYGOTES}:
             patch.setenv("PYTHON_TESTS_PREFORK", PREFORK)
         yield

@@ -1,11 +1,13 @@
-"""A process that becomes the zygotes of tests by forking: it has imported what they import, once for all of them.
+"""Processes that become the zygotes and kernels of tests by forking: they have imported what these import, once.
 
-It also does once what every rank would do as it compiles for the first time. That is half of a small first compile,
-and the tests start more than a thousand ranks.
+The one for zygotes also does once what every rank would do as it compiles for the first time. That is half of a small
+first compile, and the tests start more than a thousand ranks. The one for kernels is a fork of it, which has imported
+what lessons draw with, too. (Tests of kernels have plain ones, and the saved outputs of lessons are from plain ones.)
 
-`sitecustomize` hands a zygote over where `PYTHON_TESTS_PREFORK` names the socket of this process: its socket and its
-stderr, its environment and its folder. What torch has read of the environment must be the same; where it is not, the
-zygote imports by itself. By its name, the variable keeps these zygotes apart from those of tests that have their own.
+`sitecustomize` hands a process over where `PYTHON_TESTS_PREFORK` has the beginning of the names of their sockets: its
+stdout and stderr, a zygote's socket, its environment and its folder. What torch has read of the environment must be the
+same; where it is not, the process imports by itself. By its name, the variable keeps these zygotes apart from those of
+tests that have their own.
 """
 
 from __future__ import annotations
@@ -14,31 +16,38 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
 import tempfile
-import traceback
+import threading
 from contextlib import suppress
-from typing import Any
 
-MODULE = "labkit.ranks.zygote"
+ZYGOTE, KERNEL = "labkit.ranks.zygote", "ipykernel_launcher"
+LESSONS = "ipykernel.kernelapp,ipykernel.ipkernel,ipywidgets,pandas,matplotlib.pyplot,matplotlib.backends.backend_agg"
 LARGEST = 1 << 18  # bytes of a request
 
 
 def hand_over() -> None:
-    """In a process that is to be a zygote: let the other one fork it and wait for its end; returns if it refuses."""
-    fd, parent, *modules = sys.orig_argv[sys.orig_argv.index(MODULE) + 1 :]
-    asked = {"modules": modules, "environ": dict(os.environ), "folder": os.getcwd()}
+    """In a process that is to be a zygote or a kernel: let it be forked, and end with the fork; returns if refused."""
+    module = ZYGOTE if ZYGOTE in sys.orig_argv else KERNEL
+    arguments = sys.orig_argv[sys.orig_argv.index(module) + 1 :]
+    own = [int(arguments[0])] if module == ZYGOTE else []
+    asked = {"arguments": arguments, "environ": dict(os.environ), "folder": os.getcwd()}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as there:
         try:
-            there.connect(os.environ["PYTHON_TESTS_PREFORK"])
-            socket.send_fds(there, [json.dumps(asked).encode()], [int(fd), 2])
-            taken = there.recv(1)
+            there.connect(f"{os.environ['PYTHON_TESTS_PREFORK']}.{module}")
+            socket.send_fds(there, [json.dumps(asked).encode()], [1, 2, *own])
+            pid = there.recv(16)
         except OSError:
             return
-        if taken:
-            os.close(int(fd))
+        if pid:
+            for fd in own:
+                os.close(fd)
+            if module == KERNEL:
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, lambda number, _: os.kill(int(pid), number))
             there.recv(1)  # nothing: it has ended
             os._exit(0)
 
@@ -93,14 +102,19 @@ def try_cpu() -> None:
         cpu_vec_isa.valid_vec_isa_list()
 
 
-def main() -> None:
-    """Import, then fork zygotes: `python -m prefork SOCKET PARENT_PID MODULE,MODULE...`."""
-    path, parent, *modules = sys.argv[1:]
+def listen(path: str) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
     listening.listen(64)
+    return listening
+
+
+def main() -> None:
+    """Import, then fork zygotes and kernels: `python -m prefork SOCKETS PARENT_PID MODULE,MODULE...`."""
+    sockets, parent, *modules = sys.argv[1:]
+    listening = {module: listen(f"{sockets}.{module}") for module in (ZYGOTE, KERNEL)}
     from labkit.ranks import zygote
-    from labkit.ranks.environment import Started
+    from labkit.ranks.environment import Started, complete
 
     zygote.die_with_parent(int(parent), signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -118,37 +132,52 @@ def main() -> None:
 
     class Zygote(zygote.Zygote):
         def prepare(self) -> None:
-            os.environ.update(started.made)
             self.reply({"ready": True, "read": sorted(started.read), "made": started.made})
 
-    def become(there: socket.socket, asked: dict[str, Any], sock: int, err: int) -> None:
-        listening.close()
-        os.setsid()
-        zygote.die_with_parent(here, signal.SIGTERM)
-        os.environ.clear()
-        os.environ.update(asked["environ"])
-        os.chdir(asked["folder"])
-        sys.path[0] = asked["folder"]
-        os.dup2(err, 2)
-        os.close(err)
-        there.send(b"1")
+    def become_zygote(arguments: list[str], there: socket.socket, sock: int) -> None:
         Zygote(socket.socket(fileno=sock), []).serve()
 
+    def become_kernel(arguments: list[str], there: socket.socket) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # it ends with the process that its manager has started
+        threading.Thread(target=lambda: os._exit(len(there.recv(1))), daemon=True).start()
+        sys.argv = [KERNEL, *arguments]
+        runpy.run_module(KERNEL, run_name="__main__", alter_sys=True)
+
+    here, first = os.getpid(), os.fork() != 0
+    module, become = (ZYGOTE, become_zygote) if first else (KERNEL, become_kernel)
+    if not first:
+        zygote.die_with_parent(here, signal.SIGKILL)
+        gc.disable()
+        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels have it
+        zygote.import_all(LESSONS)
+        zygote.settle()
+    listening.pop(KERNEL if first else ZYGOTE).close()
     here = os.getpid()
     while True:
-        there, _ = listening.accept()
-        message, fds, _, _ = socket.recv_fds(there, LARGEST, 2)
+        there, _ = listening[module].accept()
+        message, fds, _, _ = socket.recv_fds(there, LARGEST, 3)
         asked = json.loads(message or "{}")  # nothing: it was ended meanwhile
-        if asked.get("modules") == modules and not started.late(asked["environ"]) and os.fork() == 0:
-            try:
-                become(there, asked, *fds)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(70)
+        if asked and not started.late(complete(asked["environ"])):
+            if (module == KERNEL or asked["arguments"][2:] == modules) and os.fork() == 0:
+                break
         there.close()
         for fd in fds:
             os.close(fd)
+    out, err, *own = fds
+    listening[module].close()
+    os.setsid()
+    zygote.die_with_parent(here, signal.SIGTERM)
+    os.environ.clear()
+    os.environ.update(asked["environ"] | started.made)
+    os.chdir(asked["folder"])
+    sys.path[0] = asked["folder"]
+    for number, fd in enumerate((out, err), 1):
+        os.dup2(fd, number)
+        os.close(fd)
+    there.send(b"%d" % os.getpid())
+    become(asked["arguments"], there, *own)
 
 
 if __name__ == "__main__":
