@@ -20,7 +20,8 @@ from labkit.ranks.environment import complete
 TESTS = Path(__file__).parent
 PROCESSES = TESTS / "processes"
 # tests of zygotes, faults and kernels, and of what counts as another torch in lesson 12
-OWN_ZYGOTES = [TESTS / folder for folder in ("browser", "faults", "kernel", "ranks", "lessons/cold")]
+OF_ZYGOTES = [f"ranks/test_{name}.py" for name in ("environment", "descendants", "status")]
+OWN_ZYGOTES = [TESTS / name for name in ("browser", "faults", "kernel", "lessons/cold", *OF_ZYGOTES)]
 
 # else Inductor builds four C++ programs in every cache folder that a test makes, to try the CPU's instructions
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
@@ -64,6 +65,6 @@ def pytest_configure(config):
 def zygotes(request):
     """Let zygotes and kernels be forked by that process, but for tests that have their own."""
     with pytest.MonkeyPatch.context() as patch:
-        if os.path.exists(LAST_SOCKET) and not {*request.path.parents} & {*OWN_ZYGOTES}:
+        if os.path.exists(LAST_SOCKET) and not {request.path, *request.path.parents} & {*OWN_ZYGOTES}:
             patch.setenv("PYTHON_TESTS_PREFORK", PREFORK)
         yield

@@ -26,6 +26,8 @@ from contextlib import suppress
 
 ZYGOTE, KERNEL = "labkit.ranks.zygote", "ipykernel_launcher"
 LESSONS = "ipykernel.kernelapp,ipykernel.ipkernel,ipywidgets,pandas,matplotlib.pyplot,matplotlib.backends.backend_agg"
+# a rank sets its number of threads by itself, and nothing here has NCCL
+OF_TORCHRUN = {"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 LARGEST = 1 << 18  # bytes of a request
 
 
@@ -130,6 +132,10 @@ def main() -> None:
     started.made = {name: value for name, value in os.environ.items() if started.environ.get(name) != value}
     try_cpu()  # behind that: zygotes may have another folder, and what else it looks up
 
+    def late(environ: dict[str, str]) -> set[str]:
+        found = {*started.late(complete(environ))}
+        return found - OF_TORCHRUN if "TORCHELASTIC_RUN_ID" in environ else found
+
     class Zygote(zygote.Zygote):
         def prepare(self) -> None:
             self.reply({"ready": True, "read": sorted(started.read), "made": started.made})
@@ -150,7 +156,9 @@ def main() -> None:
     if not first:
         zygote.die_with_parent(here, signal.SIGKILL)
         gc.disable()
-        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels have it
+        # as kernels have them
+        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+        os.environ["JPY_PARENT_PID"] = str(os.getpid())
         zygote.import_all(LESSONS)
         zygote.settle()
     listening.pop(KERNEL if first else ZYGOTE).close()
@@ -159,7 +167,7 @@ def main() -> None:
         there, _ = listening[module].accept()
         message, fds, _, _ = socket.recv_fds(there, LARGEST, 3)
         asked = json.loads(message or "{}")  # nothing: it was ended meanwhile
-        if asked and not started.late(complete(asked["environ"])):
+        if asked and not late(asked["environ"]):
             if (module == KERNEL or asked["arguments"][2:] == modules) and os.fork() == 0:
                 break
         there.close()

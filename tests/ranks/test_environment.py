@@ -32,6 +32,17 @@ def started(env: dict[str, str | None] | None = None) -> tuple[object, int]:
         return ranks.run(seen)[0], ranks.run(os.getppid)[0]
 
 
+def zygote_of(env: dict[str, str]) -> int:
+    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True, env=env) as ranks:
+        return ranks.run(os.getppid)[0]
+
+
+@pytest.fixture
+def torch_alone(monkeypatch):
+    """Zygotes of tests that compile nothing."""
+    monkeypatch.setattr(spawn, "PRELOAD", spawn.PRELOAD[:1])
+
+
 def test_ranks_see_the_kernels_variables_of_now_and_env_on_top(monkeypatch):
     monkeypatch.setenv("LABKIT_LATE", "first")
     found, zygote = started()
@@ -89,10 +100,10 @@ def test_recording_in_the_kernel_is_no_other_environment(monkeypatch):
 
 
 @pytest.mark.slow
-def test_few_zygotes_are_kept_and_one_that_is_used_is_not_ended(monkeypatch):
+def test_few_zygotes_are_kept_and_one_that_is_used_is_not_ended(monkeypatch, torch_alone):
     monkeypatch.setattr(spawn, "KEPT", 1)  # each of them imports torch
     kept = labkit.Ranks(1, device="cpu", backend="fake", quiet=True)
-    zygotes = [started({"TORCH_LOGS_FORMAT": f"%(message)s {i}"})[1] for i in range(spawn.KEPT + 1)]
+    zygotes = [zygote_of({"TORCH_LOGS_FORMAT": f"%(message)s {i}"}) for i in range(spawn.KEPT + 1)]
     assert len(set(zygotes)) == spawn.KEPT + 1
     assert not os.path.exists(f"/proc/{zygotes[0]}")
     assert all(os.path.exists(f"/proc/{pid}") for pid in zygotes[1:])
@@ -102,8 +113,8 @@ def test_few_zygotes_are_kept_and_one_that_is_used_is_not_ended(monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_import_that_says_much_does_not_wait_for_a_reader(capfd):
-    assert started({"PYTHONVERBOSE": "1"})[0] is not None
+def test_an_import_that_says_much_does_not_wait_for_a_reader(capfd, torch_alone):
+    assert zygote_of({"PYTHONVERBOSE": "1"})
     assert os.fstat(spawn.shared(complete_with(PYTHONVERBOSE="1"))._said).st_size > 1 << 16
 
 
