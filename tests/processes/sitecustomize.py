@@ -15,7 +15,7 @@ import os
 import runpy
 import sys
 
-gc.set_threshold(5_000, 10, 10)
+gc.set_threshold(50_000, 10, 10)
 atexit.register(gc.freeze)
 # values in the lowest frame of `python -m`
 runpy._run_code.__code__ = runpy._run_code.__code__.replace(co_stacksize=1 << 16)
