@@ -27,6 +27,7 @@ waiting = ""
 KEPT = 256  # collectives that the flight recorder keeps; its default of 2,000 takes 20 ms to read
 SHOWN = 4  # collectives in an error message
 IDLE = 0.2  # a main thread that used more than this share of a core computes
+MOMENT_S = 0.01  # an error asks for its share of this time
 HIDDEN = tuple(
     os.path.join(os.path.dirname(__file__), f)
     for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "collective_check.py")
@@ -179,6 +180,8 @@ class Inspector:
 
     def where(self) -> Snapshot:
         """Answer "where": the stack with its source lines, what it waits in, and its collectives."""
+        self.seen = (time.monotonic(), self._used())  # what it computed before it came here does not count
+        time.sleep(MOMENT_S)
         frame = self._frame()
         return Snapshot(stack_of(frame), self.look().waits, collectives())
 

@@ -39,6 +39,18 @@ def test_a_rank_raises(lesson, peers, n):
 
 
 @pytest.mark.parametrize("peers", PEERS)
+def test_a_peer_that_computed_until_it_waits_is_said_to_wait(lesson, peers):
+    found = lesson.cell(
+        "def faulty():\n    store = dist.distributed_c10d._get_default_store()\n"
+        f"    if dist.get_rank(): store.wait(['computed {peers}']); raise KeyError('lost')\n"
+        "    until = time.monotonic() + 1\n    while time.monotonic() < until: pass\n"
+        f"    store.set('computed {peers}', '')\n    {peers}()\nranks.run(faulty)"
+    )
+    assert re.search(r"^rank 0 was waiting in (all_reduce|a store) here:", for_each_rank(found.error), re.M)
+    assert lesson.right()
+
+
+@pytest.mark.parametrize("peers", PEERS)
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_rank_raises_and_destroys_its_group_on_the_way(lesson, peers, moment):
     first = "" if moment == "before" else "dist.all_reduce(torch.ones(1)); "
