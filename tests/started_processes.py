@@ -36,8 +36,12 @@ if "TESTS_KEPT" not in os.environ:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(PROCESSES), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
-    # what g++ has made is not made again: tests/processes/bin/g++
-    if compiler := shutil.which("g++"):
+    # what g++ has made is not made again, and it links with the names of torch's libraries: tests/processes/bin/g++
+    if sys.platform == "linux" and (compiler := shutil.which("g++")):
+        for name in ("c10", "torch", "torch_cpu", "torch_python"):
+            library = f"{os.environ['TESTS_KEPT']}/lib{name}.so"
+            called = ["-shared", "-o", library, f"-Wl,-soname,lib{name}.so"]
+            subprocess.run([compiler, "-x", "c", os.devnull, *called], check=True)
         os.environ["TESTS_GXX"] = compiler
         os.environ["PATH"] = os.pathsep.join([str(PROCESSES / "bin"), os.environ["PATH"]])
 # tests that compile here have what sitecustomize.py gives to the processes that they start
