@@ -15,9 +15,14 @@ class Kernel:
     """A kernel under test: `run(code)` gives what a reader would see."""
 
     def __init__(self):
-        from jupyter_client.manager import start_new_kernel
+        from jupyter_client import KernelManager
 
-        self.manager, self.client = start_new_kernel(kernel_name="python3")
+        # not over TCP: Jupyter chooses a kernel's ports before the kernel takes them, and another may be sooner
+        self.manager = KernelManager(kernel_name="python3", transport="ipc")
+        self.manager.start_kernel()
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(60)
         self.pids: list[int] = []
 
     def start(self, code: str) -> str:
