@@ -75,32 +75,32 @@ def run(
     def started(cell: Any, cell_index: int) -> None:
         running[0] = cell_index
 
-    with tempfile.TemporaryDirectory(prefix="labkit-home-") as temporary:
-        # not over TCP: Jupyter chooses a kernel's ports before the kernel takes them, and another may be sooner
-        over = {"transport": "ipc", "connection_file": os.path.join(temporary, "kernel.json")}
-        client = NotebookClient(
-            notebook,
-            timeout=timeout,
-            kernel_name="python3",
-            resources={"metadata": {"path": str(folder)}},
-            coalesce_streams=True,
-            store_widget_state=False,
-            record_timing=False,
-            on_cell_execute=started,
-            config=Config(KernelManager=over),
-        )
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="labkit-home-") as temporary:
+            # not over TCP: Jupyter chooses a kernel's ports before the kernel takes them, and another may be sooner
+            over = {"transport": "ipc", "connection_file": os.path.join(temporary, "kernel.json")}
+            client = NotebookClient(
+                notebook,
+                timeout=timeout,
+                kernel_name="python3",
+                resources={"metadata": {"path": str(folder)}},
+                coalesce_streams=True,
+                store_widget_state=False,
+                record_timing=False,
+                on_cell_execute=started,
+                config=Config(KernelManager=over),
+            )
             client.execute(env={**os.environ, "LABKIT_HOME": os.path.join(temporary, "home")})
-        except CellExecutionError as error:
-            raise NotebookError(
-                f"{name}, {_cell(notebook, running[0])}: {error.ename}: {error.evalue}\n{error}"
-            ) from error
-        except CellTimeoutError as error:
-            raise NotebookError(
-                f"{name}, {_cell(notebook, running[0])}: still running after {timeout} s"
-            ) from error
-        except DeadKernelError as error:
-            raise NotebookError(f"{name}, {_cell(notebook, running[0])}: the kernel died") from error
+    except CellExecutionError as error:
+        raise NotebookError(
+            f"{name}, {_cell(notebook, running[0])}: {error.ename}: {error.evalue}\n{error}"
+        ) from error
+    except CellTimeoutError as error:
+        raise NotebookError(
+            f"{name}, {_cell(notebook, running[0])}: still running after {timeout} s"
+        ) from error
+    except DeadKernelError as error:
+        raise NotebookError(f"{name}, {_cell(notebook, running[0])}: the kernel died") from error
     return notebook
 
 

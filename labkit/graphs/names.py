@@ -6,7 +6,6 @@ import ast
 import linecache
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 from labkit import places
 
@@ -71,7 +70,6 @@ class Names:
         return self._files[filename]
 
 
-@lru_cache(maxsize=256)
 def _definitions(source: str) -> list[_Def]:
     """Every function of a source text; nothing when it is not Python (a cell with magics, a template)."""
     try:

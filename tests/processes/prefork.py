@@ -80,7 +80,7 @@ def warm() -> None:
         with suppress(ImportError):  # what Inductor made for this compile is nobody else's
             importlib.import_module(name)
     import torch
-    from torch._dynamo import funcname_cache, guards, trace_rules, utils
+    from torch._dynamo import funcname_cache, guards, trace_rules
     from torch._functorch import partitioners
     from torch._inductor.codecache import torch_key
     from torch._inductor.fx_passes import joint_graph, post_grad
@@ -92,15 +92,11 @@ def warm() -> None:
     torch_key()
     joint_graph.lazy_init(torch.device("cpu"))  # as Inductor calls them
     post_grad.lazy_init()
-    for module in (
-        _functional_collectives,
-        torch.nn.functional,
-    ):  # the functions in it, for what a trace logs
-        funcname_cache._add_file(module.__file__)
-    # for its log, Dynamo fills 32 MB behind each frame, to time its guards with cold caches, and writes all settings
+    # the names of their functions, for Dynamo's log
+    funcname_cache._add_file(_functional_collectives.__file__)
+    funcname_cache._add_file(torch.nn.functional.__file__)
+    # behind each frame that it compiles, Dynamo fills 32 MB in order to time the guards with cold caches, for its log
     guards.profile_guard_manager = lambda *_: 0.0
-    for settings in ("dynamo_config", "compiler_config", "scrubbed_inductor_config", "functorch_config"):
-        setattr(utils, f"_{'get_' * (settings == 'dynamo_config')}{settings}_for_logging", lambda: None)
 
 
 def try_cpu() -> None:
