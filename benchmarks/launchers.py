@@ -74,9 +74,13 @@ ranks.run(call)
 print("lesson", time.perf_counter() - began)
 """
 
+WARM_GLOO = ("labkit", "labkit, with imports of a cell")
+
 # in a kernel: every way to call a function with one all_reduce on two processes that are up
 WARM = '''
 import json, os, subprocess, sys, time
+import torch
+import torch.distributed as dist
 import labkit
 from labkit.timing import interleave
 
@@ -96,6 +100,11 @@ def call():
     dist.all_reduce(x)
     return x.item()
 
+def short():  # as a lesson writes it: with the imports of its first cell
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return x.item()
+
 def floor():
     env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}", WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo")
     pipe = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
@@ -107,9 +116,9 @@ def floor():
         for process in both: process.stdin.close(); process.wait()
     return once, end
 
-def ranks(**options):
+def ranks(fn=call, **options):
     group = labkit.Ranks(2, device="cpu", quiet=True, **options)
-    def once(): assert group.run(call).same() == 2.0
+    def once(): assert group.run(fn).same() == 2.0
     return once, group.close
 
 def parallel():
@@ -132,6 +141,7 @@ def parallel():
 made = {{
     "bare processes behind pipes": floor(),
     "labkit": ranks(backend="gloo"),
+    "labkit, with imports of a cell": ranks(short, backend="gloo"),
     "labkit over shm": ranks(backend="shm"),
     "labkit, check='collectives'": ranks(backend="gloo", check="collectives"),
     "labkit over shm, check='collectives'": ranks(backend="shm", check="collectives"),
@@ -310,8 +320,10 @@ def measure(starts: int, rounds: int, only: str = "") -> labkit.Report:
         ("warm call in a kernel", warm),
     ]
     by_name = {m.name: m for m in warm}
-    others = [name for name in ("bare processes behind pipes", "ipyparallel") if name in by_name]
-    verdicts = [*to_import(first), *(compare(by_name["labkit"], by_name[other]) for other in others)]
+    bare = by_name["bare processes behind pipes"]
+    verdicts = [*to_import(first), *(compare(by_name[name], bare) for name in by_name if name in WARM_GLOO)]
+    if "ipyparallel" in by_name:
+        verdicts.append(compare(by_name["labkit"], by_name["ipyparallel"]))
     settings = {"starts": starts, "rounds": rounds, "calls_a_sample": BATCH}
     return _report(kinds, verdicts, {"idle": idle_and_memory()}, notes, **settings)
 

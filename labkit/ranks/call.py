@@ -71,7 +71,7 @@ class Call:
         It has stalled when, for `patience` seconds, every rank that has not finished stood in the same collective or
         store wait, or slept in native code that lets no other thread run Python.
         """
-        done = lambda: all(m.outcome for m in self.members)  # noqa: E731
+        done = lambda: all([m.outcome for m in self.members])  # noqa: E731
         how = "interrupted"
         try:
             how = self._watch(done)
@@ -82,7 +82,7 @@ class Call:
             self.progress.end(how, self.seconds)
 
     def _watch(self, done: Callable[[], bool]) -> str:
-        failed = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in self.members)  # noqa: E731
+        failed = lambda: any([m.outcome and m.outcome.kind in ("error", "dead") for m in self.members])  # noqa: E731
         limit = math.inf if self.limit is None else self.limit
         patience = math.inf if self.patience is None else self.patience
         looks = self.progress.wanted or self.patience is not None
@@ -132,7 +132,7 @@ class Call:
         for member in self.members:
             if member.value is not None:
                 try:
-                    values[member.rank] = member.value.unpack()
+                    values[member.rank] = wire.unpack(member.value)
                 except Exception as error:
                     what = f"it does not unpickle in the kernel ({type(error).__name__}: {error})"
                     member.outcome = Outcome(member.rank, "unpicklable", message=what)

@@ -13,6 +13,8 @@ from labkit.ranks import transfer
 # the module that %%ranks cells run in, apart from what functions of the kernel bring along
 CELLS = "__ranks__"
 namespace: dict[str, Any] = vars(transfer.create_module(CELLS))
+# in the kernel, by file name: linecache's entry, and what known_sources returns for it
+_known: dict[str, tuple[Any, tuple[str, str]]] = {}
 
 
 def known_sources() -> dict[str, tuple[str, str]]:
@@ -25,9 +27,14 @@ def known_sources() -> dict[str, tuple[str, str]]:
     found = {}
     for filename, entry in list(linecache.cache.items()):
         # IPython's entries have no mtime, so that they are never dropped
-        if len(entry) == 4 and entry[1] is None and (label := label_of(filename)):
-            found[filename] = (label, "".join(entry[2]))
-            places.register(filename, label)  # for what the kernel itself has to say, as about a crash
+        if len(entry) == 4 and entry[1] is None:
+            # IPython makes a new entry each time that a cell runs
+            known = _known.get(filename)
+            if (known is None or known[0] is not entry) and (label := label_of(filename)):
+                known = _known[filename] = entry, (label, "".join(entry[2]))
+                places.register(filename, label)  # for what the kernel itself has to say, as about a crash
+            if known:
+                found[filename] = known[1]
     return found
 
 

@@ -114,9 +114,11 @@ class Member:
 
     def receive_answers(self) -> None:
         """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
-        self.process.calls.flush()
+        calls = self.process.calls
         try:
-            messages = self.process.calls.poll()
+            if calls.wants_write:
+                calls.flush()
+            messages = calls.poll()
         except EOFError:
             self.dead = True
             return
@@ -153,9 +155,10 @@ class Member:
         )
 
     @property
-    def watched(self) -> tuple[bool, ...]:
+    def watched(self) -> tuple[bool, bool, bool, bool]:
         """What decides which of its files are polled, and for what."""
-        return self.dead, self.process.calls.wants_write, *(printer.open for printer in self.printers)
+        out, err = self.printers
+        return self.dead, self.process.calls.wants_write, out.open, err.open
 
     @property
     def state(self) -> str:
@@ -241,8 +244,12 @@ class Pool:
         self.spawner.signal([m.process.pid for m in self.members], signal.SIGKILL, group=True)
 
     def finish_output(self) -> None:
-        """Print what the ranks have written, incomplete lines included."""
-        self.serve(0)
+        """Print what the ranks have written, incomplete lines included.
+
+        A rank writes before it answers, and a poll looks at its answer first: what it wrote has been read by now.
+        """
+        if isinstance(self.spawner, Nodes):  # through connections of its own
+            self.serve(0)
         for member in self.members:
             for printer in member.printers:
                 printer.finish()
@@ -250,7 +257,7 @@ class Pool:
     def settle(self) -> None:
         """Print what has arrived, notice who has died, and wait for ranks that import behind their first call."""
         self.serve(0)
-        self.pump(lambda: not any(m.imports and not m.dead for m in self.members), START_LIMIT_S)
+        self.pump(lambda: not any([m.imports and not m.dead for m in self.members]), START_LIMIT_S)
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
         """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.
@@ -292,7 +299,7 @@ class Pool:
 
     def serve(self, wait: float | None) -> None:
         """Wait at most `wait` seconds (None: without limit) for something to happen, and handle it."""
-        kinds = [self.spawner.fileno(), *(member.watched for member in self.members)]
+        kinds = [self.spawner.fileno(), *[member.watched for member in self.members]]
         if kinds != self._kinds:  # mostly not: registering everything anew took a tenth of a call
             self._kinds = kinds
             self._poller, self._handlers = self._watched()

@@ -18,14 +18,14 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.machinery import PathFinder
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 import cloudpickle.cloudpickle as by_value
 
 from labkit import places
-from labkit.ranks import wire
+from labkit.ranks import kept_pickles, wire
 
 NOTHING = wire.pack(((), {}))  # the arguments of most calls
 _by_value: set[str] = set()  # in the kernel: modules whose functions travel by value
@@ -68,16 +68,7 @@ def pack_call(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tupl
     Raises:
         ValueError: If the function or an argument cannot travel, or `fn` is no function that can be called.
     """
-    if not callable(fn):
-        raise ValueError(f"run() needs a function, got {type(fn).__name__}")
-    name = getattr(fn, "__name__", type(fn).__name__)
-    if _waits(fn) or not isinstance(fn, FunctionType) and _waits(type(fn).__call__):
-        raise ValueError(
-            f"run() needs a function that runs when it is called, and {name!r} is an async def: "
-            "give one that calls asyncio.run(...)"
-        )
-    send_by_value(fn)
-    function = dumps(fn, f"function {name!r}")
+    function = kept_pickles.pickled(fn, lambda: _pickle(fn))
     try:
         return function, wire.pack((args, kwargs)) if args or kwargs else NOTHING
     except Exception:
@@ -87,6 +78,20 @@ def pack_call(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tupl
         ]:
             dumps(value, f"{where} ({type(value).__name__})")
         raise
+
+
+def _pickle(fn: Callable[..., Any]) -> bytes:
+    """Pickle the function of a call."""
+    if not callable(fn):
+        raise ValueError(f"run() needs a function, got {type(fn).__name__}")
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if _waits(fn) or not isinstance(fn, FunctionType) and _waits(type(fn).__call__):
+        raise ValueError(
+            f"run() needs a function that runs when it is called, and {name!r} is an async def: "
+            "give one that calls asyncio.run(...)"
+        )
+    send_by_value(fn)
+    return dumps(fn, f"function {name!r}")
 
 
 def _waits(fn: Any) -> bool:
@@ -120,13 +125,7 @@ def _culprit(fn: Any, seen: set[int]) -> tuple[str, Exception] | None:
 
 def _variables(fn: FunctionType) -> dict[str, Any]:
     """The variables from outside that a function, and the functions in it, use."""
-    names, codes = set(), [fn.__code__]
-    while codes:
-        code = codes.pop()
-        names |= set(code.co_names)
-        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
-    found = {name: fn.__globals__[name] for name in sorted(names & fn.__globals__.keys())}
-    return {**found, **inspect.getclosurevars(fn).nonlocals}
+    return {**kept_pickles.global_variables(fn), **inspect.getclosurevars(fn).nonlocals}
 
 
 def _compiled(value: Any) -> bool:

@@ -17,8 +17,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 
@@ -85,29 +84,24 @@ def dumps(value: Any) -> bytes:
 loads = pickle.loads
 
 
-@dataclass
-class Packed:
-    """A pickled value with its big buffers apart; unpack it once only, since its buffers become the value's memory."""
-
-    body: Any
-    buffers: list[Any]
-
-    def __reduce__(self) -> Any:
-        body = pickle.PickleBuffer(self.body) if len(self.body) >= APART else self.body
-        return Packed, (body, [pickle.PickleBuffer(b) for b in self.buffers])
-
-    def unpack(self) -> Any:
-        """Return the value."""
-        return pickle.loads(self.body, buffers=self.buffers)
+# a pickled value: the pickle, and its big buffers, which become the value's memory
+Packed: TypeAlias = tuple[Any, list[Any]]
 
 
 def pack(value: Any) -> Packed:
     """Pickle a value for a message, its big buffers apart; raises what pickling raises."""
     if value is None or type(value) in (bool, int, float):
-        return Packed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), [])
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL), []
     buffer, apart = io.BytesIO(), list[memoryview]()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=_big_into(apart)).dump(value)
-    return Packed(buffer.getbuffer() if buffer.tell() >= APART else buffer.getvalue(), apart)
+    body = pickle.PickleBuffer(buffer.getbuffer()) if buffer.tell() >= APART else buffer.getvalue()
+    return body, [pickle.PickleBuffer(memory) for memory in apart]
+
+
+def unpack(packed: Packed) -> Any:
+    """Return the value of a `Packed`, once only."""
+    body, buffers = packed
+    return pickle.loads(body, buffers=buffers)
 
 
 def _big_into(apart: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
@@ -126,27 +120,43 @@ def frame(message: Any) -> list[Any]:
     """Return a message as the byte strings to send, so that one pickle serves every rank."""
     apart: list[memoryview] = []
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=_big_into(apart))
-    sizes = [b.nbytes for b in apart]
-    meta = struct.pack(f"!{len(sizes) + 1}Q", len(sizes), *sizes)
-    head = HEADER.pack(len(meta) + len(body)) + meta
+    count = len(apart)
+    head = HEADER.pack(HEADER.size * (count + 1) + len(body)) + HEADER.pack(count)
+    head += b"".join([HEADER.pack(memory.nbytes) for memory in apart])
     # a small message goes out whole: a header of its own would wake the receiver twice
     return [head + body, *apart] if len(body) < CHUNK else [head, body, *apart]
 
 
-def _messages(ready: list[Any]) -> Generator[memoryview, None, None]:
-    """Yield, one after the other, the memory that the next bytes belong in; whole messages are put into `ready`."""
+def _cut(messages: list[Any]) -> Generator[memoryview, int, None]:
+    """Yield memory for what is received next, and be sent how much has come; put whole messages into `messages`."""
+    kept, start, end = memoryview(bytearray(APART)), 0, 0  # of no message yet: kept[start:end]
+
+    def fill(size: int) -> Generator[memoryview, int, memoryview]:
+        nonlocal start
+        room, got = _room(size), min(size, end - start)
+        room[:got] = kept[start : start + got]
+        start += got
+        while got < size:
+            got += yield room[got:]
+        return room
+
     while True:
-        head = bytearray(HEADER.size)
-        yield memoryview(head)
-        body = _room(HEADER.unpack(head)[0])
-        yield body
+        kept[: end - start] = kept[start:end]
+        start, end = 0, end - start
+        while end < HEADER.size:
+            end += yield kept[end:]
+        (size,) = HEADER.unpack_from(kept)
+        start = HEADER.size
+        if size <= end - start:  # a small message, all of which has come
+            body = kept[start : start + size]
+            start += size
+        else:
+            body = yield from fill(size)
         (count,) = HEADER.unpack_from(body)
-        start = HEADER.size * (count + 1)
         buffers = []
-        for size in struct.unpack_from(f"!{count}Q", body, HEADER.size):
-            buffers.append(_room(size))
-            yield buffers[-1]
-        ready.append(pickle.loads(body[start:], buffers=buffers))
+        for i in range(1, count + 1):
+            buffers.append((yield from fill(*HEADER.unpack_from(body, i * HEADER.size))))
+        messages.append(pickle.loads(body[HEADER.size * (count + 1) :], buffers=buffers))
 
 
 def _room(size: int) -> memoryview:
@@ -165,35 +175,48 @@ def send(sock: socket.socket, message: Any) -> None:
         sock.sendall(part)
 
 
-def receive(sock: socket.socket) -> Any:
-    """Receive one message from a blocking socket.
+class Inbox:
+    """Receives messages from a socket.
 
-    Raises:
-        EOFError: If the other side is gone.
+    Args:
+        sock: The socket, blocking or not.
+
+    Attributes:
+        messages: Those that are complete and were not taken yet.
     """
-    ready: list[Any] = []
-    for view in _messages(ready):
-        if ready:
-            break
-        got = 0
-        while got < len(view):
-            n = sock.recv_into(view[got:], min(len(view) - got, CHUNK))
-            if not n:
+
+    def __init__(self, sock: socket.socket):
+        self.sock = sock
+        self.messages: list[Any] = []
+        self._cutter = _cut(self.messages)
+        self._room = next(self._cutter)
+
+    def read(self) -> bool:
+        """Receive what has come, with one call of the system; False if the other side is gone."""
+        n = self.sock.recv_into(self._room, min(len(self._room), CHUNK))
+        if n:
+            self._room = self._cutter.send(n)
+        return bool(n)
+
+    def receive(self) -> Any:
+        """Wait for a message on a blocking socket.
+
+        Raises:
+            EOFError: If the other side is gone.
+        """
+        while not self.messages:
+            if not self.read():
                 raise EOFError("the other side closed the connection")
-            got += n
-    return ready[0]
+        return self.messages.pop(0)
 
 
-class Channel:
+class Channel(Inbox):
     """The kernel's end of a socket, which never blocks, so that one loop can serve every rank."""
 
     def __init__(self, sock: socket.socket):
+        super().__init__(sock)
         sock.setblocking(False)
-        self.sock = sock
         self._out: deque[memoryview] = deque()
-        self._ready: list[Any] = []
-        self._reader = _messages(self._ready)
-        self._room, self._got = next(self._reader), 0
         self._closed = False
 
     def fileno(self) -> int:
@@ -206,7 +229,7 @@ class Channel:
 
     def post(self, parts: list[Any]) -> None:
         """Queue framed bytes (see `frame`), shared between ranks without a copy, and send what fits now."""
-        self._out.extend(memoryview(part) for part in parts)
+        self._out.extend(map(memoryview, parts))
         self.flush()
 
     def flush(self) -> None:
@@ -228,22 +251,18 @@ class Channel:
         Raises:
             EOFError: If the other side is gone and nothing is left to read.
         """
-        while not (self._closed or self._ready):  # one try more would find nothing, as a rule
+        while not (self._closed or self.messages):  # one try more would find nothing, as a rule
             try:
-                n = self.sock.recv_into(self._room[self._got :], min(len(self._room) - self._got, CHUNK))
+                self._closed = not self.read()
             except BlockingIOError:
                 break
             except OSError:
-                n = 0
-            self._closed = not n
-            self._got += n
-            if self._got == len(self._room):
-                self._room, self._got = next(self._reader), 0
-        messages = self._ready[:]
-        self._ready.clear()
-        if self._closed and not messages:
+                self._closed = True
+        if self._closed and not self.messages:
             raise EOFError("the rank closed its connection")
-        return messages
+        complete = self.messages[:]
+        self.messages.clear()
+        return complete
 
     def close(self) -> None:
         """Close the socket; what is queued is dropped."""

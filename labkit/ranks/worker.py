@@ -96,7 +96,8 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None 
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, _interrupt)
     calls, control = socket.socket(fileno=calls_fd), socket.socket(fileno=control_fd)
-    config = wire.receive(calls)
+    inbox = wire.Inbox(calls)
+    config = inbox.receive()
     threading.Thread(target=_answer, args=(control,), daemon=True, name="labkit-control").start()
     try:
         _join(config, listener_fd)
@@ -105,7 +106,7 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None 
         wire.send(calls, (wire.STARTING, Outcome.of(config["rank"], error)))
         _leave(1)
     try:
-        _serve(calls, config["rank"])
+        _serve(calls, inbox, config["rank"])
     except (EOFError, OSError):  # the kernel is gone, or its machine
         _end_group()
 
@@ -214,7 +215,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
-def _serve(calls: socket.socket, rank: int) -> None:
+def _serve(calls: socket.socket, inbox: wire.Inbox, rank: int) -> None:
     functions: dict[bytes, transfer.Unpickled] = {}
     check: Any = sys.modules.get("labkit.ranks.collective_check")  # there only in checked ranks
     me = os.getpid()
@@ -225,7 +226,7 @@ def _serve(calls: socket.socket, rank: int) -> None:
                 with suppress(Exception):  # the call that needs it says so
                     zygote.import_all(later.pop(0))
             wire.send(calls, (wire.IMPORTED, None))
-        kind, number, sources, *parts = wire.receive(calls)
+        kind, number, sources, *parts = inbox.receive()
         cells.learn(sources)
         try:
             _State.busy = True
@@ -275,15 +276,18 @@ def _call(functions: dict[bytes, transfer.Unpickled], function: bytes, arguments
         if len(functions) >= 256:
             functions.clear()
         functions[function] = transfer.Unpickled(function)
-    args, kwargs = transfer.Unpickled(arguments.body, arguments.buffers).use()
+    if arguments == transfer.NOTHING:
+        return functions[function].use()()
+    args, kwargs = transfer.Unpickled(*arguments).use()
     return functions[function].use()(*args, **kwargs)
 
 
 def _answer(control: socket.socket) -> None:
     inspector = introspect.Inspector(lambda: _State.busy)
+    inbox = wire.Inbox(control)
     try:
         while True:
-            question = wire.receive(control)
+            question = inbox.receive()
             answer: introspect.Activity | introspect.Snapshot | None
             try:
                 if _here is not None and _here.device != "cpu":

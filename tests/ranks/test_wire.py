@@ -52,7 +52,7 @@ TENSORS = {
 @pytest.mark.parametrize("kind", TENSORS)
 def test_tensors_arrive_equal(kind):
     x = TENSORS[kind]
-    y = over_a_socket(wire.pack(x)).unpack()
+    y = wire.unpack(over_a_socket(wire.pack(x)))
     assert type(y) is type(x) and y.dtype == x.dtype and y.shape == x.shape
     assert torch.equal(x.detach(), y.detach()) and y.requires_grad == x.requires_grad
     if y.numel():
@@ -62,30 +62,29 @@ def test_tensors_arrive_equal(kind):
 
 def test_a_big_tensor_is_sent_from_its_own_memory():
     x = torch.zeros(1 << 20)
-    packed = wire.pack({"x": x})
-    (buffer,) = packed.buffers
+    body, (buffer,) = wire.pack({"x": x})
     x[0] = 7.0
-    assert np.frombuffer(buffer, np.float32)[0] == 7.0 and len(packed.body) < 1000
+    assert np.frombuffer(buffer, np.float32)[0] == 7.0 and len(body) < 1000
 
 
 def test_one_object_in_two_places_stays_one():
     x = torch.randn(300, 300)
-    y, z = wire.pack((x, x)).unpack()
+    y, z = wire.unpack(wire.pack((x, x)))
     assert y is z
 
 
 def test_attributes_of_a_tensor_and_modules_travel():
     x = torch.randn(300, 300)
     x.tag = "mine"
-    assert over_a_socket(wire.pack(x)).unpack().tag == "mine"
+    assert wire.unpack(over_a_socket(wire.pack(x))).tag == "mine"
     layer = torch.nn.Linear(300, 300)
-    again = over_a_socket(wire.pack(layer)).unpack()
+    again = wire.unpack(over_a_socket(wire.pack(layer)))
     assert torch.equal(layer.weight, again.weight) and again.weight.requires_grad
 
 
 def test_functions_with_closures_over_big_things():
     w, text = torch.randn(300, 300), b"x" * (1 << 20)
-    f = over_a_socket(wire.pack(lambda: (w.sum().item(), len(text)))).unpack()
+    f = wire.unpack(over_a_socket(wire.pack(lambda: (w.sum().item(), len(text)))))
     assert f() == (w.sum().item(), 1 << 20)
 
 
@@ -129,7 +128,7 @@ def test_receive_says_when_the_other_side_is_gone():
     theirs.sendall(b"".join(wire.frame("cut"))[:-2])
     theirs.close()
     with pytest.raises(EOFError):
-        wire.receive(ours)
+        wire.Inbox(ours).receive()
     ours.close()
 
 
