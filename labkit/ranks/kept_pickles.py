@@ -8,6 +8,7 @@ hundredth of that.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from operator import is_
 from types import BuiltinFunctionType, CellType, CodeType, EllipsisType, FunctionType, ModuleType, NoneType
@@ -15,11 +16,11 @@ from typing import Any
 
 import cloudpickle.cloudpickle as by_value
 
-KEPT = 256  # functions
 LONG = 1 << 20  # bytes of a pickle that is not kept
 PARTS = 2000  # a function of more is pickled each time, which is no slower then
 _UNCHANGING = {NoneType, EllipsisType, bool, int, float, complex, str, bytes, CodeType, BuiltinFunctionType}
-_kept: dict[Any, tuple[list[Any], bytes]] = {}
+_END = object()  # of what stands within a part
+_kept: weakref.WeakKeyDictionary[Any, tuple[list[Any], bytes]] = weakref.WeakKeyDictionary()
 
 
 def pickled(fn: Callable[..., Any], pickle: Callable[[], bytes]) -> bytes:
@@ -39,8 +40,6 @@ def pickled(fn: Callable[..., Any], pickle: Callable[[], bytes]) -> bytes:
     # the objects themselves: what is equal may still be pickled in another way
     if len(last) != len(parts) or not all(map(is_, last, parts)):
         data = pickle()
-        if len(_kept) >= KEPT:
-            _kept.clear()
         if len(data) < LONG:
             _kept[fn] = parts, data
     return data
@@ -53,23 +52,30 @@ def global_variables(fn: FunctionType) -> dict[str, Any]:
 
 
 def _parts(fn: FunctionType) -> list[Any] | None:
-    """Every object that the pickle of a function depends on; None where one could have changed and look the same."""
+    """Every object that the pickle of a function depends on; None where one could have changed and look the same.
+
+    It holds nothing that a reader may change or drop: containers are there by type, functions and classes weakly.
+    """
     # cloudpickle adds the submodules that the code names and that have been imported by then
     parts: list[Any] = [next(reversed(sys.modules))]
-    seen: set[int] = set()
+    seen: dict[int, int] = {}
     left: list[Any] = [fn]
     while left:
         part = left.pop()
-        parts.append(part)
-        if type(part) in _UNCHANGING or id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, ModuleType | FunctionType | type) and by_value._should_pickle_by_reference(part):
-            continue
-        inner = _inner(part, type(part))
-        if inner is None or len(inner) + len(parts) > PARTS:
-            return None
-        left += inner
+        kind = type(part)
+        named = isinstance(part, ModuleType | FunctionType | type)
+        constant = kind in _UNCHANGING or kind.__module__ == "torch" and kind.__name__ in ("dtype", "device")
+        if part is _END or constant or named and by_value._should_pickle_by_reference(part):
+            parts.append(part)
+        elif id(part) in seen:
+            parts.append(seen[id(part)])
+        else:
+            inner = _inner(part, kind)
+            if inner is None or len(inner) + len(parts) > PARTS:
+                return None
+            seen[id(part)] = len(seen)
+            parts.append(weakref.ref(part) if named else kind)
+            left += _END, *inner
     return parts
 
 
@@ -90,8 +96,6 @@ def _inner(part: Any, kind: type) -> list[Any] | None:
         return [part.__func__]
     if kind is property:
         return [part.fget, part.fset, part.fdel, part.__doc__]
-    if kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
-        return []
     if isinstance(part, type):
         entries = {
             name: value for name, value in vars(part).items() if name not in ("__dict__", "__weakref__")

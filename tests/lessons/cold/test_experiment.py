@@ -27,7 +27,11 @@ def test_nested_phases_are_cut_without_a_gap_and_other_threads_left_out():
 
 
 @pytest.mark.slow
-def test_the_check_of_cpu_instructions_is_a_phase_of_its_own_and_not_inductors(shm_ranks, tmp_path):
+def test_the_check_of_cpu_instructions_is_a_phase_of_its_own_and_not_inductors(
+    shm_ranks, tmp_path, monkeypatch
+):
+    # with it, Inductor tries AMX and VNNI only, which not every CPU has
+    monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)
     report = cold.run(shm_ranks, [COLD, DISK], requests=4, folder=tmp_path)
     phases = report.tables["phases"].set_index(["form", "rank"])
     # paid in every process, also in one that finds its caches
