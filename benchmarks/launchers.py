@@ -74,8 +74,6 @@ ranks.run(call)
 print("lesson", time.perf_counter() - began)
 """
 
-WARM_GLOO = ("labkit", "labkit, with imports of a cell")
-
 # in a kernel: every way to call a function with one all_reduce on two processes that are up
 WARM = '''
 import json, os, subprocess, sys, time
@@ -320,10 +318,9 @@ def measure(starts: int, rounds: int, only: str = "") -> labkit.Report:
         ("warm call in a kernel", warm),
     ]
     by_name = {m.name: m for m in warm}
-    bare = by_name["bare processes behind pipes"]
-    verdicts = [*to_import(first), *(compare(by_name[name], bare) for name in by_name if name in WARM_GLOO)]
-    if "ipyparallel" in by_name:
-        verdicts.append(compare(by_name["labkit"], by_name["ipyparallel"]))
+    floor, ours = "bare processes behind pipes", "labkit"
+    pairs = [(ours, floor), ("labkit, with imports of a cell", floor), (ours, "ipyparallel")]
+    verdicts = [*to_import(first), *(compare(by_name[a], by_name[b]) for a, b in pairs if b in by_name)]
     settings = {"starts": starts, "rounds": rounds, "calls_a_sample": BATCH}
     return _report(kinds, verdicts, {"idle": idle_and_memory()}, notes, **settings)
 

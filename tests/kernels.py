@@ -72,14 +72,15 @@ def for_each_rank(error: str) -> str:
     return "".join(p if p.endswith("\n") else p + "\n" for p in found)
 
 
-def gone(pids: list[int], limit: float = 10.0) -> list[int]:
-    def alive(pid):
-        try:
-            with open(f"/proc/{pid}/stat") as stat:
-                return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-        except (FileNotFoundError, ProcessLookupError):  # it may also go while it is read
-            return False
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # it may also go while it is read
+        return False
 
+
+def gone(pids: list[int], limit: float = 10.0) -> list[int]:
     deadline = time.monotonic() + limit
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)

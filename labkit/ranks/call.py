@@ -71,7 +71,7 @@ class Call:
         It has stalled when, for `patience` seconds, every rank that has not finished stood in the same collective or
         store wait, or slept in native code that lets no other thread run Python.
         """
-        done = lambda: all([m.outcome for m in self.members])  # noqa: E731
+        done = lambda: all(m.outcome for m in self.members)  # noqa: E731
         how = "interrupted"
         try:
             how = self._watch(done)
@@ -82,7 +82,7 @@ class Call:
             self.progress.end(how, self.seconds)
 
     def _watch(self, done: Callable[[], bool]) -> str:
-        failed = lambda: any([m.outcome and m.outcome.kind in ("error", "dead") for m in self.members])  # noqa: E731
+        failed = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in self.members)  # noqa: E731
         limit = math.inf if self.limit is None else self.limit
         patience = math.inf if self.patience is None else self.patience
         looks = self.progress.wanted or self.patience is not None

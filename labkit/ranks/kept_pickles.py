@@ -18,8 +18,8 @@ import cloudpickle.cloudpickle as by_value
 
 LONG = 1 << 20  # bytes of a pickle that is not kept
 PARTS = 2000  # a function of more is pickled each time, which is no slower then
-_UNCHANGING = {NoneType, EllipsisType, bool, int, float, complex, str, bytes, CodeType, BuiltinFunctionType}
-_END = object()  # of what stands within a part
+_UNCHANGING = {NoneType, EllipsisType, bool, int, float, complex, str, bytes, CodeType}
+_END = object()  # marks where the contents of a part end
 _kept: weakref.WeakKeyDictionary[Any, tuple[list[Any], bytes]] = weakref.WeakKeyDictionary()
 
 
@@ -52,7 +52,7 @@ def global_variables(fn: FunctionType) -> dict[str, Any]:
 
 
 def _parts(fn: FunctionType) -> list[Any] | None:
-    """Every object that the pickle of a function depends on; None where one could have changed and look the same.
+    """Every object that the pickle of a function depends on; None where a change of one would not be seen.
 
     It holds nothing that a reader may change or drop: containers are there by type, functions and classes weakly.
     """
@@ -64,8 +64,7 @@ def _parts(fn: FunctionType) -> list[Any] | None:
         part = left.pop()
         kind = type(part)
         named = isinstance(part, ModuleType | FunctionType | type)
-        constant = kind in _UNCHANGING or kind.__module__ == "torch" and kind.__name__ in ("dtype", "device")
-        if part is _END or constant or named and by_value._should_pickle_by_reference(part):
+        if part is _END or _constant(part, kind) or named and by_value._should_pickle_by_reference(part):
             parts.append(part)
         elif id(part) in seen:
             parts.append(seen[id(part)])
@@ -77,6 +76,12 @@ def _parts(fn: FunctionType) -> list[Any] | None:
             parts.append(weakref.ref(part) if named else kind)
             left += _END, *inner
     return parts
+
+
+def _constant(part: Any, kind: type) -> bool:
+    if kind is BuiltinFunctionType:  # `items.append` travels with its list
+        return part.__self__ is None or isinstance(part.__self__, ModuleType)
+    return kind in _UNCHANGING or kind.__module__ == "torch" and kind.__name__ in ("dtype", "device")
 
 
 def _inner(part: Any, kind: type) -> list[Any] | None:

@@ -114,11 +114,9 @@ class Member:
 
     def receive_answers(self) -> None:
         """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
-        calls = self.process.calls
+        self.process.calls.flush()
         try:
-            if calls.wants_write:
-                calls.flush()
-            messages = calls.poll()
+            messages = self.process.calls.poll()
         except EOFError:
             self.dead = True
             return
@@ -155,10 +153,9 @@ class Member:
         )
 
     @property
-    def watched(self) -> tuple[bool, bool, bool, bool]:
+    def watched(self) -> tuple[bool, ...]:
         """What decides which of its files are polled, and for what."""
-        out, err = self.printers
-        return self.dead, self.process.calls.wants_write, out.open, err.open
+        return self.dead, self.process.calls.wants_write, *(printer.open for printer in self.printers)
 
     @property
     def state(self) -> str:
@@ -257,7 +254,7 @@ class Pool:
     def settle(self) -> None:
         """Print what has arrived, notice who has died, and wait for ranks that import behind their first call."""
         self.serve(0)
-        self.pump(lambda: not any([m.imports and not m.dead for m in self.members]), START_LIMIT_S)
+        self.pump(lambda: not any(m.imports and not m.dead for m in self.members), START_LIMIT_S)
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
         """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.
@@ -299,7 +296,7 @@ class Pool:
 
     def serve(self, wait: float | None) -> None:
         """Wait at most `wait` seconds (None: without limit) for something to happen, and handle it."""
-        kinds = [self.spawner.fileno(), *[member.watched for member in self.members]]
+        kinds = [self.spawner.fileno(), *(member.watched for member in self.members)]
         if kinds != self._kinds:  # mostly not: registering everything anew took a tenth of a call
             self._kinds = kinds
             self._poller, self._handlers = self._watched()
@@ -318,7 +315,7 @@ class Pool:
             handlers[fd] = self.spawner.receive
             poller.register(fd, select.POLLIN)
         for member in self.members:
-            if not member.dead:
+            if not member.dead:  # its answers before its output: see finish_output
                 calls, control = member.process.calls, member.process.control
                 handlers[calls.fileno()] = member.receive_answers
                 poller.register(calls, select.POLLIN | (select.POLLOUT if calls.wants_write else 0))

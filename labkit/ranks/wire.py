@@ -229,7 +229,7 @@ class Channel(Inbox):
 
     def post(self, parts: list[Any]) -> None:
         """Queue framed bytes (see `frame`), shared between ranks without a copy, and send what fits now."""
-        self._out.extend(map(memoryview, parts))
+        self._out.extend(memoryview(part) for part in parts)
         self.flush()
 
     def flush(self) -> None:

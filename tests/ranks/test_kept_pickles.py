@@ -128,7 +128,9 @@ def test_a_submodule_that_is_imported_later_travels(monkeypatch):
     assert made == 1 and b"made_up.part" in data
 
 
-@pytest.mark.parametrize("value", [torch.ones(2), {1, 2}, object(), collections.OrderedDict(), bytearray(2)])
+@pytest.mark.parametrize(
+    "value", [torch.ones(2), {1, 2}, object(), collections.OrderedDict(), bytearray(2), [1].append]
+)
 def test_what_can_change_unseen_is_pickled_each_time(value):
     step = types.FunctionType((lambda: VALUE).__code__, {"VALUE": value})  # noqa: F821
     assert [pickled(step)[1] for _ in range(3)] == [1, 1, 1]

@@ -13,7 +13,7 @@ import textwrap
 import time
 
 import pytest
-from kernels import AT_ONCE_S
+from kernels import AT_ONCE_S, alive, gone
 
 import labkit
 from labkit.ranks import RankError, spawn
@@ -30,21 +30,6 @@ def all_reduce(value):
 
 def rank_of() -> int:
     return int(os.environ["RANK"])
-
-
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # it may also go while it is read
-        return False
-
-
-def wait_gone(pids: list[int], limit: float = 2.0) -> list[int]:
-    deadline = time.monotonic() + limit
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return [pid for pid in pids if alive(pid)]
 
 
 def test_a_function_runs_on_every_rank_and_its_collective_is_right(ranks):
@@ -292,7 +277,7 @@ def test_closed_ranks_say_so_and_leave_no_process():
     pids = list(ranks.run(os.getpid))
     ranks.close()
     ranks.close()
-    assert wait_gone(pids) == []
+    assert gone(pids, 2.0) == []
     with pytest.raises(RuntimeError, match="closed"):
         ranks.run(os.getpid)
 
@@ -301,7 +286,7 @@ def test_dropped_ranks_end():
     ranks = labkit.Ranks(2, device="cpu", quiet=True)
     pids = list(ranks.run(os.getpid))
     del ranks
-    assert wait_gone(pids) == []
+    assert gone(pids, 2.0) == []
 
 
 def test_no_files_leak_over_many_groups():
@@ -372,7 +357,7 @@ def test_nothing_outlives_the_process_that_started_the_ranks(number):
         assert len(pids) == 6 and all(map(alive, pids))
         process.send_signal(number)
         process.wait(10)
-    assert wait_gone(pids) == []
+    assert gone(pids, 2.0) == []
 
 
 def test_functions_of_one_module_live_in_one_module_on_the_rank(ranks):
