@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,17 +53,18 @@ class Call:
     def send(self, request: tuple[Any, ...]) -> None:
         """Queue a request, such as `("cell", source, ...)`, with the sources of cells that a rank does not know yet."""
         sources = cells.known_sources()
-        framed: dict[frozenset[str], list[Any]] = {}  # ranks that know the same cells share one buffer
+        framed: dict[int, list[Any]] = {}  # ranks that were told the same share one buffer
+        kind, *parts = request
+        messages = []
         for member in self.members:
-            fresh = frozenset(sources.keys() - member.sent)
-            if fresh not in framed:
-                kind, *parts = request
-                framed[fresh] = wire.frame(
-                    (kind, self.number, {name: sources[name] for name in fresh}, *parts)
-                )
-            member.sent |= fresh
-            member.begin(self.number)
-            member.process.calls.post(framed[fresh])
+            told = member.told
+            if id(told) not in framed:
+                news = {} if told is sources else {n: s for n, s in sources.items() if told.get(n) != s}
+                framed[id(told)] = wire.frame((kind, self.number, news, *parts))
+            messages.append(framed[id(told)])
+            member.begin(self.number, sources)
+        for member, message in zip(self.members, messages, strict=True):  # at once: they wait for each other
+            self.pool.post(member, message)
 
     def watch(self) -> str:
         """Wait until the call is 'done', has 'failed', or ran into its limits: 'timeout' or 'stalled'.
@@ -71,18 +72,27 @@ class Call:
         It has stalled when, for `patience` seconds, every rank that has not finished stood in the same collective or
         store wait, or slept in native code that lets no other thread run Python.
         """
-        done = lambda: all(m.outcome for m in self.members)  # noqa: E731
         how = "interrupted"
         try:
-            how = self._watch(done)
+            how = self._watch()
             if how == "failed":
-                self.pool.pump(done, self.grace)
+                self.pool.pump(self._done, self.grace)
             return how
         finally:
             self.progress.end(how, self.seconds)
 
-    def _watch(self, done: Callable[[], bool]) -> str:
-        failed = lambda: any(m.outcome and m.outcome.kind in ("error", "dead") for m in self.members)  # noqa: E731
+    def _done(self) -> bool:
+        return all(m.outcome for m in self.members)
+
+    def _failed(self) -> bool:
+        return any(m.outcome and m.outcome.kind in ("error", "dead") for m in self.members)
+
+    def _over(self) -> bool:
+        """Whether every rank has finished, or one has failed."""
+        other = [m.outcome for m in self.members if m.outcome is not m.finished]
+        return all(other) or any(other) and self._failed()
+
+    def _watch(self) -> str:
         limit = math.inf if self.limit is None else self.limit
         patience = math.inf if self.patience is None else self.patience
         looks = self.progress.wanted or self.patience is not None
@@ -90,8 +100,8 @@ class Call:
         seen, since = None, 0.0
         while True:
             until = min(limit, look)
-            if self.pool.pump(done, None if until == math.inf else until - self.seconds, stop=failed):
-                return "failed" if failed() else "done"
+            if self.pool.pump(self._over, None if until == math.inf else until - self.seconds):
+                return "failed" if self._failed() else "done"
             if (asked := self.seconds) >= limit:
                 return "timeout"
             if asked < look:
@@ -128,20 +138,19 @@ class Call:
         Raises:
             RankError: If a value does not unpickle in the kernel.
         """
-        outcomes, values = [], {}
+        values = {}
         for member in self.members:
-            if member.value is not None:
+            if member.outcome and member.outcome.kind == "ok":
                 try:
                     values[member.rank] = wire.unpack(member.value)
                 except Exception as error:
                     what = f"it does not unpickle in the kernel ({type(error).__name__}: {error})"
                     member.outcome = Outcome(member.rank, "unpicklable", message=what)
-            outcomes.append(member.outcome or member.unfinished())
             member.value = None
         if len(values) < len(self.members):
             raise RankError(
                 "the call ran, but a result could not come back",
-                outcomes,
+                [m.outcome or m.unfinished() for m in self.members],
                 "The ranks are still up.",
                 ended="not returned",
             )

@@ -15,6 +15,7 @@ CELLS = "__ranks__"
 namespace: dict[str, Any] = vars(transfer.create_module(CELLS))
 # in the kernel, by file name: linecache's entry, and what known_sources returns for it
 _known: dict[str, tuple[Any, tuple[str, str]]] = {}
+_found: tuple[Any, dict[str, tuple[str, str]]] = None, {}
 
 
 def known_sources() -> dict[str, tuple[str, str]]:
@@ -22,9 +23,13 @@ def known_sources() -> dict[str, tuple[str, str]]:
 
     Returns:
         By the file name that a cell was compiled under: its label, such as 'In [5]', and its text. Empty outside
-        IPython.
+        IPython. It is the same dictionary until a cell runs.
     """
-    found = {}
+    global _found
+    last, count = next(reversed(linecache.cache), None), getattr(shell(), "execution_count", 0)
+    if _found[0] == (state := (len(linecache.cache), last, count)):
+        return _found[1]
+    found: dict[str, tuple[str, str]] = {}
     for filename, entry in list(linecache.cache.items()):
         # IPython's entries have no mtime, so that they are never dropped
         if len(entry) == 4 and entry[1] is None:
@@ -35,6 +40,7 @@ def known_sources() -> dict[str, tuple[str, str]]:
                 places.register(filename, label)  # for what the kernel itself has to say, as about a crash
             if known:
                 found[filename] = known[1]
+    _found = state, found
     return found
 
 

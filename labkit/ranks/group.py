@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from labkit import hardware
@@ -289,8 +288,11 @@ class Ranks:
 
     def restart(self) -> None:
         """Replace every rank by a new process."""
-        with self._exclusive():
+        self._begin()
+        try:
             self._replace()
+        finally:
+            self._busy.release()
 
     def close(self) -> None:
         """End the ranks; calling it again does nothing. A call that another thread is in raises RuntimeError then."""
@@ -342,16 +344,12 @@ class Ranks:
 
     # -- one call ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _exclusive(self):
+    def _begin(self) -> None:
+        """Take the lock of these ranks; whoever calls this releases it."""
         if self._closed:
             raise RuntimeError("these ranks are closed: make new ones with labkit.Ranks(...)")
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("these ranks are busy with another call")
-        try:
-            yield
-        finally:
-            self._busy.release()
 
     def _call(
         self,
@@ -365,7 +363,8 @@ class Ranks:
         limit = self.timeout if timeout == "default" else _positive("timeout", timeout, none=True)
         patience = self.stall if stall == "default" else _positive("stall", stall, none=True)
         members = self._chosen(ranks)
-        with self._exclusive():
+        self._begin()
+        try:
             self._pool.settle()
             gone = [f"rank {m.rank} ({m.process.ending()})" for m in self._pool.members if m.dead]
             if gone:  # between calls there is nothing to lose: start afresh
@@ -400,6 +399,8 @@ class Ranks:
                 raise explain(how, outcomes, seconds, limit, patience, after)
             self._pool.finish_output()
             return call.values()
+        finally:
+            self._busy.release()
 
     def _chosen(self, ranks: int | Iterable[int] | None) -> list[Member]:
         if ranks is None:

@@ -19,7 +19,7 @@ import cloudpickle.cloudpickle as by_value
 LONG = 1 << 20  # bytes of a pickle that is not kept
 PARTS = 2000  # a function of more is pickled each time, which is no slower then
 _UNCHANGING = {NoneType, EllipsisType, bool, int, float, complex, str, bytes, CodeType}
-_END = object()  # marks where the contents of a part end
+_END, _AGAIN = object(), object()  # mark where the contents of a part end, and what was there before
 _kept: weakref.WeakKeyDictionary[Any, tuple[list[Any], bytes]] = weakref.WeakKeyDictionary()
 
 
@@ -67,14 +67,17 @@ def _parts(fn: FunctionType) -> list[Any] | None:
         if part is _END or _constant(part, kind) or named and by_value._should_pickle_by_reference(part):
             parts.append(part)
         elif id(part) in seen:
-            parts.append(seen[id(part)])
+            parts += _AGAIN, seen[id(part)]
         else:
             inner = _inner(part, kind)
             if inner is None or len(inner) + len(parts) > PARTS:
                 return None
             seen[id(part)] = len(seen)
             parts.append(weakref.ref(part) if named else kind)
-            left += _END, *inner
+            if _UNCHANGING.issuperset(map(type, inner)):
+                parts += *inner, _END
+            else:
+                left += _END, *inner
     return parts
 
 

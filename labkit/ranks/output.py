@@ -29,20 +29,23 @@ class Printer:
         self._rest = ""
         self._over = False  # the last thing printed ended in \r, so the next piece overwrites it
         self.open = True
+        self.begun = False  # there may be an unfinished line
 
-    def drain(self) -> None:
-        """Print what has arrived, at most 4 MiB of it at a time."""
+    def drain(self) -> bool:
+        """Print what has arrived, at most 4 MiB of it at a time; True if that was the last of it."""
         for _ in range(64):
             try:
                 data = os.read(self.fd, READ)
             except BlockingIOError:
-                return
+                return False
             except OSError:
                 data = b""
             if not data:
                 self.open = False
-                return
+                return True
+            self.begun = True
             self._feed(self._decoder.decode(data))
+        return False
 
     def _feed(self, text: str) -> None:
         *whole, self._rest = (self._rest + text.replace("\r\n", "\n")).split("\n")
@@ -63,6 +66,7 @@ class Printer:
 
     def finish(self) -> None:
         """Print what is left of an unfinished line; half a character appears as U+FFFD."""
+        self.begun = False
         if left := self._decoder.decode(b"", final=True):
             self._feed(left)
         if self._rest:

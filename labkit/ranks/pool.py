@@ -88,11 +88,12 @@ class Member:
         early: Whether it lacks imports, and its first call has not ended.
         imports: Whether that call has ended, and it imports.
         number: The number of its current or last call.
+        finished: How a call ends that went well.
         outcome: How that call ended on this rank; None while it runs.
         value: What it returned.
         snapshot: Its last answer to "where": its stack and collectives.
         activity: Its last answer to "look": what it is doing.
-        sent: The cells whose sources it knows.
+        told: The sources of cells that it knows.
         printers: Print its output.
     """
 
@@ -100,36 +101,49 @@ class Member:
         self.rank, self.process = rank, process
         self.dead = self.noted = self.early = self.imports = False
         self.number = wire.STARTING
+        self.finished = Outcome(rank, "ok")
         self.outcome: Outcome | None = None
-        self.value: Packed | None = None
+        self.value: Packed = None
         self.snapshot: Snapshot | None = None
         self.activity: Activity | None = None
-        self.sent: set[str] = set()
+        self.told: dict[str, tuple[str, str]] = {}
         self.printers = [Printer(process.out, rank, error=False), Printer(process.err, rank, error=True)]
 
-    def begin(self, number: int) -> None:
-        """Forget the last call: `number` is about to be sent."""
+    def begin(self, number: int, sources: dict[str, tuple[str, str]]) -> None:
+        """Forget the last call: `number` is about to be sent, with what the rank does not know of `sources`."""
+        self.told = sources
         self.number, self.outcome, self.value = number, None, None
         self.snapshot = self.activity = None
 
-    def receive_answers(self) -> None:
-        """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended)."""
-        self.process.calls.flush()
+    def receive_answers(self) -> bool:
+        """Read answers to calls; a closed connection marks the rank dead (the caller asks how it ended).
+
+        Returns:
+            Whether something else is to be polled from now on.
+        """
+        calls = self.process.calls
+        if wrote := bool(calls.queued):
+            calls.flush()
         try:
-            messages = self.process.calls.poll()
+            messages = calls.poll()
         except EOFError:
             self.dead = True
-            return
+            return True
         for number, answer in messages:
             if number == wire.IMPORTED:
                 self.imports = False
             elif number == self.number:
                 self.early, self.imports = number == wire.STARTING and answer is True, self.early
                 failed = isinstance(answer, Outcome)
-                self.outcome, self.value = (answer, None) if failed else (Outcome(self.rank, "ok"), answer)
+                self.outcome, self.value = (answer, None) if failed else (self.finished, answer)
+        return wrote
 
-    def receive_reports(self) -> None:
-        """Read answers of the control thread; its end is the process' end, which the call socket reports."""
+    def receive_reports(self) -> bool:
+        """Read answers of the control thread; its end is the process' end, which the call socket reports.
+
+        Returns:
+            Whether something else is to be polled from now on.
+        """
         try:
             for question, answer in self.process.control.poll():
                 if question == "look":
@@ -138,6 +152,7 @@ class Member:
                     self.snapshot = answer
         except EOFError:
             self.dead = True
+        return self.dead
 
     def unfinished(self) -> Outcome:
         """Return how the call stands on this rank, which has not ended it."""
@@ -151,11 +166,6 @@ class Member:
             frames=self.snapshot.frames,
             waits=self.snapshot.waits,
         )
-
-    @property
-    def watched(self) -> tuple[bool, ...]:
-        """What decides which of its files are polled, and for what."""
-        return self.dead, self.process.calls.wants_write, *(printer.open for printer in self.printers)
 
     @property
     def state(self) -> str:
@@ -207,7 +217,8 @@ class Pool:
             port = listener.getsockname()[1]
             listener.close()
         self.members = [Member(rank, process) for rank, process in enumerate(processes)]
-        self._kinds: Any = None
+        self._poller: select.poll | None = None
+        self._news = -1  # the starter's file that it polls
         spawner.users += 1
         # runs when the pool is dropped, too: ranks that nobody can reach any more must not stay
         self.end = weakref.finalize(self, _end, spawner, processes, os.getpid())
@@ -215,11 +226,10 @@ class Pool:
             for member in self.members:
                 message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
                 message |= spawner.rank_config(member.rank)
-                member.process.calls.post(wire.frame(message))
-            answered = lambda: all(m.outcome for m in self.members)  # noqa: E731
+                self.post(member, wire.frame(message))
             failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
-            self.pump(answered, START_LIMIT_S, stop=failed)
-            if failed() or not answered():
+            answered = lambda: all(m.outcome for m in self.members)  # noqa: E731
+            if not self.pump(lambda: failed() or answered(), START_LIMIT_S) or failed():
                 self.ask("where", [m for m in self.members if not m.outcome])
                 outcomes = [m.ended() for m in self.members]
                 raise RankError("the ranks could not be started", outcomes, ended="not started")
@@ -249,12 +259,20 @@ class Pool:
             self.serve(0)
         for member in self.members:
             for printer in member.printers:
-                printer.finish()
+                if printer.begun:
+                    printer.finish()
+
+    def post(self, member: Member, parts: list[Any]) -> None:
+        """Send framed bytes to a rank, what does not fit now later."""
+        calls = member.process.calls
+        calls.post(parts)
+        if calls.queued:
+            self._poller = None
 
     def settle(self) -> None:
         """Print what has arrived, notice who has died, and wait for ranks that import behind their first call."""
         self.serve(0)
-        self.pump(lambda: not any(m.imports and not m.dead for m in self.members), START_LIMIT_S)
+        self.pump(lambda: not any([m.imports and not m.dead for m in self.members]), START_LIMIT_S)
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
         """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.
@@ -274,20 +292,15 @@ class Pool:
         """Raise KeyboardInterrupt in the Python code of ranks; one in a blocking collective does not notice."""
         self.spawner.signal([m.process.pid for m in members], signal.SIGINT)
 
-    def pump(
-        self, done: Callable[[], bool], limit: float | None, stop: Callable[[], bool] | None = None
-    ) -> bool:
-        """Serve sockets, pipes and deaths until `done()` or `stop()`; False if `limit` seconds have passed first.
+    def pump(self, done: Callable[[], bool], limit: float | None) -> bool:
+        """Serve sockets, pipes and deaths until `done()`; False if `limit` seconds have passed first.
 
         Args:
             done: Says whether to return.
             limit: Seconds to serve at most; None for no limit.
-            stop: Says whether to return early.
         """
         deadline = None if limit is None else now() + limit
         while not done():
-            if stop is not None and stop():
-                return True
             left = None if deadline is None else deadline - now()
             if left is not None and left <= 0:
                 return False
@@ -296,29 +309,33 @@ class Pool:
 
     def serve(self, wait: float | None) -> None:
         """Wait at most `wait` seconds (None: without limit) for something to happen, and handle it."""
-        kinds = [self.spawner.fileno(), *(member.watched for member in self.members)]
-        if kinds != self._kinds:  # mostly not: registering everything anew took a tenth of a call
-            self._kinds = kinds
+        if self._poller is None or self._news != self.spawner.fileno():  # to register takes a tenth of a call
             self._poller, self._handlers = self._watched()
         # rounded up, or the last part of a millisecond would be spent in turning round; 0 does not wait at all
         for fd, _ in self._poller.poll(None if wait is None else math.ceil(max(wait, 0) * 1000)):
-            self._handlers[fd]()
-        for member in self.members:
-            if member.dead and not member.noted:
-                self._note_death(member)
+            if self._handlers[fd]():
+                self._poller = None
+        if self._poller is None:
+            for member in self.members:
+                if member.dead and not member.noted:
+                    self._note_death(member)
 
     def _watched(self) -> tuple[select.poll, dict[int, Callable[[], Any]]]:
-        """Return a poller of everything that something may happen on, and what to do then."""
+        """Return a poller of everything that something may happen on, and what to do then.
+
+        What is to be done returns whether something else is to be polled from now on.
+        """
         poller = select.poll()
         handlers: dict[int, Callable[[], Any]] = {}
-        if (fd := self.spawner.fileno()) >= 0:
-            handlers[fd] = self.spawner.receive
-            poller.register(fd, select.POLLIN)
+        self._news = self.spawner.fileno()
+        if self._news >= 0:
+            handlers[self._news] = self.spawner.receive
+            poller.register(self._news, select.POLLIN)
         for member in self.members:
             if not member.dead:  # its answers before its output: see finish_output
                 calls, control = member.process.calls, member.process.control
                 handlers[calls.fileno()] = member.receive_answers
-                poller.register(calls, select.POLLIN | (select.POLLOUT if calls.wants_write else 0))
+                poller.register(calls, select.POLLIN | (select.POLLOUT if calls.queued else 0))
                 handlers[control.fileno()] = member.receive_reports
                 poller.register(control, select.POLLIN)
             for printer in member.printers:

@@ -16,12 +16,13 @@ import struct
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, TypeAlias
 
 import cloudpickle
 
-HEADER = struct.Struct("!Q")
+PREFIX = struct.Struct("!QQ")  # bytes that follow, and how many buffers; their sizes and the pickle follow
+SIZE = struct.Struct("!Q")
 IMPORTED = -1  # in an answer, in place of the number of a call: the rank has imported what it still lacked
 STARTING = 0  # in an answer, in place of the number of a call: the rank has started, or why it could not
 CHUNK = 1 << 20
@@ -84,47 +85,39 @@ def dumps(value: Any) -> bytes:
 loads = pickle.loads
 
 
-# a pickled value: the pickle, and its big buffers, which become the value's memory
-Packed: TypeAlias = tuple[Any, list[Any]]
+# a pickled value: the pickle, and its big buffers, which become the value's memory; or a plain value itself
+Packed: TypeAlias = tuple[Any, list[Any]] | int | float | None
 
 
 def pack(value: Any) -> Packed:
     """Pickle a value for a message, its big buffers apart; raises what pickling raises."""
-    if value is None or type(value) in (bool, int, float):
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL), []
-    buffer, apart = io.BytesIO(), list[memoryview]()
-    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=_big_into(apart)).dump(value)
-    body = pickle.PickleBuffer(buffer.getbuffer()) if buffer.tell() >= APART else buffer.getvalue()
-    return body, [pickle.PickleBuffer(memory) for memory in apart]
+    if type(value) in (types.NoneType, bool, int, float):
+        return value
+    buffer, apart = io.BytesIO(), list[pickle.PickleBuffer]()
+
+    def stays(memory: pickle.PickleBuffer) -> bool:
+        if big := memory.raw().nbytes >= APART:
+            apart.append(memory)
+        return not big
+
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=stays).dump(value)
+    return pickle.PickleBuffer(buffer.getbuffer()) if buffer.tell() >= APART else buffer.getvalue(), apart
 
 
 def unpack(packed: Packed) -> Any:
     """Return the value of a `Packed`, once only."""
-    body, buffers = packed
-    return pickle.loads(body, buffers=buffers)
-
-
-def _big_into(apart: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
-    """Return what a pickler asks whether a buffer stays in the pickle; big ones are put into `apart`."""
-
-    def stays(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes >= APART:
-            apart.append(raw)
-        return raw.nbytes < APART
-
-    return stays
+    return pickle.loads(packed[0], buffers=packed[1]) if isinstance(packed, tuple) else packed
 
 
 def frame(message: Any) -> list[Any]:
     """Return a message as the byte strings to send, so that one pickle serves every rank."""
-    apart: list[memoryview] = []
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=_big_into(apart))
-    count = len(apart)
-    head = HEADER.pack(HEADER.size * (count + 1) + len(body)) + HEADER.pack(count)
-    head += b"".join([HEADER.pack(memory.nbytes) for memory in apart])
-    # a small message goes out whole: a header of its own would wake the receiver twice
-    return [head + body, *apart] if len(body) < CHUNK else [head, body, *apart]
+    buffers: list[pickle.PickleBuffer] = []
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+    if not buffers and len(body) < CHUNK:  # whole: a header of its own would wake the receiver twice
+        return [PREFIX.pack(len(body), 0) + body]
+    apart = [buffer.raw() for buffer in buffers]
+    sizes = b"".join([SIZE.pack(memory.nbytes) for memory in apart])
+    return [PREFIX.pack(len(sizes) + len(body), len(apart)) + sizes, body, *apart]
 
 
 def _cut(messages: list[Any]) -> Generator[memoryview, int, None]:
@@ -137,26 +130,26 @@ def _cut(messages: list[Any]) -> Generator[memoryview, int, None]:
         room[:got] = kept[start : start + got]
         start += got
         while got < size:
-            got += yield room[got:]
+            got += yield room[got : got + CHUNK]
         return room
 
     while True:
-        kept[: end - start] = kept[start:end]
+        if start < end:
+            kept[: end - start] = kept[start:end]
         start, end = 0, end - start
-        while end < HEADER.size:
+        while end < PREFIX.size:
             end += yield kept[end:]
-        (size,) = HEADER.unpack_from(kept)
-        start = HEADER.size
+        size, count = PREFIX.unpack_from(kept)
+        start = PREFIX.size
         if size <= end - start:  # a small message, all of which has come
             body = kept[start : start + size]
             start += size
         else:
             body = yield from fill(size)
-        (count,) = HEADER.unpack_from(body)
         buffers = []
-        for i in range(1, count + 1):
-            buffers.append((yield from fill(*HEADER.unpack_from(body, i * HEADER.size))))
-        messages.append(pickle.loads(body[HEADER.size * (count + 1) :], buffers=buffers))
+        for i in range(count):
+            buffers.append((yield from fill(*SIZE.unpack_from(body, i * SIZE.size))))
+        messages.append(pickle.loads(body[SIZE.size * count :], buffers=buffers))
 
 
 def _room(size: int) -> memoryview:
@@ -193,7 +186,7 @@ class Inbox:
 
     def read(self) -> bool:
         """Receive what has come, with one call of the system; False if the other side is gone."""
-        n = self.sock.recv_into(self._room, min(len(self._room), CHUNK))
+        n = self.sock.recv_into(self._room)
         if n:
             self._room = self._cutter.send(n)
         return bool(n)
@@ -211,39 +204,38 @@ class Inbox:
 
 
 class Channel(Inbox):
-    """The kernel's end of a socket, which never blocks, so that one loop can serve every rank."""
+    """The kernel's end of a socket, which never blocks, so that one loop can serve every rank.
+
+    Attributes:
+        queued: Bytes that wait to be sent.
+    """
 
     def __init__(self, sock: socket.socket):
         super().__init__(sock)
         sock.setblocking(False)
-        self._out: deque[memoryview] = deque()
+        self.queued: deque[memoryview] = deque()
         self._closed = False
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    @property
-    def wants_write(self) -> bool:
-        """Whether queued bytes wait to be sent."""
-        return bool(self._out)
-
     def post(self, parts: list[Any]) -> None:
         """Queue framed bytes (see `frame`), shared between ranks without a copy, and send what fits now."""
-        self._out.extend(memoryview(part) for part in parts)
+        self.queued.extend(map(memoryview, parts))
         self.flush()
 
     def flush(self) -> None:
         """Send what fits of the queued bytes."""
+        queued = self.queued
         try:
-            while self._out:
-                sent = self.sock.send(self._out[0][:CHUNK])
-                self._out[0] = self._out[0][sent:]
-                if not self._out[0]:
-                    self._out.popleft()
+            while queued:
+                part = queued.popleft()
+                if (sent := self.sock.send(part[:CHUNK])) < len(part):
+                    queued.appendleft(part[sent:])
         except BlockingIOError:
-            pass
+            queued.appendleft(part)
         except OSError:  # the rank is gone: its death is reported by poll()
-            self._out.clear()
+            queued.clear()
 
     def poll(self) -> list[Any]:
         """Return the messages that are complete; the socket stays readable where further ones have come.
@@ -266,7 +258,7 @@ class Channel(Inbox):
 
     def close(self) -> None:
         """Close the socket; what is queued is dropped."""
-        self._out.clear()
+        self.queued.clear()
         self.sock.close()
 
 

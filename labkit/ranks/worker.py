@@ -270,7 +270,7 @@ def _arrive() -> None:
         torch.cuda.synchronize()
 
 
-def _call(functions: dict[bytes, transfer.Unpickled], function: bytes, arguments: wire.Packed) -> Any:
+def _call(functions: dict[bytes, transfer.Unpickled], function: bytes, arguments: tuple[Any, Any]) -> Any:
     # one object for one pickle: a fresh function object each call would make torch.compile compile again
     if function not in functions:
         if len(functions) >= 256:

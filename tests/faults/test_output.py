@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
+import time
 
 import pytest
+
+import labkit
 
 
 class Sink:
@@ -52,6 +56,14 @@ def test_a_flood_is_passed_on_whole_in_bounded_memory(ranks, monkeypatch):
     assert sink.size == lines * (width + 1 + len("[rank 0] ")) + len("[rank 0] end\n")
     assert sink.end.endswith("[rank 0] end\n")
     assert memory() - before < 60 << 20
+
+
+def test_a_closed_stream_is_not_asked_again():
+    with labkit.Ranks(1, device="cpu", quiet=True) as ranks:
+        ranks.run(lambda: [os.close(fd) for fd in (1, 2)] and None)
+        before = time.process_time()
+        ranks.run(time.sleep, 1.5)
+        assert time.process_time() - before < 0.5
 
 
 def test_one_line_of_10_mb_comes_in_labelled_pieces(ranks, capfd):

@@ -65,6 +65,14 @@ def test_an_error_shows_the_readers_own_cell_and_line(kernel):
     assert "ipykernel" not in text and "labkit/" not in text
 
 
+def test_a_cell_that_was_run_again_is_named_by_its_last_number(kernel):
+    cell = "def agrees(x):\n    assert x"
+    kernel.run(cell)
+    assert kernel.run("ranks.run(agrees, 1)")["error"] is None
+    count = kernel.run(cell)["count"]
+    assert f"In [{count}]:2 (agrees)" in kernel.run("ranks.run(agrees, 0)")["error"][1]
+
+
 def test_an_error_in_a_ranks_cell_counts_lines_as_the_reader_does(kernel):
     found = kernel.run("%%ranks\nz = 1\nraise ValueError('third line')")
     assert f"In [{found['count']}]:3  raise ValueError('third line')" in found["error"][1]

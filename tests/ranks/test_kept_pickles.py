@@ -117,6 +117,15 @@ def test_nested_containers_are_told_apart():
         assert pickle.loads(pickled(step)[0])() == value
 
 
+def test_an_object_that_comes_twice_is_no_number():
+    step = types.FunctionType((lambda: VALUE).__code__, {})  # noqa: F821
+    for number in range(10):
+        inner = []
+        for value in ((inner, inner), (number, inner), (inner, number)):
+            step.__globals__["VALUE"] = value
+            assert pickle.loads(pickled(step)[0])() == value
+
+
 def test_a_submodule_that_is_imported_later_travels(monkeypatch):
     package, part = types.ModuleType("made_up"), types.ModuleType("made_up.part")
     package.__package__ = "made_up"
