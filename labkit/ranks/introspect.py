@@ -6,6 +6,7 @@ anyway (`torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read
 
 from __future__ import annotations
 
+import gc
 import linecache
 import os
 import sys
@@ -14,8 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 from labkit import places
 from labkit.torch_compat import COMPILER
@@ -136,6 +137,20 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 _STORE_WAIT = _noted(len).__code__
 
 
+class Step(NamedTuple):
+    """A frame of a stack, copied.
+
+    Attributes:
+        code: Its code.
+        line: The line that it is at.
+        at: The instruction that it is at.
+    """
+
+    code: CodeType
+    line: int
+    at: int
+
+
 class Inspector:
     """Looks at the main thread from the control thread.
 
@@ -150,28 +165,47 @@ class Inspector:
 
     def look(self) -> Activity:
         """Answer "look": what the rank is doing."""
-        frame = self._frame()
+        stack, turn = self._stack()
         before, self.seen = self.seen, (time.monotonic(), self._used())
         used = (self.seen[1] - before[1]) / max(self.seen[0] - before[0], 1e-6)
-        stack, turn = [], 0
-        inner, at, compiling = frame, "", False
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if not at and _readers(file):
-                at = place(file, frame.f_lineno, frame.f_code.co_name)
-            compiling = compiling or file.endswith(COMPILER)
-            if not file.startswith(_SHM):  # its spin moves, and is no progress
-                stack.append((id(frame.f_code), frame.f_lasti))
-            elif (link := getattr(frame.f_locals.get("self"), "_link", None)) is not None:
-                turn = link.board.turn
-            frame = frame.f_back
+        readers = next((step for step in stack if _readers(step.code.co_filename)), None)
+        compiling = any(step.code.co_filename.endswith(COMPILER) for step in stack)
+        # the spin of a collective over shared memory moves, and is no progress
+        moves = tuple(
+            (id(step.code), step.at) for step in stack if not step.code.co_filename.startswith(_SHM)
+        )
         noted = _record(stacks=False)
         pending = unfinished(noted)
         numbers = noted[-1]["record_id"] if noted else 0, len(pending)
         if recorded:
             turn = recorded[-1].number
-        progress = (tuple(stack), turn, numbers)
-        return Activity(progress, self._waits(inner, pending, used, compiling), at, compiling)
+        waits = self._waits(stack[0].code if stack else None, pending, used, compiling)
+        return Activity((moves, turn, numbers), waits, _place(readers) if readers else "", compiling)
+
+    def _stack(self) -> tuple[list[Step], int]:
+        """Copy the main thread's stack, innermost frame first, and the turn of a collective over shared memory in it.
+
+        No other thread runs meanwhile. A frame that is held while its thread runs on keeps the function's variables
+        alive: with Dynamo's guard of the inference mode it leaves the grad mode changed. And a garbage collection, in
+        which the thread can run on, makes CPython 3.11 follow freed frames.
+        """
+        stack, turn = [], 0
+        if self.busy():
+            time.sleep(0)  # the interpreter lock, taken anew, is this thread's for 5 ms
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                frame = sys._current_frames().get(_ident(self.thread))
+                while frame is not None:
+                    stack.append(Step(frame.f_code, frame.f_lineno, frame.f_lasti))
+                    if frame.f_code.co_filename.startswith(_SHM):
+                        link = getattr(frame.f_locals.get("self"), "_link", None)
+                        turn = turn if link is None else link.board.turn
+                    frame = frame.f_back
+            finally:
+                if collects:
+                    gc.enable()
+        return stack, turn
 
     def _used(self) -> float:
         if hasattr(time, "pthread_getcpuclockid"):
@@ -182,18 +216,14 @@ class Inspector:
         """Answer "where": the stack with its source lines, what it waits in, and its collectives."""
         self.seen = (time.monotonic(), self._used())  # what it computed before it came here does not count
         time.sleep(MOMENT_S)
-        frame = self._frame()
-        return Snapshot(stack_of(frame), self.look().waits, collectives())
-
-    def _frame(self) -> FrameType | None:
-        return sys._current_frames().get(_ident(self.thread)) if self.busy() else None
+        return Snapshot(_described(self._stack()[0]), self.look().waits, collectives())
 
     def _waits(
-        self, frame: FrameType | None, pending: list[dict[str, Any]], used: float, compiling: bool
+        self, code: CodeType | None, pending: list[dict[str, Any]], used: float, compiling: bool
     ) -> str:
-        if frame is None:
+        if code is None:
             return ""
-        if frame.f_code.co_filename.startswith(_SHM):
+        if code.co_filename.startswith(_SHM):
             said = sys.modules["torch.distributed"].group.WORLD.where()
             return said.removeprefix("in ").partition(", waiting")[0] or "a collective over shared memory"
         on_gpu = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
@@ -201,12 +231,12 @@ class Inspector:
             return waiting
         if used > IDLE and not on_gpu:  # waiting for a GPU spins
             return ""
-        if frame.f_code is _STORE_WAIT:
+        if code is _STORE_WAIT:
             return "a store"
         if pending and not self._sleeps():
             return _name(pending[0]["profiling_name"])
-        if _DISTRIBUTED in frame.f_code.co_filename and not compiling:  # else it stands in for the collective
-            return frame.f_code.co_name
+        if _DISTRIBUTED in code.co_filename and not compiling:  # else it stands in for the collective
+            return code.co_name
         return ""
 
     def _sleeps(self) -> bool:
@@ -223,18 +253,15 @@ def _ident(thread: threading.Thread) -> int:
     return thread.ident
 
 
-def stack_of(frame: FrameType | None) -> list[tuple[str, str, bool]]:
+def _described(stack: list[Step]) -> list[tuple[str, str, bool]]:
     """Return a stack, outermost frame first: (place, source line, whether it is library code)."""
     found = []
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename not in HIDDEN:
-            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            at = place(code.co_filename, frame.f_lineno, code.co_name)
-            found.append((at, line, is_library(code.co_filename)))
-        frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename == HIDDEN[0]:
+    for number, step in enumerate(stack):
+        file = step.code.co_filename
+        if number and file == HIDDEN[0]:
             break
+        if file not in HIDDEN:
+            found.append((_place(step), linecache.getline(file, step.line).strip(), is_library(file)))
     return found[::-1]
 
 
@@ -252,6 +279,10 @@ def place(filename: str, line: int, name: str) -> str:
         name: The function.
     """
     return places.place(filename, line, "" if name in ("<module>", "<cell line: 1>") else name)
+
+
+def _place(step: Step) -> str:
+    return place(step.code.co_filename, step.line, step.code.co_name)
 
 
 def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
