@@ -295,7 +295,7 @@ def _answer(control: socket.socket) -> None:
                     sys.modules["torch"].cuda.set_device(_here.device)
                 answer = inspector.look() if question == "look" else inspector.where()
             except Exception:
-                # the board of shared memory may be closed under the look: an empty answer is better than none ever again
+                # a board of shared memory may be closed by then: an empty answer is better than none ever again
                 answer = None if question == "look" else introspect.Snapshot([], "", [])
             wire.send(control, (question, answer))
     except (EOFError, OSError):
