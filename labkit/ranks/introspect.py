@@ -165,7 +165,9 @@ class Inspector:
 
     def look(self) -> Activity:
         """Answer "look": what the rank is doing."""
-        stack, turn = self._stack()
+        return self._activity(*self._stack())
+
+    def _activity(self, stack: list[Step], turn: int) -> Activity:
         before, self.seen = self.seen, (time.monotonic(), self._used())
         used = (self.seen[1] - before[1]) / max(self.seen[0] - before[0], 1e-6)
         readers = next((step for step in stack if _readers(step.code.co_filename)), None)
@@ -186,25 +188,26 @@ class Inspector:
         """Copy the main thread's stack, innermost frame first, and the turn of a collective over shared memory in it.
 
         No other thread runs meanwhile. A frame that is held while its thread runs on keeps the function's variables
-        alive: with Dynamo's guard of the inference mode it leaves the grad mode changed. And a garbage collection, in
-        which the thread can run on, makes CPython 3.11 follow freed frames.
+        alive; Dynamo's guard of the inference mode, kept like this, leaves the grad mode changed. A garbage collection
+        lets the thread run on in the midst of a walk, and CPython 3.11 then follows freed frames.
         """
+        if not self.busy():
+            return [], 0
         stack, turn = [], 0
-        if self.busy():
-            time.sleep(0)  # the interpreter lock, taken anew, is this thread's for 5 ms
-            collects = gc.isenabled()
-            gc.disable()
-            try:
-                frame = sys._current_frames().get(_ident(self.thread))
-                while frame is not None:
-                    stack.append(Step(frame.f_code, frame.f_lineno, frame.f_lasti))
-                    if frame.f_code.co_filename.startswith(_SHM):
-                        link = getattr(frame.f_locals.get("self"), "_link", None)
-                        turn = turn if link is None else link.board.turn
-                    frame = frame.f_back
-            finally:
-                if collects:
-                    gc.enable()
+        time.sleep(0)  # the interpreter lock, taken anew, is this thread's for 5 ms
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            frame = sys._current_frames().get(_ident(self.thread))
+            while frame is not None:
+                stack.append(Step(frame.f_code, frame.f_lineno, frame.f_lasti))
+                if frame.f_code.co_filename.startswith(_SHM):
+                    if (link := getattr(frame.f_locals.get("self"), "_link", None)) is not None:
+                        turn = link.board.turn
+                frame = frame.f_back
+        finally:
+            if collects:
+                gc.enable()
         return stack, turn
 
     def _used(self) -> float:
@@ -216,7 +219,8 @@ class Inspector:
         """Answer "where": the stack with its source lines, what it waits in, and its collectives."""
         self.seen = (time.monotonic(), self._used())  # what it computed before it came here does not count
         time.sleep(MOMENT_S)
-        return Snapshot(_described(self._stack()[0]), self.look().waits, collectives())
+        stack, turn = self._stack()
+        return Snapshot(_described(stack), self._activity(stack, turn).waits, collectives())
 
     def _waits(
         self, code: CodeType | None, pending: list[dict[str, Any]], used: float, compiling: bool

@@ -43,7 +43,7 @@ inspector = Inspector(lambda: True)
 looker = threading.Thread(target=look)
 gc.set_threshold(100)
 looker.start()
-while len(stacks) < 30:
+while len(stacks) < 30 and looker.is_alive():
     for depth in (3, 200):
         outlived += deep(depth)() is not None
         outlived += not gc.isenabled()
