@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 import time
 
 LIVE = {"labkit": "live"}
@@ -17,8 +19,11 @@ class Kernel:
     def __init__(self):
         from jupyter_client import KernelManager
 
-        # not over TCP: Jupyter chooses a kernel's ports before the kernel takes them, and another may be sooner
-        self.manager = KernelManager(kernel_name="python3", transport="ipc")
+        # not over TCP: Jupyter chooses a kernel's ports before the kernel takes them, and another may be sooner;
+        # the same holds for its sockets in a folder where another kernel starts
+        self.folder = tempfile.TemporaryDirectory()
+        connection = os.path.join(self.folder.name, "kernel.json")
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=connection)
         self.manager.start_kernel()
         self.client = self.manager.client()
         self.client.start_channels()
@@ -57,6 +62,7 @@ class Kernel:
     def close(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.folder.cleanup()
 
 
 def for_each_rank(error: str) -> str:
