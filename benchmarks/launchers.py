@@ -3,10 +3,10 @@
     python benchmarks/launchers.py [--starts 20] [--rounds 60] [--only first] [--save DIR]
 
 Two ranks, gloo on CPU unless a row says otherwise. 'started' is up to a finished all_reduce and the end of the ranks.
-The first ranks are those of a fresh kernel, up to a finished all_reduce, beside `import torch.distributed` in a fresh
-interpreter, in turns: once with `import labkit` in the same cell, and once behind the cell of imports with which every
-lesson begins (`%load_ext labkit` starts to prepare ranks while the kernel imports torch). `--only first` measures
-nothing else.
+The first ranks are those of a fresh kernel, up to a finished all_reduce and up to the error of a second call, which
+fails, beside an import of torch, Dynamo and Inductor in a fresh interpreter, in turns: once with `import labkit` in the
+same cell, and once after the cell of imports with which every lesson begins (`%load_ext labkit` starts to prepare ranks
+while the kernel imports torch). `--only first` measures nothing else.
 The warm calls are timed inside a real Jupyter kernel, in interleaved batches of ten; a sample is the mean of a batch.
 `--save DIR` keeps the Report as DIR/launchers.json.
 """
@@ -45,7 +45,7 @@ os._exit(0)
 IMPORT = """
 import time
 began = time.perf_counter()
-import torch.distributed
+import torch.distributed, torch._dynamo, torch._inductor.compile_fx
 print(time.perf_counter() - began)
 """
 
@@ -59,9 +59,18 @@ def call():
 ranks = labkit.Ranks(2, device="cpu", backend="gloo", quiet=True)
 ranks.run(call)
 print("first", time.perf_counter() - began)
+def fail():
+    import torch, torch.distributed as dist
+    if dist.get_rank():
+        raise ValueError("on purpose")
+    dist.all_reduce(torch.ones(1))
+try:
+    ranks.run(fail)
+except labkit.RankError:
+    print("failure", time.perf_counter() - began)
 """
 
-# as a lesson begins: behind its cell of imports, without a pause, the one with the ranks
+# as a lesson begins: after its cell of imports, without a pause, the one with the ranks
 LESSON = """
 import time
 get_ipython().run_cell("%load_ext labkit\\nimport pandas\\nimport torch\\nimport torch.distributed\\nimport labkit")
@@ -222,14 +231,20 @@ def replacements(starts: int) -> Measurement:
 
 
 def first_ranks(starts: int) -> list[Measurement]:
-    """The first ranks of a fresh kernel and of a lesson, and `import torch.distributed` in a fresh interpreter."""
-    names = ("first ranks of a kernel", "first ranks of a lesson", "import torch.distributed")
+    """The first ranks of a fresh kernel and of a lesson, and the import of torch and its compiler in an interpreter."""
+    names = (
+        "first ranks of a kernel",
+        "with the first failure",
+        "first ranks of a lesson",
+        "import of torch",
+    )
     taken: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(starts):
-        taken["first ranks of a kernel"].append(float(in_a_kernel(FIRST)["first"]))
-        taken["first ranks of a lesson"].append(float(in_a_kernel(LESSON)["lesson"]))
+        kernel = in_a_kernel(FIRST)
         done = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True)
-        taken["import torch.distributed"].append(float(done.stdout))
+        seconds = (kernel["first"], kernel["failure"], in_a_kernel(LESSON)["lesson"], done.stdout)
+        for name, measured in zip(names, seconds, strict=True):
+            taken[name].append(float(measured))
     return [Measurement(name, tuple(samples)) for name, samples in taken.items()]
 
 

@@ -26,6 +26,7 @@ from labkit.report import PerRank, run_label
 from labkit.torch_compat import check_version
 
 HOOKS = ("labkit.graphs:install",)  # run in every rank as it starts
+ZYGOTE_IMPORTS = "the import of torch, Dynamo and Inductor, once for all ranks of this kernel"
 AGAIN_S = 0.5  # a second press of stop within this time means the same call
 
 _current: weakref.ref[Ranks] | None = None
@@ -308,8 +309,7 @@ class Ranks:
     # -- starting and ending -------------------------------------------------------------------------------
 
     def _start(self) -> Pool:
-        start, env = make_starter(self._nodes or self.start, self._environ, {**self._sees, **self.env})
-        config = {
+        config: dict[str, Any] = {
             "backend": self.backend,
             "device": self.device,
             "label": self.label,
@@ -317,12 +317,14 @@ class Ranks:
             "collective_timeout": self.collective_timeout,
             "check": self.check,
             "logs": self._logs,
-            "env": env,
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,
         }
-        return Pool(self.world_size, config, self.port, start)
+        env = {**self._sees, **self.env}
+        with self._progress.of_start(why_slow(self.start) or ZYGOTE_IMPORTS) as waiting:
+            starter, config["env"] = make_starter(self._nodes or self.start, self._environ, env, waiting)
+            return Pool(self.world_size, config, self.port, starter, waiting)
 
     def _replace(self) -> float:
         started = time.perf_counter()
@@ -365,7 +367,7 @@ class Ranks:
         members = self._chosen(ranks)
         self._begin()
         try:
-            self._pool.settle()
+            self._pool.serve(0)
             gone = [f"rank {m.rank} ({m.process.ending()})" for m in self._pool.members if m.dead]
             if gone:  # between calls there is nothing to lose: start afresh
                 self._replace()

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from labkit.ranks import cells, fresh, spawn, wire
+from labkit.ranks import fresh, spawn, wire
 from labkit.ranks.environment import complete, merged
 from labkit.ranks.errors import Outcome, RankError, crash_frames
 from labkit.ranks.introspect import Activity, Snapshot
@@ -22,6 +22,7 @@ from labkit.ranks.signals import no_interrupt
 from labkit.ranks.wire import Packed
 
 START_LIMIT_S = 60.0
+TICK_S = 0.5
 STOPPED = "stopped by a signal; SIGCONT lets it go on"
 SILENT = "in native code that holds Python's lock (GIL), and could not say where"
 
@@ -48,14 +49,18 @@ def start_method(start: str) -> str:
 
 
 def make_starter(
-    how: str | Nodes, environ: Mapping[str, str], env: Mapping[str, str | None]
+    how: str | Nodes,
+    environ: Mapping[str, str],
+    env: Mapping[str, str | None],
+    waiting: Callable[[float], object] = lambda seconds: None,
 ) -> tuple[Starter, dict[str, str | None]]:
-    """Make what starts ranks.
+    """Make what starts ranks, and wait until it can.
 
     Args:
         how: 'zygote', 'fresh', or the machines that torchrun has gathered.
         environ: The environment of the ranks.
         env: Variables on top of it; None means not set.
+        waiting: Is called with the seconds so far, again and again, while a zygote imports.
 
     Returns:
         The starter, and the variables that each rank has to set or, where None, to unset.
@@ -63,8 +68,9 @@ def make_starter(
     if isinstance(how, Nodes):
         return how, dict(env)  # each machine has its own environment
     wanted = complete(merged(environ, env))
-    waited_for = cells.shell() is not None  # by a reader, at a cell
-    local = spawn.shared(wanted, early=waited_for) if how == "zygote" else fresh.Interpreters(wanted)
+    local = spawn.shared(wanted, waiting) if how == "zygote" else fresh.Interpreters(wanted)
+    if isinstance(local, spawn.Spawner):
+        local.wait_ready(waiting)
     return local, local.started.overlay(wanted)
 
 
@@ -85,8 +91,6 @@ class Member:
         process: Its process.
         dead: Whether its process has ended.
         noted: Whether it is known how the process ended.
-        early: Whether it lacks imports, and its first call has not ended.
-        imports: Whether that call has ended, and it imports.
         number: The number of its current or last call.
         finished: How a call ends that went well.
         outcome: How that call ended on this rank; None while it runs.
@@ -99,7 +103,7 @@ class Member:
 
     def __init__(self, rank: int, process: Process):
         self.rank, self.process = rank, process
-        self.dead = self.noted = self.early = self.imports = False
+        self.dead = self.noted = False
         self.number = wire.STARTING
         self.finished = Outcome(rank, "ok")
         self.outcome: Outcome | None = None
@@ -130,10 +134,7 @@ class Member:
             self.dead = True
             return True
         for number, answer in messages:
-            if number == wire.IMPORTED:
-                self.imports = False
-            elif number == self.number:
-                self.early, self.imports = number == wire.STARTING and answer is True, self.early
+            if number == self.number:
                 failed = isinstance(answer, Outcome)
                 self.outcome, self.value = (answer, None) if failed else (self.finished, answer)
         return wrote
@@ -196,13 +197,21 @@ class Pool:
         config: What every rank is told as it starts; its rank and the port are added.
         port: The port of the rendezvous store, 0 for any free one.
         starter: Starts and ends the processes.
+        waiting: Is called with the seconds so far, again and again, until every rank has started.
 
     Raises:
         RankError: If a rank fails to start.
         ValueError: If the port cannot be used.
     """
 
-    def __init__(self, world_size: int, config: dict[str, Any], port: int, starter: Starter):
+    def __init__(
+        self,
+        world_size: int,
+        config: dict[str, Any],
+        port: int,
+        starter: Starter,
+        waiting: Callable[[float], object] = lambda seconds: None,
+    ):
         self.spawner = spawner = starter
         listener = wire.listening_socket(port, starter.host)
         processes: list[Process] = []
@@ -228,8 +237,11 @@ class Pool:
                 message |= spawner.rank_config(member.rank)
                 self.post(member, wire.frame(message))
             failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
-            answered = lambda: all(m.outcome for m in self.members)  # noqa: E731
-            if not self.pump(lambda: failed() or answered(), START_LIMIT_S) or failed():
+            answered = lambda: failed() or all(m.outcome for m in self.members)  # noqa: E731
+            began = now()
+            while not self.pump(answered, TICK_S) and now() - began < START_LIMIT_S:
+                waiting(now() - began)
+            if not answered() or failed():
                 self.ask("where", [m for m in self.members if not m.outcome])
                 outcomes = [m.ended() for m in self.members]
                 raise RankError("the ranks could not be started", outcomes, ended="not started")
@@ -268,11 +280,6 @@ class Pool:
         calls.post(parts)
         if calls.queued:
             self._poller = None
-
-    def settle(self) -> None:
-        """Print what has arrived, notice who has died, and wait for ranks that import behind their first call."""
-        self.serve(0)
-        self.pump(lambda: not any([m.imports and not m.dead for m in self.members]), START_LIMIT_S)
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
         """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.

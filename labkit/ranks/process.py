@@ -155,19 +155,24 @@ class Starter:
         """
         return self.wait(lambda: all(map(self.has_ended, pids)), limit)
 
-    def wait(self, done: Callable[[], bool], limit: float) -> bool:
+    def wait(
+        self, done: Callable[[], bool], limit: float, waiting: Callable[[float], object] | None = None
+    ) -> bool:
         """Read the news of ranks until `done()`; False if `limit` seconds have passed or the starter is gone.
 
         Args:
             done: Says whether to return.
             limit: Seconds to wait.
+            waiting: Is called with the seconds so far, again and again.
         """
-        deadline = now() + limit
+        began = now()
         self.receive()
         while not done():
-            left = deadline - now()
+            left = began + limit - now()
             if left <= 0 or self.gone:
                 return False
+            if waiting:
+                waiting(limit - left)
             select.select([self], [], [], min(left, self.tick_s))
             self.receive()
         return True

@@ -1,4 +1,4 @@
-"""The progress of a long call, shown below the running cell: the time so far, and what each rank is doing.
+"""The progress of a long start or call, shown below the running cell: the time so far, and what each rank is doing.
 
 In a notebook it is one output that is updated, HTML with a plain-text version; on a terminal it is a line now and then.
 It needs no messages from the front end, so it works while the kernel is busy with the call.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from labkit.ranks.cells import shell
 from labkit.ranks.pool import Member
 
 METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
+START_S = 1.0  # a start that takes longer says what it waits for
 FIRST_LINE_S = 10.0  # on a terminal; every further one after twice the time
 
 
 class Progress:
-    """Shows the progress of a group's long calls.
+    """Shows the progress of a group's start and long calls.
 
     Args:
         title: What the ranks run on.
@@ -34,7 +36,31 @@ class Progress:
         self.shown = False
         self.next_line = FIRST_LINE_S
         self.seconds = 0.0
-        self.states: list[tuple[int, str]] = []
+        self.states: list[tuple[str, str]] = []
+
+    @contextmanager
+    def of_start(self, what: str) -> Iterator[Callable[[float], None]]:
+        """Show what a start waits for, from its second second on.
+
+        Args:
+            what: What it waits for.
+
+        Yields:
+            What is to be called, again and again, with the seconds so far.
+        """
+        how, last = "not started", 0.0
+
+        def waiting(seconds: float) -> None:
+            nonlocal last
+            last = seconds
+            if seconds >= START_S:
+                self._show([("waits for", what)], seconds, "starting")
+
+        try:
+            yield waiting
+            how = "started"
+        finally:
+            self.end(how, last)
 
     def show(self, members: Sequence[Member], seconds: float) -> None:
         """Show what each rank is doing, `seconds` after the call began.
@@ -43,21 +69,24 @@ class Progress:
             members: The ranks of the call.
             seconds: How long it has taken so far.
         """
+        self._show([(f"rank {m.rank}", m.state) for m in members], seconds)
+
+    def _show(self, states: list[tuple[str, str]], seconds: float, how: str = "running") -> None:
         if not self.wanted:
             return
-        self.seconds, self.states = seconds, [(m.rank, m.state) for m in members]
+        self.seconds, self.states = seconds, states
         if _in_kernel():
-            self._display()
+            self._display(how)
         elif seconds >= self.next_line:
             self.next_line *= 2
-            print(self.text(), file=sys.stderr)
+            print(self.text(how), file=sys.stderr)
         self.shown = True
 
     def end(self, how: str, seconds: float) -> None:
-        """Leave one line that says how the call ended after `seconds`, if anything was shown.
+        """Leave one line that says how the start or call ended after `seconds`, if anything was shown.
 
         Args:
-            how: 'done', 'failed', 'timeout', 'stalled' or 'interrupted'.
+            how: 'started', 'done', 'failed', 'timeout', 'stalled' or 'interrupted'.
             seconds: How long it took.
         """
         if self.shown and _in_kernel():
@@ -69,21 +98,22 @@ class Progress:
         """Return the plain-text version.
 
         >>> progress = Progress("2 ranks · gloo · cpu", wanted=False)
-        >>> progress.seconds, progress.states = 12.4, [(0, "finished"), (1, "compiling at In [5]:3 (step)")]
+        >>> progress.states = [("rank 0", "finished"), ("rank 1", "compiling at In [5]:3 (step)")]
+        >>> progress.seconds = 12.4
         >>> print(progress.text())
         2 ranks · gloo · cpu: running, 12 s
           rank 0  finished
           rank 1  compiling at In [5]:3 (step)
         """
         head = f"{self.title}: {how}, {self.seconds:.0f} s"
-        return "\n".join([head, *(f"  rank {rank}  {state}" for rank, state in self.states)])
+        return "\n".join([head, *(f"  {who}  {state}" for who, state in self.states)])
 
     def _html(self, how: str) -> str:
         cell = "text-align:left;padding:0 14px 0 0;border:none;background:none"
         rows = "".join(
-            f'<tr style="background:none"><td style="{cell}">rank {rank}</td><td style="{cell};font-family:monospace">'
+            f'<tr style="background:none"><td style="{cell}">{who}</td><td style="{cell};font-family:monospace">'
             f"{html.escape(state)}</td></tr>"
-            for rank, state in self.states
+            for who, state in self.states
         )
         head = f"<div>{html.escape(self.title)}: <b>{how}</b>, {self.seconds:.0f} s</div>"
         table = f"<table style='margin:0'>{rows}</table>" if rows else ""

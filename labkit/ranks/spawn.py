@@ -23,13 +23,8 @@ from labkit import torch_compat
 from labkit.ranks.environment import Started, complete
 from labkit.ranks.process import Process, Starter, StartError, crash_file, plumbing
 
-# what ranks need, step by step: behind the first one they can be forked
-# labkit.graphs brings pandas and the structured-trace subscriber
-PRELOAD = (
-    "torch,torch.distributed,labkit.ranks.worker,labkit.ranks.shm",
-    *torch_compat.PRELOAD,
-    "labkit.graphs",
-)
+# what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
+PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.ranks.shm", "labkit.graphs")
 START_LIMIT_S = 120.0
 KEPT = 2  # zygotes that serve no group and stay, the one used last first
 LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at
@@ -40,15 +35,13 @@ class Spawner(Starter):
 
     Args:
         environ: The environment that the zygote is started in.
-        early: Whether ranks are forked as soon as it knows torch. These import the rest behind their first call.
     """
 
     answer_s = 2.0
     tick_s = 0.5
 
-    def __init__(self, environ: Mapping[str, str], early: bool = False) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__()
-        self.early = early
         self.started = Started(environ)
         self._said = crash_file()  # a pipe that nobody reads would be full at some time
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -93,33 +86,41 @@ class Spawner(Starter):
             elif "ended" in said:
                 self.ended[said["ended"]] = said["code"]
 
-    def _expect(self, done: Callable[[], bool], limit: float, what: str) -> None:
-        if not self.wait(done, limit):
+    def _expect(
+        self,
+        done: Callable[[], bool],
+        limit: float,
+        what: str,
+        waiting: Callable[[float], object] | None = None,
+    ) -> None:
+        if not self.wait(done, limit, waiting):
             if self.gone:
                 raise StartError(f"the process that starts ranks ended: {self._last_words()}")
             raise StartError(f"{what} took more than {limit:.0f} s")
 
-    def wait_ready(self) -> None:
-        """Wait until the zygote has imported torch.
+    def wait_ready(self, waiting: Callable[[float], object] | None = None) -> None:
+        """Wait until the zygote has imported torch and its compiler.
+
+        Args:
+            waiting: Is called with the seconds so far, again and again.
 
         Raises:
             StartError: If it ends before, or takes more than START_LIMIT_S.
         """
-        self._expect(lambda: self.ready, START_LIMIT_S, "importing torch")
+        self._expect(lambda: self.ready, START_LIMIT_S, "importing torch", waiting)
 
-    def fits(self, environ: Mapping[str, str]) -> bool:
-        """Whether its forks can run in `environ`; waits for its imports if only they can tell."""
+    def fits(self, environ: Mapping[str, str], waiting: Callable[[float], object] | None = None) -> bool:
+        """Whether its forks can run in `environ`; waits for its imports, as `wait_ready`, if only they can tell."""
         if self.started.environ == environ:
             return True
         try:
-            self.wait_ready()
+            self.wait_ready(waiting)
         except StartError:
             return False
         return not self.started.late(environ)
 
     def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
-        if not self.early:
-            self.wait_ready()
+        self.wait_ready()
         with pipes(listener) as (process, files):
             self._ticket += 1
             ticket = self._ticket
@@ -127,8 +128,7 @@ class Spawner(Starter):
                 socket.send_fds(self.sock, [json.dumps({"fork": ticket}).encode()], files)
             except OSError as error:
                 raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
-            limit = 30.0 if self.ready else START_LIMIT_S
-            self._expect(lambda: ticket in self._forked, limit, "forking a rank")
+            self._expect(lambda: ticket in self._forked, 30.0, "forking a rank")
             said = self._forked.pop(ticket)
             if "why" in said:
                 raise StartError(f"this machine refused to fork a rank: {said['why']}")
@@ -176,18 +176,20 @@ class Spawner(Starter):
 _zygotes: list[Spawner] = []  # of this process, the one used last at the end
 
 
-def shared(environ: Mapping[str, str] | None = None, early: bool = False) -> Spawner:
+def shared(
+    environ: Mapping[str, str] | None = None, waiting: Callable[[float], object] | None = None
+) -> Spawner:
     """Return a zygote for ranks in an environment; starts one if no running one fits.
 
     Args:
         environ: The environment of the ranks; None for that of this process.
-        early: Whether somebody waits for ranks: the first zygote of this process then forks as soon as it knows torch.
+        waiting: Is called with the seconds so far, again and again, while the imports of a running one are awaited.
     """
     wanted = complete(os.environ if environ is None else environ)
     _end([spawner for spawner in _zygotes if spawner.owner != os.getpid() or not spawner.alive()])
-    found = next((spawner for spawner in reversed(_zygotes) if spawner.fits(wanted)), None)
+    found = next((spawner for spawner in reversed(_zygotes) if spawner.fits(wanted, waiting)), None)
     if found is None:
-        found = Spawner(wanted, early and not _zygotes)
+        found = Spawner(wanted)
         atexit.register(found.close)
     _zygotes[:] = [*(spawner for spawner in _zygotes if spawner is not found), found]
     _forget()

@@ -23,7 +23,6 @@ import cloudpickle
 
 PREFIX = struct.Struct("!QQ")  # bytes that follow, and how many buffers; their sizes and the pickle follow
 SIZE = struct.Struct("!Q")
-IMPORTED = -1  # in an answer, in place of the number of a call: the rank has imported what it still lacked
 STARTING = 0  # in an answer, in place of the number of a call: the rank has started, or why it could not
 CHUNK = 1 << 20
 APART = 1 << 16  # buffers of this many bytes travel outside the pickle

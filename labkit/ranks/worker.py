@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import datetime
 import importlib
-import itertools
 import os
 import random
 import signal
@@ -24,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from labkit import hardware
-from labkit.ranks import cells, introspect, transfer, wire, zygote
+from labkit.ranks import cells, introspect, transfer, wire
 from labkit.ranks.errors import Outcome, message_of
 from labkit.torch_compat import fake_store, gather_cuda_over_gloo, log_to
 
@@ -54,7 +53,6 @@ class Here:
 
 
 _here: Here | None = None
-later: list[str] = []  # what a zygote that was in a hurry has not imported
 _libc = ctypes.CDLL(None)
 
 
@@ -101,7 +99,7 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None 
     threading.Thread(target=_answer, args=(control,), daemon=True, name="labkit-control").start()
     try:
         _join(config, listener_fd)
-        wire.send(calls, (wire.STARTING, bool(later)))
+        wire.send(calls, (wire.STARTING, None))
     except BaseException as error:
         wire.send(calls, (wire.STARTING, Outcome.of(config["rank"], error)))
         _leave(1)
@@ -219,13 +217,8 @@ def _serve(calls: socket.socket, inbox: wire.Inbox, rank: int) -> None:
     functions: dict[bytes, transfer.Unpickled] = {}
     check: Any = sys.modules.get("labkit.ranks.collective_check")  # there only in checked ranks
     me = os.getpid()
-    for turn in itertools.count():
+    while True:
         _State.busy = False
-        if turn and later:
-            while later:
-                with suppress(Exception):  # the call that needs it says so
-                    zygote.import_all(later.pop(0))
-            wire.send(calls, (wire.IMPORTED, None))
         kind, number, sources, *parts = inbox.receive()
         cells.learn(sources)
         try:

@@ -30,7 +30,6 @@ from typing import ClassVar
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-MORE_MS = 20  # behind one rank, the next one of the same group is asked for within
 SWEEP_S = 0.5  # a process that a driver holds takes longer to end, and nobody waits for it
 
 
@@ -72,7 +71,7 @@ class Zygote:
 
     Args:
         sock: The socket.
-        modules: What ranks need, one item for each step of `prepare`: the names of modules with commas between them.
+        modules: The names of the modules that ranks need.
     """
 
     def __init__(self, sock: socket.socket, modules: list[str]):
@@ -90,49 +89,35 @@ class Zygote:
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         adopt_orphans()
-        self.poller = select.poll()
-        self.poller.register(self.sock, select.POLLIN)
-        self.poller.register(self.wake_read, select.POLLIN)
+        poller = select.poll()
+        poller.register(self.sock, select.POLLIN)
+        poller.register(self.wake_read, select.POLLIN)
         self.prepare()
         while True:
-            self.turn(None)
+            ready = {fd for fd, _ in poller.poll()}
+            if self.wake_read in ready:
+                with suppress(BlockingIOError):
+                    os.read(self.wake_read, 4096)
+                self.reap()
+            if self.sock.fileno() in ready:
+                message, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 8)
+                if not message:
+                    self.end()
+                self.handle(json.loads(message), fds)
 
     def prepare(self) -> None:
-        """Import what ranks need, and serve what was asked for meanwhile behind each step: never during an import.
+        """Import what ranks need, then say so.
 
-        A module that this torch lacks is left for the rank to report. At last the other end hears which environment
-        variables were looked up ("read"), and which the imports have set ("made").
+        A module that this torch lacks is left for the rank to report. The other end hears which environment variables
+        were looked up ("read"), and which the imports have set ("made").
         """
         before = dict(os.environ)
         os.environ.__class__ = Noting
         gc.disable()  # what imports make stays: looking for garbage among it takes a fifth of the time
-        while self.modules:
-            try:
-                import_all(self.modules[0])
-            except Exception:
-                if not self.children:
-                    raise
-                break  # the ranks that are there find the same error when they import it
-            del self.modules[0]
-            while self.turn(MORE_MS if self.children else 0):
-                pass
+        import_all(self.modules)
         settle()
         made = {name: value for name, value in os.environ.items() if before.get(name) != value}
         self.reply({"ready": True, "read": sorted(Noting.read), "made": made})
-
-    def turn(self, wait: float | None) -> bool:
-        """Serve what has come within `wait` milliseconds (None: without limit); False if nothing has."""
-        ready = {fd for fd, _ in self.poller.poll(wait)}
-        if self.wake_read in ready:
-            with suppress(BlockingIOError):
-                os.read(self.wake_read, 4096)
-            self.reap()
-        if self.sock.fileno() in ready:
-            message, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 8)
-            if not message:
-                self.end()
-            self.handle(json.loads(message), fds)
-        return bool(ready)
 
     def handle(self, request: dict, fds: list[int]) -> None:
         """Carry out one request, which came with open files."""
@@ -189,10 +174,8 @@ class Zygote:
         os.close(out)
         os.close(err)
         faulthandler.enable(crash, all_threads=True)
-        settle()
         from labkit.ranks import worker
 
-        worker.later += self.modules
         worker.main(calls, control, crash, *listener)
 
     def reap(self) -> None:
@@ -259,9 +242,9 @@ class Zygote:
         os._exit(0)
 
 
-def import_all(names: str) -> None:
-    """Import modules, whose names have commas between them; one that this torch lacks is left out."""
-    for name in names.split(","):
+def import_all(names: list[str]) -> None:
+    """Import modules; one that this torch lacks is left out."""
+    for name in names:
         with suppress(ImportError):
             importlib.import_module(name)
 
@@ -292,7 +275,7 @@ def children() -> set[int]:
 
 
 def main() -> None:
-    """Run the zygote: `python -m labkit.ranks.zygote SOCKET_FD PARENT_PID MODULE,MODULE...`."""
+    """Run the zygote: `python -m labkit.ranks.zygote SOCKET_FD PARENT_PID MODULE...`."""
     fd, parent, modules = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if parent:
         die_with_parent(parent, signal.SIGTERM)

@@ -92,6 +92,21 @@ def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
     ]
 
 
+def test_a_start_says_what_it_waits_for_from_its_second_second_on(monkeypatch):
+    monkeypatch.setattr("labkit.ranks.progress._in_kernel", lambda: True)
+    live, shown = Progress("2 ranks"), []
+    monkeypatch.setattr(live, "_display", lambda how="running": shown.append(live.text(how)))
+    with live.of_start("an import") as waiting:
+        waiting(0.5)
+        assert not shown
+        waiting(1.2)
+    assert shown == ["2 ranks: starting, 1 s\n  waits for  an import", "2 ranks: started, 1 s"]
+    with pytest.raises(OSError), live.of_start("an import") as waiting:
+        waiting(3.0)
+        raise OSError
+    assert shown[-1] == "2 ranks: not started, 3 s"
+
+
 def test_the_last_line_has_the_time_of_the_whole_call(monkeypatch):
     monkeypatch.setattr("labkit.ranks.progress._in_kernel", lambda: True)
     live, shown = Progress("2 ranks"), []
@@ -109,5 +124,5 @@ def test_where_nobody_looks_nothing_is_shown(capsys):
 
 def test_a_state_cannot_inject_markup():
     live = Progress("2 ranks", wanted=False)
-    live.states = [(0, Activity((), "", "In [1]:1 (<lambda>)", False).describe())]
+    live.states = [("rank 0", Activity((), "", "In [1]:1 (<lambda>)", False).describe())]
     assert "&lt;lambda&gt;" in live._html("running") and "<lambda>" not in live._html("running")

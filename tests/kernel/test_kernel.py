@@ -21,6 +21,29 @@ def kernel():
     kernel.close()
 
 
+def test_in_a_fresh_kernel_the_first_ranks_know_everything_and_the_first_failure_waits_for_nothing(kernel):
+    fresh = Kernel()
+    try:
+        fresh.run(
+            "import sys, labkit, torch, torch.distributed as dist\n"
+            "def good(names):\n    dist.all_reduce(torch.ones(1))\n    return [n in sys.modules for n in names]\n"
+            "def bad():\n    if dist.get_rank():\n        raise ValueError('boom')\n    dist.all_reduce(torch.ones(1))"
+        )
+        request, awaited = fresh.start("ranks = labkit.Ranks(2, device='cpu', backend='gloo')"), []
+        while not any("import of torch, Dynamo and Inductor" in text for text in awaited):
+            message = fresh.client.get_iopub_msg(timeout=60)
+            if message["msg_type"] == "display_data":
+                awaited.append(message["content"]["data"]["text/plain"])
+        fresh.finish(request)
+        names = ["torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor"]
+        assert fresh.run(f"list(ranks.run(good, {names}))")["text"] == str([[True] * 3] * 2)
+        first, second = (fresh.run("ranks.run(bad)")["error"][1] for _ in range(2))
+        for error in (first, second):
+            assert "rank 1 raised ValueError: boom" in error and "rank 0 was waiting in all_reduce" in error
+    finally:
+        fresh.close()
+
+
 def test_names_persist_on_the_ranks_and_the_last_expression_is_shown_side_by_side(kernel):
     kernel.run("%%ranks\nimport torch, torch.distributed as dist\nx = torch.ones(2) * (dist.get_rank() + 1)")
     found = kernel.run("%%ranks\ndist.all_reduce(x)\nx.tolist()")

@@ -116,7 +116,7 @@ def listen(path: str) -> socket.socket:
 
 
 def main() -> None:
-    """Import, then fork zygotes and kernels: `python -m prefork SOCKETS PARENT_PID MODULE,MODULE...`."""
+    """Import, then fork zygotes and kernels: `python -m prefork SOCKETS PARENT_PID MODULE...`."""
     sockets, parent, *modules = sys.argv[1:]
     listening = {module: listen(f"{sockets}.{module}") for module in (ZYGOTE, KERNEL)}
     from labkit.ranks import zygote
@@ -128,8 +128,7 @@ def main() -> None:
     started = Started(os.environ)
     os.environ.__class__ = zygote.Noting
     gc.disable()
-    for step in modules:
-        zygote.import_all(step)
+    zygote.import_all(modules)
     warm()
     zygote.settle()
     started.read = frozenset(zygote.Noting.read)
@@ -163,7 +162,7 @@ def main() -> None:
         # as kernels have them
         os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
         os.environ["JPY_PARENT_PID"] = str(os.getpid())
-        zygote.import_all(LESSONS)
+        zygote.import_all(LESSONS.split(","))
         zygote.settle()
     listening.pop(KERNEL if first else ZYGOTE).close()
     here = os.getpid()

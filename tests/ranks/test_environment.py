@@ -7,15 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
 import labkit
-from labkit.ranks import introspect, spawn
+from labkit.ranks import spawn
 from labkit.ranks.nodes import Nodes
 from labkit.ranks.zygote import Noting
 
@@ -40,7 +38,7 @@ def zygote_of(env: dict[str, str]) -> int:
 @pytest.fixture
 def torch_alone(monkeypatch):
     """Zygotes of tests that compile nothing."""
-    monkeypatch.setattr(spawn, "PRELOAD", spawn.PRELOAD[:1])
+    monkeypatch.setattr(spawn, "PRELOAD", ("torch", "labkit.ranks.worker"))
 
 
 def test_ranks_see_the_kernels_variables_of_now_and_env_on_top(monkeypatch):
@@ -173,76 +171,11 @@ def test_a_call_that_a_signal_handler_breaks_off_leaves_new_ranks(monkeypatch):
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture
-def in_a_hurry(monkeypatch, tmp_path):
-    """Make a zygote for a kernel that waits for its ranks, which imports other modules behind torch."""
-    made = []
-
-    def make(*preload: str) -> spawn.Spawner:
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        monkeypatch.setattr(spawn, "PRELOAD", preload)
-        made.append(spawn.Spawner(spawn.complete(os.environ), early=True))
-        monkeypatch.setattr(spawn, "shared", lambda environ, early: made[-1])
-        return made[-1]
-
-    yield make
-    for starter in made:
-        starter.close()
-
-
-def test_a_zygote_in_a_hurry_forks_between_imports_and_its_ranks_import_the_rest_behind_their_first_call(
-    in_a_hurry, monkeypatch, tmp_path
-):
-    for gate in ("asked", "go"):
-        waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / gate)!r}): time.sleep(0.01)\n"
-        (tmp_path / f"until_{gate}.py").write_text(waits)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    starter = in_a_hurry(f"{spawn.PRELOAD[0]},until_asked", "until_go")
-    ask = spawn.socket.send_fds
-
-    def asked(*request):
-        ask(*request)
-        (tmp_path / "asked").touch()
-
-    monkeypatch.setattr(spawn.socket, "send_fds", asked)
-    with labkit.Ranks(1, device="cpu", backend="gloo", quiet=True) as ranks:
-        assert ranks.run(imported, "until_go", "torch._dynamo")[0] is False
-        starter.receive()
-        assert not starter.ready
-        threading.Timer(0.6, (tmp_path / "go").touch).start()
-        assert ranks.run(imported, "until_go", timeout=0.5)[0] is True, (
-            "the limit counts from the end of the imports"
-        )
-        starter.wait_ready()
-        ranks.restart()
-        assert ranks.run(imported, "until_go")[0] is True, "in its first call"
-        assert "TORCH_LOGS" in starter.started.read
-
-
-def imported(*names: str) -> bool:
-    """Whether this rank has imported one of these, also after it was asked where it stands in its collectives."""
-    import torch
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.ones(1))
-    assert [made.op for made in introspect.collectives() or ()][-1:] == ["all_reduce"]
-    return any(name in sys.modules for name in names)
-
-
-def test_where_a_later_import_fails_the_ranks_that_are_there_stay(in_a_hurry, tmp_path):
+def test_an_import_that_fails_is_told_with_its_cause(monkeypatch, tmp_path):
     (tmp_path / "cannot.py").write_text("raise LookupError('cannot be imported')\n")
-    starter = in_a_hurry(spawn.PRELOAD[0], "cannot")
-    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
-        assert ranks.run(os.getpid) and ranks.run(os.getpid)
-        starter.wait_ready()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(spawn, "PRELOAD", ("cannot",))
+    starter = spawn.Spawner(spawn.complete(os.environ))
     with pytest.raises(RuntimeError, match="exit code 1, LookupError: cannot be imported"):
-        spawn.Spawner(spawn.complete(os.environ)).wait_ready()
-
-
-def test_a_rank_that_dies_while_its_zygote_imports_is_told_as_every_other(in_a_hurry, tmp_path):
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(2.5)\n")
-    in_a_hurry(spawn.PRELOAD[0], "slow_to_import")
-    with labkit.Ranks(1, device="cpu", backend="fake", quiet=True) as ranks:
-        with pytest.raises(labkit.RankError, match="SIGKILL"):
-            ranks.run(lambda: os.kill(os.getpid(), signal.SIGKILL))
-        assert ranks.run(os.getpid)
+        starter.fork()
+    starter.close()
