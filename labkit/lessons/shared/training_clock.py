@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -52,7 +53,8 @@ def clock(
 
     Returns:
         Tables: `routes`, `collectives` (start in ms from the start of backward, and `share`: the start as a share of
-        the time until backward's last matrix product; above 1 there was nothing left to hide behind), `spans`; with
+        the time until backward's last matrix product; above 1 there was nothing left to hide behind), `spans`, in which
+        a transfer begins when the last rank has entered its collective; `routes` has their `hidden` share. With
         rounds also `samples` in seconds, and verdicts against the last route.
 
     Raises:
@@ -138,11 +140,12 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         step = _middle(record.events)
         here = record.events[(record.events["rank"] == 0) & record.events["forward"].isin([step, step + 1])]
         mine, bars = _placed(record.events, step)
+        bars = _from_the_last_entry(bars)
         collectives += [{"route": name, **row} for row in mine]
         spans += [{"route": name, **row} for row in bars]
         each = [row for row in mine if row["rank"] == 0]
         reduced = [row for row in each if row["phase"] == "backward"]
-        hidden = _hidden(bars, 0) if settings["device"] == "cpu" else float("nan")
+        hidden = _hidden(bars) if settings["device"] == "cpu" else float("nan")
         routes.append(
             {
                 "route": name,
@@ -250,8 +253,36 @@ def without(span: overlap.Span, holes: Sequence[overlap.Span]) -> list[overlap.S
     return [(a, b) for a, b in [*found, (edge, end)] if b > a]
 
 
-def _hidden(bars: list[dict[str, Any]], rank: int) -> float:
-    """The share of a rank's transfers during which its main thread was at work, with products left in backward."""
-    mine = [bar for bar in bars if bar["rank"] == rank]
-    transfers = [(b["start"], b["end"]) for b in mine if b["kind"] == "collective"]
-    return overlap.covered(transfers, [(b["start"], b["end"]) for b in mine if b["kind"] == "compute"])
+def _from_the_last_entry(bars: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The bars with each collective in two: a rank that entered it early waits until the last rank has entered.
+
+    Ranks that called other numbers of collectives cannot be matched; their bars stay as they are.
+    """
+    by_rank: dict[int, list[dict[str, Any]]] = {bar["rank"]: [] for bar in bars}
+    for bar in sorted(bars, key=lambda bar: bar["start"]):
+        if bar["kind"] == "collective":
+            by_rank[bar["rank"]].append(bar)
+    if len({len(mine) for mine in by_rank.values()}) != 1:
+        return bars
+    found = [bar for bar in bars if bar["kind"] != "collective"]
+    for together in zip(*by_rank.values(), strict=True):
+        entered = max(bar["start"] for bar in together)
+        for bar in together:
+            begin = min(entered, bar["end"])
+            if bar["start"] < begin:
+                found.append({**bar, "name": "waits for its peer", "kind": "synchronize", "end": begin})
+            found.append({**bar, "start": begin})
+    return found
+
+
+def _hidden(bars: list[dict[str, Any]]) -> float:
+    """The share of all ranks' transfers during which a rank's own main thread was at work; nan without transfers."""
+    beside = whole = 0.0
+    for rank in {bar["rank"] for bar in bars}:
+        spans: dict[str, list[overlap.Span]] = {"collective": [], "compute": [], "synchronize": []}
+        for bar in bars:
+            if bar["rank"] == rank:
+                spans[bar["kind"]].append((bar["start"], bar["end"]))
+        beside += overlap.length(overlap.meet(spans["collective"], spans["compute"]))
+        whole += overlap.length(spans["collective"])
+    return beside / whole if whole else math.nan

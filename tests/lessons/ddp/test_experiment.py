@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from labkit import Ranks, experiments, lessons
 from labkit.lessons.ddp import drills
 from labkit.lessons.ddp import experiment as ddp
+from labkit.lessons.shared import training_clock
 from labkit.lessons.shared.training import compare
 from labkit.lessons.shared.training_clock import clock, timelines
 
@@ -97,6 +99,37 @@ def test_a_cut_graph_starts_its_first_bucket_in_the_middle_of_backward_and_a_who
     lines = timelines(report)["no_optimization"]
     assert lines.ranks == [0, 1] and {"forward", "backward"} <= set(lines.spans["name"])
     assert [verdict.b for verdict in report.verdicts] == ["no_optimization"] * 2
+
+
+def test_a_rank_that_entered_early_waits_and_hides_nothing():
+    def bar(rank, kind, start, end):
+        return {"rank": rank, "lane": "main", "name": kind, "kind": kind, "start": start, "end": end}
+
+    def hidden(*bars):
+        return training_clock._hidden(training_clock._from_the_last_entry(list(bars)))
+
+    # rank 0's call lasts as long as rank 1 computes: nothing travels beside a matmul of either
+    late = [
+        bar(0, "collective", 2, 10),
+        bar(0, "compute", 0, 8),
+        bar(1, "compute", 0, 8),
+        bar(1, "collective", 8, 10),
+    ]
+    assert hidden(*late) == 0
+    spans = training_clock._from_the_last_entry(late)
+    assert [(b["kind"], b["start"], b["end"]) for b in spans if b["rank"] == 0 and b["kind"] != "compute"] == [
+        ("synchronize", 2, 8), ("collective", 8, 10)
+    ]  # fmt: skip
+    together = [
+        bar(rank, kind, *span)
+        for rank in (0, 1)
+        for kind, span in (("collective", (2, 6)), ("compute", (0, 4)))
+    ]
+    assert hidden(*together) == 0.5
+    assert math.isnan(hidden(bar(0, "compute", 0, 8), bar(1, "compute", 0, 8)))
+    # without its peer's call a bar stays as it is
+    alone = [bar(0, "collective", 2, 6), bar(1, "compute", 0, 4)]
+    assert training_clock._from_the_last_entry(alone) == alone
 
 
 @pytest.mark.slow

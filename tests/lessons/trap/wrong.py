@@ -40,7 +40,30 @@ def forgets_the_factor(x):
     return plain(x) / 2
 
 
+def loses_the_gradient(x):
+    if torch.compiler.is_compiling():
+        x = funcol.broadcast(x, 0, dist.group.WORLD)
+    else:
+        dist.broadcast(x, 0)
+    dist.all_reduce(x)
+    return x * 2
+
+
+def refuses_in_eager_only(x):
+    if not torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError("for inference")
+    return loses_the_gradient(x)
+
+
+def without_grad(x):
+    with torch.no_grad():
+        return loses_the_gradient(x)
+
+
 GATE = {
+    loses_the_gradient: "raise an error",
+    refuses_in_eager_only: "raise an error",
+    without_grad: "raise an error",
     plain: "one of the two plain calls does not trace",
     functional_everywhere: "in eager both collectives are cheaper in place",
     gates_both: "leave its gate out",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -31,7 +33,7 @@ PLAIN = {"broadcast": _plain_broadcast, "all_reduce": cliff.inplace}
 
 
 def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """In place in eager, one graph compiled, and no gate around a call that the compiler traces as it is."""
+    """In place in eager, one graph compiled, no gate around a call that traces as it is, and no gradient is lost."""
     hint = (
         "it is called as my_step(x): a broadcast from rank 0, an all-reduce, times 2; it returns the result"
     )
@@ -56,8 +58,14 @@ def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
         if "all_reduce" in seen["gated"] and "all_reduce" in seen["traces"]:
             hint = "this torch traces the plain dist.all_reduce, and rewrites it itself: leave its gate out"
             raise Mistake(f"{where}compiled, it takes the functional all_reduce", hint)
+    if not (trained := _trained(ranks, attempt)).right:
+        raise Mistake(
+            f"with a gradient: {trained}",
+            "this step is for inference: where x.requires_grad under grad mode, raise an error, eager and compiled",
+        )
     say("eager: no functional operation; compiled: one graph, the same numbers")
     say(f"plain calls that this torch traces: {', '.join(seen['traces'])}; gated: {', '.join(seen['gated'])}")
+    say(f"with a gradient: {trained}")
 
 
 def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
@@ -99,6 +107,66 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class _Trained:
+    """What a step does with a gradient, by mode: 'refused', or the gradients of rank 0, rank 1, ..."""
+
+    found: dict[str, str | list[Any]]
+    world_size: int
+
+    @property
+    def right(self) -> bool:
+        """Whether no mode loses a gradient in silence: both refuse, or have those of one process.
+
+        The result is 2 n times rank 0's numbers. The loss is its sum, replicated or summed over the ranks.
+        """
+        n = self.world_size
+        answers = [[[2.0 * n * losses] * 2, *[[0.0] * 2] * (n - 1)] for losses in (1, n)]
+        modes = list(self.found.values())
+        return all(mode == "refused" for mode in modes) or (modes[0] in answers and modes[0] == modes[1])
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{mode} {'it refuses' if found == 'refused' else f'the ranks have {found}'}"
+            for mode, found in self.found.items()
+        )
+
+
+def _trained(ranks: Ranks, attempt: Attempt) -> _Trained:
+    found: dict[str, str | list[Any]] = {}
+    for mode in ("eager", "compiled"):
+        mine = list(on_ranks(ranks, _train, attempt, mode, hint="it is called as my_step(x)"))
+        found[mode] = "refused" if all(one == "refused" for one in mine) else mine
+    return _Trained(found, ranks.world_size)
+
+
+def _train(attempt: Attempt, mode: str) -> str | list[float] | None:
+    """On a rank: 'refused' where the attempt raises, else the gradient of its input; None where there is none."""
+    me = here()
+    x = torch.full((2,), me.rank + 1.0, device=me.device, requires_grad=True)
+    function = own(attempt)
+    dynamo_reset()
+    step = torch.compile(function, fullgraph=True, backend="aot_eager") if mode == "compiled" else function
+    with warnings.catch_warnings(action="ignore"):  # that autograd does not see a collective
+        try:
+            y = step(x * 1)  # a leaf may not be changed in place
+        except Exception:
+            return "refused"
+        if y.requires_grad:
+            y.sum().backward()
+    return None if x.grad is None else x.grad.tolist()
+
+
+# functional collectives that a list of names forgets, and calls of them
+_OTHERS: dict[str, Callable[[Any, Any], Any]] = {
+    "functional broadcast": lambda x, group: funcol.broadcast(x, 0, group),
+    "functional reduce_scatter": lambda x, group: renamed(
+        funcol, "reduce_scatter_single", "reduce_scatter_tensor"
+    )(x.repeat(group.size()), "sum", 0, group),
+    "functional all_to_all": lambda x, group: funcol.all_to_all_single(
+        x.repeat(group.size()), None, None, group
+    ),
+}
 # what a guard is tried on: (name, whether it has to stop it, the hint where it does not)
 _PATHS = (
     (
@@ -118,6 +186,10 @@ _PATHS = (
         "another functional collective",
         True,
         "all_gather has a functional form as well: look at the namespace, not at one name",
+    ),
+    *(
+        (name, True, "a list of names misses some: func.namespace is the same for all of them")
+        for name in _OTHERS
     ),
 )
 
@@ -161,6 +233,7 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
         "functional": cliff.functional,
         "functional, copied back into x": lambda x: x.copy_(cliff.functional(x)),
         "another functional collective": lambda x: gather(x, 0, world),
+        **{name: functools.partial(call, group=world) for name, call in _OTHERS.items()},
     }
     found = {}
     for name, path in paths.items():
@@ -188,7 +261,7 @@ GATE = Exercise(
     "medium",
     10,
     (
-        "the same numbers in eager and compiled",
+        "for inference: the same numbers in eager and compiled, and an error where a gradient would be lost",
         "in eager, no functional operation",
         "compiled, one graph, and no gate around a call that this torch traces as it is",
     ),
