@@ -86,12 +86,11 @@ def queues(threads: tuple[str, ...] = ("pt_nccl_watchdg",), **ways: Record) -> R
     return {"ranks": [{"ways": usual, "threads": list(threads)}, {"ways": changed, "threads": list(threads)}]}
 
 
-def barriers(group: float = 300.0, store: float = 0.4, elements: int = 1, **call: Any) -> Record:
-    called = {"name": "nccl:all_reduce_barrier", "elements": elements, "dtypes": ["Byte"]} | call
+def barriers(group: float = 300.0, store: float = 0.4) -> Record:
     times = [{"group": group, "store": store}, {"group": 301.0, "store": 300.0}]
     return {
         "ranks": [
-            {**{kind: {"ms": ms, "late": bool(number)} for kind, ms in one.items()}, "calls": [called]}
+            {kind: {"ms": ms, "late": bool(number)} for kind, ms in one.items()}
             for number, one in enumerate(times)
         ]
     }
@@ -117,7 +116,7 @@ def batches(
 BASE: dict[str, Record] = {
     "nccl.communicators": {**ranks(), "nvlink": True},
     "nccl_streams.queues": queues(),
-    "nccl_streams.barriers": {**barriers(), "claimed": "1 byte"},
+    "nccl_streams.barriers": barriers(),
     "cuda_streams.side_by_side": {
         "kernels": {"together_ms": {"two streams": 19.8, "one stream": 0.0}, "each_ms": 20.0}, **hidden(),
     },
@@ -204,13 +203,6 @@ CASES: dict[str, list[Record]] = {
     ],
     "nccl_streams.threads_streams_and_events": [
         {}, queues(threads=("pt_tcpstore_uv",)), queues(waited=way(own=7)), queues(waited=way(start=19.0)),
-    ],
-    "nccl_streams.a_barrier_is_an_all_reduce": [
-        {"claimed": "1 byte"},
-        barriers(dtypes=["Float"]),
-        barriers(elements=2),
-        barriers(name="nccl:broadcast"),
-        {"ranks": [{"calls": []}, {"calls": []}]},
     ],
     "nccl_streams.a_barrier_waits_for_gpus": [{}, barriers(group=0.5), barriers(store=299.0)],
     "cuda_streams.kernels_run_together": [

@@ -108,9 +108,8 @@ def node(op: str, stream: int | None = None, *takes: str, come: tuple = (), args
     }
 
 
-def sync(word: str, *args: int, held: bool = True, through: int = 1, lost: tuple = ()) -> Record:
-    row = node(f"control_deps({word})" if held else word, args=args)
-    return row | ({"through": through, "lost": list(lost)} if held else {})
+def sync(word: str, *args: int, held: bool = True) -> Record:
+    return node(f"control_deps({word})" if held else word, args=args)
 
 
 def schema(name: str, *kinds: str) -> str:
@@ -238,7 +237,7 @@ BASE: dict[str, Record] = {
         "dynamic": {"counts": [1, 1, 1, 1]},
         "numbers": {"counts": [1, 1, 2], "ints": [3, 2], "reasons": ["n == 3"], "same": True},
         "flags": {"counts": [1, 1, 2], "same": True}, "global": {"counts": [1, 1, 2], "same": True},
-        "tensors": {"counts": [1, 1, 1]}, "talks": {"counts": [2, 3], "same": True},
+        "talks": {"counts": [2, 3], "same": True},
     },
     "guards.churn": {
         "sweep": {"sequence length": [1, 1, 2], "batch": [1, 1, 3], "int attribute": [1, 1, 8], "thread count": [1, 1]},
@@ -393,10 +392,10 @@ BASE: dict[str, Record] = {
     },
     "groups.mesh": {
         "tensor": [[0, 1, 2, 3], [4, 5, 6, 7]], "tensor_device": "cpu", "under_meta": "cpu", "is_tensor": True,
-        "of_gpus": ["cuda", "cpu"], "mesh_and_dim": "taken",
+        "of_gpus": ["cuda", "cpu"],
         "coordinate": [1, 1],
         "made_by_new_group": [[0, 1, 2, 3], [0, 4], [1, 5], [2, 6], [3, 7], [4, 5, 6, 7]],
-        "cached": True, "mesh_dim": "", "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
+        "cached": True, "pseudo_code": [[0, 1, 2, 3], [4, 5, 6, 7]], "groups": GROUPS,
         "coordinates": [[r // 4, r % 4] for r in range(8)], "made_by_lookups": 0,
         "steps": {"last": [33] * 3, "named": [40] * 3},
         "axes": [1, 2, 3], "flat": [*range(8)], "distinct": True, "in_python": 0,
@@ -434,12 +433,6 @@ BASE: dict[str, Record] = {
         "CUDAStream": ["ncclStreams_"], "CUDAEvent": ["ncclEvents_"], "NCCLComm": ["devNCCLCommMap_"],
         "thread": ["ncclCommWatchdogThread_"], "methods": ["broadcastUniqueNCCLID", "destroyNCCLComms"],
         "included": ["mpi.h"], "said": [*SENTENCES],
-    },
-    "training.releases": {
-        "wheels": [
-            {"torch": "2.0.1", "module": "no", "setting": "no"}, {"torch": "2.3.1", "module": "yes", "setting": "no"},
-            {"torch": "2.4.0", "module": "yes", "setting": "yes"},
-        ],
     },
     "membership.mesh_and_world": {
         "outside": {
@@ -486,7 +479,7 @@ BASE: dict[str, Record] = {
     },
     "sharding.limits": {
         "whole": {"a plain module": "", "DDP": "Unsupported: hooks", "FSDP2": "Unsupported: hooks"},
-        "by layer": "compiles", "second backward": {"eager": "", "compiled": "RuntimeError: no double backward"},
+        "second backward": {"eager": "", "compiled": "RuntimeError: no double backward"},
         "eager": {"a plain module": "", "DDP": "", "FSDP2": ""},
     },
     "backend.inductor": {
@@ -503,7 +496,7 @@ BASE: dict[str, Record] = {
     },
     "backend.rounding": {
         "elements_that_differ": 11, "elements": 32, "largest_difference": 0.25, "close": True,
-        "pointwise": {"eager": 9, "rounded once": 0, "emulated": 0},
+        "pointwise": {"eager": 9, "rounded once": 0},
         "eager_again_differ": 0,
         "stages_differ": {
             "eager": {"chain": 0, "replaced": 0, "traced": 9}, "aot_eager": {"chain": 0, "replaced": 0, "traced": 9},
@@ -519,9 +512,8 @@ BASE: dict[str, Record] = {
         "x": {"at records": [1.0], "after": 2.0},
     },
     "stream_programs.clocks": {"races": {"without an event": 1, "with an event": 0}},
-    "stream_orders.graphs": {"orders": 100, "racing_as_it_is": 0, "racing_orders": 0},
     "stream_code.code": {
-        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True, "backward": ["s1", "s2"],
+        "shipped": "captured", "of": "2.13.0", "here": "2.13.1+cpu", "written": True,
         "kernels": {
             "plain": [triton("no stream", "cos sin tanh")],
             "streamed": [
@@ -553,7 +545,7 @@ BASE: dict[str, Record] = {
         "over a fast link": {"backward": RELOADS},
     },
     "stream_programs.order": {
-        "calls": ["all_reduce", "wait_tensor", "work", "mm"], "streams": [],
+        "calls": ["all_reduce", "wait_tensor", "work", "mm"],
         "starts_s": {"compiled": [0.2, 0.21], "eager": [0.0, 0.01]},
     },
     "stream_graphs.graphs": {
@@ -572,8 +564,8 @@ BASE: dict[str, Record] = {
         "graphs_after_other_streams": 1, "streams_looked_up": [[1, 2], [3, 4]], "meta_keys": [], "stream_constants": 0,
         "without_stream_idx": 0,
         "event": {
-            "error": "", "same": True, "origins": ["sin", "cos"], "ways": [["record_event", "wait_event"]] * 2,
-            "nodes": [sync("record_event", 1, 0, through=2), node("mul", 1, "getitem", "getitem")],
+            "error": "", "same": True,
+            "nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")],
         },
         "mutates_and_records": {"error": "RuntimeError: An event was recorded too early", "nodes": [], "made": 0},
         "records_aside": {"error": "RuntimeError: An event was recorded too early", "nodes": []},
@@ -702,10 +694,6 @@ CASES: dict[str, list[Record]] = {
         {}, {"after": ["_c10d_functional.all_gather_into_tensor", "aten.mm", "symm_mem.fused_matmul_reduce_scatter"]},
         {"before": ["aten.mm"]}, {"after": ["aten.mm", "aten.mm"]},
     ],
-    "tracing.a_wait_follows_the_all_reduce": [
-        {}, {"functional": {"calls": KEPT_CALLS[::-1]}}, {"functional": {"calls": KEPT_CALLS[:1]}},
-        {"functional": {"calls": None}}, {"functional": {"waited": False}},
-    ],
     "autograd.functional_has_gradients": [
         {}, *({name: [2.0] * 4} for name in ("compiled", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
     ],
@@ -778,9 +766,6 @@ CASES: dict[str, list[Record]] = {
         {}, {"sizes": {"reasons": []}}, {"sizes": {"reasons": ["something else"]}},
         {"numbers": {"reasons": ["something else"]}}, {"numbers": {"reasons": []}}, {"numbers": {"counts": [1, 1, 1]}},
         {"sizes": {"counts": [1, 1, 2, 2]}},
-    ],
-    "guards.only_other_values_recompile": [
-        {}, {"tensors": {"counts": [1, 1, 2]}}, {"global": {"counts": [1, 1, 1]}}, {"flags": {"counts": [1, 2, 3]}},
     ],
     "guards.runtime_values_are_normal": [
         {}, {"numbers": {"counts": [1, 1, 1]}}, {"talks": {"counts": [1, 2]}}, {"talks": {"counts": [2, 2]}},
@@ -957,7 +942,6 @@ CASES: dict[str, list[Record]] = {
         {}, {"sums": {"shm": 3.0}}, {"refused": {"shm": "RuntimeError"}}, {"made": [["ProcessGroupGloo"]] * 3},
         {"made": [["ProcessGroupGloo"], ["ShmProcessGroup"], ["FakeProcessGroup"]]},
     ],
-    "groups.collectives_take_a_mesh_axis": [{}, {"mesh_dim": "TypeError: mesh_dim"}],
     "groups.groups_come_from_new_group": [{}, {"made_by_new_group": []}, {"made_by_new_group": [[0, 1, 2, 3]]}],
     "dtensor.shard_splits": [
         {}, {"shard_local": [[1024, 128]] * 4}, {"shard_local": [*[[256, 512]] * 3, [1024, 512]]},
@@ -1283,11 +1267,6 @@ CASES: dict[str, list[Record]] = {
         {"said": ["own stream"]},
     ],
     "released.mpi_is_the_one_installed": [{}, {"included": []}, {"said": ["the id"]}],
-    "training.compiled_autograd_since": [
-        {"claimed": "2.4"}, {"claimed": "2.1"}, {"claimed": "2.3"},
-        {"wheels": [{"torch": "2.4.0", "module": "yes", "setting": "yes"}]},
-        {"wheels": [{"torch": "2.4.0", "module": "yes", "setting": "no"}]},
-    ],
     "training.reductions_are_part_of_backward": [
         {}, {"ddp": {"eager": {"backward": 0, "behind": 4}}}, {"fsdp": {"eager": {"backward": 0, "behind": 4}}},
         {"fsdp": {"eager": {"forward": 1}}}, {"fsdp": {"eager": {"callers": None}}},
@@ -1304,11 +1283,6 @@ CASES: dict[str, list[Record]] = {
         {"pieces": {"FSDP2": [1, 0]}}, {"pieces": {"FSDP2": [2, 0]}}, {"pieces": {"alone": [3, 0]}},
         {"pieces": {"alone": [1, 1]}}, {"pieces": {"DDP, not cut": [3, 0]}},
         {"pieces": {"FSDP2 without its hooks": [2, 1]}}, {"pieces": {"FSDP2 without its hooks": [1, 1]}},
-    ],
-    "sharding.fsdp2_is_traced_whole": [
-        {"whole": {"FSDP2": ""}}, {"whole": {"FSDP2": "Unsupported: hooks"}},
-        {"whole": {"a plain module": "Unsupported"}}, {"eager": {"FSDP2": "RuntimeError: a mistake of ours"}},
-        {"whole": {"FSDP2": "RuntimeError: a mistake of ours"}},
     ],
     "training.compiled_regions_work_with_ddp_and_fsdp": [
         {}, {"ddp": {"right": False}}, {"fsdp": {"compiled_right": False}}, {"ddp": {"graphs": 0}},
@@ -1361,9 +1335,6 @@ CASES: dict[str, list[Record]] = {
         {"stages_differ": {"aot_eager": {"replaced": 7}}},
         {"stages_differ": {"aot_eager_decomp_partition": {"replaced": 0}}},
     ],
-    "backend.precision_casts_can_be_emulated": [
-        {}, {"pointwise": {"emulated": 9}}, {"pointwise": {"emulated": 2}}, {"pointwise": {"eager": 0}},
-    ],
     "backend.fusion_leaves_out_casts": [
         {}, {"pointwise": {"eager": 0, "rounded once": 0}}, {"pointwise": {"eager": 9, "rounded once": 4}},
     ],
@@ -1378,12 +1349,6 @@ CASES: dict[str, list[Record]] = {
         {"kernels": {"one_stream": [triton("no stream", "cos sin")]}},
         {"kernels": {"plain": []}}, {"written": False},
     ],
-    "stream_code.other_streams_stay_apart": [
-        {}, {"kernels": {"apart": [triton("stream1", "cos sin")]}},
-        {"kernels": {"apart": [triton("stream1", "sin"), triton("stream2", "cos sin")]}},
-        {"kernels": {"streamed": [triton("stream1", "cos tanh")]}}, {"written": False},
-        {"kernels": {"reduced_apart": [triton("stream2", "sin sum")]}},
-    ],
     "stream_code.an_event_stops_fusion": [
         {}, {"kernels": {"event_between": [triton("stream1", "cos sin"), triton("stream2", "tanh")]}},
         {"kernels": {"wait_between": [triton("stream2", "tanh"), triton("stream1", "cos sin")]}},
@@ -1396,14 +1361,6 @@ CASES: dict[str, list[Record]] = {
     ],
     "stream_code.more_kernels": [
         {}, {"kernels": {"streamed": [triton("stream1", "cos sin tanh")]}}, {"kernels": {"plain": []}},
-    ],
-    "stream_code.labels_reach_the_code": [
-        {}, {"backward": ["default"]}, {"kernels": {"streamed": [triton("default_stream", "cos sin tanh")]}},
-        {"kernels": {"streamed": [triton("stream1", "sin"), triton("stream2", "cos")]}},
-        {"kernels": {"plain": [triton("no stream", "sin"), triton("no stream", "cos")]}},
-        {"kernels": {"streamed": [
-            ["default_stream", "record_event", ""], triton("stream1", "sin"), triton("stream2", "cos"),
-        ]}},
     ],
     "stream_offload.copies_follow_their_layers": [
         {}, {"with": {"kept": [["relu", 64], ["relu_1", 64]]}}, {"with": {"forward": [["mm", "kernel", ["x"], True]]}},
@@ -1443,10 +1400,6 @@ CASES: dict[str, list[Record]] = {
         {"backward": [*summed(), ["s", "synchronize_event", "s", "default", [], ["e5"]]]},
         {"backward": without(summed(), "mul_2"), "other backward": without(summed(), "mul_2")},
     ],
-    "stream_graphs.stream_code_compiles_as_it_is": [
-        {}, {"event": {"error": "Unsupported: streams", "nodes": []}}, {"forward": [node("sin")]},
-        {"waits": {"error": "Unsupported: wait_stream"}}, {"nested": {"same": False}},
-    ],
     "stream_inside.prefix_fills_the_table": [
         {}, {"prefix": []}, {"table": ["stream 1"]}, {"prefix": ["LOAD_ATTR store_user_object_weakrefs"]},
     ],
@@ -1472,12 +1425,6 @@ CASES: dict[str, list[Record]] = {
         {}, {"races": {"without an event": 0, "with an event": 0}},
         {"races": {"without an event": 1, "with an event": 1}},
     ],
-    "stream_orders.no_order_crosses_an_event": [{}, {"racing_orders": 23}, {"racing_as_it_is": 1}],
-    "stream_graphs.the_owner_waits_before_reuse": [
-        {}, {"crosses": {"nodes": [node("sin"), node("cos", 1)]}}, {"backward": [node("add", 2)]},
-        {"backward": [sync("record_event", 5, 1), sync("sync_dealloc", 5, 1, held=False)]},
-        {"backward": [sync("sync_dealloc", 5, 1, held=False), sync("record_event", 5, 2)]},
-    ],
     "stream_graphs.the_host_goes_on": [
         {}, {"ran": {"streams::sync_dealloc": 0, "streams::wait_event": 1}}, {"ran": {"streams::wait_event": 1}},
         {"ran": {"streams::synchronize_event": 1}},
@@ -1487,10 +1434,6 @@ CASES: dict[str, list[Record]] = {
         {"starts_s": {"compiled": [0.2, 0.0]}}, {"starts_s": {"eager": [0.0, 0.2]}},
         {"starts_s": {"compiled": [0.2, None]}},
         {"calls": ["all_reduce", "wait_tensor", "mm"]},
-    ],
-    "stream_programs.no_streams_and_no_overlap": [
-        {}, {"calls": ["all_reduce", "work", "mm", "wait_tensor"]}, {"streams": ["with stream1:"]}, {"calls": []},
-        {"starts_s": {"compiled": [0.0, 0.0]}},
     ],
     "stream_graphs.contexts_mark_their_nodes": [
         {}, {"forward": [node("sin"), node("mul"), node("cos"), node("mul")]},
@@ -1538,15 +1481,6 @@ CASES: dict[str, list[Record]] = {
             sync("record_event", 3, 1), node("mul", 1), sync("wait_event", 3, 2),
             node("add", 2, come=(2, 1)) | {"made": [0, 1]},
         ]},
-    ],
-    "stream_graphs.dependencies_pass_through": [
-        {}, {"event": {"nodes": [node("control_deps(record_event)"), node("mul", 1, "sin", "cos")]}},
-        {"event": {"nodes": [node("record_event"), node("mul", 1, "getitem", "getitem")]}},
-        {"event": {"nodes": [node("control_deps(record_event)")]}}, {"event": {"origins": ["sin", ""]}},
-        {"event": {"nodes": [sync("record_event", 1, 0), node("mul", 1, "getitem", "getitem")]}},
-        {"crosses": {"nodes": []}, "backward": []},  # no wait_event hands anything through
-        {"event": {"ways": [["record_event"]] * 2}},  # not the one that the product is behind
-        {"crosses": {"nodes": [sync("wait_event", 4, 0, lost=("cos",))]}},
     ],
     "stream_graphs.early_record_is_an_error": [
         {}, {"mutates_and_records": {"error": ""}}, {"mutates_and_records": {"error": "NameError: a mistake of ours"}},

@@ -8,7 +8,7 @@ A lesson's first cell is its title and three paragraphs:
 
     # 04 · The graph-break cliff
 
-    **The question.** How does one decorator cost half the speed?
+    **The question.** How can one decorator make a compiled model slower than eager?
 
     **Needs.** 35 minutes, about 4 of them to run. Two ranks; a GPU is welcome and not needed.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # they go down, but for a lesson or an instrument that is added
-LIMITS = {"core of labkit": 15_670, "all Python outside tests": 40_175, "imports inside functions": 75}
+LIMITS = {"core of labkit": 15_760, "all Python outside tests": 40_700, "imports inside functions": 75}
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

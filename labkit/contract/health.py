@@ -4,7 +4,8 @@ Enforces, of topic 12's table "Rank-parity invariants", the row Compile mode aft
 the rank-symmetric health gather: a rank that compiled something else is an error now instead of a hang later.
 
 To copy it takes more than the other parts do: besides exchange.py it needs labkit's torch_compat, because what it
-listens to has no public name in torch (`trace_logger` and `on_region_entry`, with what these two call).
+listens to has no public name in torch (`trace_logger` and `on_region_entry`, with what these two call), and
+graphs/compile_log.py, which knows of earlier compiles whether they ended in a break.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from types import CodeType
+from typing import TYPE_CHECKING
 
 from labkit import torch_compat
 from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
+
+if TYPE_CHECKING:
+    from labkit.graphs.compile_log import CompileLog
 
 __all__ = ["Health", "HealthError", "assert_same_health", "compile_health"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _BUILTIN = re.compile(r"Developer debug context: builtin (\S+) ")
-_RESUMED = "torch_dynamo_resume_in"  # a compiled piece that begins where the one before broke
+_RESUME = "__resume_at_"  # what Dynamo's code calls after a break, where something is left to compile
 
 
 class HealthError(ContractError):
@@ -38,7 +43,8 @@ class Health:
 
     Args:
         graphs: Dynamo's graphs; one that DDPOptimizer cuts for the backend counts once.
-        breaks: Executed breaks. One after which nothing is left to compile is in `sites` and does not count here.
+        breaks: Runs of a region whose compile ended in a break, as `breaks` in `labkit.record().counts()`. A break in
+            an inlined function breaks its caller as well, so these are more than the places in the source.
         recompiles: Recompiles.
         regions: Compiled regions that were entered.
         sites: Every break that was compiled, in order, as 'reason at file:line'.
@@ -64,13 +70,15 @@ class Health:
 def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[Health]:
     """Count what is compiled and run in a block on this rank.
 
-    Torch's structured trace writes only while it compiles; entering a region costs about a microsecond more.
+    Torch's structured trace writes only while it compiles; entering a region costs about a microsecond more. The first
+    call starts labkit's log of compiles (`labkit.graphs.install`), which stays on, so that a later block knows what was
+    compiled before it. Of code that is older than the log, a break after which nothing is left to compile is not seen.
 
     Args:
         place: A function from a file and a line to the text of a site; without it, the file's name and the line.
 
     Yields:
-        A `Health`, which fills as the block runs.
+        A `Health`, which fills as the block runs; `breaks` is there when the block has ended.
 
     >>> import torch
     >>> def twice(x):
@@ -81,7 +89,9 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
     >>> print(health)
     1 graphs, 0 breaks, 0 recompiles
     """
-    health = Health()
+    from labkit.graphs.compile_log import install  # not at the top: labkit.graphs brings pandas
+
+    health, log = Health(), install()
     listener = _Listener(health, place or (lambda file, line: f"{os.path.basename(file)}:{line}"))
     logger = torch_compat.trace_logger()
     level, propagate = logger.level, logger.propagate
@@ -90,9 +100,15 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
 
-    def entered(code: CodeType) -> None:
+    # how often each code ran, by the log's epoch and the code's id: two functions can be equal as code
+    runs: dict[tuple[int, int], int] = {}
+    held: dict[int, CodeType] = {}
+
+    def entered(code: CodeType) -> None:  # no Python function is called in here: Dynamo would trace it
         health.regions += 1
-        health.breaks += code.co_name.startswith(_RESUMED)
+        key = log.epoch, id(code)
+        held[id(code)] = code
+        runs[key] = runs.get(key, 0) + 1
 
     stop = torch_compat.on_region_entry(entered)
     try:
@@ -102,6 +118,13 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
         logger.removeHandler(listener)
         logger.setLevel(level)
         logger.propagate = propagate
+        health.breaks = sum(n for (epoch, key), n in runs.items() if _broke(log, epoch, held[key]))
+
+
+def _broke(log: CompileLog, epoch: int, code: CodeType) -> bool:
+    """Whether running this code, entered in this epoch of the log, ends in a graph break."""
+    made = log.compiles.get((epoch, log.id_of(code)))
+    return any(_RESUME in name for name in code.co_names) if made is None else made.broke
 
 
 def assert_same_health(exchange: Exchange, mine: Health, what: str = "compile health") -> dict[int, Health]:

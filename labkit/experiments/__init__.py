@@ -45,7 +45,7 @@ def get(name: str) -> Experiment:
         ValueError: there is no such experiment or test; the message names those that there are.
 
     >>> get("cliff").question
-    'How does one decorator on the all-reduce cost half the speed?'
+    'How can one decorator on the all-reduce make a compiled model slower than eager?'
     >>> get("break-it/digest").question
     'break-it: one element on rank 0, by 1e-6'
     """

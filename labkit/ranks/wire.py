@@ -37,6 +37,11 @@ class _Pickler(cloudpickle.Pickler):
             if type(obj) is not types.ModuleType:
                 return importlib.import_module, (obj.__name__,)
         torch = sys.modules.get("torch")
+        if torch is not None and type(obj).__module__ == type(torch.ops).__module__:
+            # of a kind that pickle cannot take: `torch.ops.aten`, `torch.ops.aten.add`, `torch.ops.aten.add.Tensor`
+            path = getattr(obj, "__name__", "").removeprefix("torch.ops.") if _is_module(obj) else str(obj)
+            if (_is_module(obj) or "." in path) and _operator(path) is obj:
+                return _operator, (path,)
         if torch is not None and isinstance(obj, torch.Tensor):
             if obj.is_cuda:
                 return _on_cpu(torch, obj).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -44,6 +49,20 @@ class _Pickler(cloudpickle.Pickler):
                 raw = obj.detach().reshape(-1).view(torch.uint8).numpy()
                 return _tensor, (pickle.PickleBuffer(raw), obj.dtype, obj.shape, obj.requires_grad)
         return super().reducer_override(obj)
+
+
+def _is_module(obj: Any) -> bool:
+    return isinstance(obj, types.ModuleType)
+
+
+def _operator(path: str) -> Any:
+    """An operator of torch's, or a namespace of operators, by its path below `torch.ops`."""
+    import torch
+
+    found: Any = torch.ops
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _on_cpu(torch: Any, x: Any) -> Any:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import html
+import importlib
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labkit import registry
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.errors import Outcome, waiting
 from labkit.report import PerRank
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "on_ranks"]
+__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "on_ranks", "on_three_too"]
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
@@ -147,6 +150,36 @@ def on_ranks(
         raise _mistake(error, hint) from error
 
 
+def on_three_too(
+    judge: Callable[[Attempt, Ranks, Callable[[str], None]], None],
+) -> Callable[[Attempt, Ranks, Callable[[str], None]], None]:
+    """Make a judge of attempts that have to be right on any number of ranks: three of our own follow the reader's.
+
+    Args:
+        judge: a judge for ranks of any number.
+
+    Returns:
+        A judge that raises a Mistake also for what is right on the reader's ranks only, such as a 2 in the place of
+        the number of ranks.
+    """
+
+    def judged(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+        judge(attempt, ranks, say)
+        if len(ranks) == 3:
+            return
+        with Ranks(3, device="cpu", backend="gloo", quiet=True) as three:
+            try:
+                judge(attempt, three, lambda finding: None)
+            except Mistake as mistake:
+                raise Mistake(
+                    f"on three ranks: {mistake.seen}",
+                    f"on {len(ranks)} ranks it is right, on three it is wrong: look for a number that is "
+                    "dist.get_world_size(), and for sizes that three does not divide",
+                ) from mistake
+
+    return judged
+
+
 def _mistake(error: RankError, hint: str) -> Mistake:
     # the reader's lines, not those of the exercise around them
     outcomes = [_own(outcome) for outcome in error.outcomes]
@@ -161,6 +194,12 @@ def _mistake(error: RankError, hint: str) -> Mistake:
     if error.ended == "timed out":
         return Mistake(error.headline, "your function does not come to an end: look at its loops and waits")
     said = first.describe()
+    if first.kind == "dead" and first.code == -signal.SIGABRT:
+        return Mistake(
+            said,
+            "gloo ends a process whose peer sends more than it expects: every rank has to call the same collectives, "
+            "in the same order, with as many bytes, also one that returns early",
+        )
     if first.kind == "dead":
         return Mistake(said, "the process ended inside your function: it has to return")
     if first.type == "Unsupported":
@@ -198,14 +237,22 @@ def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
     ...     bool(check("cliff.loop", lessons.program("cliff").functional, ranks))
     False
     """
-    from labkit.study.catalog import EXERCISES  # imports every topic's exercises, which import this module
-
-    if exercise not in EXERCISES:
-        raise ValueError(f"unknown exercise {exercise!r}: there is {', '.join(EXERCISES)}")
-    asked = EXERCISES[exercise]
+    asked = _find(exercise)
     if not callable(attempt) or isinstance(attempt, type) != (asked.takes == "class"):
         raise ValueError(f"the attempt at {exercise!r} must be a {asked.takes}, got {_kind(attempt)}")
     return asked.check(attempt, ranks)
+
+
+def _find(name: str) -> Exercise:
+    """The exercise of that name; of modules with exercises only those are imported that are looked at before it."""
+    topic, known = name.partition(".")[0], list[str]()
+    for module in sorted(registry.modules("exercises"), key=lambda module: module.split(".")[2] != topic):
+        for value in vars(importlib.import_module(module)).values():
+            if isinstance(value, Exercise):
+                if value.name == name:
+                    return value
+                known.append(value.name)
+    raise ValueError(f"unknown exercise {name!r}: there is {', '.join(known)}")
 
 
 def _kind(attempt: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from labkit import hardware
 from labkit.ranks import current
 from labkit.study import answers
-from labkit.study.scores import Row, row_of, words
+from labkit.study.scores import Row, digits, row_of, words
 
 __all__ = ["Prediction", "predict", "reveal"]
 
@@ -256,8 +256,7 @@ def _counted(value: float, unit: str) -> str:
     first, _, rest = unit.partition(" ")
     if value == 1 and len(first) > 2 and first.endswith("s"):
         first = first[:-1]
-    digits = f"{value:.4g}" if abs(value) < 1e4 else f"{value:g}"  # no more than a measurement is worth
-    return f"{digits} {first} {rest}".rstrip()
+    return f"{digits(value)} {first} {rest}".rstrip()
 
 
 def _plain(question: str, unit: str) -> str:

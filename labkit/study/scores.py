@@ -118,6 +118,15 @@ def factor(predicted: float, measured: float) -> float:
     return large / small
 
 
+def digits(value: float) -> str:
+    """A number with four digits, six from ten thousand on: no more than a measurement is worth.
+
+    >>> digits(72.6423), digits(8), digits(24704)
+    ('72.64', '8', '24704')
+    """
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:g}"
+
+
 def grade(factor: float) -> tuple[str, int]:
     """The name and the points of a factor.
 
@@ -315,7 +324,7 @@ HEADS = ("lesson", "question", "predicted", "measured", "factor", "score")
 
 def _cells(row: Row) -> Sequence[str]:
     def say(value: Any) -> str:
-        return "-" if value is None else f"{value:g} {row.unit}".rstrip()
+        return "-" if value is None else f"{digits(value)} {row.unit}".rstrip()
 
     predicted = say(row.predicted) + (f" (later {row.later:g})" if row.later is not None else "")
     off = row.factor

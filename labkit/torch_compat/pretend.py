@@ -71,8 +71,14 @@ def pretend_streams() -> Callable[[int], Any]:
     operators = require("torch._dynamo.variables.streams")
     backward = require("torch._functorch._aot_autograd.streams")
 
+    class Stream(torch.Stream):
+        """Dynamo asks the stream itself for the event of `record_event()`, and a driver would have to record it."""
+
+        def record_event(self, event: Any = None) -> Any:
+            return event or torch.Event()
+
     def stream(number: int) -> Any:
-        return torch.Stream(stream_id=number, device_index=0, device_type=1)  # type: ignore[call-overload]
+        return Stream(stream_id=number, device_index=0, device_type=1)  # type: ignore[call-overload]
 
     class Idle:
         """Stands for a stream or an event when the graph runs: it has every method, and none does anything."""

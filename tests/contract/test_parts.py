@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -9,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import labkit
+from labkit import torch_compat
 from labkit.contract import (
     Absent,
     ContractError,
@@ -30,6 +35,7 @@ from labkit.contract import (
     announce,
     assert_parity,
     assert_same_health,
+    compile_health,
     crash_after,
     digest,
     executing,
@@ -293,6 +299,60 @@ def test_breaks_of_equal_number_at_other_places_are_other_breaks():
     sites = [["print at f.py:3"], ["print at f.py:9"]]
     found = rehearse(2, lambda ex: assert_same_health(ex, Health(2, 1, sites=sites[ex.rank])))
     assert "first other break: rank 0 print at f.py:3, rank 1 print at f.py:9" in raised(found, HealthError)
+
+
+@torch.compiler.disable
+def _hidden(x):
+    return x + 1
+
+
+def _last(x):
+    return _hidden(x * 2)  # nothing is left to compile after this break
+
+
+def _middle(x):
+    return _last(x) * 2 if x.sum() > 0 else x
+
+
+@pytest.mark.skipif(
+    not torch_compat.sees_every_region(),
+    reason="this torch shows only regions with a graph without a profiler",
+)
+@pytest.mark.parametrize(("function", "breaks"), [(_hidden, 0), (_last, 1), (_middle, 3)])
+def test_health_counts_the_breaks_that_a_record_counts(function, breaks):
+    torch_compat.dynamo_reset()
+    compiled, x = torch.compile(function, backend="eager"), torch.ones(3)
+    with compile_health() as first:
+        compiled(x)
+    with compile_health() as steady:
+        compiled(x), compiled(x)
+    with labkit.record() as rec, rec.forward():
+        compiled(x)
+    (counted,) = rec.counts()["breaks"]
+    assert (first.breaks, steady.breaks, counted) == (breaks, 2 * breaks, breaks)
+    assert first.regions == rec.counts()["regions"].item() and steady.graphs == 0
+
+
+OLDER = """
+    import torch
+    def twice(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+    compiled = torch.compile(twice, backend="eager")
+    compiled(torch.ones(2))  # before anybody listens
+    from labkit.contract import compile_health
+    with compile_health() as health:
+        compiled(torch.ones(2))
+    print(health.regions, health.breaks, health.graphs)
+"""
+
+
+def test_a_break_of_code_that_is_older_than_the_log_counts_too():
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(OLDER)], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "2 1 0\n", done.stderr
 
 
 @pytest.mark.skipif(

@@ -93,6 +93,25 @@ def test_a_function_that_names_torch_ops_travels():
     assert f(torch.ones(1)).item() == 2.0
 
 
+ops = torch.ops.aten
+OPERATORS = {
+    "a namespace": torch.ops._c10d_functional,
+    "a packet": torch.ops.aten.add,
+    "an overload": torch.ops.aten.add.Tensor,
+    "the default overload": torch.ops.aten.sin.default,
+}
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_an_operator_travels_by_its_name(kind):
+    assert wire.loads(wire.dumps(OPERATORS[kind])) is OPERATORS[kind]
+
+
+def test_a_function_that_names_a_namespace_of_operators_travels():
+    f = wire.loads(wire.dumps(lambda x: ops.add(x, 1)))
+    assert f(torch.ones(1)).item() == 2.0
+
+
 plain = st.recursive(
     st.none() | st.integers() | st.text(max_size=20) | st.binary(max_size=200),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),

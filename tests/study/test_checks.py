@@ -95,7 +95,6 @@ def test_what_was_copied_is_cited_and_what_labkit_does_itself_is_enforced():
         ("dtensor.operations_arrive_in_dispatch", {"dtensor": 0}, "changed", "3 operations: 0 calls"),
         ("guards.static_unless_asked", {}, "changed", "[1, 2, 2, 2] without"),
         ("cost.compiling_leaves_no_overhead", {"small": {"compiled": SLOWER}}, "changed", "2.00 times compiled"),
-        ("sharding.fsdp2_is_traced_whole", {}, "changed", "FSDP2 fails (Unsupported: hooks)"),
         ("training.hooks_break_the_graph", {"pieces": {"DDP": [1, 0]}}, "changed", "DDP 1 (breaks: 0)"),
         ("redistribute.views_gather", {"view(-1,)": KEPT_SPLIT}, "holds", "view(-1) is _S(0, 4) with no collective"),
         (PARTED, {}, "holds", "by default right, with gathers put into buckets hung (rank 0 in all_reduce, rank 1 in"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,24 @@ class Found:
         assert isinstance(call, ast.Call) and call.func.id == "check", self.check.source
         self.name, self.function = call.args[0].value, call.args[1].id
         self.solved = self.function + ("_solution" if self.function.islower() else "Solution")
-        # imports and definitions that stand above, as a reader who ran the lesson has them
+        # imports, definitions and numbers that stand above, as a reader who ran the lesson has them
         self.names: dict[str, Any] = {"__name__": "__main__"}
         kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
         for cell in cells[: index + 3]:
             if cell.cell_type == "code" and not cell.source.startswith("%%"):
                 source = "\n".join("" if line.startswith("%") else line for line in cell.source.splitlines())
-                body = [node for node in ast.parse(source).body if isinstance(node, kept)]
+                body = [
+                    node
+                    for node in ast.parse(source).body
+                    if isinstance(node, kept) or isinstance(node, ast.Assign) and is_number(node.value)
+                ]
                 exec(compile(ast.Module(body, []), "lesson", "exec"), self.names)
+
+
+def is_number(value: ast.expr) -> bool:
+    """Whether it is a number, or some in a row, as in `DIM, TOKENS = 64, 8`."""
+    parts = value.elts if isinstance(value, ast.Tuple) else [value]
+    return all(isinstance(part, ast.Constant) and isinstance(part.value, int | float) for part in parts)
 
 
 def lesson(path) -> list[Found]:
@@ -107,19 +119,37 @@ def test_the_solution_of_the_notebook_passes(name, request):
     assert not answer.hint and "passed: " in repr(answer)
 
 
+def attempts_of(part: str) -> dict[str, Any]:
+    """The attempts of all topics by exercise: WRONG of `lessons/<topic>/wrong.py`, or RIGHT of `right.py`."""
+    return {
+        name: attempts
+        for topic in registry.TOPICS
+        if (TESTS / "lessons" / topic / f"{part}.py").exists()
+        for name, attempts in getattr(
+            importlib.import_module(f"lessons.{topic}.{part}"), part.upper()
+        ).items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "attempt"),
+    [(name, attempt) for name, attempts in attempts_of("right").items() for attempt in attempts],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_right_answer_of_another_approach_passes(name, attempt, request):
+    answer = check(name, attempt, ranks_for(name, request))
+    assert answer, repr(answer)
+
+
 # --- every mistake has its own hint ---
 
-MISTAKES = {
-    name: attempts
-    for topic in registry.TOPICS
-    if (TESTS / "lessons" / topic / "wrong.py").exists()
-    for name, attempts in importlib.import_module(f"lessons.{topic}.wrong").WRONG.items()
-}
+MISTAKES = attempts_of("wrong")
 
 
 @each
 def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(name):
-    assert len(set(MISTAKES[name].values())) == len(MISTAKES[name]) >= 2
+    assert len(set(MISTAKES[name].values())) >= 2
 
 
 @pytest.mark.slow
@@ -185,6 +215,16 @@ def test_unknown_exercises_and_attempts_are_refused(ranks):
         check("cliff.loop", 3, ranks)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must be a function, got the class int"):
         check("cliff.loop", int, ranks)
+
+
+def test_the_first_check_imports_the_exercises_of_its_topic_alone():
+    code = (
+        "import sys; from labkit.study import exercises; print(exercises._find('groups.axis').name); "
+        "print(*(name for name in sys.modules if name.startswith('labkit.lessons.') and 'exercises' in name)); "
+        "print('labkit.study.catalog' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["groups.axis", "labkit.lessons.groups.exercises", "False"]
 
 
 def test_an_exercise_declares_what_it_takes():

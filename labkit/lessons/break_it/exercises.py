@@ -20,40 +20,56 @@ from labkit.torch_compat import funcol, renamed
 
 __all__ = ["BACKEND", "SEND"]
 
-Program = Callable[[Any, Any], Any]
+Program = Callable[[Any, Any, Any], Any]
 _gather_autograd = torch_compat.functional_op("all_gather_into_tensor", "_c10d_functional_autograd")
 _wait = torch_compat.functional_op("wait_tensor")
 _all_gather = renamed(funcol, "all_gather_single", "all_gather_tensor")
+_reduce_scatter = renamed(funcol, "reduce_scatter_single", "reduce_scatter_tensor")
 
 
-def _in_place(x: Any, group: Any) -> Any:
+def _in_place(x: Any, group: Any, mine: Any) -> Any:
     y = x.clone()
     dist.all_reduce(y, group=group)
     return y
 
 
-def _nested(x: Any, group: Any) -> Any:
+def _scattered(x: Any, group: Any, mine: Any) -> Any:
+    return _reduce_scatter(x.repeat(dist.get_world_size(group)), "sum", 0, group) + 1
+
+
+def _two(x: Any, group: Any, mine: Any) -> Any:
+    return funcol.all_reduce(funcol.all_reduce(x, "sum", mine) + 1, "sum", group)
+
+
+def _nested(x: Any, group: Any, mine: Any) -> Any:
     return checkpoint(lambda y: funcol.all_reduce(y.sin(), "sum", group), x, use_reentrant=False)
 
 
-# a program of x and a group; whether that group is the allowed one, None without a collective; the hint for it
+# a program of x, a group, and an allowed group; whether its groups are allowed, None without a collective; the hint
 _GRAPHS: dict[str, tuple[Program, bool | None, str]] = {
-    "no collective": (lambda x, _: x.sin() + 1, None, "a graph without a collective compiles as always"),
+    "no collective": (lambda x, *_: x.sin() + 1, None, "a graph without a collective compiles as always"),
     "all-reduce of an allowed group": (
-        lambda x, g: funcol.all_reduce(x, "sum", g) + 1, True,
+        lambda x, g, _: funcol.all_reduce(x, "sum", g) + 1, True,
         "the group is what counts: a collective of an allowed group has to pass",
     ),
     "all-reduce of the world": (
-        lambda x, g: funcol.all_reduce(x, "sum", g) + 1, False,
+        lambda x, g, _: funcol.all_reduce(x, "sum", g) + 1, False,
         "raise where a node's group is not in allowed; what only warns goes on into the collective",
     ),
     "all-gather of the world": (
-        lambda x, g: _all_gather(x, 0, g) + 1, False,
+        lambda x, g, _: _all_gather(x, 0, g) + 1, False,
         "every operator of _c10d_functional that names a group counts, not only all_reduce",
     ),
     "all-gather of the world, by its operator with a backward": (
-        lambda x, g: _wait(_gather_autograd(x, dist.get_world_size(g), g.group_name)) + 1, False,
+        lambda x, g, _: _wait(_gather_autograd(x, dist.get_world_size(g), g.group_name)) + 1, False,
         "the operators with a backward stand in a namespace of their own, _c10d_functional_autograd",
+    ),
+    "reduce-scatter of the world": (
+        _scattered, False,
+        "a reduce-scatter counts, and names its group in another place than an all-reduce: as its last argument",
+    ),
+    "all-reduce of an allowed group, then one of the world": (
+        _two, False, "a graph can hold several collectives: look at each of them, and not at the first alone",
     ),
     "in-place all-reduce of the world": (
         _in_place, False, "Dynamo rewrites dist.all_reduce into the functional operator: look at the graph's nodes",
@@ -80,7 +96,7 @@ def judge_backend(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
             raise Mistake(
                 finding if same else f"{what}: other numbers than in eager", wrong if same else hint
             )
-        if refused and not any(name in said for name in ("all_reduce", "all_gather")):
+        if refused and not any(name in said for name in ("all_reduce", "all_gather", "reduce_scatter")):
             raise Mistake(finding, "say in the error which operator it is, and of which group")
         say(finding)
 
@@ -95,17 +111,28 @@ def _compile(attempt: Attempt, what: str) -> tuple[str, str, bool]:
     torch_compat.dynamo_reset()
     try:
         with torch.no_grad():
-            found = torch.compile(lambda x: program(x, group), backend=backend)(x) + 0
+            found = torch.compile(lambda x: program(x, group, mine), backend=backend)(x) + 0
     except Exception as error:
         inner = getattr(error, "inner_exception", error)
         return type(inner).__name__, str(inner), True
     finally:
         torch_compat.dynamo_reset()
-    return "", "", bool(torch.equal(found, program(x, group) + 0))
+    return "", "", bool(torch.equal(found, program(x, group, mine) + 0))
 
 
 # what the sender is asked to send, and whether that can be pickled
-_ASKED: tuple[tuple[str, bool], ...] = (("good", True), ("a lock inside", False), ("good again", True))
+_ASKED: tuple[tuple[str, bool], ...] = (
+    ("good", True), ("a lock inside", False), ("an object that refuses to be pickled", False), ("good again", True),
+)  # fmt: skip
+_REFUSAL = "this object is not to be pickled"
+
+
+class _Refuses:
+    def __reduce__(self) -> Any:
+        raise RuntimeError(_REFUSAL)
+
+
+_SHORT = "a size of fewer than eight bytes"
 _GOOD: dict[str, Any] = {"steps": 4, "x": torch.arange(4.0)}
 
 
@@ -113,17 +140,24 @@ def judge_send(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     """Workers get every message that can be sent, whole, and do not wait for one that cannot."""
     hint = "it is called as my_send(message) on rank 0, once for each message"
     try:
-        heard = on_ranks(ranks, _talk, attempt, hint=hint)[1]
+        raised, heard, *_ = on_ranks(ranks, _talk, attempt, hint=hint)
     except Mistake as mistake:
         if not (isinstance(mistake.__cause__, RankError) and mistake.__cause__.ended == "stalled"):
             raise
         strands = "a worker is left waiting: pickle before you broadcast, and send a size of 0 for what cannot be sent"
         raise Mistake(mistake.seen, strands) from mistake
+    if raised:
+        raise Mistake(
+            f"{raised[0]}: my_send raises, and the worker waits",
+            "an object's own pickling can raise any exception: catch them all, and send a size of 0",
+        )
     for (what, sendable), got in zip(_ASKED, heard, strict=True):
         finding = f"{what}: the worker gets {got}"
         if got != ("all of it" if sendable else "nothing"):
             wrong = (
-                "a message that can be pickled is sent as it is: its size, then its bytes"
+                "the worker reads the size as int64, which is eight bytes: torch.tensor([n]) is one"
+                if got == _SHORT
+                else "a message that can be pickled is sent as it is: its size, then its bytes"
                 if sendable
                 else "what cannot be sent is not sent in part: the worker would compute something else"
             )
@@ -133,12 +167,24 @@ def judge_send(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
 
 def _talk(attempt: Attempt) -> list[str]:
     heard = []
-    for _, sendable in _ASKED:
+    for what, sendable in _ASKED:
         if dist.get_rank() == 0:
-            attempt(dict(_GOOD) if sendable else {**_GOOD, "lock": threading.Lock()})
+            other = threading.Lock() if "lock" in what else _Refuses()
+            try:
+                attempt(dict(_GOOD) if sendable else {**_GOOD, "lock": other})
+            except RuntimeError as error:
+                if _REFUSAL not in str(error):
+                    raise
+                heard.append(what)  # in the attempt's place, so that the others hear of it
+                dist.broadcast(torch.tensor([0]), 0)
             continue
-        size = torch.zeros(1, dtype=torch.int64)
+        size = torch.full((1,), -1, dtype=torch.int64)  # of which an int32 fills one half
         dist.broadcast(size, 0)
+        if size < 0:
+            heard.append(_SHORT)
+            if size := size % 2**32:
+                dist.broadcast(torch.zeros(int(size), dtype=torch.uint8), 0)
+            continue
         if not size:
             heard.append("nothing")
             continue

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -14,29 +16,55 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit import lessons
 from labkit.lessons.shared.training import TOLERANCE, differences, loss_of
 from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
 __all__ = ["BUCKETS", "ONE_BY_ONE", "WEIGH"]
 
-CAP = 70_000  # bytes; three buckets for the weights of the lesson's small model
+CAP = 70_000  # bytes; three buckets for the weights of the model below
+HELD_S, LATE_S = 3.0, 0.05  # a future that is not waited for is done so long after backward
 HOOKS = (
-    "it is called as {}, hangs hooks on the parameters, and returns a function that is called after backward"
+    "it is called as {}, hangs hooks on the parameters that require a gradient, and returns a function that is called "
+    "after backward"
 )
 
 
+class _Model(torch.nn.Module):
+    """(batch, 64) -> (batch, 10). One weight is frozen, and two stand in another order than that of their use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((64, 32), (32, 256), (256, 32), (32, 32), (128, 64), (32, 128), (64, 10))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(*size, bias=False) for size in sizes)
+        self.layers[3].weight.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        for i in (0, 1, 2, 3, 5, 4, 6):
+            x = self.layers[i](x.relu() if i else x)
+        return x
+
+
+@on_three_too
 def judge_one_by_one(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Gradients reduced one by one from hooks: numbers, messages, when they start, and that each is waited for."""
     seen = on_ranks(ranks, _steps, attempt, hint=HOOKS.format("my_one_by_one(model)"), timeout=60)
     _judge_overlap(seen, HOOKS.format("my_one_by_one(model)"))
     row = seen[0]
-    if len(row["calls"]) != row["weights"]:
+    weights, arrived = row["weights"], [call["arrived"] for call in row["calls"]]
+    if len(arrived) != weights:
         raise Mistake(
-            f"{len(row['calls'])} all-reduces a step for {row['weights']} weights",
+            f"{len(arrived)} all-reduces a step for {weights} weights",
             "one all-reduce for each weight, from the hook of that weight",
+        )
+    if sorted(arrived) != list(range(1, weights + 1)):
+        late = weights - len(set(arrived))
+        raise Mistake(
+            f"{late} of {weights} all-reduces do not start in the hook of their gradient, but in a later one",
+            "each hook starts the all-reduce of its own gradient, and of no other",
         )
     say(_overlapped(row))
 
 
+@on_three_too
 def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Gradients reduced in buckets: as before, with as few messages as the size of a bucket allows."""
     hint = HOOKS.format("my_buckets(model, most_bytes)")
@@ -49,11 +77,27 @@ def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
             "begin a new bucket where the next weight would not fit any more",
         )
     _judge_overlap(seen, hint)
-    if len(row["calls"]) > row["buckets"]:
+    meant = row["buckets"]
+    if len(row["calls"]) > len(meant):
         raise Mistake(
-            f"{len(row['calls'])} messages a step where {row['buckets']} buckets of {CAP:,} bytes are enough",
+            f"{len(row['calls'])} messages a step where {len(meant)} buckets of {CAP:,} bytes are enough",
             "put gradients together into one flat tensor, in the order of backward: the last layer first",
         )
+    sent = [call["bytes"] for call in row["calls"]]
+    if sent != [size for _, size in meant]:
+        raise Mistake(
+            f"messages of {', '.join(f'{size:,}' for size in sent)} bytes, and full buckets in the reverse order of "
+            f"model.parameters() have {', '.join(f'{size:,}' for _, size in meant)}",
+            "go through reversed(list(model.parameters())), and begin the next bucket where a weight does not fit: no "
+            "later weight goes back into an earlier bucket",
+        )
+    for call, (arrived, size) in zip(row["calls"], meant, strict=True):
+        if call["arrived"] != arrived:
+            raise Mistake(
+                f"the message of {size:,} bytes starts in hook number {call['arrived']} of backward, and its last "
+                f"gradient is there in number {arrived}",
+                "count the gradients of each bucket, and let the hook that makes the count full start the message",
+            )
     say(_overlapped(row))
 
 
@@ -65,9 +109,15 @@ def _judge_overlap(seen: Any, hint: str) -> None:
             raise Mistake(
                 f"rank {rank}: dist.all_reduce is not called", "each hook starts one, or the last of a bucket"
             )
-        if all(call["after"] for call in row["calls"]):
+        after = [call for call in row["calls"] if call["after"]]
+        if after:
+            many = (
+                "every all-reduce starts"
+                if len(after) == len(row["calls"])
+                else f"{len(after)} of them start"
+            )
             raise Mistake(
-                f"rank {rank}: every all-reduce starts after backward",
+                f"rank {rank}: {len(row['calls'])} all-reduces, {many} after backward",
                 "start it in the hook: register_post_accumulate_grad_hook calls it as soon as the gradient is there",
             )
         held = [call for call in row["calls"] if call["waited"] == "inside"]
@@ -114,83 +164,116 @@ def _steps(attempt: Attempt, *more: Any) -> dict[str, Any]:
     """Two steps of the attempt beside torch's DDP, with every all-reduce noted."""
     program = lessons.program("ddp")
     rank = dist.get_rank()
-    model, right = program.seeded(), DistributedDataParallel(program.seeded())
+    model, right = program.seeded(_Model), DistributedDataParallel(program.seeded(_Model))
+    arrived: list[Any] = []
+    weights = [p for p in model.parameters() if p.requires_grad]
+    for p in weights:
+        p.register_post_accumulate_grad_hook(arrived.append)  # before the attempt's hook of the same weight
     finish = attempt(model, *more)
     if not callable(finish):
         return {"kind": type(finish).__name__}
-    weights = list(model.parameters())
     found: dict[str, Any] = {"kind": "", "apart": [], "weights": len(weights)}
     found["largest"] = max(p.nbytes for p in weights)
-    found["buckets"] = _fewest([p.nbytes for p in reversed(weights)])
     for step in range(2):
         seeded = torch.Generator().manual_seed(10 * step + rank)
         x, y = torch.randn(8, 64, generator=seeded), torch.arange(8)
         for each in (model, right):
             each.zero_grad()
         loss_of(right(x), y).backward()
-        expected = {n: p.grad for n, p in right.module.named_parameters()}
+        expected = {n: p.grad for n, p in right.module.named_parameters() if p.grad is not None}
         products = program.Products()
         calls: list[dict[str, Any]] = []
-        inside = [True]
-        with mock.patch.object(dist, "all_reduce", partial(_noted, dist.all_reduce, calls, products, inside)):
+        ended = threading.Event()
+        arrived.clear()
+
+        # below dist.all_reduce, so that it counts under whatever name it is called
+        kind: Any = type(dist.group.WORLD)
+        with mock.patch.object(kind, "allreduce", _noted(kind.allreduce, calls, products, arrived, ended)):
             loss = loss_of(model(x), y)
             with products:
                 loss.backward()
-            inside[0] = False
+            ended.set()
             finish()
+        for call in calls:
+            if (future := call.pop("future")) is not None and not call["waited"] and future.done():
+                call["waited"] = "after"
         dist.barrier()
         got = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-        worst = differences(got, expected)
+        worst = [apart if apart == apart else math.inf for apart in differences(got, expected).values()]
         ratios = [float((got[n] * g).sum() / (g * g).sum()) for n, g in expected.items() if n in got]
-        found["apart"].append((max(worst.values()), min(ratios, default=0.0)))
+        found["apart"].append((max(worst), min(ratios, default=0.0)))
         found.setdefault("calls", calls)
         found["products"] = products.done
-    return found
-
-
-def _fewest(sizes: list[int]) -> int:
-    """How many buckets weights of these sizes fill in this order."""
-    buckets, held = 0, 0
-    for size in sizes:
-        if not buckets or held + size > CAP:
-            buckets, held = buckets + 1, 0
-        held += size
-    return buckets
+    place = {p: i for i, p in enumerate(arrived, 1)}
+    meant = [(max(place[p] for p in bucket), sum(p.nbytes for p in bucket)) for bucket in _full(weights)]
+    return found | {"buckets": sorted(meant)}
 
 
 def _noted(
-    real: Any,
-    calls: list[dict[str, Any]],
-    products: Any,
-    inside: list[bool],
-    tensor: Any,
-    *a: Any,
-    **more: Any,
-) -> Any:
-    """`dist.all_reduce`, which notes its bytes, the products done by then, and when it is waited for."""
-    work = real(tensor, *a, **more)
-    call = {"bytes": tensor.nbytes, "done": products.done, "after": not inside[0], "waited": ""}
-    calls.append(call)
-    when = lambda: "inside" if inside[0] else "after"  # noqa: E731
-    if not more.get("async_op"):
-        call["waited"] = when()
-        return work
+    real: Any, calls: list[dict[str, Any]], products: Any, arrived: list[Any], ended: threading.Event
+) -> Callable[..., _Work]:
+    """An all-reduce that notes its bytes, how many products and gradients there are, and when it is waited for."""
 
-    class Handle:
-        def wait(self, *rest: Any) -> Any:
-            call["waited"] = call["waited"] or when()
-            return work.wait(*rest)
+    def noted(group: Any, tensors: Any, *a: Any, **more: Any) -> _Work:
+        call = {"bytes": sum(t.nbytes for t in tensors), "done": products.done, "arrived": len(arrived)}
+        calls.append(call | {"after": ended.is_set(), "waited": "", "future": None})
+        return _Work(real(group, tensors, *a, **more), calls[-1], ended)
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(work, name)
+    return noted
 
-    return Handle()
+
+def _full(weights: list[Any]) -> list[list[Any]]:
+    """The weights in the reverse order, in buckets that are full."""
+    buckets: list[list[Any]] = []
+    for p in reversed(weights):
+        if not buckets or sum(q.nbytes for q in buckets[-1]) + p.nbytes > CAP:
+            buckets.append([])
+        buckets[-1].append(p)
+    return buckets
+
+
+class _Work:
+    """The handle of an all-reduce, which notes when it is waited for, also by its future."""
+
+    def __init__(self, work: Any, call: dict[str, Any], ended: threading.Event) -> None:
+        self._work, self._call, self._ended = work, call, ended
+
+    def _note(self) -> None:
+        self._call["waited"] = self._call["waited"] or ("after" if self._ended.is_set() else "inside")
+
+    def wait(self, *rest: Any) -> Any:
+        self._note()
+        return self._work.wait(*rest)
+
+    def is_completed(self) -> bool:
+        done = self.get_future().done()
+        if done:
+            self._note()
+        return done
+
+    def get_future(self) -> Any:
+        if self._call["future"] is None:
+            self._call["future"] = torch.futures.Future()
+            threading.Thread(target=self._complete, daemon=True).start()
+        return self._call["future"]
+
+    def _complete(self) -> None:
+        # late, so that a future that is done is one that was waited for
+        if self._ended.wait(HELD_S):
+            time.sleep(LATE_S)
+        else:
+            self._note()
+        self._call["future"].set_result(self._work.get_future().wait())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
 
 
 # how many images each rank has; the last case gives one rank none
 BATCHES = (("equal batches", (4, 4)), ("fewer on rank 1", (6, 2)), ("none on rank 1", (5, 0)))
 
 
+@on_three_too
 def judge_weigh(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Gradients that DDP averages, for equal and unequal batches and an empty one."""
     hint = "it is called as my_loss(losses), the loss of each image of this rank; it returns one number to go back from"

@@ -22,6 +22,7 @@ program = lessons.program("dtensor")
 place, short, counted, PLACED = program.place, program.short, program.counted, tuple(program.PLACEMENTS)
 
 TOKENS, DIM, HIDDEN = 8, 32, 128
+FUNCTIONAL = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
 
 
 def judge_placement(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -75,10 +76,22 @@ def _products(attempt: Attempt) -> list[dict[str, Any]]:
 def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """A gated MLP on split tokens with functional collectives: right numbers, one gather and one scatter."""
     hint = "it is called as my_explicit(x, gate, up, down, group) with this rank's plain tensors"
+    _judge_explicit(attempt, ranks, say, hint)
+    with Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
+        try:
+            _judge_explicit(attempt, four, lambda finding: None, hint)
+        except Mistake as mistake:
+            raise Mistake(
+                f"on four ranks, the layer split over two and two: {mistake.seen}",
+                "`group` is not always the world: give it to each collective",
+            ) from mistake
+
+
+def _judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None], hint: str) -> None:
     for rank, found in on_ranks(ranks, quietly, _by_hand, attempt, hint=hint).items():
         names = [_plain(name) for name in found["collectives"]]
         finding = f"rank {rank}: collectives: {', '.join(names) or 'none'}"
-        if found["shape"] != (TOKENS // len(ranks), DIM):
+        if found["shape"] != (TOKENS // found["size"], DIM):
             raise Mistake(
                 f"{finding}; the result is {found['shape']}", "return this rank's tokens, as x came"
             )
@@ -93,6 +106,12 @@ def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
             raise Mistake(
                 finding, "an all-reduce gives everybody all tokens, and you keep a share: scatter the sum"
             )
+        if not all(name in FUNCTIONAL for name in names):
+            raise Mistake(
+                finding,
+                "the numbers are right, and functional collectives are asked for: a tensor in and a tensor out, from "
+                "torch.distributed._functional_collectives",
+            )
         if sorted(names) != ["all_gather", "reduce_scatter"]:
             raise Mistake(
                 finding,
@@ -103,6 +122,8 @@ def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
 
 def _by_hand(attempt: Attempt) -> dict[str, Any]:
     mesh = _mesh()
+    if mesh.size() == 4:
+        mesh = init_device_mesh(mesh.device_type, (2, 2), mesh_dim_names=("apart", "layer"))["layer"]
     x, up, down = _matrices()
     gate = up.flip(0)
     mine = [
@@ -114,7 +135,7 @@ def _by_hand(attempt: Attempt) -> dict[str, Any]:
         expected = place((F.gelu(x @ gate) * (x @ up)) @ down, mesh, "S(0)").to_local()
     shape = tuple(getattr(y, "shape", ()))
     right = shape == tuple(expected.shape) and bool(torch.allclose(y + 0, expected, atol=1e-4))
-    return {"collectives": names, "shape": shape, "right": right}
+    return {"collectives": names, "shape": shape, "right": right, "size": mesh.size()}
 
 
 def judge_bytes(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:

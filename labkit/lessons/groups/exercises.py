@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -22,7 +22,7 @@ from labkit.torch_compat import default_store
 __all__ = ["AXIS", "BARRIER"]
 
 FOUR = 4
-ROUNDS = 3
+ROUNDS, MANY = 3, 12
 MOST = 6  # requests of a rank for one barrier: a loop that asks again and again takes many more
 STORE_WAIT_S = 5.0
 
@@ -31,7 +31,21 @@ def judge_barrier(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     """Nobody leaves before the last has come, in three rounds, with few requests and nothing but the store."""
     hint = "it is called as my_barrier(store, world_size), by every rank, several times"
     with _four(ranks) as four:
-        seen = on_ranks(four, quietly, _barriers, attempt, hint=hint, timeout=60)
+        _judge_barriers(
+            list(on_ranks(four, quietly, _barriers, attempt, FOUR, ROUNDS, hint=hint, timeout=60)), say
+        )
+        seen = list(on_ranks(four, quietly, _barriers, attempt, FOUR - 1, MANY, hint=hint, timeout=60))
+    try:
+        _judge_barriers(seen[: FOUR - 1], lambda finding: None)
+    except Mistake as mistake:
+        raise Mistake(
+            f"{MANY} barriers of {FOUR - 1} ranks: {mistake.seen}",
+            "three barriers of four ranks are right: count to world_size, and use no key a second time",
+        ) from mistake
+
+
+def _judge_barriers(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None:
+    rounds = len(seen[0]["rounds"])
     late = next((found["missing"] for found in seen if found["missing"]), "")
     if late:
         raise Mistake(late, "a rank waits for a key that nobody sets: the one that comes last has to set it")
@@ -39,7 +53,7 @@ def judge_barrier(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
         raise Mistake(
             "it calls a collective", "a collective needs the group: here only the store may be asked"
         )
-    for number in range(ROUNDS):
+    for number in range(rounds):
         came = [found["rounds"][number][0] for found in seen]
         left = [found["rounds"][number][1] for found in seen]
         finding = f"barrier {number + 1}: the last comes after {(max(came) - min(came)) * 1e3:.0f} ms"
@@ -49,7 +63,7 @@ def judge_barrier(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
                 f"{finding}, the first leaves {early:.0f} ms before that", _why_early(number, seen[0])
             )
         say(f"{finding}, nobody leaves before that")
-    most = max(found["requests"] for found in seen) / ROUNDS
+    most = max(found["requests"] for found in seen) / rounds
     if most > MOST:
         raise Mistake(
             f"a rank asks the store {most:.0f} times for one barrier",
@@ -91,8 +105,9 @@ class _Asked:
         return asked
 
 
-def _barriers(attempt: Attempt) -> dict[str, Any]:
-    me, size = dist.get_rank(), dist.get_world_size()
+def _barriers(attempt: Attempt, size: int, rounds: int) -> dict[str, Any]:
+    """On a rank: so many barriers of the first `size` ranks."""
+    me, pause = dist.get_rank(), 0.06 * ROUNDS / rounds
     names = [f"exercise {time.time()}"]
     dist.broadcast_object_list(names, 0)  # keys of its own for every check
     store = dist.PrefixStore(names[0], default_store())
@@ -100,9 +115,11 @@ def _barriers(attempt: Attempt) -> dict[str, Any]:
     asked = _Asked(store)
     found: dict[str, Any] = {"rounds": [], "missing": ""}
     dist.barrier()
-    with record() as rec:
-        for number in range(ROUNDS):
-            time.sleep(0.06 * ((me + number) % size))  # another one comes last each time
+    if me >= size:
+        return found
+    with record() as rec, mock.patch.object(dist, "get_world_size", lambda group=None: size):
+        for number in range(rounds):
+            time.sleep(pause * ((me + number) % size))  # another one comes last each time
             came = time.perf_counter()  # one clock for all processes of a machine
             try:
                 attempt(asked, size)
@@ -184,21 +201,43 @@ def _rehearse(attempt: Attempt, shape: tuple[int, int], axis: int) -> list[dict[
     for rank in range(size):
         calls: list[list[int]] = []
 
+        def in_group(group: Any) -> list[int]:
+            if isinstance(group, _Group):
+                return group.members
+            return [] if group == dist.GroupMember.NON_GROUP_MEMBER else list(range(size))
+
+        def get_rank(group: Any = None, rank: int = rank) -> int:
+            members = in_group(group)
+            return members.index(rank) if rank in members else -1
+
+        def get_world_size(group: Any = None) -> int:
+            return len(in_group(group)) or -1
+
         def new_group(ranks: Any = None, *args: Any, rank: int = rank, calls: Any = calls, **kw: Any) -> Any:
             members = list(range(size)) if ranks is None else [int(r) for r in ranks]
             calls.append(members)
             return _Group(members) if rank in members else dist.GroupMember.NON_GROUP_MEMBER
 
-        with (
-            mock.patch.object(dist, "new_group", new_group),
-            mock.patch.object(dist, "get_rank", lambda group=None, rank=rank: rank),
-            mock.patch.object(dist, "get_world_size", lambda group=None: size),
-        ):
+        with _in_place_of(attempt, (new_group, get_rank, get_world_size)):
             got = attempt(shape, axis)
         kind = "group" if isinstance(got, _Group) else "group of others" if got in (-100, 0) else ""
         kind = kind or f"value of type {type(got).__name__}"
         found.append({"kind": kind, "members": getattr(got, "members", []), "calls": calls})
     return found
+
+
+@contextmanager
+def _in_place_of(attempt: Attempt, stand_ins: Sequence[Callable[..., Any]]) -> Iterator[None]:
+    """Put functions in the place of torch.distributed's of their names, also where the attempt imported these."""
+    with ExitStack() as stack:
+        for stand_in in stand_ins:
+            name = stand_in.__name__
+            real = getattr(dist, name)
+            mine = getattr(attempt, "__globals__", {})
+            for names in (vars(dist), vars(dist.distributed_c10d), mine):
+                those = {key: stand_in for key, value in names.items() if value is real}
+                stack.enter_context(mock.patch.dict(names, those))
+        yield
 
 
 def _sum_along(attempt: Attempt, axis: int) -> float:

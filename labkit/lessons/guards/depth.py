@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from labkit.lessons.shared.program import choose as choose_program
 from labkit.lessons.shared.sweep import Sweep, parse_range
 from labkit.ranks import Ranks
 from labkit.report import Report, provenance
-from labkit.timing import Verdict, by_slowest, check_rounds, compare, wider_interval
+from labkit.timing import CONFIDENCE, Verdict, by_slowest, check_rounds, compare, wider_interval
 
 VIEW = "labkit.lessons.guards.depth_figures:figure"
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
@@ -32,7 +33,7 @@ def run(
     ranks: Ranks,
     depths: str | Sequence[int] = (1, 2, 4, 8),
     *,
-    rounds: int = 8,
+    rounds: int = 10,
     forms: Sequence[str] = FORMS,
     full: bool = False,
     fresh: bool = False,
@@ -45,7 +46,8 @@ def run(
     Args:
         ranks: started ranks, on the CPU.
         depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'.
-        rounds: compiles of each form at each depth; below eight no verdict is possible. A round goes through all depths
+        rounds: compiles of each form at each depth; below eight no verdict is possible, below ten none on the
+            growth of three forms. A round goes through all depths
             before the next one begins, so that a machine that is busy for a while is so at every depth.
         forms: those to take, of 'whole', 'block by block' and 'nested region'.
         full: up to 32 blocks, with Inductor, which takes a hundred times as long on a CPU as Dynamo alone.
@@ -65,7 +67,7 @@ def run(
     """
     compiler = "inductor" if full else "eager"
     if full:
-        depths, rounds = (1, 2, 4, 8, 16, 32), max(rounds, 8)
+        depths, rounds = (1, 2, 4, 8, 16, 32), max(rounds, 10)
     depths = sorted(set(parse_range("depths", depths, 1, DEEPEST)))
     forms = chosen(forms, FORMS, "form")
     check_rounds(rounds)
@@ -167,14 +169,15 @@ def bends(first: pd.DataFrame) -> pd.DataFrame:
 
     Above 0, compile time grows worse than a straight line; what does not depend on depth cancels out. The difference
     is taken in each round, and given as the median with its 99 % interval. There is an outcome other than 'cannot
-    tell' only where the whole interval lies on one side of 0, and no row for a form with less than four depths.
+    tell' only where the whole interval lies on one side of 0, and a sign test over the rounds holds at 99 % for all
+    forms together: for three forms it needs ten rounds. No row for a form with less than four depths.
 
     >>> rows = [(d, "whole", r, 1 + 0.1 * d**2) for d in (1, 2, 4, 8) for r in range(8)]
     >>> found = bends(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"])).iloc[0]
     >>> [float(found[name].round(3)) for name in ("shallow_s", "deep_s", "more_s")], found["outcome"]
     ([0.3, 1.0, 0.7], 'worse than a line')
     """
-    found = []
+    found, forms = [], first["form"].nunique()
     for form, rows in first.groupby("form", sort=False):
         table = rows.pivot(index="depth", columns="round", values="seconds").sort_index()
         depths, middle = table.index, (len(table) - 1) // 2
@@ -186,8 +189,12 @@ def bends(first: pd.DataFrame) -> pd.DataFrame:
         )
         more = deep - shallow
         low, high = wider_interval(list(more))
+        against, n = min((more > 0).sum(), (more < 0).sum()), len(more)
+        by_chance = 2 * sum(math.comb(n, i) for i in range(against + 1)) / 2**n  # if the line were straight
         outcome = "worse than a line" if low > 0 else "better than a line" if high < 0 else "cannot tell"
-        found.append((form, shallow.median(), deep.median(), more.median(), low, high, outcome, len(more)))
+        if by_chance * forms > 1 - CONFIDENCE:
+            outcome = "cannot tell"
+        found.append((form, shallow.median(), deep.median(), more.median(), low, high, outcome, n))
     return pd.DataFrame(found, columns="form shallow_s deep_s more_s low high outcome n".split())
 
 

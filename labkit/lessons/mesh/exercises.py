@@ -17,8 +17,9 @@ __all__ = ["MEAN"]
 
 program = lessons.program("mesh")
 
-# of four ranks: rank 0 outside, as in the lesson; then two outside, so that rank 1 has nothing to tell
-MESHES = ((1, 2, 3), (2, 3))
+# of four ranks: rank 0 outside, as in the lesson; two outside, so that rank 1 has nothing to tell; then the last two
+# outside, and negative numbers, of which 0 is not the least
+MESHES = ((1, 2, 3), (2, 3), (0, 1))
 SIZE = 4
 
 
@@ -28,7 +29,7 @@ def judge_mean(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     with Ranks(SIZE, device="cpu", backend="gloo", quiet=True) as four:
         for mesh in MESHES:
             seen = list(on_ranks(four, quietly, _call, attempt, mesh, hint=hint))
-            right = sum(10.0 * rank for rank in mesh) / len(mesh)
+            right = sum(_part(rank, mesh) for rank in mesh) / len(mesh)
             values = [found["value"] for found in seen]
             finding = f"mesh of ranks {', '.join(map(str, mesh))}: each rank has {values}, meant is {right:g}"
             if any(value != right for value in values):
@@ -46,6 +47,8 @@ def judge_mean(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
 def _why(values: Sequence[Any], mesh: Sequence[int], right: float) -> str:
     if any(value is None for value in values):
         return "some rank returns None: every rank, also one outside, returns a tensor"
+    if any(isinstance(value, list) for value in values):
+        return "return a tensor like `part`: four numbers, each the mean of those at its place"
     inside = [values[rank] for rank in mesh]
     if all(value == right for value in inside):
         return (
@@ -59,14 +62,18 @@ def _why(values: Sequence[Any], mesh: Sequence[int], right: float) -> str:
     return "another mesh has other ranks: take the source out of `ranks`"
 
 
+def _part(rank: int, mesh: Sequence[int]) -> float:
+    return -10.0 - 20.0 * rank if mesh == MESHES[-1] else 10.0 * rank
+
+
 def _call(attempt: Attempt, ranks: tuple[int, ...]) -> dict[str, Any]:
     """On a rank: the attempt's value, and how many collectives of the mesh it called."""
     me = dist.get_rank()
     mesh = dist.new_group(list(ranks), group_desc="mesh")
     _, mark = program.calls_since()
-    y = attempt(torch.full((4,), 10.0 * me) if me in ranks else None, mesh, list(ranks))
+    y = attempt(torch.full((4,), _part(me, ranks)) if me in ranks else None, mesh, list(ranks))
     called = [group for group, _ in program.calls_since(mark)[0]]
-    value = None if y is None else float(y.flatten()[0])
+    value = None if y is None else float(y[0]) if y.shape == (4,) and (y == y[0]).all() else y.tolist()
     return {"value": value, "mesh": called.count("mesh")}
 
 

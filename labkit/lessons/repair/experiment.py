@@ -49,8 +49,8 @@ def run(
 
     Args:
         ranks: the two shards, on the CPU. Three ranks more, over gloo, are started for the drills.
-        stage: stages to measure, all by default: 'delivered', or the name of a fault, for the service after its mend
-            and all those before it in the lesson's order.
+        stage: stages to measure, all by default: 'delivered', or the name of a fault, for the service after its fix
+            and all those before it in the lesson's order. In the tables such a stage is the fault's name and 'fixed'.
         rounds: of the timing; 0 leaves it out.
         program: the service, as a module or a mapping such as a notebook's `globals()`, which is measured in the place
             of the stages; None is the lesson's own.
@@ -65,7 +65,7 @@ def run(
     >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
     ...     report = run(ranks, ["functional"], rounds=0)
     >>> report.frame[["stage", "breaks", "fails"]].to_dict("split")["data"]
-    [['functional', 0.0, '']]
+    [['functional fixed', 0.0, '']]
     """
     on_cpu(ranks)
     if ranks.world_size != 2:
@@ -185,7 +185,10 @@ def drills(three: Ranks, service: Any) -> dict[str, tuple[bool, str]]:
 def _stages(wanted: Sequence[str]) -> dict[str, dict[str, str]]:
     faults = stages.faults()
     known = [DELIVERED, *faults]
-    return {name: stages.sources(faults[: known.index(name)]) for name in chosen(wanted, known, "stage")}
+    return {
+        name if name == DELIVERED else f"{name} fixed": stages.sources(faults[: known.index(name)])
+        for name in chosen(wanted, known, "stage")
+    }
 
 
 def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str, pd.DataFrame]:

@@ -88,7 +88,7 @@ def progress(report: Any, title: str | None = None) -> Figure:
     sheet.top = top + height + 0.5
     return sheet.finish(
         report.label,
-        "Each row has its own mend and all those before it. The dotted line is eager: orange is slower, blue faster.",
+        "Each row has its own fix and all those before it. The dotted line is eager: orange is slower, blue faster.",
     )
 
 
@@ -110,8 +110,8 @@ def _finding(stages: pd.DataFrame, rates: pd.DataFrame) -> str:
     eager = float(rates.loc[BASELINE, "middle"])
     shares = [float(rates.loc[row["stage"], "middle"]) / eager for row in (first, last)]
     if len(stages) == 1:
-        return f"{first['stage']}: {shares[0]:.2f} times eager, {breaks}"
-    return f"From {shares[0]:.2f} to {shares[1]:.2f} times eager, and from {breaks}"
+        return f"{first['stage']}: {shares[0]:.2f} times the frame rate of eager, {breaks}"
+    return f"From {shares[0]:.2f} to {shares[1]:.2f} times the frame rate of eager, and from {breaks}"
 
 
 def fragments(report: Any, stages: tuple[str, ...] = (), **options: Any) -> Figure:

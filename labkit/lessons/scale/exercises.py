@@ -42,7 +42,8 @@ MISTAKES: dict[str, tuple[Price, str]] = {
     ),
     "no_bandwidth": (
         lambda p, n, a, b: 2 * (p - 1) * a,
-        "the bytes are free in it: a rank sends 2 (p - 1) / p of each message, and a byte costs beta",
+        "the bytes decide nothing in it, as if they were free or as many in every world: a rank sends 2 (p - 1) / p of "
+        "each message, which is none in a world of one",
     ),
     "one_way": (
         lambda p, n, a, b: (p - 1) * a + (p - 1) / p * n * b,

@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.lessons.shared.options import whole as whole_numbers
 from labkit.ranks import Ranks, here
+from labkit.torch_compat import funcol
 
 __all__ = ["FORMS", "LOSSES", "Copy", "Reduce", "gradients"]
 

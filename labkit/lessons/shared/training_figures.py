@@ -40,11 +40,12 @@ def _memory(report: Any, table: pd.DataFrame) -> Figure:
     worst = table.groupby(["route", "what"], sort=False)["bytes"].max().unstack("what") / 1e3
     worst = worst.loc[list(dict.fromkeys(table["route"]))]
     kept = worst[list(MEMORY)].sum(axis=1)
+    peak = kept - worst["gradients"] + worst["peak of a step"]  # gradients are part of what a step adds
     sheet = Sheet()
-    least, most = kept.idxmin(), kept.idxmax()
+    least, most = peak.idxmin(), peak.idxmax()
     sheet.title(
-        f"A rank keeps {kept[most]:,.0f} kB between steps with {most}"
-        + (f", {kept[least]:,.0f} kB with {least}" if kept[least] < kept[most] else " and with every other"),
+        f"At the peak of a step a rank holds {peak[most]:,.0f} kB with {most}"
+        + (f", {peak[least]:,.0f} kB with {least}" if peak[least] < peak[most] else " and with every other"),
         "Of the rank that holds most. Bars: what stays between steps. Diamond: what is there at the peak of a step.",
     )
     sheet.legend(
@@ -61,10 +62,8 @@ def _memory(report: Any, table: pd.DataFrame) -> Figure:
         for what, colour in MEMORY.items():
             ax.barh(i, row[what], left=edge, color=colour, edgecolor="white", height=0.62)
             edge += row[what]
-        # gradients are part of what a step adds
-        top = edge - row["gradients"] + row["peak of a step"]
-        ax.plot([top], [i], "D", color=style.INK, markersize=5)
-        sheet.say(f"{name}: {edge:.0f} kB kept, {top:.0f} kB at the peak")
+        ax.plot([peak[name]], [i], "D", color=style.INK, markersize=5)
+        sheet.say(f"{name}: {edge:.0f} kB kept, {peak[name]:.0f} kB at the peak")
     ax.set(ylim=(len(worst) - 0.4, -0.6), xlim=(0, None), xlabel="kB a rank")
     ax.set_yticks(range(len(worst)), worst.index)
     ax.tick_params(axis="y", length=0, labelcolor=style.INK)

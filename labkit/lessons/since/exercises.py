@@ -50,9 +50,20 @@ def _by_mesh(attempt: Attempt) -> dict[str, Any]:
 
 
 def _compiled(attempt: Attempt, x: torch.Tensor, other: Any) -> dict[str, Any]:
-    graphs, y = program.captured(attempt, x, other)
+    graphs, constants = list[str](), list[Any]()
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        graphs.append(program.plain_text(graph))
+        held = [getattr(graph, node.target, None) for node in graph.graph.nodes if node.op == "get_attr"]
+        constants.append([value.tolist() for value in held if isinstance(value, torch.Tensor)])
+        return program.make_boxed_func(graph.forward)
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        y = torch.compile(attempt, backend=program.aot_autograd(fw_compiler=keep))(x, other)
     right = type(y) is torch.Tensor and y.shape == x.shape and torch.equal(y, 2 * x)
-    whole = f"f32[{len(x)}, 2]"
+    # all rows; and a column, as it is or turned
+    others = [f'"f32[{shape}]"' for shape in (f"{len(x)}, 2", f"{len(x)}, 1", f"1, {len(x)}")]
     doubled = [
         line
         for text in graphs
@@ -63,7 +74,8 @@ def _compiled(attempt: Attempt, x: torch.Tensor, other: Any) -> dict[str, Any]:
         "graphs": graphs,
         "right": bool(right),
         "gathers": sum("all_gather" in text for text in graphs),
-        "all": any(f'"{whole}"' in line for line in doubled),
+        "all": any(shape in line for line in doubled for shape in others),
+        "constants": constants,
     }
 
 
@@ -77,7 +89,7 @@ def _judge(found: Sequence[dict[str, Any]], say: Callable[[str], None], part: st
         )
     if not all(one["gathers"] for one in found) or any(one["all"] for one in found):
         raise Mistake(
-            "the numbers are right, and some rank doubles all rows or gathers none",
+            "the numbers are right, and some rank doubles all rows, or columns, or gathers none",
             f"the work is to be shared: a rank doubles {part} and gets the others by an all-gather",
         )
     if set(counts) != {1}:
@@ -91,6 +103,12 @@ def _judge(found: Sequence[dict[str, Any]], say: Callable[[str], None], part: st
         raise Mistake(
             f"only one of the ranks has: {line[:110]}",
             "the rank is a number in Python there, and Python's numbers become constants of the graph",
+        )
+    held = [one["constants"] for one in found]
+    if held[0] != held[1]:
+        raise Mistake(
+            f"the graphs have the same text, and hold other tensors: {held[0]} and {held[1]}",
+            "a tensor that the program makes of the rank is a constant of the graph as well, with its number",
         )
     say(f"right on both ranks; graphs by rank: {counts}; lines that only one rank has: 0")
 

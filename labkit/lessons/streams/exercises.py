@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -177,9 +178,21 @@ def _captured(attempt: Attempt, ranks: Ranks, called: str, *given: Any) -> tuple
 
 def _capture(attempt: Attempt, given: Any) -> Captured | str:
     try:
-        return capture(attempt, *given, units=UNITS)
+        return capture(_named(attempt), *given, units=UNITS)
     except StreamError as error:
         return str(error)
+
+
+def _named(attempt: Attempt) -> Attempt:
+    """A function for what has no name: a functools.partial, or an object that can be called."""
+    if hasattr(attempt, "__name__"):
+        return attempt
+
+    def called(*given: Any) -> Any:
+        return attempt(*given)
+
+    called.__signature__ = inspect.signature(attempt)  # type: ignore[attr-defined]
+    return called
 
 
 def _kernels(program: Captured, wanted: dict[str, int]) -> None:

@@ -28,6 +28,8 @@ _SETTINGS: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ("attention is 'paged' on rank 1", {**USUAL, "attention": "paged"}, ("attention", "flash", "paged")),
     ("rank 1 has no 'fullgraph'", {"attention": "flash", "compile": True}, ("fullgraph", "True")),
     ("rank 1 has one more, 'debug'", {**USUAL, "debug": "on"}, ("debug", "on")),
+    ("'debug' is None on rank 1 and not set on others", {**USUAL, "debug": None}, ("debug", "None")),
+    ("'compile' is the text 'True' on rank 1", {**USUAL, "compile": "True"}, ("compile", "True")),
 )
 
 
@@ -45,7 +47,11 @@ def judge_parity(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
             )
         if words and not any(refused):
             raise Mistake(
-                finding, "compare the names of both sides, too: a setting may be there on one rank only"
+                finding,
+                "compare the values, and not what they look like as text: True is not 'True'"
+                if other["compile"] == "True"
+                else "compare the names of both sides, too: a setting may be there on one rank only, even "
+                "with the value None",
             )
         if words and not all(refused):
             raise Mistake(
@@ -70,6 +76,12 @@ def _parity(attempt: Attempt, other: dict[str, Any]) -> str | None:
     return None
 
 
+_WHEN = (
+    "look at the counters after run(), which is what compiles, and inside the function by their full name, "
+    "torch._dynamo.utils.counters: a variable of the notebook is a copy of them"
+)
+
+
 def judge_health(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The attempt returns every rank's graphs and breaks of one run, whatever was compiled before it."""
     hint = "it is called as my_health(run), calls run() once, and returns a list of dicts, one for each rank"
@@ -84,7 +96,7 @@ def judge_health(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                 if one["found"] == [one["mine"]]:
                     raise Mistake(finding, "gather: all_gather_object gives every rank the counts of all")
                 if one["found"] == [found["before"] for found in seen]:
-                    raise Mistake(finding, "look at the counters after run(), which is what compiles")
+                    raise Mistake(finding, _WHEN)
                 if _graphs(one["found"]) == _graphs(meant):
                     raise Mistake(
                         finding, "a reason can count twice: add up the values of counters['graph_break']"
@@ -146,7 +158,7 @@ def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                 f"{finding}; graphs {seen[0]['graphs']}, breaks {seen[0]['breaks']}",
                 "an `if` on a tensor's values breaks the graph: let the ranks choose between two tensors, torch.where",
             )
-        if any(abs(found["value"] - found["right"]) > 1e-5 for found in seen):
+        if not all(found["close"] for found in seen):
             raise Mistake(
                 f"{finding}, meant are {seen[0]['right']}",
                 "decide by the sum over all ranks, which is the same everywhere: add where it is positive",
@@ -155,7 +167,8 @@ def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 
 
 def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
-    x = torch.ones(4) * signs[min(here().rank, 1)] * (1 + here().rank)
+    # of both signs, so that the sum decides and no number alone does
+    x = torch.tensor([3.0, -1.0, 1.0, 1.0]) * signs[min(here().rank, 1)] * (1 + here().rank)
     total = x.clone()
     dist.all_reduce(total)
     right = total if total.sum() > 0 else torch.zeros(4)
@@ -164,9 +177,10 @@ def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
     with torch.no_grad(), record() as rec, rec.forward():
         y = run(x.clone())
         value = None if y is None else float(y.sum())
+        close = value is not None and y.shape == right.shape and bool(torch.allclose(y, right, atol=1e-5))
     counts = rec.counts().iloc[0]
     found = {name: int(counts[name]) for name in ("collectives", "graphs", "breaks")}
-    return {"value": value, "right": float(right.sum()), **found}
+    return {"value": value, "right": float(right.sum()), "close": close, **found}
 
 
 WINDOW_S, BEAT_S = 0.4, 0.05

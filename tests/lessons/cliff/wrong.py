@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 from labkit import lessons
@@ -64,6 +65,10 @@ def lookups(events):
     return {**right, "regions": sum("Cache Lookup" in e.name for e in events) + 1}
 
 
+def inductors_graphs(events):
+    return {**census(events), "regions": sum(e.name.startswith("## Call CompiledFxGraph") for e in events)}
+
+
 CENSUS = {
     fields: "return a dict with the keys",
     by_names: "count events, not names",
@@ -72,6 +77,7 @@ CENSUS = {
     in_place_only: "some collectives have another name",
     outside_of_regions: "within a `## Call CompiledFxGraph` event",
     lookups: "and nothing else is one",
+    inductors_graphs: "a region can run without a graph of Inductor's",
 }
 
 
@@ -150,6 +156,23 @@ class InPlaceSum(Layer):
         return cliff.inplace(F.linear(self.hidden(x), self.down))
 
 
+class NoNumbers(Layer):
+    def forward(self, x):
+        return super().forward(x) * float("nan")
+
+
+class Views(Layer):
+    def __init__(self, gate, up, down, rank, world_size):
+        torch.nn.Module.__init__(self)
+        self.gate, self.up = (torch.nn.Parameter(w.chunk(world_size, 0)[rank]) for w in (gate, up))
+        self.down = torch.nn.Parameter(down.chunk(world_size, 1)[rank])
+
+
+class TwoRanksOnly(Layer):
+    def __init__(self, gate, up, down, rank, world_size):
+        super().__init__(gate, up, down, rank, 2)
+
+
 LAYER = {
     Plain: "derive the class from nn.Module",
     WholeWeights: "a rank keeps one part in 2",
@@ -159,6 +182,9 @@ LAYER = {
     ChangesItsInput: "it changes the tensor that it is given",
     HiddenSum: "use the all-reduce that it can trace",
     InPlaceSum: "use what the functional form returns",
+    NoNumbers: "NaN or infinite",
+    Views: "a chunk is a view",
+    TwoRanksOnly: "on three it is wrong",
 }
 
 
@@ -223,6 +249,36 @@ def fullgraph(x):
     return torch.compile(keeps_the_collective, fullgraph=True)(x)
 
 
+def solved(x):
+    for _ in range(8):
+        x = cliff.functional(x * 0.5) + 1
+        x = torch.where(x.max() > 6, x / 2, x)
+    return x
+
+
+def no_numbers(x):
+    return solved(x) * float("nan")
+
+
+def another_shape(x):
+    return solved(x)[None]
+
+
+def not_in_the_last_step(x):
+    for step in range(8):
+        x = cliff.functional(x * 0.5) + 1
+        if step < 7:
+            x = torch.where(x.max() > 6, x / 2, x)
+    return x
+
+
+def for_two_ranks(x):
+    for _ in range(8):
+        x = cliff.functional(x * 0.5) / dist.get_world_size() * 2 + 1
+        x = torch.where(x.max() > 6, x / 2, x)
+    return x
+
+
 LOOP = {
     keeps_the_branch: "with torch.where",
     keeps_the_collective: "gave the whole frame up",
@@ -232,6 +288,10 @@ LOOP = {
     each_element: "not those of `damped`",
     without_collectives: "in each of the 8 steps",
     no_return: "return x",
+    no_numbers: "NaN or infinite",
+    another_shape: "the shape of the result",
+    not_in_the_last_step: "not those of `damped`",
+    for_two_ranks: "on three it is wrong",
     fullgraph: "fullgraph=True turns the first break into this error",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
@@ -84,6 +85,19 @@ def forgets_the_sum(x, gate, up, down, group):
     return y.chunk(dist.get_world_size(group))[dist.get_rank(group)]
 
 
+def over_the_world(x, gate, up, down, group):
+    y = _gated(funcol.all_gather_tensor(x, 0, dist.group.WORLD), gate, up) @ down
+    return funcol.reduce_scatter_tensor(y, "sum", 0, dist.group.WORLD)
+
+
+def in_place(x, gate, up, down, group):
+    tokens = x.new_empty(len(x) * dist.get_world_size(group), x.shape[1])
+    dist.all_gather_into_tensor(tokens, x, group=group)
+    mine = torch.empty_like(x)
+    dist.reduce_scatter_tensor(mine, _gated(tokens, gate, up) @ down, group=group)
+    return mine
+
+
 def own_tokens_only(x, gate, up, down, group):
     return funcol.all_reduce(_gated(x, gate, up) @ down, "sum", group)
 
@@ -94,6 +108,8 @@ BY_HAND = {
     keeps_all_tokens: "as x came",
     forgets_the_sum: "add up the summands",
     own_tokens_only: "gather the tokens before",
+    over_the_world: "not always the world",
+    in_place: "functional collectives are asked for",
 }
 
 

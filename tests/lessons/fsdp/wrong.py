@@ -24,6 +24,20 @@ def _columns(self, piece):
     return funcol.all_gather_tensor(piece, 1, dist.group.WORLD)
 
 
+def _halved(self, piece):
+    return funcol.all_gather_tensor(piece / dist.get_world_size(), 0, dist.group.WORLD)
+
+
+def _for_two(self, piece):
+    whole = funcol.all_gather_tensor(piece, 0, dist.group.WORLD)
+    return whole / 2 + (whole - whole / 2).detach()
+
+
+def _backwards(self, piece):
+    whole = funcol.all_gather_tensor(piece, 0, dist.group.WORLD)
+    return torch.cat(whole.chunk(dist.get_world_size())[::-1])
+
+
 def _in_place(self, piece):
     whole = torch.empty(piece.shape[0] * dist.get_world_size(), piece.shape[1])
     dist.all_gather_into_tensor(whole, piece.detach())
@@ -52,6 +66,9 @@ GATHERED = {
     _module(_columns): "gather along dimension 0",
     _module(_in_place): "the functional form has a backward",
     _module(_handle): "a functional collective, a tensor in and a tensor out",
+    _module(_halved): "the weight keeps its values",
+    _module(_for_two): "look for a number that is dist.get_world_size()",
+    _module(_backwards): "in the order of the ranks",
     _module(_padded): "for more bytes than needed",
     _not_a_module: "returns a module",
 }
@@ -91,13 +108,17 @@ class _Steps:
         self.step = step
 
 
+def _trainable(parameters):
+    return [p for p in parameters if p.requires_grad]
+
+
 def _flat(tensors):
     flat = torch.cat([t.detach().flatten() for t in tensors])
     return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))
 
 
 def _sharded(parameters, make, reduce, gathers=True):
-    parameters, rank, size = list(parameters), dist.get_rank(), dist.get_world_size()
+    parameters, rank, size = _trainable(parameters), dist.get_rank(), dist.get_world_size()
     piece = nn.Parameter(_flat(parameters).chunk(size)[rank].clone())
     optimizer = make([piece])
 
@@ -117,6 +138,22 @@ def _sharded(parameters, make, reduce, gathers=True):
     return _Steps(step)
 
 
+def _spoilt(step):
+    def spoils(parameters, make):
+        parameters = list(parameters)
+        made = step(parameters, make)
+
+        def and_spoils():
+            made.step()
+            for p in parameters:
+                p.data *= float("nan")
+
+        return _Steps(and_spoils)
+
+    spoils.__name__ = "spoilt"
+    return spoils
+
+
 def _scattered(flat, share):
     mine = torch.empty_like(flat.chunk(dist.get_world_size())[0])
     dist.reduce_scatter(mine, list(flat.chunk(dist.get_world_size())))
@@ -132,6 +169,14 @@ def sums(parameters, make):
     return _sharded(parameters, make, lambda flat: _scattered(flat, 1))
 
 
+def right(parameters, make):
+    return _sharded(parameters, make, lambda flat: _scattered(flat, 1 / dist.get_world_size()))
+
+
+def for_two(parameters, make):
+    return _sharded(parameters, make, lambda flat: _scattered(flat, 1 / 2))
+
+
 def keeps_it_to_itself(parameters, make):
     return _sharded(parameters, make, lambda flat: _scattered(flat, 1 / dist.get_world_size()), gathers=False)
 
@@ -145,7 +190,7 @@ def never_reduces(parameters, make):
 
 
 def state_of_all(parameters, make):
-    parameters = list(parameters)
+    parameters = _trainable(parameters)
     optimizer = make(parameters)
 
     def step():
@@ -162,6 +207,17 @@ def some_parameters_each(parameters, make):
     return make(mine)
 
 
+def frozen_too(parameters, make):
+    parameters, size = list(parameters), dist.get_world_size()
+    made = _sharded(parameters, make, lambda flat: _scattered(flat, 1 / size))
+
+    def step():
+        [p.grad.detach() for p in parameters]
+        made.step()
+
+    return _Steps(step)
+
+
 def no_step(parameters, make):
     return None
 
@@ -170,10 +226,13 @@ OPTIMIZER = {
     sums: "divide once",
     keeps_it_to_itself: "every rank needs all parts",
     reduces_all: "a rank needs only its part of the sum",
-    never_reduces: "in one flat vector",
+    never_reduces: "reduce them before the update",
+    _spoilt(right): "no numbers any more",
+    for_two: "look for a number that is dist.get_world_size()",
     state_of_all: "give `make` this rank's part only",
     some_parameters_each: "pad the flat vector with zeros",
     no_step: "returns an object with a method step()",
+    frozen_too: "returns an object with a method step()",
 }
 
 

@@ -49,12 +49,22 @@ class SumsOnly(Gather):
         return total, None
 
 
-class SumsAndSlices(Gather):
+class TwoRanksOnly(Gather):
     @staticmethod
     def backward(ctx, gradient):
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total.chunk(dist.get_world_size(), ctx.dim)[dist.get_rank()], None
+        whole = gradient.movedim(ctx.dim, 0).contiguous()
+        part = whole.new_empty(len(whole) // 2, *whole.shape[1:])
+        dist.reduce_scatter_tensor(part, whole)
+        return part.movedim(0, ctx.dim), None
+
+
+class OneReduceForEachRank(Gather):
+    @staticmethod
+    def backward(ctx, gradient):
+        parts = [part.contiguous() for part in gradient.chunk(dist.get_world_size(), ctx.dim)]
+        for rank, part in enumerate(parts):
+            dist.reduce(part, rank)
+        return parts[dist.get_rank()], None
 
 
 class TakesTheFirstPart(Gather):
@@ -134,6 +144,14 @@ class WaitsAtOnce(Later):
 class WithoutDtype(Later):
     @staticmethod
     def __new__(cls, value, wait):
+        self = torch.Tensor._make_wrapper_subclass(cls, value.shape)
+        self.value, self.wait = value, wait
+        return self
+
+
+class AnotherShape(Later):
+    @staticmethod
+    def __new__(cls, value, wait):
         self = torch.Tensor._make_wrapper_subclass(cls, (1, *value.shape), dtype=value.dtype)
         self.value, self.wait = value, wait
         return self
@@ -171,12 +189,40 @@ class NoLists(Later):
         return func(*[a.arrived() if isinstance(a, cls) else a for a in args], **(kwargs or {}))
 
 
-def ring(x, steps=2):
+class NoKeywords(Later):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, args)
+        return func(*args, **(kwargs or {}))
+
+
+class DropsKeywords(Later):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, args))
+
+
+class WaitsForTheFirst(Later):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        met = []
+
+        def plain(a):
+            if isinstance(a, cls):
+                met.append(a)
+                return a.arrived() if len(met) == 1 else a.value
+            return a
+
+        args, kwargs = tree_map(plain, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def ring(x, steps=2, cut=torch.Tensor.tensor_split):
     rank, size = dist.get_rank(), dist.get_world_size()
-    pieces = list(x.clone().chunk(size))
-    arriving = torch.empty_like(pieces[0])
+    pieces = list(cut(x.clone(), size))
     for step in range(steps * (size - 1)):
         send, receive = (rank - step) % size, (rank - step - 1) % size
+        arriving = torch.empty_like(pieces[receive])
         exchange(pieces[send], arriving)
         if step < size - 1:
             pieces[receive] += arriving
@@ -241,6 +287,24 @@ def in_small_pieces(x):
     return torch.cat([ring(half) for half in x.chunk(2)])
 
 
+def equal_parts_only(x):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    pieces = list(x.clone().chunk(size))
+    arriving = torch.empty_like(pieces[0])
+    for step in range(2 * (size - 1)):
+        send, receive = (rank - step) % size, (rank - step - 1) % size
+        exchange(pieces[send], arriving)
+        if step < size - 1:
+            pieces[receive] += arriving
+        else:
+            pieces[receive].copy_(arriving)
+    return torch.cat(pieces)
+
+
+def three_parts_of_five(x):
+    return ring(x, cut=torch.Tensor.chunk)
+
+
 def no_result(x):
     ring(x)
 
@@ -248,7 +312,8 @@ def no_result(x):
 GATHER = {
     SlicesOnly: "sum over the ranks what comes back",
     SumsOnly: "has the shape of x",
-    SumsAndSlices: "moves half as much",
+    TwoRanksOnly: "on three it is wrong",
+    OneReduceForEachRank: "by more collectives than one",
     TakesTheFirstPart: "each rank takes another part of it",
     Averages: "not their mean",
     DropsTheOthers: "compare it with the truth",
@@ -260,11 +325,15 @@ LATER = {
     NoTensor: "make it with torch.Tensor._make_wrapper_subclass",
     WaitsAtOnce: "keep `wait` for the first operator",
     WithoutDtype: "are those of `value`",
+    AnotherShape: "are those of `value`",
     NeverWaits: "is where to wait for them",
     TooLate: "wait first, then call the operator",
     WrapsAgain: "without wrapping it again",
     WaitsEachTime: "wait once",
-    NoLists: "in a list or by keyword",
+    NoLists: "take its tensors in a list",
+    NoKeywords: "take a tensor by keyword",
+    DropsKeywords: "take a tensor by keyword",
+    WaitsForTheFirst: "several tensors that are under way",
 }
 RING = {
     half_a_ring: "a part on each rank: pass them on",
@@ -274,6 +343,8 @@ RING = {
     nobody_adds: "follow one part around the ring",
     in_its_argument: "work in a copy",
     in_small_pieces: "with one message a step",
+    equal_parts_only: "the parts differ in size",
+    three_parts_of_five: "the parts differ in size",
     no_result: "return the sum",
 }
 

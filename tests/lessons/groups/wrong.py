@@ -35,6 +35,21 @@ def the_first_one_opens(store, world_size):
     store.wait([f"open {(n - 1) // world_size}"])
 
 
+def for_four(store, world_size):
+    n = store.add("count", 1)
+    if n % 4 == 0:
+        store.set(f"go {(n - 1) // 4}", "1")
+    store.wait([f"go {(n - 1) // 4}"])
+
+
+def ten_keys(store, world_size):
+    n = store.add("count", 1)
+    number = (n - 1) // world_size % 10
+    if n % world_size == 0:
+        store.set(f"go {number}", "1")
+    store.wait([f"go {number}"])
+
+
 def with_a_collective(store, world_size):
     dist.barrier()
 
@@ -100,6 +115,8 @@ BARRIERS = {
     asks_again_and_again: "store.wait lets the store hold the request",
     the_first_one_opens: "a key that nobody sets",
     with_a_collective: "only the store may be asked",
+    for_four: "use no key a second time",
+    ten_keys: "use no key a second time",
 }
 AXES = {
     only_its_own: "also for those that it is not in",

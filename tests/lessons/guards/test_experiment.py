@@ -357,6 +357,13 @@ def test_growth_is_told_from_four_depths_on_and_only_where_all_rounds_agree():
     assert depth.bends(first(lambda d, r: 0.1 * d**2, depths=(1, 2, 4))).empty
 
 
+@pytest.mark.parametrize(("rounds", "outcome"), [(8, "cannot tell"), (10, "worse than a line")])
+def test_three_forms_need_more_rounds_than_one_for_a_word_on_their_growth(rounds, outcome):
+    rows = [(d, f, r, 0.1 * d**2) for d in (1, 2, 4, 8) for f in depth.FORMS for r in range(rounds)]
+    found = depth.bends(pd.DataFrame(rows, columns=["depth", "form", "round", "seconds"]))
+    assert (found["low"] > 0).all() and set(found["outcome"]) == {outcome}
+
+
 def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():
     from labkit.lessons.guards.odd_shape_figures import Attempts
 

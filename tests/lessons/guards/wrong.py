@@ -52,6 +52,19 @@ def counts_afterwards():
     return Counter()
 
 
+def adds_up():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x):
+            self.total += _summed(x)
+            return self.total * 1
+
+    return Counter()
+
+
 def no_module():
     return lambda x: x
 
@@ -62,7 +75,7 @@ def _right():
         "dtype": lambda f: f(x.double()),
         "layout": lambda f: f(torch.ones(8, 4).T),
         "gradient": lambda f: f(torch.ones(4, 8, requires_grad=True)),
-        "columns": lambda f: f(torch.ones(4, 9)),
+        "columns": lambda f: f(x[:, :7]),
         "rows": lambda f: f(torch.ones(17, 8)),
         "steps": lambda f: f(x, steps=3),
         "mode": lambda f: f(x, mode=torch.float64),
@@ -78,6 +91,14 @@ def two_at_once():
     return _right() | {"gradient": lambda f: f(torch.ones(4, 8, requires_grad=True).double())}
 
 
+def longer_rows():
+    return _right() | {"columns": lambda f: f(torch.ones(4, 9))}
+
+
+def two_that_are_not_named():
+    return _right() | {"rows": lambda f: f(torch.ones(17, 8), steps=3)}
+
+
 def one_is_missing():
     return {name: call for name, call in _right().items() if name != "mode"}
 
@@ -89,12 +110,15 @@ def a_list():
 COUNTERS = {
     on_the_module: "each value a version",
     read_back: "ends the graph",
+    adds_up: "the sums of all calls",
     counts_afterwards: "count first, then multiply",
     no_module: "returns a module",
 }
 READINGS = {
     rows_that_fit: "fits the whole list",
     two_at_once: "change one thing only",
+    two_that_are_not_named: "change one thing only",
+    longer_rows: "rows of another length",
     one_is_missing: "wants a call of its own",
     a_list: "returns a dict",
 }

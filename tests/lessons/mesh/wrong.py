@@ -51,6 +51,24 @@ def from_rank_1(part, mesh, ranks):
     return mean
 
 
+def from_the_last_rank(part, mesh, ranks):
+    mean = _mean(part, mesh, ranks)
+    dist.broadcast(mean, dist.get_world_size() - 1)
+    return mean
+
+
+def the_largest(part, mesh, ranks):
+    mean = _mean(part, mesh, ranks)
+    dist.all_reduce(mean, dist.ReduceOp.MAX)
+    return mean
+
+
+def in_a_row(part, mesh, ranks):
+    mean = _mean(part, mesh, ranks)
+    dist.broadcast(mean, ranks[0])
+    return mean[None]
+
+
 def nobody_listens(part, mesh, ranks):
     mean = _mean(part, mesh, ranks)
     if part is not None:
@@ -65,6 +83,9 @@ MEANS = {
     only_inside: "some rank returns None",
     from_rank_0: "from a rank that has the mean",
     from_rank_1: "another mesh has other ranks",
+    from_the_last_rank: "another mesh has other ranks",
+    the_largest: "another mesh has other ranks",
+    in_a_row: "a tensor like `part`",
     nobody_listens: "the ranks wait for each other",
 }
 

@@ -15,7 +15,7 @@ def without_the_collective(x):
 
     y = x * 2 + 1
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return y / ((y * (y > 0)).sum() / (y > 0).sum())
+    return y / (torch.where(y > 0, y, 0).sum() / (y > 0).sum())
 
 
 def adds_up_twice(x):
@@ -26,7 +26,7 @@ def adds_up_twice(x):
     y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD)
     funcol.wait_tensor(funcol.all_reduce(x, "sum", dist.group.WORLD))
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return y / ((y * (y > 0)).sum() / (y > 0).sum())
+    return y / (torch.where(y > 0, y, 0).sum() / (y > 0).sum())
 
 
 def still_prints(x):
@@ -38,7 +38,7 @@ def still_prints(x):
     print(end="")
     y = funcol.all_reduce(y + 1, "sum", dist.group.WORLD)
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return y / ((y * (y > 0)).sum() / (y > 0).sum())
+    return y / (torch.where(y > 0, y, 0).sum() / (y > 0).sum())
 
 
 def still_hidden(x):
@@ -52,16 +52,17 @@ def still_hidden(x):
 
     y = hidden_sum(x * 2 + 1)
     y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
-    return y / ((y * (y > 0)).sum() / (y > 0).sum())
+    return y / (torch.where(y > 0, y, 0).sum() / (y > 0).sum())
 
 
 def still_branches(x):
+    import torch
     import torch.distributed as dist
     from torch.distributed import _functional_collectives as funcol
 
     y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD)
     y = y.sqrt() if y.sum() > 0 else y.abs()
-    return y / ((y * (y > 0)).sum() / (y > 0).sum())
+    return y / (torch.where(y > 0, y, 0).sum() / (y > 0).sum())
 
 
 def still_leaves_the_graph(x):
@@ -105,6 +106,31 @@ def output_is_no_user(gm, example_inputs):
                 if user.op != "output" and "wait_tensor" not in str(user.target):
                     raise RuntimeError(f"{user} uses {node} before its wait")
     return gm.forward
+
+
+def _unwaited(gm, names, kinds):
+    for node in gm.graph.nodes:
+        if names in str(node.target) and "wait_tensor" not in str(node.target):
+            for user in node.users:
+                if user.op in kinds and "wait_tensor" not in str(user.target):
+                    raise RuntimeError(f"{user} uses {node} before its wait")
+    return gm.forward
+
+
+def methods_are_no_users(gm, example_inputs):
+    return _unwaited(gm, "_c10d_functional", ("call_function", "output"))
+
+
+def only_names_with_all(gm, example_inputs):
+    return _unwaited(gm, "_c10d_functional.all_", ("call_function", "call_method", "output"))
+
+
+def the_wait_comes_next(gm, example_inputs):
+    for node in gm.graph.nodes:
+        if "_c10d_functional" in str(node.target) and "wait_tensor" not in str(node.target):
+            if "wait_tensor" not in str(node.next.target):
+                raise RuntimeError(f"{node.next} comes before the wait for {node}")
+    return _unwaited(gm, "_c10d_functional", ("call_function", "call_method", "output"))
 
 
 def refuses_every_collective(gm, example_inputs):
@@ -169,14 +195,57 @@ def compares_by_address(gm, example_inputs):
     return gm.forward
 
 
+def _one(choose=None, last=lambda y: y):
+    """Right but for what chooses the numbers above 0, and what happens last."""
+
+    def rewritten(x):
+        import torch
+        import torch.distributed as dist
+        from torch.distributed import _functional_collectives as funcol
+
+        y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD)
+        y = choose(y) if choose else torch.where(y.sum() > 0, y.sqrt(), y.abs())
+        positive = y > 0
+        return last(y / (torch.where(positive, y, 0).sum() / positive.sum()))
+
+    return rewritten
+
+
+def nan_times_zero(x):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import _functional_collectives as funcol
+
+    y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD)
+    y = torch.where(y.sum() > 0, y.sqrt(), y.abs())
+    positive = y > 0
+    return y / ((y * positive).sum() / positive.sum())
+
+
+def all_nan(x):
+    return _one(last=lambda y: y * float("nan"))(x)
+
+
+def another_shape(x):
+    return _one(last=lambda y: y[None])(x)
+
+
+def always_a_root(x):
+    return _one(choose=lambda y: y.sqrt())(x)
+
+
 ONE: dict[Callable[..., Any], str] = {
     returns_nothing: "return the tensor",
     without_the_collective: "not those of `tangled`",
     adds_up_twice: "add up once",
     still_prints: "take it out",
     still_hidden: "hidden from the compiler",
-    still_branches: "torch.where",
+    still_branches: "choose between two tensors",
     still_leaves_the_graph: "count with a mask",
+    nan_times_zero: "NaN times 0 is NaN",
+    all_nan: "NaN times 0 is NaN",
+    another_shape: "the shape of the result",
+    always_a_root: "no square root",
 }
 WAITS: dict[Callable[..., Any], str] = {
     returns_the_graph: "return gm.forward, or raise",
@@ -186,6 +255,9 @@ WAITS: dict[Callable[..., Any], str] = {
     some_user_waits: "every user has to be a wait",
     only_all_reduce: "not the only collective",
     output_is_no_user: "the output is a user",
+    methods_are_no_users: "a method of the tensor uses it",
+    only_names_with_all: "begins with no all_",
+    the_wait_comes_next: "other work between a collective and its wait",
 }
 DIFFER: dict[Callable[..., Any], str] = {
     compares_by_address: "refuse only what is wrong",
@@ -323,6 +395,15 @@ def independent_in_pairs(gm, example_inputs):
     return gm.forward
 
 
+def by_levels(gm, example_inputs):
+    return bucket(gm, all_that_agree)
+
+
+def in_pairs(gm, example_inputs):
+    turns = iter(range(1000))
+    return bucket(gm, lambda node: (*all_that_agree(node), next(turns) // 2))
+
+
 def hides_it_in_a_function(gm, example_inputs):
     import operator
 
@@ -362,7 +443,9 @@ BUCKET: dict[Callable[..., Any], str] = {
     whatever_operation: "keep sums and maxima apart",
     whatever_group: "keep the groups apart",
     whatever_type: "keep the dtypes apart",
-    independent_in_pairs: "give every node a level",
+    independent_in_pairs: "before you merge, ask whether one needs the other",
+    by_levels: "not for how many collectives lie before each",
+    in_pairs: "more than pairs",
     hides_it_in_a_function: "make its operators nodes",
     forgets_to_return: "return gm.forward",
 }

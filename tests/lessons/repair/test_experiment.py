@@ -16,18 +16,18 @@ from labkit.lessons.repair import checks, experiment, figures, hints, on_ranks, 
 from labkit.report import Report
 
 FAULTS = stages.faults()
-# after each mend: breaks a frame, recompiles in traffic, functional collectives a frame, and the checks that fail
+# after each fix: breaks a frame, recompiles in traffic, functional collectives a frame, and the checks that fail
 PATH = {
     "delivered": (18, 16, 8, "ends, patient, warm, alike, numbers, steady, whole, in place"),
-    "group": (18, 16, 8, "patient, warm, alike, numbers, steady, whole, in place"),
-    "timeout": (18, 16, 8, "warm, alike, numbers, steady, whole, in place"),
-    "cold": (18, 16, 8, "alike, numbers, steady, whole, in place"),
-    "setting": (18, 16, 8, "steady, whole, in place"),
-    "shape": (18, 8, 8, "steady, whole, in place"),
-    "counter": (18, 0, 8, "whole, in place"),
-    "hidden": (6, 0, 8, "whole, in place"),
-    "log": (0, 0, 8, "in place"),
-    "functional": (0, 0, 0, ""),
+    "group fixed": (18, 16, 8, "patient, warm, alike, numbers, steady, whole, in place"),
+    "timeout fixed": (18, 16, 8, "warm, alike, numbers, steady, whole, in place"),
+    "cold fixed": (18, 16, 8, "alike, numbers, steady, whole, in place"),
+    "setting fixed": (18, 16, 8, "steady, whole, in place"),
+    "shape fixed": (18, 8, 8, "steady, whole, in place"),
+    "counter fixed": (18, 0, 8, "whole, in place"),
+    "hidden fixed": (6, 0, 8, "whole, in place"),
+    "log fixed": (0, 0, 8, "in place"),
+    "functional fixed": (0, 0, 0, ""),
 }
 # who notices a fault that is left in when all others are mended
 NOTICED = {
@@ -141,8 +141,8 @@ def test_cells_that_are_mended_in_place_and_saved_are_measured_and_the_delivered
 def test_its_figures_say_in_words_what_they_show(path, tmp_path):
     again = Report.load(path.save(tmp_path))
     assert "From 18 breaks a frame to 0." in again.figure().summary
-    assert "log: 0 breaks a frame, checks that fail: in place." in again.figure().summary
-    assert "24 compiled regions in delivered, 7 in functional" in figures.fragments(again).summary
+    assert "log fixed: 0 breaks a frame, checks that fail: in place." in again.figure().summary
+    assert "24 compiled regions in delivered, 7 in functional fixed" in figures.fragments(again).summary
     with pytest.raises(ValueError, match="no stage 'x' in this report: there are delivered"):
         figures.fragments(again, ("x",))
 
@@ -190,7 +190,9 @@ def test_frames_per_second_stand_beside_eager():
     stages_table = pd.DataFrame({"stage": ["a", "b"], "breaks": [3.0, 0.0], "fails": ["whole", ""]})
     tables = {"stages": stages_table, "samples": pd.DataFrame(rows)}
     drawn = figures.progress(Report("repair", "", "shm · cpu", tables))
-    assert drawn.summary.startswith("From 0.50 to 2.00 times eager, and from 3 breaks a frame to 0.")
+    assert drawn.summary.startswith(
+        "From 0.50 to 2.00 times the frame rate of eager, and from 3 breaks a frame to 0."
+    )
     assert "eager 250 frames per second" in drawn.summary
     empty = Report("repair", "", "", {"stages": stages_table.head(0)})
     assert "Nothing was measured" in figures.progress(empty).summary

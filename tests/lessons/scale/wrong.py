@@ -17,6 +17,10 @@ def no_bandwidth(worlds, flops, messages, alpha, beta, rate):
     return _least(worlds, flops, messages, rate, lambda p, n: 2 * (p - 1) * alpha)
 
 
+def as_many_bytes_everywhere(worlds, flops, messages, alpha, beta, rate):
+    return _least(worlds, flops, messages, rate, lambda p, n: 2 * (p - 1) * alpha + 2 * n * beta)
+
+
 def only_one_way(worlds, flops, messages, alpha, beta, rate):
     return _least(worlds, flops, messages, rate, lambda p, n: (p - 1) * (alpha + n / p * beta))
 
@@ -51,7 +55,8 @@ def upside_down(worlds, flops, messages, alpha, beta, rate):
 
 WORLDS = {
     no_latency: "the steps are free in it",
-    no_bandwidth: "the bytes are free in it",
+    no_bandwidth: "the bytes decide nothing in it",
+    as_many_bytes_everywhere: "the bytes decide nothing in it",
     only_one_way: "its ring goes round twice",
     the_whole_message_each_step: "a step of the ring sends a p-th",
     messages_shrink: "as large on 1,024 ranks as on two",

@@ -38,7 +38,7 @@ BASE: dict[str, Record] = {
             "a sub mesh": [{"tensors": [], "group": "an input", "starts": []}] * 4,
             "slice by dist.get_rank()": [{"tensors": [], "group": "a name", "starts": [rank]} for rank in range(4)],
         },
-        "torch": "2.15.0", "as it is": 4, "without_rows": "ran",
+        "torch": "2.15.0", "as it is": 4,
         "new": True, "default": False, "old_name_is_on": True, "new_name_is_on": True, "right": True,
         "by_group": {"off": [2.0, 8.0], "on": [2.0, 8.0]},
     },
@@ -54,9 +54,8 @@ BASE: dict[str, Record] = {
         "alone": [["(4, 3)"], ["(6, 3)"]], "together": [["(s77, 3)"]] * 2, "mended": [["(s77, 3)"]] * 2,
     },
     "one_compile.one_process": {
-        "parts": PARTS, "real": PARTS, "rank": [0.0, 1.0, 2.0, 3.0], "switched": PARTS, "takes_a_name": False,
+        "parts": PARTS, "real": PARTS, "switched": PARTS, "takes_a_name": False,
         "coordinate": [0.0, 1.0, 2.0, 3.0],
-        "torch": "2.15.0",
     },
     "one_compile.layers": {"default": False, "group": "ProcessGroupGloo"},
 }  # fmt: skip
@@ -94,11 +93,6 @@ CASES: dict[str, list[Record]] = {
         {"ways": {"disk cache, mesh, off": RIGHT}}],
     "one_compile.precompiled_runs_on_all": [{}, {"ways": {"precompile, mesh, on": ERROR}},
         {"ways": {"precompile, mesh, off": RIGHT}}],
-    "one_compile.shards_may_be_empty": [
-        {}, {"without_rows": "RuntimeError: 0 <= -1"}, {"without_rows": "RuntimeError: 0 <= -1", "torch": "2.13.0"},
-        {"right": False}, {"kept": {"uneven shards": [{"starts": [3]}] * 4}},
-        {"kept": {"uneven shards": [{"starts": [3]}] * 4}, "torch": "2.13.0"},
-    ],
     "one_compile.sizes_are_agreed": [
         {}, {"alone": [["(s77, 3)"]] * 2},
         {"together": [["(4, 3)"], ["(6, 3)"]], "mended": [["(4, 3)"], ["(6, 3)"]]},
@@ -106,7 +100,6 @@ CASES: dict[str, list[Record]] = {
     "one_compile.one_process_adds_up": [
         {}, *({"parts": {name: [[0.0]] * 4}} for name in ("sum", "all_gather", "reduce_scatter")),
     ],
-    "one_compile.every_rank_asks_itself": [{}, {"rank": [0.0] * 4}, {"rank": [0.0] * 4, "torch": "2.13.0"}],
     "one_compile.the_switch_works_in_one_process": [
         {}, {"switched": "TypeError: incompatible"}, {"takes_a_name": True}, {"switched": {"all_gather": [[0.0]] * 4}},
         {"coordinate": [0.0] * 4},

@@ -31,6 +31,33 @@ def in_two_graphs(x, me):
     return all_gather(mine, dist.group.WORLD)
 
 
+def baked_in(x, me):
+    rows = 2 * torch.tensor([dist.get_rank()]) + torch.arange(2)
+    return all_gather(x.index_select(0, rows) * 2, dist.group.WORLD)
+
+
+def a_column(x, me):
+    return all_gather((x.index_select(1, me) * 2).T.contiguous(), dist.group.WORLD).T
+
+
+def baked_into_the_mesh(x, mesh):
+    rows = (3 * torch.tensor([mesh.get_local_rank()]) + torch.arange(3)).clamp(max=4)
+    return all_gather(x.index_select(0, rows) * 2, mesh)[:5]
+
+
+def _there_and_back(x, mesh, dim):
+    whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    return (whole.redistribute(placements=[Shard(dim)]) * 2).redistribute(placements=[Replicate()])
+
+
+def a_dtensor(x, mesh):
+    return _there_and_back(x, mesh, 0)
+
+
+def its_own_column(x, mesh):
+    return _there_and_back(x, mesh, 1).to_local()
+
+
 def padded(x, mesh):
     mine = x.tensor_split(mesh.size())[mesh.get_local_rank()] * 2
     return all_gather(F.pad(mine, (0, 0, 0, 3 - len(mine))), mesh)[:5]
@@ -78,11 +105,16 @@ DATA = {
     no_gather: "the work is to be shared",
     own_part: "every rank returns all rows",
     in_two_graphs: "breaks the graph",
+    baked_in: "a constant of the graph as well",
+    a_column: "the work is to be shared",
 }
 SWITCHED = {
     padded: "Python's numbers become constants",
     only_mine: "every rank returns all rows",
     whole: "the work is to be shared",
+    baked_into_the_mesh: "a constant of the graph as well",
+    a_dtensor: "every rank returns all rows",
+    its_own_column: "the work is to be shared",
 }
 STAYS = {
     only_numbers: "distribute_tensor cuts the whole tensor in Python",

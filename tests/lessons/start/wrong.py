@@ -21,6 +21,15 @@ def reduced_to_one(device):
     return x.item()
 
 
+def does_not_wait(device):
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor(dist.get_rank(), device=device)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
+    return x.item()
+
+
 def in_two(device):
     import torch
     import torch.distributed as dist
@@ -62,6 +71,7 @@ def nothing(device):
 LARGEST = {
     summed: "that is their sum",
     reduced_to_one: "promises its result to one rank",
+    does_not_wait: "is under way until wait()",
     in_two: "one is enough",
     without_asking: "knows its own number only",
     a_tensor: ".item() makes it a number",

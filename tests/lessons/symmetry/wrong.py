@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 
@@ -35,6 +36,22 @@ def own_names_only(settings):
     for name in every[1]:
         if len({str(one.get(name)) for one in every}) > 1:
             raise ValueError(f"{name}: {[one.get(name) for one in every]}")
+
+
+def none_is_missing(settings):
+    every = _gathered(settings)
+    for name in {name for one in every for name in one}:
+        values = [one.get(name) for one in every]
+        if any(value != values[0] for value in values):
+            raise ValueError(f"{name}: {values}")
+
+
+def as_texts(settings):
+    every = _gathered(settings)
+    for name in {name for one in every for name in one}:
+        values = [str(one.get(name, "not set")) for one in every]
+        if len(set(values)) > 1:
+            raise ValueError(f"{name}: {values}")
 
 
 def without_values(settings):
@@ -74,6 +91,16 @@ def before_it_runs(run):
     return found
 
 
+counters = copy.deepcopy(torch._dynamo.utils.counters)  # as a variable of a notebook reaches a rank
+
+
+def of_the_notebook(run):
+    before = {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
+    run()
+    after = {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
+    return _gathered({name: after[name] - before[name] for name in after})
+
+
 def breaks(x):
     total = funcol.all_reduce(x, "sum", dist.group.WORLD)
     return total if total.sum() > 0 else torch.zeros_like(total)
@@ -82,6 +109,20 @@ def breaks(x):
 def by_its_own_shard(x):
     total = funcol.all_reduce(x, "sum", dist.group.WORLD)
     return torch.where(x.sum() > 0, total, torch.zeros_like(total))
+
+
+def not_a_number(x):
+    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
+    return torch.where(total.sum() > 0, total, torch.zeros_like(total)) * float("nan")
+
+
+def number_by_number(x):
+    return funcol.all_reduce(x, "sum", dist.group.WORLD).relu()
+
+
+def in_a_row(x):
+    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
+    return torch.where(total.sum() > 0, total, torch.zeros_like(total))[None]
 
 
 def forgets_the_result(x):
@@ -137,6 +178,8 @@ SETTINGS = {
     only_the_others: "every rank has to raise",
     as_text: "the order in a dict means nothing",
     own_names_only: "a setting may be there on one rank only",
+    none_is_missing: "a setting may be there on one rank only",
+    as_texts: "True is not 'True'",
     without_values: "name the setting",
 }
 HEALTHS = {
@@ -144,10 +187,14 @@ HEALTHS = {
     reasons: "a reason can count twice",
     its_own_only: "all_gather_object gives every rank",
     before_it_runs: "after run()",
+    of_the_notebook: "after run()",
 }
 BRANCHES = {
     breaks: "torch.where",
     by_its_own_shard: "decide by the sum over all ranks",
+    not_a_number: "decide by the sum over all ranks",
+    number_by_number: "decide by the sum over all ranks",
+    in_a_row: "decide by the sum over all ranks",
     forgets_the_result: "return the tensor",
 }
 WATCHDOGS = {

@@ -88,6 +88,12 @@ class OnlyAllReduce(Guard):
         return func is torch.ops._c10d_functional.all_reduce.default
 
 
+class ThreeNames(Guard):
+    def stops(self, func):
+        op = torch.ops._c10d_functional
+        return func in (op.all_reduce.default, op.all_gather_into_tensor.default, op.wait_tensor.default)
+
+
 class EveryCollective(Guard):
     def stops(self, func):
         return "c10d" in str(func)
@@ -121,6 +127,7 @@ class AtTheEnd(Guard):
 GUARD = {
     Guard: "the functional operators are those of",
     OnlyAllReduce: "look at the namespace",
+    ThreeNames: "a list of names misses some",
     EveryCollective: "let it pass",
     DropsKeywords: "hand them on",
     ReturnsNothing: "stands in for the operation",
@@ -182,7 +189,7 @@ def one_after_the_other(variants, rounds):
     for name, call in variants.items():
         call()
         found[name] = statistics.median(Loop().time(call, n) for n in range(rounds))
-    return {name: seconds / found["steady"] for name, seconds in found.items()}
+    return {name: seconds / found["first"] for name, seconds in found.items()}
 
 
 def always_the_same_order(variants, rounds):
@@ -268,6 +275,38 @@ def mean_of_the_rounds(variants, rounds):
     return Changed()(variants, rounds)
 
 
+def smallest_of_the_rounds(variants, rounds):
+    class Changed(Loop):
+        middle = staticmethod(min)
+
+    return Changed()(variants, rounds)
+
+
+def _in_each_round(variants, rounds, of_a_round):
+    for call in variants.values():
+        call()
+    loop, names, found = Loop(), list(variants), []
+    for n in range(rounds):
+        took = {name: loop.time(variants[name], n) for name in loop.order(names, n)}
+        found.append(of_a_round(torch.tensor([took[name] for name in names], dtype=torch.double)))
+    return names, torch.stack(found).median(dim=0).values
+
+
+def _slowest(seconds):
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return seconds
+
+
+def ratio_of_medians(variants, rounds):
+    names, seconds = _in_each_round(variants, rounds, _slowest)
+    return dict(zip(names, (seconds / seconds[0]).tolist(), strict=True))
+
+
+def largest_ratio_of_a_rank(variants, rounds):
+    names, ratios = _in_each_round(variants, rounds, lambda seconds: _slowest(seconds / seconds[0]))
+    return dict(zip(names, ratios.tolist(), strict=True))
+
+
 def seconds_of_all_rounds(variants, rounds):
     class Changed(Loop):
         middle = staticmethod(list)
@@ -285,7 +324,10 @@ MEASURE = {
     until_it_returns: "the device works on",
     on_its_own: "each rank has timed itself",
     mean_of_the_ranks: "take the slowest",
-    mean_of_the_rounds: "take the median",
+    mean_of_the_rounds: "moves a mean",
+    smallest_of_the_rounds: "the smallest ratio",
+    ratio_of_medians: "divide within each round",
+    largest_ratio_of_a_rank: "ratios of single ranks",
     seconds_of_all_rounds: "return a dict",
 }
 

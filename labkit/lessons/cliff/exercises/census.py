@@ -24,7 +24,7 @@ CALLS = 3
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Ask the census about an eager call, a broken one and a whole one; labkit's own counts are the measure."""
+    """Ask the census about an eager call, and whole, broken and Inductor-free ones; labkit's own counts are right."""
     hint = "it is called as my_census(events) with a list of events, and returns a dict of three numbers"
     for case in on_ranks(ranks, _look, attempt, hint=hint)[0]:
         answer, right = case["answer"], case["right"]
@@ -46,6 +46,8 @@ def _hint(answer: dict[str, Any], case: dict[str, Any]) -> str:
     if answer["regions"] != right["regions"]:
         if answer["regions"] == case["names"]:
             return "a region that runs three times is three events of one name: count events, not names"
+        if answer["regions"] == case["graphs"]:
+            return "a region can run without a graph of Inductor's, and can hold several: count the regions themselves"
         return "a region is an event whose name begins with `Torch-Compiled Region`, and nothing else is one"
     if found > right["collectives"]:
         if case["unwaited"] == right:
@@ -77,6 +79,7 @@ def _look(attempt: Attempt) -> list[dict[str, Any]]:
         "eager": (whole, None),
         "compiled, whole": (torch.compile(own(whole)), 0),
         "compiled, broken": (torch.compile(own(broken)), None),
+        "compiled, whole, without Inductor": (torch.compile(own(whole), backend="eager"), None),
     }
     return [_case(attempt, name, fn, outside) for name, (fn, outside) in cases.items()]
 
@@ -103,6 +106,7 @@ def _case(attempt: Attempt, name: str, fn: Any, outside: int | None) -> dict[str
         "answer": answer,
         "right": right,
         "unwaited": None if answer == right else attempt(unwaited),
+        "graphs": sum(e.name.startswith("## Call CompiledFxGraph") for e in events),
         "names": len({e.name for e in events if e.name.startswith("Torch-Compiled Region")}),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +12,15 @@ import torch.distributed as dist
 from labkit.graphs import record
 from labkit.lessons.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["EXERCISE", "STEPS", "copies", "damped"]
+__all__ = ["EXERCISE", "STEPS", "NO_NUMBERS", "apart", "copies", "damped"]
 
 STEPS = 8
 CLOSE = 1e-4
+CALLED = "it is called as my_damped(x) with one tensor, as it stands and compiled"
+NO_NUMBERS = "some of the results are NaN or infinite, and the right ones are numbers"
+LAST = 3.25  # an input for which two ranks halve at the last step
 
 
 def damped(x: Any) -> Any:
@@ -32,8 +36,12 @@ def damped(x: Any) -> Any:
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The same numbers, its argument as it was, and the whole loop in one region with every collective in it."""
-    hint = "it is called as my_damped(x) with one tensor, as it stands and compiled"
-    seen = on_ranks(ranks, _look, attempt, hint=hint)
+    on_three_too(_judge_eager)(attempt, ranks, say)
+    _judge_compiled(list(on_ranks(ranks, _compile, attempt, hint=CALLED)), say)
+
+
+def _judge_eager(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    seen = on_ranks(ranks, _look, attempt, hint=CALLED)
     if any(found["none"] for found in seen):
         raise Mistake("it returns None", "return x: the caller goes on with what you return")
     worst = max(found["error"] for found in seen)
@@ -42,11 +50,12 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise Mistake(eager, "it changes the tensor it is given: start from a new one, such as x * 0.5")
     if seen[0]["eager_collectives"] != STEPS:
         raise Mistake(eager, f"the ranks have to add up in each of the {STEPS} steps, once")
-    if worst > CLOSE:
+    if any(found["shape"] for found in seen):
+        raise Mistake(f"the result has shape {seen[0]['shape']}", "the shape of the result is that of x")
+    if not worst <= CLOSE:
         hint = "the collectives are there, the numbers are not those of `damped`: what happens to a value above 6?"
-        raise Mistake(eager, hint)
+        raise Mistake(eager, hint if math.isfinite(worst) else NO_NUMBERS)
     say(eager)
-    _judge_compiled(list(seen), say)
 
 
 def _judge_compiled(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None:
@@ -73,7 +82,7 @@ def _judge_compiled(seen: list[dict[str, Any]], say: Callable[[str], None]) -> N
             raise Mistake(said, hint)
         if breaks or regions != 1:
             raise Mistake(said, f"something else breaks: {found['reason'] or 'read labkit.record().breaks'}")
-        if found["compiled_error"] > CLOSE:
+        if not found["compiled_error"] <= CLOSE:
             raise Mistake(said, "compiled, it gives other numbers than in eager: does it look at the mode?")
         if found["copies"]:
             raise Mistake(
@@ -84,13 +93,10 @@ def _judge_compiled(seen: list[dict[str, Any]], say: Callable[[str], None]) -> N
 
 
 def _look(attempt: Attempt) -> dict[str, Any]:
-    """On a rank: the attempt on two inputs against `damped`, and what was compiled of it."""
-    me = here()
+    """On a rank: the attempt on three inputs against `damped`."""
     mine = own_reduce(attempt)
-    # the ranks differ, and the branch is taken at other steps
-    inputs = [torch.arange(4.0, device=me.device) * scale + me.rank for scale in (1.0, 2.5)]
-    found: dict[str, Any] = {"none": False, "changed": False, "error": 0.0, "compiled_error": 0.0}
-    for x in inputs:
+    found: dict[str, Any] = {"none": False, "shape": (), "changed": False, "error": 0.0}
+    for x in _inputs():
         expected, given = damped(x.clone()), x.clone()
         with record() as rec:
             y = mine(given)
@@ -98,21 +104,42 @@ def _look(attempt: Attempt) -> dict[str, Any]:
             return {**found, "none": True}
         found["eager_collectives"] = int(rec.counts().iloc[0]["collectives"])
         found["changed"] |= not torch.equal(given, x)
-        found["error"] = max(found["error"], float((y - expected).abs().max()))
-    compiled = torch.compile(mine)
+        if y.shape != x.shape:
+            found["shape"] = tuple(y.shape)
+        found["error"] = max(found["error"], apart(y, expected))
+    return found
+
+
+def _inputs() -> list[Any]:
+    """The ranks differ, and the branch is taken at other steps; with the last input, at the last step."""
+    me = here()
+    return [torch.arange(4.0, device=me.device) * scale + me.rank for scale in (1.0, 2.5, LAST)]
+
+
+def _compile(attempt: Attempt) -> dict[str, Any]:
+    """On a rank: what is compiled of the attempt, and what that gives."""
+    inputs = _inputs()
+    compiled = torch.compile(own_reduce(attempt))
     with record() as rec:
         for x in inputs:
             compiled(x.clone())
         with rec.forward():
             y = compiled(inputs[-1].clone())
-    found["compiled_error"] = float((y - expected).abs().max())
     counts = rec.counts().iloc[0]
-    found |= {name: int(counts[name]) for name in ("regions", "breaks", "at_collective", "collectives")}
+    found: dict[str, Any] = {
+        name: int(counts[name]) for name in ("regions", "breaks", "at_collective", "collectives")
+    }
+    found["compiled_error"] = apart(y, damped(inputs[-1].clone()))
     new = rec.breaks[rec.breaks["during"].astype(bool)]  # not those of code that these ranks compiled before
     found["given_up"] = int((new["kind"] == "skip").sum())
     found["reason"] = str(new.iloc[-1]["reason"]) if len(new) else ""
     found["copies"] = copies(rec)
     return found
+
+
+def apart(y: Any, right: Any) -> float:
+    """The largest difference; infinite where the shapes differ or a number is NaN."""
+    return float((y - right).abs().nan_to_num(float("inf")).max()) if y.shape == right.shape else float("inf")
 
 
 def copies(rec: Any) -> int:

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 
 from labkit.lessons.compiled_streams import inside
-from labkit.lessons.compiled_streams.captured import capture
-from labkit.lessons.compiled_streams.claims.stream_graphs import two_streams
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, quietly, verdict
 
 WITH, RUN = re.compile(r"^ *with (stream\d+|default_stream):"), re.compile(r"(triton_\w+)\.run\(")
@@ -133,13 +131,7 @@ def code(bench: Bench) -> Seen:
         text = quietly(lambda: inside.inductor_code(*FUNCTIONS, streams=2))
         found["written"] = True
     names = [fn.__name__ for fn in FUNCTIONS if fn.__name__ in text]
-    made = quietly(lambda: capture(two_streams, *_leaves(), streams=2, gradients=True)).backward
-    found["backward"] = sorted({n.stream for n in made[0].nodes if n.word == "kernel"}) if made else []
     return {**found, "kernels": {name: kernels(text[name]) for name in names}}
-
-
-def _leaves() -> list[torch.Tensor]:
-    return [torch.ones(4, requires_grad=True) for _ in range(2)]
 
 
 def kernels(text: str) -> list[list[str]]:
@@ -185,16 +177,6 @@ def same_stream_fuses(seen: Seen) -> Result:
 
 
 @judging(code)
-def other_streams_stay_apart(seen: Seen) -> Result:
-    """No kernel computes what was written for two streams; each is launched on the stream that it was written for."""
-    two = _does(seen, "streamed")
-    ok = _does(seen, "apart") == [("stream1", "sin"), ("stream2", "cos")]
-    ok = ok and _does(seen, "reduced_apart") == [("stream1", "sin"), ("stream2", "sum")]
-    split = {stream: does for stream, does in two if does in ("sin", "cos", "tanh")}
-    return _judged(seen, ok and len(split) == 3 and len(two) == 4, "apart", "reduced_apart", "streamed")
-
-
-@judging(code)
 def an_event_stops_fusion(seen: Seen) -> Result:
     """What stands before a record or a wait and behind it, on one stream, is not in one kernel; without it, it is."""
     without = [does for _, does in _does(seen, "one_stream")] == ["cos sin"]
@@ -215,18 +197,3 @@ def more_kernels(seen: Seen) -> Result:
     """The same arithmetic over two streams takes more launches than without."""
     few, many = (len(_does(seen, name)) for name in ("plain", "streamed"))
     return _judged(seen, many > few > 0, "plain", "streamed")
-
-
-@judging(code)
-def labels_reach_the_code(seen: Seen) -> Result:
-    """The label decides AOTAutograd's backward, what Inductor fuses, its order around events, and its streams."""
-    rows = seen["kernels"]["streamed"]
-    order = [word for _, word, does in rows if word in ("record_event", "wait_event") or does]
-    kernels = [i for i, word in enumerate(order) if word.startswith("triton_")]
-    events = [i for i, word in enumerate(order) if not word.startswith("triton_")]
-    scheduled = bool(kernels and events) and kernels[0] < min(events) and max(events) < kernels[-1]
-    named = {stream for stream, _ in _does(seen, "streamed")} >= {"stream1", "stream2"}
-    fused = len(_does(seen, "plain")) == 1 < len(_does(seen, "streamed"))
-    found = _judged(seen, scheduled and named and fused and len(seen["backward"]) > 1, "plain", "streamed")
-    said = f"backward on {', '.join(seen['backward']) or 'no stream'}; {found.measured}"
-    return Result(found.status, said, found.missing)

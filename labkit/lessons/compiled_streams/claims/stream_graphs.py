@@ -119,8 +119,6 @@ def _graphs() -> Seen:
                 "error": said,
                 "made": len(seen.dynamo),
                 "nodes": [],
-                "origins": [],
-                "ways": [],
                 "same": False,
             }
         # in eager, with what a stream and an event do left out
@@ -132,10 +130,7 @@ def _graphs() -> Seen:
         same = all(torch.allclose(one, other) for one, other in zip(*values, strict=True))
         graph = seen.forward[0]
         told: Seen = {"error": "", "made": len(seen.dynamo), "nodes": _nodes(graph), "same": same}
-        product = next((n for n in graph.graph.nodes if _operation(n) == "mul"), None)
-        for name, node in (("origins", product), ("returned", graph.graph.output_node())):
-            told[name] = [_operation(_maker(n, graph)) for n in node.all_input_nodes] if node else []
-        told["ways"] = [_way(n, graph) for n in product.all_input_nodes] if product else []
+        told["returned"] = [_operation(_maker(n, graph)) for n in graph.graph.output_node().all_input_nodes]
         return told
 
     x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
@@ -185,8 +180,7 @@ def _looked_up(graph: Any) -> list[int]:
 def _nodes(graph: Any) -> list[Seen]:
     """Every node: its operation, its stream, what it takes and from where, and a stream operator's numbers.
 
-    control_deps stands there by what it controls, with how many values it hands through, and which ones it does not:
-    those that it returns otherwise, or that work behind takes past it. `made` are the positions of what is taken.
+    control_deps stands there by what it controls. `made` are the positions of what is taken.
     """
     found: list[Seen] = []
     at: dict[Any, int] = {}
@@ -197,15 +191,6 @@ def _nodes(graph: Any) -> list[Seen]:
         row: Seen = {"op": _operation(node), "stream": _stream(node), "takes": [_operation(a) for a in given]}
         row["from"] = [_stream(a) for a in given if a.op == "call_function"]
         row["made"] = [at.get(_maker(a, graph), -1) for a in given if a.op == "call_function"]
-        if node.target is control_deps():
-            through, (needs, _, *given) = {*_handed(node, graph).values()}, node.args
-            past = {
-                a
-                for a in needs
-                if any(u > node and u.op != "output" and _word(u) not in SYNC for u in a.users)
-            }
-            lost = {*given} - through | {a for a in past if a.target is not control_deps()}
-            row |= {"through": len(through), "lost": sorted(map(_operation, lost))}
         at[node] = len(found)
         found.append(row | {"args": _numbers(node, graph)})
     return found
@@ -250,15 +235,6 @@ def _maker(node: Any, module: Any) -> Any:
     while _operation(node) == "getitem" and node.args[0].target is control_deps():
         node = _handed(node.args[0], module).get(node.args[1])
     return node
-
-
-def _way(node: Any, module: Any) -> list[str]:
-    """The stream operators whose control_deps hand a value on, from the first to the last."""
-    held = node.args[0] if _operation(node) == "getitem" else None
-    if held is None or held.target is not control_deps():
-        return []
-    before = _handed(held, module).get(node.args[1])
-    return [*(_way(before, module) if before else []), _word(held)]
 
 
 def _on(nodes: list[Seen], op: str) -> list[Any]:
@@ -377,30 +353,6 @@ def accumulation_waits(seen: Seen) -> Result:
 
 
 @judging(graphs)
-def dependencies_pass_through(seen: Seen) -> Result:
-    """Each control_deps returns what it is given unchanged, and work behind an event takes its values through the
-    record and the wait."""
-    nodes = seen["event"]["nodes"]
-    takes: list[str] = next((node["takes"] for node in nodes if node["op"] == "mul"), [])
-    graphs = (*(seen[name]["nodes"] for name in FUNCTIONS), seen["backward"])
-    every = [n for graph in graphs for n in graph if "through" in n]
-    lost = [f"{n['op']} loses {', '.join(n['lost'])}" for n in every if n["lost"]]
-    through = [f"{node['op']} {node['through']}" for node in nodes if "through" in node]
-    words = {n["op"] for n in every if n["through"]} >= {f"control_deps({word})" for word in SYNC[:2]}
-    origins, both = seen["event"]["origins"], "control_deps(record_event) 2" in through
-    ways = seen["event"]["ways"]
-    ok = words and both and not lost and set(takes) == {"getitem"} and origins == ["sin", "cos"]
-    ok = ok and ways == [["record_event", "wait_event"]] * 2
-    said = f"handed through: {', '.join(through) or 'no control_deps'}; {'; '.join(lost) or 'none is lost'}"
-    said = f"{said} by {len(every)} of them; the product takes {', '.join(takes) or 'nothing'}"
-    values = (
-        f"{o or 'something else'} through {', '.join(w) or 'none'}"
-        for o, w in zip(origins, ways, strict=True)
-    )
-    return verdict(ok, f"{said}, which is {'; '.join(values) or 'nothing'}")
-
-
-@judging(graphs)
 def early_record_is_an_error(seen: Seen) -> Result:
     """An event behind an input's change is an error before a graph is made of it; without the change, none."""
     said, plain = seen["mutates_and_records"]["error"], seen["event"]["error"]
@@ -470,16 +422,6 @@ def crossing_records_an_event(seen: Seen) -> Result:
 
 
 @judging(graphs)
-def the_owner_waits_before_reuse(seen: Seen) -> Result:
-    """The stream that owns the memory waits for an event of the other stream, in the forward and in the backward."""
-    found = _deallocations(seen)
-    good = bool(found) and all(on not in (None, owner) for owner, on in found)
-    return _in_forward_and_backward(
-        seen, "wait_event", [f"{owner} waits for {on}" for owner, on in found], good
-    )
-
-
-@judging(graphs)
 def the_host_goes_on(seen: Seen) -> Result:
     """What a sync_dealloc runs is a wait of a stream, by torch's profiler; nothing that runs stops the host."""
     ran, waits = seen["ran"], len(_calls(seen["backward"], "wait_event"))
@@ -499,15 +441,6 @@ def _compiles(seen: Seen) -> tuple[bool, str]:
     marked = any(node["stream"] is not None for node in seen["forward"])
     said = f"{len(FUNCTIONS) + 1} functions in one graph each, {'' if marked else 'not '}marked"
     return marked and not failed, f"torch {seen['torch']}: {'; '.join(failed) or said}"
-
-
-@judging(graphs)
-def stream_code_compiles_as_it_is(seen: Seen) -> Result:
-    """Functions with streams, events, waits and a synchronize compile in one graph each, and give eager's numbers."""
-    (ok, said), refused = _compiles(seen), seen["mutates_and_records"]["error"]
-    other = [name for name in FUNCTIONS if not seen[name]["same"]]
-    said += f"; other numbers than eager's: {', '.join(other) or 'none'}"
-    return verdict(ok and not other, f"{said}; an event behind a changed input: {refused or 'compiles'}")
 
 
 @judging(graphs)

@@ -11,10 +11,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.graphs import record
-from labkit.lessons.shared import reference
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.one_step import OneStep, net
-from labkit.study.checks import READ, Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
 from labkit.torch_compat import ddp_mode, dynamo_reset, on_collective
 
 
@@ -221,20 +220,3 @@ def compiled_regions_work_with_ddp_and_fsdp(seen: Seen) -> Result:
         f"gradients right: compiled DDP {ddp['right']} ({ddp['graphs']} graphs), DDP around compiled code "
         f"{ddp['right_inside']}, FSDP2 by layer {fsdp['compiled_right']}",
     )
-
-
-@probe
-def releases(bench: Bench) -> Seen:
-    """Which wheels of older versions of torch have compiled autograd, and the setting that turns it on."""
-    return {"wheels": reference.load("compiled_autograd").to_dict("records")}
-
-
-@judging(releases, word=READ)
-def compiled_autograd_since(seen: Seen) -> Result:
-    """The first wheel with a setting for compiled autograd is of the claimed version, and the one before has none."""
-    wheels = seen["wheels"]
-    first = next((i for i, wheel in enumerate(wheels) if wheel["setting"] == "yes"), 0)
-    module = next((wheel["torch"] for wheel in wheels if wheel["module"] == "yes"), "none")
-    said = f"torch._dynamo.config.compiled_autograd is in the wheel of {wheels[first]['torch']} and not in that of "
-    said += f"{wheels[first - 1]['torch']}; the module behind it has been there since {module}"
-    return verdict(first > 0 and wheels[first]["torch"].startswith(seen["claimed"] + "."), said)

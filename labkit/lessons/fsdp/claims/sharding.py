@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from labkit.lessons.shared.capture import Capture, calls, first_line
 from labkit.lessons.shared.one_step import OneStep, net
-from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
+from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import compiled_autograd, ddp_mode, dynamo_reset, funcol
 
 
@@ -132,16 +132,6 @@ def _limits() -> Seen:
         dynamo_reset()
         found["eager"][name] = _error(trained, make())
         found["whole"][name] = _error(trained, whole(make()))
-    dynamo_reset()
-    one, model = OneStep(), net()
-    for layer in model.layers:
-        layer.compile(backend="aot_eager", fullgraph=True)
-        fully_shard(layer, mesh=one.mesh)
-    try:
-        right = one.right(model, fully_shard(model, mesh=one.mesh))
-        found["by layer"] = "compiles" if right else "compiles, and gives wrong gradients"
-    except Exception as error:
-        found["by layer"] = f"fails ({first_line(error)})"
     return found
 
 
@@ -183,32 +173,20 @@ def frameworks_are_not_traced_whole(seen: Seen) -> Result:
     )
 
 
-@judging(limits)
-def fsdp2_is_traced_whole(seen: Seen) -> Result:
-    """A model that is traced whole on its own is traced whole under FSDP2 as well, and so has no break there."""
-    whole = seen["whole"]
-    how = {name: "compiles" if not whole[name] else f"fails ({whole[name]})" for name in ("FSDP2", "DDP")}
-    said = f"with fullgraph=True over the whole model: FSDP2 {how['FSDP2']}, DDP {how['DDP']}; over each "
-    said += f"layer that FSDP2 shards: {seen['by layer']}"
-    if (
-        whole["a plain module"]
-        or seen["eager"]["FSDP2"]
-        or (whole["FSDP2"] and "FSDP2" not in _refused(seen))
-    ):
-        return cannot_tell("a plain module that compiles, and FSDP2 that works in eager", said)
-    return verdict(not whole["FSDP2"], said)
+NONE = "no error"
 
 
 @judging(sharded)
 def training_needs_another_road(seen: Seen) -> Result:
-    """A functional mean, not a sum, refuses its backward; averages are right by DTensors and by compiled autograd."""
+    """A functional mean refuses its backward, and a sum does not; the average over the ranks of the gradients of each
+    one's loss is right by DTensors and by compiled autograd."""
     refused, right = seen["functional"]["avg"], {"DTensor": seen["gathered"]["right"]}
     right["compiled autograd"] = seen["compiled autograd"]["right"]
     said = "; ".join(f"{name}: {'right' if ok else 'wrong'}" for name, ok in right.items())
     return verdict(
         bool(refused) and not seen["functional"]["sum"] and all(right.values()),
-        f"backward of a functional mean: {refused or 'works'}, of a sum: {seen['functional']['sum'] or 'works'}; "
-        f"averaged gradients by {said}",
+        f"backward of a functional mean: {refused or NONE}, of a sum: {seen['functional']['sum'] or NONE}; "
+        f"gradients averaged over the ranks by {said}",
     )
 
 

@@ -13,13 +13,14 @@ from labkit import torch_compat
 from labkit.lessons.shared.capture import Capture, calls
 from labkit.lessons.shared.variants import with_own_code
 from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
 __all__ = ["GATHER"]
 
 ROWS, COLUMNS = 6, 4
 
 
+@on_three_too
 def judge_gather(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The whole weight, its gradient on every rank, the graphs, and which collectives are in them."""
     hint = (
@@ -40,8 +41,13 @@ def judge_gather(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
                 "every rank has some rows of the weight: gather along dimension 0",
             )
         if not found["right"]:
+            times = found["times"]
             raise Mistake(
-                f"rank {rank}: the weight has other numbers", "the rows stand in the order of the ranks"
+                f"rank {rank}: the weight has other numbers",
+                "the rows stand in the order of the ranks"
+                if times != times
+                else f"the numbers are {times:.3g} times the right ones: the weight keeps its values, and only its "
+                "gradient is divided",
             )
     for rank, found in enumerate(seen):
         if found["gradient"] is None:
@@ -109,6 +115,7 @@ def _gather(attempt: Attempt) -> dict[str, Any]:
         torch_compat.dynamo_reset()
     found["shape"] = list(weight.shape)
     found["right"] = weight.shape == whole.shape and bool(torch.allclose(weight.detach(), whole))
+    found["times"] = _ratio(weight.detach(), whole) if weight.shape == whole.shape else float("nan")
     right = whole.clone().requires_grad_()
     torch.stack([(x @ right.T).square().mean() for x in xs]).mean().backward()
     assert right.grad is not None

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 from labkit.torch_compat import on_collective
 
 __all__ = ["OPTIMIZER"]
@@ -18,30 +18,37 @@ __all__ = ["OPTIMIZER"]
 STEPS, TOLERANCE = 3, 1e-5
 
 
+@on_three_too
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """What the optimizer gets on each rank, the weights after some steps, and the collectives of a step."""
-    hint = "it is called as my_optimizer(parameters, make) and returns an object with a method step()"
+    hint = (
+        "it is called as my_optimizer(parameters, make) and returns an object with a method step(); a frozen parameter "
+        "has no gradient"
+    )
     seen = list(on_ranks(ranks, _train, attempt, hint=hint))
     for rank, found in enumerate(seen):
         if found["kind"]:
             raise Mistake(f"my_optimizer returns {found['kind']}", hint)
-        numbers, own, part = found["numbers"], found["own"], found["part"]
-        if own != part:
+        numbers, own = found["numbers"], found["own"]
+        parts = [-(-n // len(seen)) for n in numbers]  # without frozen numbers, or with them
+        if own not in parts:
             raise Mistake(
-                f"rank {rank}: the optimizer got {own} numbers; {numbers} over {len(seen)} ranks are {part} each",
+                f"rank {rank}: the optimizer got {own} numbers; {numbers[0]} over {len(seen)} ranks: {parts[0]} each",
                 "the state of the whole is what is to be saved: give `make` this rank's part only"
-                if own >= numbers
+                if own >= numbers[0]
                 else "pad the flat vector with zeros to a multiple of the ranks, and give `make` one part, once",
             )
     for rank, found in enumerate(seen):
-        if found["apart"] > TOLERANCE:
+        if not found["apart"] <= TOLERANCE:
             said = f"rank {rank}: after {STEPS} steps the weights are apart by {found['apart']:.1e}"
             if found["from sum"] <= TOLERANCE:
                 raise Mistake(
                     said, "a reduce-scatter sums: one process has the mean over all images, so divide once"
                 )
-            if found["from own"] <= TOLERANCE:
+            if found["from own"] <= TOLERANCE or found["from one"] <= TOLERANCE:
                 raise Mistake(said, "each rank followed its own gradients: reduce them before the update")
+            if found["apart"] != found["apart"]:
+                raise Mistake(said, "weights are no numbers any more: look for what is never filled")
             if found["ranks apart"]:
                 raise Mistake(
                     said, "the ranks hold different weights: after the update every rank needs all parts"
@@ -57,15 +64,20 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             "right numbers, for more messages or bytes than needed: a rank needs only its part of the sum, which is "
             "one reduce-scatter of all gradients; then one all-gather",
         )
-    say(
-        f"state for {seen[0]['own']} of {seen[0]['numbers']} numbers; {found}; the weights of one process on all ranks"
-    )
+    own, numbers = seen[0]["own"], seen[0]["numbers"][0]
+    say(f"state for {own} of {numbers} numbers; {found}; the weights of one process on all ranks")
 
 
 def _model() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))  # 39 numbers
+        model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))  # 39 numbers
+    model[0].bias.requires_grad_(False)  # 4 of them
+    return model
+
+
+def _flat(model: nn.Module) -> Any:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def _sgd(tensors: Any) -> Any:
@@ -105,16 +117,21 @@ def _train(attempt: Attempt) -> dict[str, Any]:
             optimizers[name].zero_grad()
             total([models[name](x).square().mean() for x in xs[step]]).backward()
             optimizers[name].step()
-    flat = torch.cat([p.detach().flatten() for p in mine.parameters()])
+        if not step:
+            own = [torch.empty_like(_flat(mine)) for _ in range(size)]
+            dist.all_gather(own, _flat(models["from own"]))
+            one = torch.stack([(weights - _flat(mine)).abs() for weights in own]).amin(0).max()
+    flat = _flat(mine)
     others = [torch.empty_like(flat) for _ in range(size)]
     dist.all_gather(others, flat)
-    numbers = len(flat)
-    found: dict[str, Any] = {"kind": "", "numbers": numbers, "own": sum(handed), "part": -(-numbers // size)}
+    numbers = sum(p.numel() for p in mine.parameters() if p.requires_grad), len(flat)
+    found: dict[str, Any] = {"kind": "", "numbers": numbers, "own": sum(handed)}
     found |= {"collectives": list(names), "ranks apart": any(not torch.equal(o, flat) for o in others)}
     for name, model in models.items():
-        found[name] = float(
-            (torch.cat([p.detach().flatten() for p in model.parameters()]) - flat).abs().max()
-        )
+        found[name] = float((_flat(model) - flat).abs().max())
+    found["from one"] = float(
+        one
+    )  # how far each number is, after a step, from that of the nearest rank's own training
     return found
 
 

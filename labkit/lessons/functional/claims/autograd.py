@@ -13,7 +13,9 @@ from labkit.study.checks import Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import compiled_autograd, dynamo_reset, funcol
 
 REDUCTIONS = ("avg", "max", "min", "product")
-# on rank 0, of weights 1 and 10, times the 2 of the program: what comes back from both ranks, or from each for its half
+# On rank 0, of weights 1 and 10, times the 2 of the program: what comes back from both ranks, or from each for its
+# half. It is right where the loss is the sum of what the ranks call backward on. Where every rank computes the same
+# loss, the gradient through an all-reduce is n times too large on n ranks.
 RIGHT = {
     "all_reduce": [22.0] * 4,
     "all_gather": [22.0] * 4,
@@ -21,12 +23,16 @@ RIGHT = {
     "all_to_all": [2.0, 2.0, 20.0, 20.0],
     "broadcast": [22.0] * 4,
 }
+OF_A_SUM = "of a loss that is summed over the ranks"
 SUPPORTED = [name for name in RIGHT if name != "broadcast"]
 
 
 @probe
 def gradients(bench: Bench) -> Seen:
-    """Rank 0's gradient of weights 1 and 10 on two ranks through each collective; [2, 2, 2, 2] is its own share."""
+    """Rank 0's gradient of weights 1 and 10 on two ranks through each collective.
+
+    The loss is the sum of what both ranks call backward on; [2, 2, 2, 2] is rank 0's own share.
+    """
     return bench.run(_gradients)[0]
 
 
@@ -68,26 +74,28 @@ def _through(seen: Seen) -> tuple[list[str], str]:
     wrong = [
         f"{name} gives {seen[name]} and not {RIGHT[name]}" for name in RIGHT if seen[name] != RIGHT[name]
     ]
-    return right, "; ".join([f"right through {', '.join(right) or 'none'}", *wrong])
+    return right, "; ".join([f"{OF_A_SUM}: right through {', '.join(right) or 'none'}", *wrong])
 
 
 @judging(gradients)
 def functional_has_none(seen: Seen) -> Result:
-    """No gradient passes through a functional collective."""
+    """No right gradient passes through a functional collective, of a loss that is summed over the ranks."""
     right, said = _through(seen)
     return verdict(not right, said)
 
 
 @judging(gradients)
 def functional_has_gradients(seen: Seen) -> Result:
-    """Right gradients pass through functional sums, gathers, scatters and exchanges, compiled sums included."""
+    """Of a loss that is summed over the ranks right gradients pass through functional sums, gathers, scatters and
+    exchanges, compiled sums included."""
     right, said = _through(seen)
     return verdict(len(right) == len(SUPPORTED) + 1, said)
 
 
 @judging(gradients)
 def support_has_limits(seen: Seen) -> Result:
-    """Some functional collective that runs forward refuses a backward pass, or gives a wrong gradient."""
+    """Some functional collective that runs forward refuses a backward pass, or gives a wrong gradient of a loss that is
+    summed over the ranks."""
     refused = [
         f"{name} ({seen[name]})"
         for name in (*RIGHT, *REDUCTIONS)
@@ -98,7 +106,7 @@ def support_has_limits(seen: Seen) -> Result:
     ]
     return verdict(
         bool(refused or wrong),
-        f"refused in the backward pass: {', '.join(refused) or 'none'}; wrong: {', '.join(wrong) or 'none'}",
+        f"refused in the backward pass: {', '.join(refused) or 'none'}; wrong {OF_A_SUM}: {', '.join(wrong) or 'none'}",
     )
 
 

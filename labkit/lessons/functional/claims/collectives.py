@@ -208,7 +208,7 @@ def waiting_leaves_the_original(seen: Seen) -> Result:
 
 @judging(eager, word=ENFORCED)
 def gate_is_inplace_in_eager(seen: Seen) -> Result:
-    """In eager the gate works in place: it gives back the tensor it was given, and no wrapper."""
+    """In eager and without gradients the gate works in place: it gives back the tensor it was given, and no wrapper."""
     return verdict(
         seen["gate_same_object"] and seen["gate_value"] == 3,
         f"{'the very tensor it was given' if seen['gate_same_object'] else 'another tensor'}, {seen['gate_value']:g}",

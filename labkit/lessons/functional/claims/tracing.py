@@ -266,18 +266,6 @@ def plain_arguments(seen: Seen) -> Result:
     )
 
 
-@judging(traced)
-def a_wait_follows_the_all_reduce(seen: Seen) -> Result:
-    """A functional all-reduce stands in the graph as all_reduce, and then a wait_tensor."""
-    made = [call for call in seen["functional"]["calls"] if "c10d" in call]
-    pattern = [call.rpartition(".")[2] for call in made]
-    return verdict(
-        pattern == ["all_reduce", "wait_tensor"] and seen["functional"]["waited"],
-        (", then ".join(made) or "no collective in the graph")
-        + ", which takes its result" * seen["functional"]["waited"],
-    )
-
-
 @probe
 def handed_over(bench: Bench) -> Seen:
     """A Work handle, a plain object, and two process groups one after the other, as arguments of compiled functions."""

@@ -10,7 +10,7 @@ import torch
 
 from labkit import torch_compat
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
 __all__ = ["EXERCISE"]
 
@@ -23,6 +23,9 @@ REFUSED = {
     "contiguous": "a gradient can be expanded or a view: make it contiguous before a collective gets it",
 }
 
+WHOLE = (
+    " (every rank gets the whole sum and drops most of it: in a ring, a reduce_scatter moves half as much)"
+)
 # what a gradient is instead, and the hint for it
 WRONG = {
     "": "compare it with the truth: sum the gradients of all ranks, and take the part of this rank",
@@ -33,7 +36,7 @@ WRONG = {
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The joined tensor, and the gradient of the losses of all ranks, by one all-gather and one reduce-scatter."""
+    """The joined tensor, and the gradient of the losses of all ranks, by one collective each."""
     hint = (
         "it is used as MyGather.apply(x, dim): forward gets ctx, x and dim, backward gets ctx and a gradient"
     )
@@ -55,12 +58,12 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         said = f"{case}: the gradient on each rank is that of {min(same, default='something else')}"
         if "all losses" not in same:
             raise Mistake(said, WRONG[min(same, default="")])
-        if not all("reduce_scatter" in " ".join(rank["in backward"]) for rank in found):
+        said = f"{said}, by {', '.join(found[0]['in backward'])}"
+        if any(len(rank["in backward"]) != 1 for rank in found):
             raise Mistake(
-                f"{said}, by {', '.join(found[0]['in backward'])}",
-                "right, but every rank gets the whole sum and drops most of it: a reduce_scatter moves half as much",
+                said, "right, and by more collectives than one: one call sums and gives each rank its part"
             )
-        say(f"{said}, by {', '.join(found[0]['in backward'])}")
+        say(f"{said}{WHOLE if 'all_reduce' in found[0]['in backward'] else ''}")
 
 
 def _look(attempt: Any) -> dict[str, Any]:
@@ -131,6 +134,6 @@ EXERCISE = Exercise(
         "the parts of all ranks, joined along `dim`, by a collective of `torch.distributed`",
         "in eager, the gradient of the losses of all ranks, by one more",
     ),
-    judge,
+    on_three_too(judge),
     takes="class",
 )

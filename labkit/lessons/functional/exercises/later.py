@@ -15,6 +15,13 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 __all__ = ["EXERCISE"]
 
 LATE_S = 0.05
+# calls with tensors that are under way, and the hint for what goes wrong there
+CALLS = {
+    "torch.cat([y, z], dim=0)": "an operator can take its tensors in a list: look into lists as well",
+    "torch.searchsorted(sorted, numbers, sorter=z)": "an operator can take a tensor by keyword: look into kwargs as "
+    "well, and give the operator all of them",
+}
+BOTH = "an operator can take several tensors that are under way: wait for each of them"
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -46,12 +53,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     if first["again"] > 1:
         raise Mistake(said, "remember that the numbers have arrived: wait once")
     say(said)
-    said = f"torch.cat([y, z], dim=0): {first['listed']}"
-    if first["listed"] != "right":
-        raise Mistake(
-            said, "an operator can take its tensors in a list or by keyword: look into those as well"
-        )
-    say(said)
+    for call, hint in CALLS.items():
+        said = f"{call}: {next((rank[call] for rank in seen if rank[call] != 'right'), 'right')}"
+        if not said.endswith("right"):
+            raise Mistake(said, BOTH if "1 of 2" in said else hint)
+        say(said)
 
 
 def _look(attempt: Attempt) -> dict[str, Any]:
@@ -59,11 +65,10 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     me = here()
     waits: list[str] = []
 
-    def later(name: str) -> Any:
+    def later(name: str, value: Any) -> Any:
         dist.barrier()
         if me.rank:
             time.sleep(LATE_S)  # so rank 0 has not got the sum when it looks
-        value = torch.full((4,), me.rank + 1.0, device=me.device)
         work = dist.all_reduce(value, async_op=True)
 
         def wait() -> None:
@@ -72,8 +77,27 @@ def _look(attempt: Attempt) -> dict[str, Any]:
 
         return value, attempt(value, wait), work
 
+    def answer(operator: Any, right: Any, values: list[Any]) -> str:
+        names = [f"{name} of {len(values)}" for name in ("first", "second")[: len(values)]]
+        made = [later(name, value) for name, value in zip(names, values, strict=True)]
+        try:
+            result = operator(*(tensor for _, tensor, _ in made))
+            waited = sum(name in waits for name in names)
+            if waited < len(values):
+                return f"waits for {waited} of {len(values)}"
+            return "right" if torch.equal(result.cpu().to(right.dtype), right) else "wrong numbers"
+        except Exception as error:
+            return type(error).__name__
+        finally:
+            waits[:] = [name for name in waits if name not in names]
+            for _, _, work in made:
+                work.wait()
+
+    def full() -> Any:
+        return torch.full((4,), me.rank + 1.0, dtype=torch.float64, device=me.device)
+
     total = sum(range(1, me.world_size + 1))
-    value, y, work = later("y")
+    value, y, work = later("y", full())
     found: dict[str, Any] = {"tensor": isinstance(y, torch.Tensor)}
     if not found["tensor"]:
         work.wait()
@@ -87,13 +111,18 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         found["right"] = bool((result == total + 1).all())
         y * 2, torch.sin(y)
         found["again"] = len(waits)
-        _, z, other = later("z")
-        try:
-            both = torch.cat(tensors=[z, z], dim=0)
-            found["listed"] = "right" if bool((both == total).all()) and "z" in waits else "no wait, or wrong"
-        except Exception as error:
-            found["listed"] = type(error).__name__
-        other.wait()
+        downwards = torch.arange(3, -1, -1, device=me.device)
+        falling = torch.tensor([8.0, 6.0, 4.0, 2.0], device=me.device)
+        tried: tuple[tuple[Any, Any, list[Any]], ...] = (
+            (lambda a, b: torch.cat(tensors=[a, b], dim=0), torch.full((8,), total), [full(), full()]),
+            (
+                lambda z: torch.searchsorted(falling, torch.tensor([3.0, 7.0], device=me.device), sorter=z),
+                torch.tensor([1, 3]),
+                [downwards if me.rank == 0 else torch.zeros_like(downwards)],  # their sum sorts `falling`
+            ),
+        )
+        for call, (operator, right, values) in zip(CALLS, tried, strict=True):
+            found[call] = answer(operator, right, values)
     else:
         found["right"] = True  # what it holds is said by the next finding
     return found

@@ -14,13 +14,29 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 __all__ = ["EXERCISE"]
 
 WORLD, ELEMENTS = 4, 64
+UNEVEN = (66, 5)  # elements: no equal parts for four ranks, and torch.chunk makes three parts of five
+OTHER_SIZES = (
+    f"{WORLD} does not divide every number of elements: the parts differ in size, and what arrives needs a tensor of "
+    "its part's size; torch.tensor_split always makes as many parts as you ask for"
+)
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The sum on each of four ranks, and 2(n - 1)/n of the tensor's bytes sent by each, in 2(n - 1) messages."""
+    """The sum on each of four ranks, and 2(n - 1)/n of the tensor's bytes sent by each, in 2(n - 1) messages.
+
+    The bytes are counted where the parts are equal; the sum has to be right for other sizes as well.
+    """
     hint = "it is called as my_ring(x) on every rank, and returns the sum over the ranks"
     with Ranks(WORLD, device="cpu", backend="gloo", quiet=True) as four:
-        seen = list(on_ranks(four, _look, attempt, hint=hint))
+        _judge_equal(list(on_ranks(four, _look, attempt, ELEMENTS, hint=hint)), say)
+        for elements in UNEVEN:
+            seen = list(on_ranks(four, _look, attempt, elements, hint=OTHER_SIZES))
+            if any(found["none"] or found["finished"] < 1 for found in seen):
+                raise Mistake(f"{elements} elements: the sum is not right on every rank", OTHER_SIZES)
+    say(f"right with {' and '.join(map(str, UNEVEN))} elements, too")
+
+
+def _judge_equal(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None:
     if any(found["none"] for found in seen):
         raise Mistake("it returns None", "return the sum")
     strange = sorted({name for found in seen for name in found["others"]})
@@ -53,7 +69,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     say(said)
 
 
-def _look(attempt: Attempt) -> dict[str, Any]:
+def _look(attempt: Attempt, elements: int) -> dict[str, Any]:
     me = here()
     sent: list[int] = []
     others: set[str] = set()
@@ -64,13 +80,13 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         elif not name.startswith("recv"):
             others.add(name)
 
-    x = torch.arange(float(ELEMENTS)) + 100 * me.rank
+    x = torch.arange(float(elements)) + 100 * me.rank
     given = x.clone()
     with torch_compat.on_collective(seen):
         y = attempt(given)
     if y is None:
         return {"none": True, "others": others}
-    total = torch.arange(float(ELEMENTS)) * me.world_size + 100 * sum(range(me.world_size))
+    total = torch.arange(float(elements)) * me.world_size + 100 * sum(range(me.world_size))
     finished = float((y == total).float().mean()) if y.shape == total.shape else 0.0
     changed = not torch.equal(given, x)
     return {"none": False, "others": others, "sent": sent, "finished": finished, "changed": changed}

@@ -24,7 +24,7 @@ from labkit.lessons.groups.experiment import free_ports
 from labkit.lessons.shared.capture import first_line
 from labkit.lessons.shared.sockets import connections
 from labkit.study.checks import Bench, Result, Seen, cannot_tell, judging, probe, verdict
-from labkit.torch_compat import default_store, funcol
+from labkit.torch_compat import default_store
 
 LATER_S = 0.3
 VALUE = "x" * (1 << 22)
@@ -295,22 +295,8 @@ def _mesh() -> Seen:
     of_gpus = init_device_mesh("cuda", (8,))  # also where there is none
     members = {name: dist.get_process_group_ranks(grid.get_group(name)) for name in ("dp", "tp")}
     kind = type(dist.group.WORLD)
-    x = torch.ones(1)
-    given = []
-    for call in (
-        lambda: dist.all_reduce(x, mesh=grid, mesh_dim=0),  # type: ignore[call-arg]
-        lambda: funcol.all_reduce(x, "sum", (grid, 0)),
-    ):
-        try:
-            call()
-            given.append("")
-        except TypeError as error:
-            given.append(first_line(error))
-    dist.all_reduce(x, group=grid.get_group(0))
     two = [grid.get_group(0), grid.get_group(1)]
     return {
-        "mesh_dim": given[0],
-        "mesh_and_dim": given[1] or "taken",
         "steps": steps,
         "made_by_lookups": len(made) - before,
         "axes": [one.mesh.ndim for one in grids],
@@ -442,16 +428,6 @@ def groups_are_made_once(seen: Seen) -> Result:
         f"{'the same object twice, by name and by number' if cached else 'not the same'}; {made} groups made by "
         f"looking; calls and returns of a look for the last axis of 1, 2 and 3: {steps['last']}, by its name "
         f"{steps['named']}",
-    )
-
-
-@judging(mesh)
-def collectives_take_a_mesh_axis(seen: Seen) -> Result:
-    """A collective takes the mesh and mesh_dim and finds the axis' group by itself."""
-    return verdict(
-        not seen["mesh_dim"],
-        f"dist: {seen['mesh_dim'] or 'taken'}; group=mesh.get_group(0) works; (mesh, 0) as the group of a functional "
-        f"one: {seen['mesh_and_dim']}",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch.distributed as dist
 from labkit.lessons.shared.streams.cuda import cycles_per_ms
 from labkit.ranks import here
 from labkit.study.checks import HOLDS, Bench, Result, Seen, judging, probe, thread_names, verdict
-from labkit.torch_compat import cuda_sleep, default_store, flight_record, funcol
+from labkit.torch_compat import cuda_sleep, default_store, funcol
 from labkit.trace.profiler import Profile
 
 ELEMENTS = 1 << 24  # 64 MiB of float32: long enough to be seen beside a kernel
@@ -20,9 +19,6 @@ BUSY_MS, LATE_MS = 20.0, 300.0
 WAYS = ("async_op, waited", "async_op, waited late", "async_op=False", "functional")
 ASYNC, UNWAITED, SYNC, FUNCTIONAL = WAYS
 NANOSECOND_MS = 1e-6
-DTYPE_BYTES = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Half": 2, "BFloat16": 2, "Float": 4, "Int": 4, "Double": 8, "Long": 8
-}  # fmt: skip
 
 
 @probe
@@ -169,7 +165,7 @@ def threads_streams_and_events(seen: Seen) -> Result:
 
 @probe
 def barriers(bench: Bench) -> Seen:
-    """Barriers of the group and over the store while the last rank's GPU is busy: what they wait for, made of what."""
+    """Barriers of the group and over the store while the last rank's GPU is busy: what they wait for."""
     return {"ranks": list(bench.on_gpus(_barriers, ranks=2))}
 
 
@@ -194,29 +190,7 @@ def _barriers() -> Seen:
         torch.cuda.current_stream().synchronize()
         found[kind] = {"ms": (time.perf_counter() - began) * 1e3, "late": me == size - 1}
         torch.cuda.synchronize()
-    calls = [entry for entry in flight_record(stacks=False) if "barrier" in str(entry.get("profiling_name"))]
-    found["calls"] = [
-        {
-            "name": str(entry["profiling_name"]),
-            "elements": sum(math.prod(shape) for shape in entry.get("input_sizes", [])),
-            "dtypes": [str(dtype) for dtype in entry.get("input_dtypes", [])],
-        }
-        for entry in calls[-1:]
-    ]
     return found
-
-
-@judging(barriers)
-def a_barrier_is_an_all_reduce(seen: Seen) -> Result:
-    """A barrier of the group is an all-reduce of as many bytes as claimed."""
-    calls = seen["ranks"][0]["calls"]
-    if not calls:
-        return verdict(False, "torch's flight recorder has no barrier")
-    (call,) = calls
-    nbytes = call["elements"] * sum(DTYPE_BYTES.get(dtype, 0) for dtype in call["dtypes"][:1])
-    claimed = int(seen["claimed"].split()[0])
-    said = f"{call['name']} of {call['elements']} element {', '.join(call['dtypes'])}: {nbytes} bytes"
-    return verdict("all_reduce" in call["name"] and nbytes == claimed, said)
 
 
 @judging(barriers)

@@ -71,7 +71,6 @@ def _recompiles() -> Seen:
         "dynamic": after_each(f, sizes(4, 5, 6, 7), dynamic=True),
         "numbers": after_each(f, [(torch.ones(2), n) for n in (3, 3, 4)]),
         "flags": after_each(f, [(torch.ones(2), n) for n in (True, True, False)]),
-        "tensors": after_each(f, [(torch.ones(2), torch.tensor(n)) for n in (3, 3, 4)]),
         "talks": after_each(talks, [(torch.ones(2), n) for n in (3, 4)]),
         "global": after_each(reads_a_global, [(torch.ones(2) * n,) for n in (1, 1, 2)], change_global),
     }
@@ -132,13 +131,6 @@ def other_values_recompile(seen: Seen) -> Result:
         all(counts == [1, 1, 2] for counts in which.values()),
         f"graphs after a value, the same and another: {said}",
     )
-
-
-@judging(recompiles)
-def only_other_values_recompile(seen: Seen) -> Result:
-    """A value that changes compiles again as a number, a flag or a global, and does not as a tensor."""
-    tensors = seen["tensors"]["counts"]
-    return all_of(other_values_recompile(seen), verdict(tensors == [1, 1, 1], f"as a tensor {tensors}"))
 
 
 @judging(recompiles)

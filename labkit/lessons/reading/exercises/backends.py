@@ -18,7 +18,7 @@ from labkit.torch_compat import dynamo_reset, functional_op, world_name
 __all__ = ["DIFFER", "WAITS"]
 
 all_reduce, wait_tensor = functional_op("all_reduce"), functional_op("wait_tensor")
-all_gather = functional_op("all_gather_into_tensor")
+all_gather, broadcast = functional_op("all_gather_into_tensor"), functional_op("broadcast")
 HINT = "torch.compile calls it as my_backend(gm, example_inputs) and runs what it returns: return gm.forward, or raise"
 
 
@@ -55,6 +55,29 @@ def returned_without_wait(x: Any, rank: int, group: str) -> Any:
     return all_reduce(x, "sum", group)
 
 
+def used_by_a_method(x: Any, rank: int, group: str) -> Any:
+    """A result that a method of the tensor uses before its wait: in the graph a call_method, not a call_function."""
+    y = all_reduce(x, "sum", group)
+    return y.mul(2) + wait_tensor(y)
+
+
+def overlapped(x: Any, rank: int, group: str) -> Any:
+    """Two collectives, and other work before their waits: right."""
+    first, second = all_reduce(x, "sum", group), all_reduce(x * 2, "sum", group)
+    z = x.sin()
+    return wait_tensor(second) + z * wait_tensor(first)
+
+
+def sent_to_all(x: Any, rank: int, group: str) -> Any:
+    """A broadcast and its wait: right."""
+    return wait_tensor(broadcast(x, 0, group)) * 2
+
+
+def sent_to_all_without_wait(x: Any, rank: int, group: str) -> Any:
+    """A broadcast without a wait."""
+    return broadcast(x, 0, group) * 2
+
+
 def other_constant(x: Any, rank: int, group: str) -> Any:
     """The same operations on all ranks, with a constant that differs."""
     return ((x + 1).relu() * (2 if rank else 3)).sin()
@@ -66,6 +89,8 @@ def one_more(x: Any, rank: int, group: str) -> Any:
     return y.tanh().sin() if rank else y.sin()
 
 
+RIGHT = "this one is right on every rank: refuse only what is wrong"
+BETWEEN = "other work between a collective and its wait is right: ask who uses the result, not which node comes next"
 # a program, and the hint for a backend that lets it through; one without a hint has to run
 UNWAITED: dict[Callable[..., Any], str] = {
     all_reduced: "",
@@ -74,6 +99,10 @@ UNWAITED: dict[Callable[..., Any], str] = {
     waited_for_too_late: "one user is a wait and another is not: every user has to be a wait",
     gathered_without_wait: "all_reduce is not the only collective: look for the namespace, _c10d_functional",
     returned_without_wait: "the output is a user, too: the caller gets a tensor that may not have arrived",
+    used_by_a_method: "a method of the tensor uses it as well, and its node is a call_method: node.users has all kinds",
+    overlapped: "",
+    sent_to_all: "",
+    sent_to_all_without_wait: "a broadcast is a collective, and begins with no all_: ask for the namespace",
 }
 UNEVEN: dict[Callable[..., Any], str] = {
     all_reduced: "",
@@ -113,8 +142,7 @@ def _judge(attempt: Attempt, ranks: Ranks, program: Callable[..., Any], hint: st
     refused, name = [found["refused"] for found in seen], program.__name__
     if not hint and any(refused):
         raise Mistake(
-            f"{name}: refused with {max(refused)[:90]!r}",
-            "this one is right on every rank: refuse only what is wrong",
+            f"{name}: refused with {max(refused)[:90]!r}", BETWEEN if program is overlapped else RIGHT
         )
     if not hint and any(found["wrong"] for found in seen):
         raise Mistake(

@@ -65,6 +65,11 @@ def crossed(x: Any, world: str, alone: str) -> Any:
     return summed(summed(x, world, "max"), world), summed(summed(x, world), world, "max")
 
 
+def of_other_depth(x: Any, world: str, alone: str) -> Any:
+    """Two sums that do not need each other, one of them after a maximum."""
+    return summed(x, world), summed(summed(x * 2, world, "max"), world)
+
+
 # a program, the all-reduces that are left, and the hint for a pass that gets the program wrong
 PROGRAMS: dict[Callable[..., Any], tuple[int, str]] = {
     three: (1, "each part has the shape and the place of the input that it was made of: split, then reshape"),
@@ -75,9 +80,17 @@ PROGRAMS: dict[Callable[..., Any], tuple[int, str]] = {
     two_types: (2, "cat makes one type of two: keep the dtypes apart"),
     crossed: (
         4,
-        "two merged pairs wait for each other: give every node a level, how many collectives lie before it",
+        "two merged pairs wait for each other: before you merge, ask whether one needs the other, with what is merged "
+        "already as one node",
+    ),
+    of_other_depth: (
+        2,
+        "neither sum needs the other, though a maximum comes before one of them: ask for that, not for how many "
+        "collectives lie before each",
     ),
 }
+# programs of which a pass that merges too little gets the same hint
+ALSO_TOO_FEW = (late, of_other_depth)
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -105,9 +118,19 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
                 f"{said}; {seen[0]['early']} does not wait", "wait once for the whole, then split it"
             )
         if runs > right:
-            hint = "collect the all-reduces by what has to agree: their operation, group and dtype"
-            raise Mistake(f"{said}, and {right} would do", hint if runs == seen[0]["before"] else wrong)
+            raise Mistake(
+                f"{said}, and {right} would do", _too_few(program, runs == seen[0]["before"], wrong)
+            )
         say(said)
+
+
+def _too_few(program: Callable[..., Any], none: bool, wrong: str) -> str:
+    """The hint for a pass that merges less than it could, or nothing at all."""
+    if program in ALSO_TOO_FEW:
+        return wrong
+    if none:
+        return "collect the all-reduces by what has to agree: their operation, group and dtype"
+    return "any number of independent ones may become one, neighbours or not: more than pairs"
 
 
 def _compile(attempt: Attempt, program: Callable[..., Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 __all__ = ["EXERCISE", "tangled"]
 
 CLOSE = 1e-5
+ABOVE_0 = ("positive", "small", "mixed above 0")  # the inputs on which `tangled` takes the square root
 
 
 def tangled(x: torch.Tensor) -> torch.Tensor:
@@ -31,11 +32,9 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     seen = list(on_ranks(ranks, _look, attempt, hint="it is called as my_tangled(x) with one tensor"))
     if any(found["none"] for found in seen):
         raise Mistake("it returns None", "return the tensor: the caller goes on with what you return")
-    worst = max(found["error"] for found in seen)
-    if worst > CLOSE:
-        raise Mistake(
-            f"largest error {worst:.1e}", "the numbers are not those of `tangled`, on one of three inputs"
-        )
+    worst = max(max(found["errors"].values()) for found in seen)
+    if not worst <= CLOSE:
+        raise Mistake(*_difference(seen[0], worst))
     if any(found["collectives"] != 1 for found in seen):
         said = f"{seen[0]['collectives']} collectives a call"
         raise Mistake(said, "the ranks have to add up once: without that it is another program")
@@ -52,13 +51,30 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     say("compiled: 1 graph, 0 breaks on every rank")
 
 
+def _difference(found: dict[str, Any], worst: float) -> tuple[str, str]:
+    """What is not as `tangled` has it, and the hint for it."""
+    shape, wrong = found["shape"], [name for name, error in found["errors"].items() if not error <= CLOSE]
+    if shape:
+        return f"the result has shape {shape}", "the shape of the result is that of x"
+    said = f"largest error {worst:.1e} on inputs {', '.join(wrong)}"
+    if wrong and not set(wrong) & set(ABOVE_0):
+        return said, "right where the sum is above 0: where it is not, `tangled` takes abs(), no square root"
+    if wrong and not set(wrong) - set(found["nan"]):
+        return (
+            f"{said}: NaN where `tangled` has a number",
+            "NaN times 0 is NaN: choose the numbers above 0 with torch.where, or a masked one spoils the sum",
+        )
+    return said, f"the numbers are not those of `tangled`, on one of {len(found['errors'])} inputs"
+
+
 def _hint(reasons: list[str]) -> str:
     text = " ".join(reasons).lower()
     hints = {
         "print": "a print breaks: take it out, or print what the function returns",
         "disable": "the collective is hidden from the compiler: call it without `disable`, or its functional form",
         "branch": "a Python `if` on a tensor's values breaks: choose between two tensors with torch.where",
-        "dynamic shape": "how many values `y[y > 0]` has depends on them: keep the shape, and count with a mask",
+        "dynamic shape": "how many values `y[y > 0]` has depends on them: keep the shape, choose with torch.where, and "
+        "count with a mask",
         "graph_break": "somebody asked for that one: take torch._dynamo.graph_break() out",
     }
     return next(
@@ -69,17 +85,32 @@ def _hint(reasons: list[str]) -> str:
 def _look(attempt: Attempt) -> dict[str, Any]:
     me = here()
     mine = own_reduce(attempt)
-    inputs = [torch.arange(1.0, 9.0, device=me.device) * scale + me.rank for scale in (1.0, -1.0, 0.25)]
-    found: dict[str, Any] = {"none": False, "error": 0.0}
-    for x in inputs:
+    eight = torch.arange(1.0, 9.0, device=me.device)
+    inputs = {
+        "positive": eight + me.rank,
+        "negative": me.rank - eight,
+        "small": 0.25 * eight + me.rank,
+        "mixed above 0": eight - 3.25 + me.rank,
+        "mixed below 0": 3.25 - eight + me.rank,
+    }
+    found: dict[str, Any] = {"none": False, "shape": (), "errors": {}, "nan": []}
+    for name, x in inputs.items():
         expected = tangled(x.clone())
         with record() as rec:
             y = mine(x.clone())
         if y is None:
             return {**found, "none": True}
-        found["error"] = max(found["error"], float((y - expected).abs().max()))
+        if y.shape != expected.shape:
+            return {**found, "shape": tuple(y.shape), "errors": {name: float("inf")}}
+        # a square root of a number below 0 is NaN, in `tangled` too
+        same = (y == expected) | (y.isnan() & expected.isnan())
+        found["errors"][name] = float(
+            (y - expected).abs().masked_fill(same, 0).nan_to_num(float("inf")).max()
+        )
+        if bool((y.isnan() & ~expected.isnan()).any()):
+            found["nan"].append(name)
         found["collectives"] = int(rec.counts().iloc[0]["collectives"])
-    frames = inspect(torch.compile(mine, backend="eager"), inputs[0].clone(), fresh=True)
+    frames = inspect(torch.compile(mine, backend="eager"), inputs["positive"].clone(), fresh=True)
     found["graphs"] = len(frames.graphs)
     found["reasons"] = [frame.breaks.reason for frame in frames.breaks if frame.breaks]
     return found

@@ -76,7 +76,7 @@ def capture(fn: Callable[..., Any], *args: Any, units: float | Mapping[str, floa
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(one, torch.Tensor):
                 tape.names[tape.block(one)] = name
-    with tape.standing_in(), torch_compat.around_operators(tape.operator):
+    with tape.standing_in(fn), torch_compat.around_operators(tape.operator):
         value = fn(*args)
     made = tape.program(fn.__name__.replace("_", " "))
     made.value = value
@@ -257,8 +257,8 @@ class _Tape:
         return _Work(tensor, after)
 
     @contextlib.contextmanager
-    def standing_in(self) -> Iterator[None]:
-        """Put the stand-ins where torch's functions are."""
+    def standing_in(self, fn: Callable[..., Any]) -> Iterator[None]:
+        """Put the stand-ins where torch's functions are, and where the module of `fn` has imported them by name."""
 
         class Stream(_Stream):  # classes, because torch asks isinstance
             def __init__(stream, *args: Any, **kwargs: Any) -> None:
@@ -272,6 +272,9 @@ class _Tape:
             self.turn(*self.line())
             return _Stream(self, self.current)
 
+        def set_stream(on: _Stream) -> None:
+            self.current = on.token
+
         def synchronize(device: Any = None) -> None:
             self.ops.append(ops.Synchronize("device"))
 
@@ -283,6 +286,7 @@ class _Tape:
             *((owner, "Stream", Stream) for owner in (torch, cuda)),
             *((owner, "Event", Event) for owner in (torch, cuda)),
             *((owner, "current_stream", current) for owner in (cuda, accelerator)),
+            *((owner, "set_stream", set_stream) for owner in (cuda, accelerator)),
             *((owner, "synchronize", synchronize) for owner in (cuda, accelerator)),
             (cuda, "default_stream", lambda device=None: _Stream(self, DEFAULT)),
             (cuda, "stream", lambda on: on),
@@ -291,7 +295,12 @@ class _Tape:
         ]
         # imports Dynamo, as a dispatch mode does at its first operator, while torch's own classes are in their place
         torch.compiler.disable(lambda: None)
+        imported = {id(getattr(owner, name)): stand_in for owner, name, stand_in in stand_ins}
+        here = getattr(getattr(fn, "func", fn), "__globals__", {})  # of a partial: of its function
+        named = {name: value for name, value in here.items() if id(value) in imported}
         with contextlib.ExitStack() as stack:
+            stack.callback(here.update, named)
+            here.update({name: imported[id(value)] for name, value in named.items()})
             for owner, name, stand_in in stand_ins:
                 stack.enter_context(mock.patch.object(owner, name, stand_in))
             yield

@@ -73,7 +73,7 @@ class StreamGraph:
     def shuffled(self, seed: int) -> StreamGraph:
         """The same nodes in another order that keeps every value's producer before its users, and nothing else.
 
-        Any pass over the graph may choose such an order: what holds in all of them is what the graph itself says.
+        What holds in all of these is what the graph itself says. No pass of torch is known to make such an order.
         """
         draw, left = random.Random(seed), {n.name: set(n.needs) for n in self.nodes}
         order: list[GraphNode] = []

@@ -43,9 +43,7 @@ def graphs(bench: Bench) -> Seen:
         offsets = [[int(n) for n in OFFSET.findall(text)] for text in texts[1]]
         codes["without offsets"] = len({OFFSET.sub("", text) for text in texts[1]})
     kept = {name: list(ranks.run(quietly, _kept, name)) for name in NAMES}
-    last = ranks.run(quietly, program.empty_shard, ranks=SIZE - 1)[SIZE - 1]
     found = {
-        "without_rows": last,
         "counts": counts,
         "calls": calls,
         "codes": codes,
@@ -194,7 +192,7 @@ def agreeing(bench: Bench) -> Seen:
 
 @probe
 def one_process(bench: Bench) -> Seen:
-    """LocalTensorMode beside four real ranks: three collectives, with the switch off and on, and what the rank is."""
+    """LocalTensorMode beside four real ranks: three collectives, with the switch off and on."""
     found = bench.run(_local, ranks=SIZE, backend="fake")[0]
     real = list(bench.run(_real, ranks=SIZE))
     return {**found, "real": {name: [one[name] for one in real] for name in real[0]}}
@@ -207,7 +205,6 @@ def _local() -> Seen:
         numbers = mode.rank_map(lambda rank: torch.full((1,), float(rank)))
         whole = mode.rank_map(lambda rank: torch.arange(float(SIZE)) + rank)
         parts = _collectives(numbers, whole)
-        rank = torch.arange(float(SIZE)).narrow(0, dist.get_rank(), 1) + 0 * numbers
         coordinate: list[float] = []
         with program.switched():
             try:
@@ -220,11 +217,9 @@ def _local() -> Seen:
         schema = str(functional_op("all_reduce").default._schema)
         return {
             "parts": _by_rank(parts),
-            "rank": [float(part[0]) for part in rank._local_tensors.values()],
             "switched": switched,
             "coordinate": coordinate,
             "takes_a_name": "str group" in schema,
-            "torch": torch.__version__,
         }
 
 
@@ -391,17 +386,6 @@ def precompiled_runs_on_all(seen: Seen) -> Result:
     return _everywhere(seen, "precompile", "mesh")
 
 
-@judging(graphs)
-def shards_may_be_empty(seen: Seen) -> Result:
-    """A shard is cut at a symbol, with right numbers on all ranks; Inductor's code runs on the rank without rows."""
-    symbolic = all("a symbol" in rank["starts"] for rank in seen["kept"]["uneven shards"])
-    cut = verdict(symbolic and seen["right"], f"cut at a {'symbol' if symbolic else 'number'}")
-    ran = verdict(
-        seen["without_rows"] == "ran", f"Inductor's code on the rank without rows: {seen['without_rows']}"
-    )
-    return all_of(cut, ran) if cut.status != HOLDS else _from("2.15", seen, all_of(cut, ran))
-
-
 @judging(agreeing)
 def sizes_are_agreed(seen: Seen) -> Result:
     """Ranks with other sizes compile static graphs alone, and the same dynamic graph together."""
@@ -425,13 +409,6 @@ def one_process_adds_up(seen: Seen) -> Result:
     same = [name for name in seen["real"] if seen["parts"][name] == seen["real"][name]]
     said = f"as over gloo: {', '.join(same) or 'none'}; the sum in one process: {seen['parts']['sum']}"
     return verdict(len(same) == len(seen["real"]) == 3, said)
-
-
-@judging(one_process)
-def every_rank_asks_itself(seen: Seen) -> Result:
-    """In one process dist.get_rank() gives each rank its own number."""
-    found = verdict(seen["rank"] == [float(rank) for rank in range(SIZE)], f"ranks seen: {seen['rank']}")
-    return _from("2.14", seen, found)
 
 
 @judging(one_process)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from labkit.graphs import record
 from labkit.lessons.shared.streams import Program
 from labkit.lessons.streams.sanitizer import sanitizer_races
-from labkit.study.checks import HOLDS, SIMULATED, Bench, Result, Seen, judging, probe, verdict
+from labkit.study.checks import SIMULATED, Bench, Result, Seen, judging, probe, verdict
 from labkit.torch_compat import dynamo_reset, funcol, no_compile_caches
 
 
@@ -86,11 +86,8 @@ def _order() -> Seen:
     text = rec.graphs.iloc[-1]["inductor_code"]
     body = text[text.index("def call(") :]
     found = re.findall(r"(all_reduce_?|wait_tensor|labkit\.work|kernels\.mm)(?=\.default\(|\()", body)
-    # as Inductor writes them for a user's streams: `with stream1:`, `torch.ops.streams.wait_event`
-    streams = re.findall(r"with (?:default_)?stream\w*:|ops\.streams\.\w+", body)
     return {
         "calls": [name.rpartition(".")[2].rstrip("_") for name in found],
-        "streams": streams,
         "starts_s": starts,
     }
 
@@ -109,11 +106,3 @@ def the_wait_follows_at_once(seen: Seen) -> Result:
         f"{', '.join(calls) or 'no calls in the code'}; beside a peer that is {LATE_S:g} s late, work without the "
         f"sum starts after {first:.2f} s compiled, {last:.2f} s in eager",
     )
-
-
-@judging(order)
-def no_streams_and_no_overlap(seen: Seen) -> Result:
-    """Inductor's code of a functional collective has no stream and no event, and waits for it at once."""
-    waits, streams = the_wait_follows_at_once(seen), ", ".join(seen["streams"])
-    said = f"{streams or 'no stream and no event'} in Inductor's code: {waits.measured}"
-    return verdict(waits.status == HOLDS and not streams, said)

@@ -63,11 +63,13 @@ def a_count_guards_the_gate(seen: Seen) -> Result:
 
 @judging(guardrail, word=ENFORCED)
 def the_gate_goes_by_mode(seen: Seen) -> Result:
-    """In eager the gate works in place; compiled, it is a functional all-reduce, and its input is left."""
+    """Without gradients the gate works in place in eager; compiled, it is functional, and leaves its input."""
     eager = not seen["gated"]["says"]
     names, in_place = (
         [call.rpartition(".")[2] for call in seen[n]] for n in ("compiled", "compiled in place")
     )
     functional = "all_reduce" in names and "copy_" not in names and "copy_" in in_place
-    said = f"in eager {'in place' if eager else 'not in place'}; compiled: {', '.join(names)}"
+    said = (
+        f"without gradients: in eager {'in place' if eager else 'not in place'}; compiled: {', '.join(names)}"
+    )
     return verdict(eager and functional, f"{said}; the in-place form: {', '.join(in_place)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -226,6 +225,9 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
         dist.all_reduce(x, group=fake)
         return cliff.inplace(x * 2).add_(1)
 
+    def on_world(call: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+        return lambda x: call(x, world)
+
     paths: dict[str, Callable[[Any], Any]] = {
         "other operations": lambda x: x * 3,
         "keyword arguments": lambda x: torch.ones_like(x, dtype=torch.float64),
@@ -233,7 +235,7 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
         "functional": cliff.functional,
         "functional, copied back into x": lambda x: x.copy_(cliff.functional(x)),
         "another functional collective": lambda x: gather(x, 0, world),
-        **{name: functools.partial(call, group=world) for name, call in _OTHERS.items()},
+        **{name: on_world(call) for name, call in _OTHERS.items()},
     }
     found = {}
     for name, path in paths.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -16,12 +17,19 @@ from labkit.torch_compat import on_eager_collective
 
 __all__ = ["EXERCISE"]
 
-NAMES, ROUNDS = ("steady", "uneven", "late"), 5
-SLEEP_S, CLOSE = 0.008, 0.2  # of `steady`; how far a ratio may be from what the variants took
+NAMES, ROUNDS = ("first", "uneven", "late"), 5
+SLEEP_S, CLOSE = 0.008, 0.2  # a unit; how far a ratio may be from what the variants took
+# units by call, from the start again after a round's worth: the machine changes its pace, so that the median of the
+# ratios is neither the smallest nor the mean one, and no ratio of medians; the ranks differ as well
+UNITS = {"first": (1, 1, 1, 2, 3), "uneven": (1, 4, 16, 24, 16), "late": (0,) * ROUNDS}
+ON_THE_LAST, ON_OTHERS = 0.7, 0.25  # the last rank needs less for `first`, the others need less for `uneven`
 HINTS = {
     "ranks": "each rank has timed itself: in each round the time of the slowest rank counts, on all of them",
     "device": "the call has returned and the device works on: synchronize it, or read an element of the result",
     "rounds": "one disturbed round moves a mean: take the median over the rounds",
+    "smallest": "the smallest ratio is that of one round in which the first variant was slow: the median is asked for",
+    "medians": "two medians can be of different rounds: divide within each round, and then take the median",
+    "each rank": "these are ratios of single ranks: first the slowest rank's time of each variant, then divide",
     "mean of the ranks": "the mean of the ranks hides the slow one, and the others wait for it: take the slowest",
     "barrier": "the clock starts before the barrier, so it times the wait for the others as well",
 }
@@ -95,6 +103,7 @@ def _ratios(
     ended: str = "ended",
     of_ranks: Callable[[Iterable[float]], float] = max,
     of_rounds: Callable[[Iterable[float]], float] = statistics.median,
+    divide_first: bool = True,
 ) -> dict[str, float]:
     """What a loop returns that takes these times and these means."""
     seconds = [
@@ -106,6 +115,8 @@ def _ratios(
         }
         for ranks in zip(*by_rank, strict=True)
     ]
+    if not divide_first:
+        seconds = [{name: of_rounds(took[name] for took in seconds) for name in NAMES}]
     return {name: of_rounds(took[name] / took[NAMES[0]] for took in seconds) for name in NAMES}
 
 
@@ -115,6 +126,11 @@ def _mistakes(by_rank: list[list[list[Call]]]) -> dict[str, dict[str, float]]:
         "device": _ratios(by_rank, ended="returned"),
         "barrier": _ratios(by_rank, began="asked"),
         "rounds": _ratios(by_rank, of_rounds=statistics.fmean),
+        "smallest": _ratios(by_rank, of_rounds=min),
+        "medians": _ratios(by_rank, divide_first=False),
+        "each rank": {
+            name: max(ratios[name] for ratios in (_ratios([rank]) for rank in by_rank)) for name in NAMES
+        },
         "mean of the ranks": _ratios(by_rank, of_ranks=statistics.fmean),
     }
 
@@ -172,11 +188,12 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         pending.append(calls[-1])
         return result.as_subclass(Late)
 
-    def uneven() -> torch.Tensor:
-        disturbed = sum(made["name"] == "uneven" for made in calls) == ROUNDS
-        return call("uneven", SLEEP_S * ((40 if disturbed else 8) if last else 1))
+    def variant(name: str) -> torch.Tensor:
+        units = UNITS[name][sum(made["name"] == name for made in calls) % ROUNDS]
+        share = ON_THE_LAST if name == "first" and last else ON_OTHERS if name == "uneven" and not last else 1
+        return call(name, SLEEP_S * units * share)
 
-    variants = {"steady": lambda: call("steady", SLEEP_S), "uneven": uneven, "late": lambda: call("late", 0)}
+    variants = {name: functools.partial(variant, name) for name in NAMES}
     with on_eager_collective(collective), mock.patch.object(torch.cuda, "synchronize", arrive):
         return {"result": attempt(variants, ROUNDS), "calls": calls}
 

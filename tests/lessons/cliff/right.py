@@ -1,0 +1,30 @@
+"""Right answers to the exercises of lesson 04 in other words than those of the solutions."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from lessons.cliff.wrong import Layer, cliff
+
+
+def without_where(x):
+    for _ in range(8):
+        x = cliff.functional(x / 2) + 1
+        x = x * (1 - 0.5 * (x.max() > 6).float())
+    return x
+
+
+class OneMatrixForTwo(Layer):
+    """gate and up lie in one parameter, and are one matmul."""
+
+    def __init__(self, gate, up, down, rank, world_size):
+        torch.nn.Module.__init__(self)
+        self.both = torch.nn.Parameter(torch.cat([w.chunk(world_size)[rank] for w in (gate, up)]))
+        self.down = torch.nn.Parameter(down.tensor_split(world_size, 1)[rank].contiguous())
+
+    def forward(self, x):
+        gate, up = F.linear(x, self.both).chunk(2, -1)
+        return cliff.functional(F.linear(F.silu(gate) * up, self.down))
+
+
+RIGHT = {"cliff.loop": (without_where,), "cliff.layer": (OneMatrixForTwo,)}
