@@ -46,9 +46,9 @@ def run(
     Args:
         ranks: started ranks, on the CPU.
         depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'.
-        rounds: compiles of each form at each depth; below eight no verdict is possible, below ten none on the
-            growth of three forms. A round goes through all depths
-            before the next one begins, so that a machine that is busy for a while is so at every depth.
+        rounds: compiles of each form at each depth; below eight no verdict is possible, below ten none on the growth of
+            three forms. A round goes through all depths before the next one begins, so that a machine that is busy for
+            a while is so at every depth.
         forms: those to take, of 'whole', 'block by block' and 'nested region'.
         full: up to 32 blocks, with Inductor, which takes a hundred times as long on a CPU as Dynamo alone.
         fresh, folder, talk: of the sweep. A depth in a round is a point: it is kept when it is done, and an interrupted
