@@ -31,7 +31,7 @@ SMALLER = {
     },
     "09_guards_and_shapes": {
         '"eager": 8, "inductor": 3': '"eager": 2, "inductor": 1',
-        "(1, 2, 4, 8), 8": "(1, 2, 4, 8), 2",
+        "(1, 2, 4, 8), 10": "(1, 2, 4, 8), 2",
         "for name in DIMENSIONS}": 'for name in ("batch", "int attribute")}',
         "for form, how in FORMS.items()": "for form, how in list(FORMS.items())[:3]",
         "programs = (summed, branches, loops)": "programs = (summed,)",
