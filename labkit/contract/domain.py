@@ -64,8 +64,8 @@ class Domain:
     ) -> Domain:
         """Make the group on *every* rank of the world, after all ranks have said that they mean the same one.
 
-        `torch.distributed.new_group` by default wants every rank of the world, members or not, in the same order; one that
-        leaves a call out strands the others in a later one. Here that is an error on every rank that came. Where
+        By default `torch.distributed.new_group` wants every rank of the world, members or not, in the same order; one
+        that leaves a call out strands the others in a later one. Here that is an error on every rank that came. Where
         torch.distributed is not initialised, as in a rehearsal, there is no group.
 
         Args:

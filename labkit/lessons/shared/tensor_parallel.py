@@ -147,13 +147,14 @@ def _measure(form: str, mode: str, loss: str, blocks: int, dim: int, tokens: int
         # torch's only sign that autograd does not see the call in place
         warnings.filterwarnings("ignore", message="c10d::allreduce_: an autograd kernel was not registered")
         forward(x).backward()
-    kinds = {}
+    kinds, places = {}, {"input": "input", "0": "first", str(blocks - 1): "last"}
     for name, grad in _grads(split, x).items():
-        if name == "input" or name.startswith(("0.", f"{blocks - 1}.")):
-            cut = {"up": 0, "down": 1}.get(name.rpartition(".")[2])
-            kinds[name] = _kind(
-                grad, right[name] if cut is None else right[name].chunk(n, cut)[rank], cut is None
-            )
+        block, _, parameter = name.partition(".")
+        if block in places:
+            cut = {"up": 0, "down": 1}.get(parameter)
+            mine = right[name] if cut is None else right[name].chunk(n, cut)[rank]
+            where = f"{places[block]} {parameter.removesuffix('.weight')}".strip()
+            kinds[where] = _kind(grad, mine, replicated=cut is None)
     return kinds
 
 
@@ -183,7 +184,7 @@ def gradients(ranks: Ranks, blocks: int = 2, dim: int = 16, tokens: int = 8) -> 
     Args:
         ranks: Two or more.
         blocks: Number of blocks, 2 or more: what is right in the last block can be wrong in those before it.
-        dim: Width; a multiple of a quarter of the world size.
+        dim: Width; each rank has its share of 4 x dim hidden features.
         tokens: Number of tokens, at least one for each rank.
 
     Returns:
@@ -217,7 +218,4 @@ def gradients(ranks: Ranks, blocks: int = 2, dim: int = 16, tokens: int = 8) -> 
     }
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index = pd.MultiIndex.from_tuples(table.index, names=["loss", "form", "mode"])
-    last = f"{blocks - 1}."
-    return table.rename(
-        columns=lambda name: name.replace("0.", "first ").replace(last, "last ").removesuffix(".weight")
-    )
+    return table

@@ -45,6 +45,12 @@ def test_what_is_right_by_form_loss_and_parameter(n, sizes):
         )
 
 
+@pytest.mark.slow
+def test_the_last_of_many_blocks_is_named_as_the_last(ranks):
+    columns = gradients(ranks, blocks=11, dim=2).columns
+    assert set(columns) == {*SPLIT, *BEFORE_THE_SPLIT, LAST_BIAS} and len(columns) == 9
+
+
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
