@@ -129,9 +129,8 @@ def _train(attempt: Attempt) -> dict[str, Any]:
     found |= {"collectives": list(names), "ranks apart": any(not torch.equal(o, flat) for o in others)}
     for name, model in models.items():
         found[name] = float((_flat(model) - flat).abs().max())
-    found["from one"] = float(
-        one
-    )  # how far each number is, after a step, from that of the nearest rank's own training
+    # how far each number is, after a step, from that of the nearest rank's own training
+    found["from one"] = float(one)
     return found
 
 
