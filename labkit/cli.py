@@ -6,14 +6,13 @@ import argparse
 import atexit
 import codecs
 import gc
-import json
+import importlib
+import importlib.util
 import locale
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,7 +58,7 @@ LOOK_NUMBERS = (
         ),
     ),
 )
-HERE = True  # `--save` without a folder
+DOORS = ("ledger.door",)  # of the packages beside labkit, which it does not import
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -165,23 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     _run_options(record)
     flags(record, again="also what is there already")
     record.add_argument("--into", type=_folder, metavar="DIR", help="folder of this machine's recordings")
-    ledger = command(_ledger, "ledger", "check the claims of the source documents on this torch")
-    ledger.add_argument("--lesson", metavar="L", help="only the claims of a lesson, such as 04")
-    many = {"nargs": "+", "action": "extend", "default": []}
-    ledger.add_argument("--only", metavar="ID", help="only these; 't11.trap.*' is many", **many)
-    flags(
-        ledger,
-        untested="list the claims without a check, and run nothing",
-        json="print JSON, with what the checks saw",
-    )
-    what = "keep the results, by default where lesson 19 finds them, and take what is kept of this torch and commit"
-    ledger.add_argument("--save", nargs="?", const=HERE, type=_folder, metavar="DIR", help=what)
-    flags(ledger, again="with --save: also measure what is kept already")
-    what = "run it on this torch, such as 2.15.0, in an environment that uv makes, and keep the results"
-    ledger.add_argument("--torch", metavar="V", help=what)
-    flags(ledger, remove="with --torch: remove that environment")
-    what = "print the rows that differ between two recorded torch versions; with --torch, between one and that one"
-    ledger.add_argument("--diff", nargs="+", metavar="V", help=what)
+    for name in DOORS:
+        if importlib.util.find_spec(name.partition(".")[0]):
+            importlib.import_module(name).add(commands)
     lessons = command(_lessons, "lessons", "list the lessons, or copy them to a folder of yours")
     what = "where to; what is there already is left alone"
     lessons.add_argument("folder", nargs="?", type=_folder, metavar="DIR", help=what)
@@ -253,84 +238,6 @@ def _list(given: argparse.Namespace) -> int:
         print(f"{name:<13} {experiment.question}\n{'':<13} {experiment.source}")
         for part, what in experiment.parts.items():
             print(f"{'':<13} {name + '/' + part:<24} {what}")
-    return 0
-
-
-def _ledger(given: argparse.Namespace) -> int:
-    from labkit.study import ledger, results, versions
-    from labkit.study.catalog import CHECKS
-    from labkit.study.claims import load
-
-    claims = load(checks=CHECKS)
-    rows = claims.choose(given.lesson, given.only)
-    if given.remove and given.torch is None:
-        raise ValueError("--remove goes with --torch: it removes the environment of that version")
-    if given.torch is not None or given.diff is not None:
-        return _other_torch(given)
-    if given.untested:
-        rows = tuple(row for row in rows if row.untested)
-        if given.json:
-            print(screen.json_text(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)))
-            return 0
-        for row in rows:
-            needs = f" (needs {', '.join(row.needs)})" if row.needs else ""
-            print(f"{row.lesson:<24} {row.id}{needs}\n{'':<24} {row.claim}")
-        print(f"\nrows without a check: {len(rows)}")
-        return 0
-    talk = None if given.json else lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True)
-    if given.again and given.save is None:
-        raise ValueError("--again goes with --save: without it nothing is kept, and everything is measured")
-    unsaved: list[files.Unsaved] = []
-    if given.save is None:
-        found = ledger.run(claims, rows, talk=talk)
-    else:
-        folder = None if given.save is HERE else given.save
-        path = results.file(folder)
-        runs.writable(path.parent, path.name)
-        screen.keep_going()
-        found, there = results.resume(
-            claims, rows, folder, again=given.again, talk=talk, unsaved=unsaved.append
-        )
-    if given.json:
-        print(screen.json_text(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
-    else:
-        print(found.text(width=shutil.get_terminal_size((150, 40)).columns, since=versions.since(claims)))
-    if unsaved:
-        raise unsaved[0]
-    if given.save is not None:
-        print(f"saved: {path} (kept from before: {there} rows)", file=sys.stderr)
-    return 0
-
-
-def _other_torch(given: argparse.Namespace) -> int:
-    from labkit.study import environments, recorded, versions
-
-    torch = None if given.torch is None else environments.numbers(given.torch)
-    pair = [environments.numbers(version) for version in given.diff or []] + ([torch] if torch else [])
-    if given.save is not None:
-        raise ValueError(
-            f"--save goes without --torch and --diff: these have their results in {recorded.home()}"
-        )
-    if given.diff is not None and len(pair) != 2:
-        raise ValueError(
-            "--diff compares two torch versions: two with it, or one with it and one with --torch"
-        )
-    if given.remove and torch:
-        gone = environments.remove(torch)
-        print(f"removed: {gone}" if gone else f"there is no environment with torch {torch}")
-        return 0
-    if torch:
-        into = recorded.home() / f"torch-{torch}"
-        asked = ["--lesson", given.lesson] if given.lesson else []
-        asked += ["--only", *given.only] if given.only else []
-        asked += [f"--{name}" for name in ("untested", "json", "again") if getattr(given, name)]
-        talk = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-        for version in pair[:-1]:
-            versions.record(version)  # said before the run, and not after it
-        if status := environments.run(torch, asked, into, talk):
-            return status
-    if given.diff is not None:
-        print(versions.text((pair[0], pair[1]), width=shutil.get_terminal_size((150, 40)).columns))
     return 0
 
 

@@ -73,8 +73,8 @@ def ours(path: str) -> Path:
     Returns:
         The absolute path.
 
-    >>> ours("data/claims.toml").name, ours("notebooks").is_dir()
-    ('claims.toml', True)
+    >>> ours("data/facts.toml").name, ours("notebooks").is_dir()
+    ('facts.toml', True)
     """
     package = Path(__file__).resolve().parent
     beside = package.parent / path

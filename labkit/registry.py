@@ -11,7 +11,7 @@ __all__ = ["DECLARING", "TOPICS", "modules"]
 TOPICS = (
     *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
     *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "fsdp", "break_it"),
-    *("scale", "since", "repair", "ledger"),
+    *("scale", "since", "repair", "new_torch"),
 )
 # packages with experiments, which their `declared.py` lists, in the order of `labkit list`
 DECLARING = (
@@ -26,7 +26,7 @@ def modules(part: str) -> list[str]:
 
     Args:
         part: the name of a module in a topic's package, or of a package, whose modules are listed then; such as
-            `claims`.
+            `exercises`.
 
     Returns:
         Dotted names in the order of the course; topics without this part are left out.

@@ -54,6 +54,14 @@ def _folder(item):
     return "/".join(item.path.relative_to(ROOT).parts[:2])
 
 
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A data folder for each test, so that no answer of one is seen by the next."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("LABKIT_HOME", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def ranks():
     """Two gloo ranks on CPU."""

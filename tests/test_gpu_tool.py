@@ -8,7 +8,7 @@ import pytest
 
 from labkit import files, hardware
 from labkit.cli import _parser
-from labkit.study import claims
+from ledger.facts import load
 from tools import gpu
 
 
@@ -29,9 +29,9 @@ def test_every_step_is_a_command_that_its_program_reads(tmp_path):
         elif program == "tools.notebooks":
             assert (files.ours("notebooks") / arguments[-1].rpartition("/")[2]).exists()
     (ledger,) = [step for step in found if step.name == "ledger"]
-    rows = {row.id: row for row in claims.load().rows}
-    asked = [rows[name] for name in ledger.command if name in rows]
-    assert asked and all(row.needs for row in asked)
+    facts = {fact.id: fact for fact in load().facts}
+    asked = [facts[name] for name in ledger.command if name in facts]
+    assert asked and all(fact.needs for fact in asked)
 
 
 @pytest.mark.parametrize("failing", [None, "tests"])

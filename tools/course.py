@@ -25,8 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit import files
 from labkit.lessons.shared.program import cells
-from labkit.study import claims, versions
+from ledger import versions
+from ledger.facts import load
 from tools import experiments
 from tools.fit import MAP, ROOT
 
@@ -163,23 +165,27 @@ def _with_list(readme: str, rows: Sequence[Lesson]) -> str:
 
 
 def _with_versions(readme: str) -> str:
-    """The README with its table of the claims that moved between torch versions, where it has one."""
-    whole = claims.load()
-    words = versions.matrix(whole)
-    moved = words[versions.moved(words)]
-    told = {row.id: row for row in whole.rows}
-    lines = [f"| claim | lesson | {' | '.join(words.columns)} |", "|---" * (len(words.columns) + 2) + "|"]
-    for name, row in moved.iterrows():
-        said = told[str(name)].claim.replace("|", r"\|").rstrip(".")
-        lesson = told[str(name)].lesson
-        link = f"[{lesson[:2]}](notebooks/{lesson}.ipynb)"
-        lines.append(f"| {said} | {link} | {' | '.join(row)} |")
+    """The README with its table of the facts that differ between torch versions, where it has one."""
+    lines = ["| since when | the fact | what to do | lesson |", "|---|---|---|---|"]
+    names = {path.name[:2]: path.name for path in files.lessons()}
+    for row in versions.news(load()).to_dict("records"):
+        cells = [row["word"], f"{row['says']} `{row['fact']}`", row["do"], ""]
+        if row["link"]:
+            cells[2] += f" ([{_reference(row['link'])}]({row['link']}))"
+        cells[3] = f"[{row['lesson']}](notebooks/{names[row['lesson']]})"
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return re.sub(
-        r"^\| claim \| lesson \|.*\n(?:\|.*\n)+",
+        r"^\| since when \| the fact \|.*\n(?:\|.*\n)+",
         lambda _: "\n".join(lines) + "\n",
         readme,
         flags=re.MULTILINE,
     )
+
+
+def _reference(link: str) -> str:
+    """How a link is named: 'pytorch#184235' for a pull request or an issue of GitHub, else 'link'."""
+    found = re.fullmatch(r"https://github.com/[^/]+/([^/]+)/(?:pull|issues)/(\d+)", link)
+    return f"{found[1]}#{found[2]}" if found else "link"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

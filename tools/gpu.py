@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import files, hardware
-from labkit.study import claims
+from ledger.facts import load
 from tools.fit import ROOT
 
 __all__ = ["Done", "Step", "main", "run", "steps"]
@@ -55,7 +55,7 @@ class Done:
 
 def steps(folder: Path) -> list[Step]:
     """What is run, in order: the shortest and most telling first."""
-    needing = [row.id for row in claims.load().rows if row.needs]
+    needing = [fact.id for fact in load().facts if fact.needs]
     lessons = [
         Step(f"lesson {name[:2]}", ("tools.notebooks", "execute", str(folder / "lessons" / f"{name}.ipynb")))
         for name in LESSONS

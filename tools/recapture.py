@@ -1,9 +1,11 @@
-"""Makes the data of data/captured anew: the stream graphs of lesson 07, and what Inductor writes for CUDA.
+"""Makes the data of data/captured anew: the stream graphs of lesson 07, what Inductor writes for
+CUDA, and what lesson 19's files print on another torch.
 
     python -m tools.recapture            # both; without triton only the graphs
     python -m tools.recapture graphs     # stream_graphs.json, from lesson 07
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
     python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
+    python -m tools.recapture two_versions   # two_versions.json, of lesson 19; makes an environment with torch 2.15.0
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
 when a function of a lesson, or torch, has changed.
@@ -22,6 +24,7 @@ import json
 import linecache
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -32,16 +35,19 @@ from typing import Any
 import torch
 
 import labkit
-from labkit import files, torch_compat
+from labkit import files, hardware, torch_compat
 from labkit.lessons.compiled_streams import captured, inside, shipped
-from labkit.lessons.compiled_streams.claims.stream_code import FUNCTIONS, kernels
+from labkit.lessons.compiled_streams.kernels import FUNCTIONS, kernels
 from labkit.lessons.compiled_streams.offload import NEEDED
+from labkit.study import environments
 
 __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSON = "07_streams_in_compile"
 LOOKS = {"capture", "look", "unchecked", "in_a_child", "traced"}  # into a child process
+TWIN = files.ours("data/captured/two_versions.json")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MADE_OF_FILES = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)  # a folder of the machine
 
 
@@ -159,11 +165,36 @@ def later() -> Path:
     return shipped.save_later(replace(graph, text=""), found, torch.__version__.partition("+")[0], _today())
 
 
+def two_versions(version: str = "2.15.0") -> Path:
+    """Run the files that lesson 19 writes with another torch, and keep what they print: its saved twin."""
+    python, printed = environments.make(version, print), {}
+    notebook = json.loads((NOTEBOOKS / "19_new_torch.ipynb").read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        first, _, program = "".join(cell["source"]).partition("\n")
+        if not first.startswith("%%writefile "):
+            continue
+        name = Path(first.split()[1]).name
+        launch = TORCHRUN if "init_process_group" in program else ()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / name
+            file.write_text(program + "\n")
+            command = [str(python), *launch, str(file)]
+            done = subprocess.run(
+                command, env=environments.variables(), capture_output=True, text=True, timeout=300
+            )
+        if done.returncode:
+            raise ValueError(f"{name} failed: {done.stderr[-600:]}")
+        printed[name] = {"program": program + "\n", "printed": done.stdout}
+    label = f"saved: torch {version}, {hardware.describe()['hardware']}, {_today()}"
+    body = {"label": label, "torch": version, "programs": printed}
+    return files.replace(TWIN, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+
+
 def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-MAKERS = {"graphs": graphs, "inductor": inductor, "later": later}
+MAKERS = {"graphs": graphs, "inductor": inductor, "later": later, "two_versions": two_versions}
 
 
 def main(given: list[str]) -> int:

@@ -6,7 +6,9 @@ import codecs
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 MAX_LINE = 1 << 16  # a longer line is passed on in pieces, so that memory stays bounded
 READ = 1 << 16
@@ -92,3 +94,14 @@ def quiet_stderr(path: str = os.devnull) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(other)
+
+
+def quietly(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with stderr closed, C++ logs included, and without warnings: it provokes them on purpose.
+
+    >>> quietly(lambda n: n + 1, 1)
+    2
+    """
+    with quiet_stderr(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*arguments)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from labkit import files, packages, torch_compat
 
-__all__ = ["folder", "make", "numbers", "remove", "run"]
+__all__ = ["folder", "make", "numbers", "remove", "run", "variables"]
 
 WHOLE = "whole"  # the file that is written last: an environment without it was broken off
 SAID = 400  # characters of uv's own words in an error
@@ -114,6 +114,32 @@ def remove(version: str) -> Path | None:
     return there
 
 
+def variables() -> dict[str, str]:
+    """The environment variables with which another interpreter finds this labkit and this ledger, and no package else.
+
+    >>> "PYTHONPATH" in variables()
+    True
+    """
+    root = Path(__file__).parents[2]
+    if (
+        root / "torch"
+    ).exists():  # labkit is installed beside the torch of this environment, which must not be found
+        beside = folder(torch_compat.SUPPORTED[1]).parent / f"labkit-{os.getuid()}"
+        beside.mkdir(parents=True, exist_ok=True)
+        for name in ("labkit", "ledger"):
+            link = beside / name
+            with contextlib.suppress(FileExistsError):
+                link.symlink_to(root / name)
+            if link.resolve() != root / name:
+                link.unlink()
+                link.symlink_to(root / name)
+        root = beside
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH", "")])),
+    }
+
+
 def run(
     version: str, arguments: Sequence[str], into: Path, talk: Callable[[str], object] | None = None
 ) -> int:
@@ -132,9 +158,8 @@ def run(
         ValueError: as for `make`.
     """
     python = make(version, talk)
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
     command = [str(python), "-m", "labkit", "ledger", *arguments, "--save", str(into)]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+    process = subprocess.Popen(command, env=variables())
     try:
         return process.wait()
     except KeyboardInterrupt:  # it got the signal as well, and ends its ranks

@@ -36,7 +36,6 @@ from labkit.torch_compat.cold import (
     has_cpp_compiler,
     no_compile_caches,
     probe_cpu,
-    remote_caches,
 )
 from labkit.torch_compat.compiler import (
     COMPILER,
@@ -50,7 +49,6 @@ from labkit.torch_compat.compiler import (
     no_default_overlap,
     overlap_scheduling,
     patched,
-    pipeline_tensor_parallel,
     quiet_dynamo,
     renamed,
     setting,
@@ -58,7 +56,7 @@ from labkit.torch_compat.compiler import (
     uncompiled,
 )
 from labkit.torch_compat.compiler_collectives import compiler_collectives_on_cpu, compiling_together
-from labkit.torch_compat.dispatch import around_operators, decomposable, has_kernel, on_collective
+from labkit.torch_compat.dispatch import around_operators, on_collective
 from labkit.torch_compat.dtensor import dtensor_cache, dtensor_rules, forget_dtensor_rules
 from labkit.torch_compat.groups import (
     default_store,
@@ -104,7 +102,6 @@ from labkit.torch_compat.streams import (
     pinned_pool,
     state_product,
     stream_names,
-    stream_operators,
 )
 from labkit.torch_compat.versions import (
     READ,

@@ -32,16 +32,6 @@ FEATURES = (
         ),
         "Inductor in `labkit run cold`",
     ),
-    Feature(
-        "caches that machines share",
-        (
-            "torch._inductor.config.fx_graph_remote_cache",
-            "torch._inductor.config.autotune_remote_cache",
-            "torch._inductor.config.bundled_autotune_remote_cache",
-            "torch._inductor.remote_cache.RedisRemoteCacheBackend",
-        ),
-        "a claim on remote caches in the ledger",
-    ),
 )
 
 
@@ -128,15 +118,3 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
 def probe_cpu() -> None:
     """Make Inductor find out now which vector instructions it may use; it builds a small C++ program for each kind."""
     require("torch._inductor.cpu_vec_isa.valid_vec_isa_list")()
-
-
-def remote_caches() -> dict[str, Any]:
-    """Read the settings of caches that machines share.
-
-    Returns:
-        The settings with their values, and the module in which this torch keeps what talks to such a cache.
-    """
-    config = require("torch._inductor.config")
-    names = ("fx_graph_remote_cache", "autotune_remote_cache", "bundled_autotune_remote_cache")
-    found = {name: getattr(config, name) for name in names if hasattr(config, name)}
-    return found | {"redis": hasattr(require("torch._inductor.remote_cache"), "RedisRemoteCacheBackend")}

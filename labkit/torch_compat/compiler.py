@@ -9,7 +9,6 @@ import sys
 import types
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
 
@@ -53,14 +52,6 @@ FEATURES = (
         "sizes that are said to vary",
         ("torch._dynamo.mark_dynamic", "torch._dynamo.decorators.mark_unbacked"),
         "dynamic shapes in `labkit run guards`",
-    ),
-    Feature(
-        "the pass for asynchronous tensor parallelism",
-        (
-            "torch._inductor.fx_passes.micro_pipeline_tp.micro_pipeline_tp_pass",
-            "torch.distributed._symmetric_memory._test_mode",
-        ),
-        "a check of async TP in the ledger, and a section of lesson 10",
     ),
 )
 
@@ -162,13 +153,6 @@ def _one_millisecond(node: Any, override_size: Any = None) -> float | None:
     from torch.utils.flop_counter import flop_registry
 
     return 1.0 if getattr(node.target, "overloadpacket", None) in flop_registry else None
-
-
-def pipeline_tensor_parallel(graph: Any) -> None:
-    """Run Inductor's pass for asynchronous tensor parallelism over a graph, pretending NCCL and symmetric memory."""
-    memory = require("torch.distributed._symmetric_memory")
-    with memory._test_mode(), mock.patch("torch.distributed.is_nccl_available", lambda: True):
-        require("torch._inductor.fx_passes.micro_pipeline_tp").micro_pipeline_tp_pass(graph)
 
 
 @contextlib.contextmanager

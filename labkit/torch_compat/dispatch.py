@@ -13,16 +13,6 @@ FEATURES = (
         ("torch.utils._python_dispatch.TorchDispatchMode", "torch.distributed.tensor.DTensor"),
         "the collectives that `labkit run placements` and `routes` count",
     ),
-    Feature(
-        "kernels by dispatch key",
-        ("torch._C._dispatch_has_kernel_for_dispatch_key",),
-        "a check of functional collectives in the ledger",
-    ),
-    Feature(
-        "the list of decompositions",
-        ("torch._decomp.decomposition_table",),
-        "how many operators DTensor covers, in lesson 10",
-    ),
 )
 
 
@@ -63,13 +53,3 @@ def on_collective(seen: Callable[[str, int], None]) -> Any:
             return func(*args, **(kwargs or {}))
 
     return Seen()
-
-
-def has_kernel(operator: str, key: str) -> bool:
-    """Say whether the dispatcher has a kernel of an operator, 'namespace::name', for a dispatch key such as 'Meta'."""
-    return bool(require("torch._C")._dispatch_has_kernel_for_dispatch_key(operator, key))
-
-
-def decomposable() -> set[str]:
-    """List the operators that torch can decompose into others. DTensor looks there for what it has no rule for."""
-    return {str(op) for op in require("torch._decomp").decomposition_table}

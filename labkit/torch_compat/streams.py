@@ -58,13 +58,6 @@ def has_stream_graphs() -> bool:
     return hasattr(graph, "check_event_record_after_input_mutation")
 
 
-def stream_operators() -> dict[str, str]:
-    """List the stream operators that graphs may hold, by name, with their schemas."""
-    require("torch._dynamo.variables.streams")
-    schemas = require("torch._C")._jit_get_all_schemas()
-    return {s.name.partition("::")[2]: str(s) for s in schemas if s.name.startswith("streams::")}
-
-
 def stream_names() -> dict[int, int]:
     """Map the index by which graphs of this process name a stream to the id of the stream; 0 is the ambient one."""
     import torch

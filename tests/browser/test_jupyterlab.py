@@ -7,12 +7,33 @@ import time
 
 import psutil
 import pytest
-from browsers import ROOT
 from kernels import gone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.kernel]
 
-RECORDED = sorted(ROOT.glob("data/recorded/torch-*/ledger.json"))[0]
+PICTURES = """\
+from labkit.views.style import Sheet, styled
+from labkit.views.widget import InteractiveFigure
+
+
+@styled
+def bars(word):
+    sheet = Sheet()
+    sheet.title(word)
+    sheet.axes(1, 4, 1).bar(list(word), range(1, len(word) + 1))
+    return sheet.finish("a test")
+
+
+class Words(InteractiveFigure):
+    def __init__(self):
+        super().__init__(bars("three"), "shown: three")
+
+    def _build(self, widgets):
+        word = widgets.Dropdown(options=["three", "seven", "eleven"], description="word")
+        return self.picture_with_controls(widgets, {"word": word}, lambda word: (bars(word), f"shown: {word}"))
+
+
+Words()"""
 START = "%load_ext labkit\nimport labkit\nranks = labkit.Ranks(2, device='cpu', backend='gloo')"
 HANG = """\
 %%ranks
@@ -46,19 +67,14 @@ def test_a_lesson_runs_from_top_to_bottom(notebook, times):
 
 
 def test_the_widgets_change_the_picture_and_the_text(notebook, times):
-    page = notebook(
-        [
-            "from labkit import Report\nfrom labkit.lessons.ledger.figures import browser\n"
-            f"browser(Report.load({str(RECORDED)!r}))"
-        ],
-    )
+    page = notebook([PICTURES])
     page.run(0)
     live, words = ".widget-image", ".widget-html-content"
     twin = ".jp-RenderedImage img"
     seen = [page.wait(lambda: page.picture(live), 30, "the widget's picture")]
     still = page.wait(lambda: page.picture(twin), 10, "the static twin")
     said = [page.find(words).text]
-    assert re.match(r"\d+ rows: every row \(page 1 of", said[0])
+    assert said[0] == "shown: three"
 
     def moved(what: str):
         def different():
@@ -70,12 +86,12 @@ def test_the_widgets_change_the_picture_and_the_text(notebook, times):
         times[f"picture after the {what} changed"] = time.monotonic() - pressed
         seen.append(picture), said.append(text)
 
-    assert page.chosen(".widget-dropdown select") == "all"
+    assert page.chosen(".widget-dropdown select") == "three"
     page.shoot("widgets_at_first", whole=True)
-    for lesson in ("04_graph_break_cliff", "05_eager_trap"):
-        page.choose(".widget-dropdown select", lesson)
-        moved("lesson")
-        assert f" rows: {lesson}" in said[-1]
+    for word in ("seven", "eleven"):
+        page.choose(".widget-dropdown select", word)
+        moved("word")
+        assert said[-1] == f"shown: {word}"
     assert page.picture(twin) == still and len(set(seen)) == 3
 
 

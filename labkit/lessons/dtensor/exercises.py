@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from labkit import lessons
 from labkit.lessons.shared.costs import ring_bytes
 from labkit.ranks import Ranks, here
-from labkit.study.checks import quietly
+from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import on_collective
 

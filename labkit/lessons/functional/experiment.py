@@ -17,8 +17,8 @@ from labkit.lessons.functional.declared import COLLECTIVES as ABOUT
 from labkit.lessons.shared import program as programs
 from labkit.lessons.shared.variants import own
 from labkit.ranks import Ranks, here
+from labkit.ranks.output import quietly
 from labkit.report import PerRank, Report, provenance
-from labkit.study.checks import quietly
 
 NEEDED = ("sample", "IN_PLACE", "FUNCTIONAL", "forms", "decide")  # what is taken of the program
 COMPILERS = ("eager", "aot_eager", "inductor")

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from labkit.graphs import record
 from labkit.ranks import Ranks
-from labkit.study.checks import quietly
+from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import default_store
 

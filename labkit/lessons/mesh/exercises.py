@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from labkit import lessons
 from labkit.ranks import Ranks
-from labkit.study.checks import quietly
+from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["MEAN"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.lessons.shared.costs import terms
 from labkit.ranks import Ranks
-from labkit.study.checks import quietly
+from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["BEST"]

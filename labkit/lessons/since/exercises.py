@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from labkit import lessons
 from labkit.ranks import Ranks
-from labkit.study.checks import quietly
+from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import funcol
 

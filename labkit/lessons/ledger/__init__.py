@@ -1,1 +1,0 @@
-"""The lesson on the claim ledger: its experiments, figures, exercises and claims."""

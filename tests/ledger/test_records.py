@@ -1,0 +1,115 @@
+"""The recorded answers: of five versions, as today's judges give them, and each judge says no to a false record."""
+
+from __future__ import annotations
+
+import pkgutil
+import runpy
+from pathlib import Path
+
+import pytest
+
+import ledger.checks as package
+from ledger import versions
+from ledger.checks import CHECKS
+from ledger.facts import load
+from ledger.run import CANNOT_TELL, ERROR, NO, YES
+
+FACTS = load(checks=CHECKS)
+THERE = versions.answers(FACTS)
+FIVE = ("2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")
+# facts that are not recorded yet, by version; these numbers only go down
+UNRECORDED: dict[str, int] = {}
+TOPICS = [module.name for module in pkgutil.iter_modules(package.__path__)]
+WRONG: dict[str, dict] = {}
+HOLDS: dict[str, dict] = {}
+for _topic in TOPICS:
+    _names = runpy.run_path(str(Path(__file__).parent / "wrong" / f"{_topic}.py"))
+    WRONG |= _names["WRONG"]
+    HOLDS |= _names.get("HOLDS", {})
+
+
+def test_five_versions_are_recorded():
+    assert set(FIVE) <= set(THERE)
+
+
+@pytest.mark.parametrize("version", FIVE)
+def test_every_fact_that_needs_no_gpu_has_an_answer(version):
+    missing = [fact.id for fact in FACTS.facts if not fact.needs and fact.id not in THERE[version]]
+    assert len(missing) <= UNRECORDED.get(version, 0), (
+        f"`labkit ledger --torch {version} --only {' '.join(missing)}`"
+    )
+
+
+def test_few_recorded_answers_are_errors_and_each_fact_has_a_yes_or_a_no():
+    told = [one for version in FIVE for one in THERE[version].values() if not one.fact.needs]
+    errors = [(one.fact.id, one.missing) for one in told if one.answer == ERROR]
+    assert len(errors) <= 0.01 * len(told), errors
+    known = {one.fact.id for one in told if one.answer in (YES, NO)}
+    assert {fact.id for fact in FACTS.facts if not fact.needs} == known
+
+
+def test_what_cannot_be_told_names_hardware_a_package_or_noise():
+    untold = {one.missing for found in THERE.values() for one in found.values() if one.answer == CANNOT_TELL}
+    assert all(
+        said.startswith(("the package", "a quieter machine", "the counterexample: ")) for said in untold
+    ), untold
+
+
+def test_the_answer_that_was_recorded_is_the_one_that_is_given_today():
+    for version, path in versions.records().items():
+        recorded = versions.load(path).frame.set_index("id")["answer"].to_dict()
+        told = {name: one.answer for name, one in THERE[version].items()}
+        assert told == {name: recorded[name] for name in told}, version
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_each_part_of_a_judge_can_fail_and_stands_in_the_sentence(name):
+    check, (fact,) = CHECKS[name], FACTS.choose(only=[name])
+    good = [found[name].seen for found in THERE.values() if name in found and found[name].answer == YES]
+    base = HOLDS.get(name) or (good and good[-1])
+    assert base, f"no version says yes to {name}: tests/ledger/wrong/{fact.topic}.py needs a record in HOLDS"
+    parts = check.parts(base)
+    assert all(part.holds for part in parts)
+    assert {part.words for part in parts} == set(WRONG[name]), "a false record for each part"
+    assert all(part.words in fact.says for part in parts), fact.says
+    for words, changes in WRONG[name].items():
+        assert set(changes) <= set(base) or name in HOLDS, f"{name}: what is changed is not in the record"
+        failed = [part.words for part in check.parts({**base, **changes}) if not part.holds]
+        assert words in failed, f"{name}: {changes}"
+
+
+def test_every_counterexample_was_run_and_denied():
+    """`answer` makes a yes to a counterexample an error; here: that none was left out in the recordings."""
+    for version, found in THERE.items():
+        for name, one in found.items():
+            if CHECKS[name].counter and one.answer in (YES, NO) and one.seen and "not there" not in one.seen:
+                assert one.counter is not None, (version, name)
+
+
+def test_a_counterexample_that_is_left_out_says_why():
+    without = {name: check.why_none for name, check in CHECKS.items() if check.counter is None}
+    assert all(len(why.split()) > 2 for why in without.values()), without
+    assert len(without) <= len(CHECKS) / 4
+
+
+def test_news_has_both_outcomes_on_record():
+    table = versions.matrix(FACTS)
+    for name in versions.news(FACTS)["fact"]:
+        assert {YES, NO} <= set(table.loc[name])
+
+
+def test_the_ledger_imports_labkit_and_no_lesson():
+    root = Path(package.__file__).parents[1]
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        assert "labkit.lessons" not in text and "labkit.experiments" not in text, path
+
+
+@pytest.mark.gpu
+def test_facts_that_need_a_gpu_are_told_on_one():
+    from labkit import hardware
+    from ledger.run import run
+
+    needy = [fact for fact in FACTS.facts if fact.needs and not fact.missing(len(hardware.gpus()))]
+    found = {one.fact.id: (one.answer, one.missing) for one in run(needy)}
+    assert ERROR not in {answer for answer, _ in found.values()}, found
