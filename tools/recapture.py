@@ -173,7 +173,7 @@ def two_versions(version: str = "2.15.0") -> Path:
         first, _, program = "".join(cell["source"]).partition("\n")
         if not first.startswith("%%writefile "):
             continue
-        name = Path(first.split()[1]).name
+        name = first.split()[1]
         launch = TORCHRUN if "init_process_group" in program else ()
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / name
