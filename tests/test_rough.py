@@ -137,7 +137,11 @@ COMMANDS = (
     ["score"],
     ["run", "cliff"],
 )
-COMMANDS += (["review", __file__], ["ledger", "--untested"], ["ledger", "--untested", "--json"])
+COMMANDS += (
+    ["review", __file__],
+    ["ledger", "--diff", "2.13.0", "2.15.0"],
+    ["ledger", "--json", "--only", "overlap.events-across-devices"],
+)
 COMMANDS += (["run", "cliff", "--json"], ["doctor", "--features"])
 
 

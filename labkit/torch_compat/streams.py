@@ -13,7 +13,6 @@ FEATURES = (
         (
             "torch._dynamo.variables.streams",
             "torch._dynamo.graph_bytecode_inputs.index_to_external_object_weakref",
-            "torch._C._jit_get_all_schemas",
         ),
         "capturing stream graphs of your own in lesson 07; those of the lesson are shipped",
         since="2.12",

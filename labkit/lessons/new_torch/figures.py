@@ -35,8 +35,8 @@ def news(table: pd.DataFrame, facts: int, label: str) -> Figure:
         ValueError: the table has no version, or an answer that is none of `LOOKS`.
 
     >>> table = pd.DataFrame({"2.12.0": ["no"], "2.13.0": ["yes"], "word": ["since 2.13"]}, index=["breaks.one"])
-    >>> news(table, 2, "recorded").title
-    '1 of 2 facts differ between torch 2.12.0 and 2.13.0'
+    >>> news(table, 2, "recorded").summary[:35]
+    '1 of 2 facts differ between torch 2'
     """
     versions = [column for column in table.columns if column != "word"]
     if not versions:

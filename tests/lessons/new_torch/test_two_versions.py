@@ -66,9 +66,7 @@ def test_a_program_that_fails_shows_its_error(lesson, tmp_path, monkeypatch, cap
 
 def test_what_was_saved_is_shown_for_the_same_program_only(lesson, tmp_path, capsys):
     names = lesson()
-    saved = {
-        cell.partition("\n")[0].split()[1]: cell for cell in cells() if cell.startswith("%%writefile")
-    }
+    saved = {cell.partition("\n")[0].split()[1]: cell for cell in cells() if cell.startswith("%%writefile")}
     assert set(saved) == set(names["twins"]["programs"])
     names["subprocess"] = type(
         "S", (), {"run": staticmethod(lambda *a, **k: type("D", (), {"stdout": "here"}))}

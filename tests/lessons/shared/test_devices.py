@@ -96,13 +96,3 @@ def test_a_report_of_the_cpu_says_so_on_a_machine_with_gpus():
         .recorded()
         .label.startswith("recorded on 2x")
     )
-
-
-def test_a_kept_ledger_says_where_its_rows_for_gpus_ran(monkeypatch):
-    from labkit.study import results
-
-    monkeypatch.setattr(hardware, "gpus", lambda: [])
-    assert results._label() == "gloo, shm, host only · cpu"
-    monkeypatch.setattr(hardware, "gpus", lambda: ["H200"])
-    kept = results._report([], [], {"hardware": "1x H200", "gpus": ["H200"], "date": "2026-11-22"})
-    assert kept.label.endswith("; cuda") and kept.recorded().label == "recorded on 1x H200, 2026-11-22"
