@@ -65,7 +65,6 @@ SMALLER = {
         "layers=3, program": "layers=2, program",
         "blocks=12": "blocks=2",
         "seeded, ROUTES)": "seeded, dict(list(ROUTES.items())[-3:]))",
-        'choose("14", ["t12.*", "soc.*"])': 'choose("14", ["t12.*", "soc.*"])[:1]',
     },
     "16_beyond_this_machine": {
         "TRACED = (2, 4, 16, 128, 1024)": "TRACED = (2, 4, 1024)",

@@ -68,9 +68,12 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             passed.setdefault("nothing can be told", []).append(what)
             continue
         unknown = {words for words, *_ in found} - {PASSES, EQUAL}
-        if unknown or len(found) != 2:
+        if unknown:
             raise Mistake(f"{what}: the parts are {_names({words for words, *_ in found})}",
-                          f"one part for {PASSES!r} and one for {EQUAL!r}, in these words of the sentence")  # fmt: skip
+                          f"a part is called by words of the sentence: {PASSES!r} and {EQUAL!r}")  # fmt: skip
+        if len(found) != 2:
+            raise Mistake(f"{what}: the parts are {_names({words for words, *_ in found})}",
+                          f"the sentence says two things: one part for {PASSES!r}, one for {EQUAL!r}")  # fmt: skip
         failed = {words for words, holds, _ in found if not holds}
         if wanted is None or failed != wanted:
             raise Mistake(f"{what}: your judge says not so: {_names(failed)}; {right}", wrong)
