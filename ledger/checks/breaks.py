@@ -14,7 +14,9 @@ import torch._dynamo
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch import nn
+from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
+from labkit.ranks.output import quiet_stderr
 from labkit.timing import Measurement, compare, interleave
 from ledger.bench import Bench
 from ledger.check import CannotTell, Seen, judge, part
@@ -287,6 +289,7 @@ def whole_loops(bench: Bench) -> Seen:
 def break_in_a_loop(seen):
     none = seen["for"] == seen["while"] == 0
     yield part("no graph", none, f"graphs with for: {seen['for']}, with while: {seen['while']}")
+    yield part("runs it in eager", none and seen["same"], same(seen))
 
 
 class Block(nn.Module):
@@ -423,6 +426,7 @@ def logged(ignored: bool) -> Seen:
     change = {"ignore_logging_functions": {logging.Logger.debug, logging.debug}} if ignored else {}
     with torch._dynamo.config.patch(**change) if change else contextlib.nullcontext():
         return {
+            "enabled": LOGGER.isEnabledFor(logging.DEBUG) or logging.getLogger().isEnabledFor(logging.DEBUG),
             "method": compiled(logs_itself, torch.ones(4))["graphs"],
             "function": compiled(logs_by_module, torch.ones(4))["graphs"],
         }
@@ -440,6 +444,7 @@ def ignored_logs(bench: Bench) -> Seen:
 def logger(seen):
     said = f"{seen['method']} graphs around Logger.debug, {seen['function']} around logging.debug"
     yield part("breaks its graph", seen["method"] == seen["function"] == 2, said)
+    yield part("nothing is logged at this level", not seen["enabled"], f"isEnabledFor: {seen['enabled']}")
 
 
 KEPT: dict[str, Any] = {}
@@ -452,12 +457,12 @@ class Holder:
     value = None
 
 
-def in_each_call(program) -> list[list[int]]:
-    """Of five calls: how many graphs there are by then, and how many ran."""
+def in_each_call(program, times: int = 5) -> list[list[int]]:
+    """Of some calls: how many graphs there are by then, and how many ran."""
     backend = Graphs()
     run, found = torch.compile(program, backend=backend), []
     with torch.no_grad():
-        for _ in range(5):
+        for _ in range(times):
             backend.ran = 0
             run(torch.ones(4))
             found.append([len(backend.dynamo), backend.ran])
@@ -498,7 +503,7 @@ def side_effects_of_python(seen):
 
 
 def appends(to_a_list: bool) -> Seen:
-    """Graphs after each of five calls that append to a list of this function, and to one of the module."""
+    """Graphs after each of ten calls that append to a list of this function, and to one of the module; the reason."""
     kept, holder = [], Holder()
 
     def to_kept(x):
@@ -518,8 +523,14 @@ def appends(to_a_list: bool) -> Seen:
 
     OUTER.clear()
     programs = (to_kept, to_outer) if to_a_list else (to_holder, to_holder)
-    local, outer = ([graphs for graphs, _ in in_each_call(program)] for program in programs)
-    return {"local": local, "global": outer}
+    found, reasons = [], []
+    for program in programs:
+        clear_compilation_metrics()
+        with quiet_stderr():  # the warning at the limit
+            found.append([graphs for graphs, _ in in_each_call(program, 10)])
+        said = [metrics.recompile_reason for metrics in get_compilation_metrics() if metrics.recompile_reason]
+        reasons.append(said[-1].partition("#")[0].strip() if said else "")
+    return {"local": found[0], "global": found[1], "reasons": reasons}
 
 
 def appends_to_a_list(bench: Bench) -> Seen:
@@ -532,10 +543,11 @@ def sets_an_attribute(bench: Bench) -> Seen:
 
 @judge(appends_to_a_list, counter=sets_an_attribute)
 def append_to_a_list(seen):
-    again = seen["local"] == seen["global"] == [1, 2, 3, 4, 5]
-    yield part(
-        "compiled again in each call", again, f"graphs after each call: {seen['local']}, {seen['global']}"
-    )
+    again = seen["local"] == seen["global"] == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+    said = f"graphs after each call: {seen['local']}, {seen['global']}"
+    yield part("compiled again in each call up to recompile_limit", again, said)
+    named = all("len(" in reason for reason in seen["reasons"])
+    yield part("guards the length of the list", named, f"torch's reasons: {', '.join(seen['reasons'])}")
 
 
 def counts(an_attribute: bool) -> Seen:

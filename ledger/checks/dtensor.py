@@ -36,6 +36,17 @@ def counted(action) -> tuple[object, list[str]]:
     return value, sorted(name for name, n in found for _ in range(n))
 
 
+def gather_is_counted(x: DTensor) -> list[str]:
+    """The collectives of one that is split and gathered: a reader that finds none there would find none anywhere."""
+    split = distribute_tensor(torch.ones(8, 8), x.device_mesh, [Shard(0)] * x.device_mesh.ndim)
+    return counted(split.full_tensor)[1]
+
+
+def reader_counts(seen: Seen) -> None:
+    if not seen["control"]:
+        raise ValueError("the reader finds no collective in a gather")
+
+
 # --- what is made ---
 
 
@@ -158,8 +169,10 @@ def product(left, right, then=None) -> Seen:
     right_value = then(x @ x) if then else x @ x
     return {
         "placement": str(y.placements[0]).replace("P(sum)", "P"),
+        "columns": y.placements == (Shard(1),),
         "called": called,
         "later": later,
+        "control": gather_is_counted(b),
         "same": torch.equal(z.full_tensor(), right_value),
     }
 
@@ -185,8 +198,10 @@ def inner_split_is_partial(seen):
 
 @judge(columns, counter=inner_split)
 def column_product(seen):
-    yield part("split by columns", seen["placement"] in ("S(1)", "Shard(dim=1)"), seen["placement"])
+    reader_counts(seen)
+    yield part("split by columns", seen["columns"], seen["placement"])
     yield part("without a collective", not seen["called"], f"collectives {seen['called']}")
+    yield part("the right result", seen["same"], "equal" if seen["same"] else "not equal")
 
 
 def operation(placement, function) -> Seen:
@@ -299,8 +314,13 @@ def on_a_grid(placements) -> Seen:
     x = distribute_tensor(whole(8, 8), m, placements)
     w = distribute_tensor(whole(8, 8), m, [Replicate(), Replicate()])
     y, called = counted(lambda: x @ w)
-    kinds = [type(p).__name__ for p in y.placements]
-    return {"kinds": kinds, "called": called, "same": torch.equal(y.full_tensor(), whole(8, 8) @ whole(8, 8))}
+    return {
+        "placements": [str(p) for p in y.placements],
+        "wanted": y.placements == (Shard(0), Partial()),
+        "called": called,
+        "control": gather_is_counted(x),
+        "same": torch.equal(y.full_tensor(), whole(8, 8) @ whole(8, 8)),
+    }
 
 
 @judge(
@@ -308,7 +328,8 @@ def on_a_grid(placements) -> Seen:
     counter=lambda bench: bench.run(on_a_grid, [Shard(0), Replicate()], ranks=4)[0],
 )
 def grid_product(seen):
-    yield part("[Shard(0), Partial()]", seen["kinds"] == ["Shard", "Partial"], f"{seen['kinds']}")
+    reader_counts(seen)
+    yield part("[Shard(0), Partial()]", seen["wanted"], f"{seen['placements']}")
     yield part("without a collective", not seen["called"], f"collectives {seen['called']}")
     yield part("the right result", seen["same"], "equal" if seen["same"] else "not equal")
 
@@ -387,7 +408,7 @@ def printed(x, up, down):
 
 @judge(lambda bench: bench.run(lowered, mlp)[0], counter=lambda bench: bench.run(lowered, printed)[0])
 def compiled_into_collectives(seen):
-    yield part("compiles as one graph", not seen["why"], seen["why"] or "one graph")
+    yield part("compile as one graph", not seen["why"], seen["why"] or "one graph")
     named = [call.rpartition(".")[2] for call in seen["collectives"]]
     yield part("functional collectives in the place of DTensors", named == ["all_reduce", "wait_tensor"]
                and not seen["dtensors"], f"collectives {named}, of DTensors {seen['dtensors']}")  # fmt: skip

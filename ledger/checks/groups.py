@@ -662,7 +662,8 @@ def same_order(bench: Bench) -> Seen:
 
 @judge(other_order, counter=same_order)
 def order_of_new_groups(seen):
-    raised = late_by_name(seen["said"], seen["name"]) and all(seen["said"])
+    late = late_by_name(seen["said"], seen["name"])
+    raised = late and all("imeout" in text or "imed out" in text for text in seen["said"])
     said = f"new_group([0, 1]) under the names {seen['name']}: {seen['said'][0] or 'no error'}"
     yield part("times out on both", raised, said)
 

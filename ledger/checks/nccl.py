@@ -201,7 +201,7 @@ def over_nvlink(seen):
     if not ways:
         raise ValueError("the reader finds no channel in NCCL's log")
     right = all(rank["right"] for rank in seen["ranks"])
-    direct = all(way.startswith(("P2P", "NVLS")) for way in ways)
+    direct = all(way.startswith("P2P") for way in ways)
     yield part("via P2P", direct and right, f"channels via {', '.join(ways)}; right sums: {right}")
 
 

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from ledger.bench import Bench
-from ledger.check import NotThere, Seen, judge, part
+from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import Graphs, first_line
 
 SIZE = 4
@@ -520,14 +520,19 @@ def collectives_rank(together: bool) -> Seen:
 
 
 def agreeing(together: bool):
-    return lambda bench: {"ranks": list(bench.run(collectives_rank, together))}
+    def probe(bench: Bench) -> Seen:
+        if torch.accelerator.is_available():
+            raise CannotTell("a machine without an accelerator")
+        return {"ranks": list(bench.run(collectives_rank, together))}
+
+    return probe
 
 
 @judge(agreeing(True), counter=agreeing(False))
 def compiler_collectives_need_a_device(seen):
     failed = [one["failed"] for one in seen["ranks"]]
     said = "; ".join(one["failed"] or str(one["sizes"]) for one in seen["ranks"])
-    yield part("raises an error on both ranks", all(failed), said)
+    yield part("raises a TypeError on both ranks", all("TypeError" in one for one in failed), said)
 
 
 def stand_ins_rank(together: bool) -> Seen:

@@ -462,9 +462,7 @@ def backward_on_the_forward_stream(found):
     # the derivative of sin is cos, that of cos is the negated sin; each branch has three products
     back = {"of sin": on(rows, "cos"), "of cos": on(rows, "neg"), "products": sorted(on(rows, "mul"))}
     same = back == {"of sin": ["s1"], "of cos": ["s2"], "products": ["s1"] * 3 + ["s2"] * 3}
-    yield part(
-        "on the stream of its forward operator", apart and same, error or f"{forward}, backward {back}"
-    )
+    yield part("on the stream of that operator", apart and same, error or f"{forward}, backward {back}")
 
 
 def sums(rows):

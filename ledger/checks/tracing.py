@@ -291,7 +291,7 @@ def without_group(mode: str) -> Seen:
     except RuntimeError as error:  # running needs the group
         said.append(first_line(error))
     torch._dynamo.reset()
-    return {"shapes": shapes, "compiled": bool(ended), "why": said}
+    return {"shapes": shapes, "compiled": bool(ended), "why": said}  # the last of why is the run's
 
 
 # with real tensors tracing runs the collectives, which need their group
@@ -302,6 +302,7 @@ def traced_without_a_group(seen):
     yield part(
         "AOTAutograd compiles", seen["compiled"], f"compiled: {seen['compiled']}; when run {seen['why'][-1:]}"
     )
+    yield part("the run raises an error", any("process group" in said for said in seen["why"][-1:]))
 
 
 def with_group(x, group):

@@ -19,7 +19,7 @@ WRONG = {
         "two graphs": {"ran": [2, 4, 6]},
         "result is eager's": {"same": False},
     },
-    "breaks.break-in-a-loop": {"no graph": {"while": 1}},
+    "breaks.break-in-a-loop": {"no graph": {"while": 1}, "runs it in eager": {"same": False}},
     "breaks.loop-over-blocks": {"2n graphs": {"ran": {"2": 4, "5": 1}}},
     "breaks.print-in-between": {
         "two graphs": {"graphs": 1},
@@ -32,12 +32,18 @@ WRONG = {
         "and so does what it calls": {"below": True},
         "result is eager's": {"same": False},
     },
-    "breaks.logger": {"breaks its graph": {"method": 1}},
+    "breaks.logger": {
+        "breaks its graph": {"method": 1},
+        "nothing is logged at this level": {"enabled": True},
+    },
     "breaks.side-effects-of-python": {
         "does not break its graph": {"ran": [1, 2, 2, 2, 2]},
         "happens all the same": {"done": False},
     },
-    "breaks.append-to-a-list": {"compiled again in each call": {"global": [1, 1, 1, 1, 1]}},
+    "breaks.append-to-a-list": {
+        "compiled again in each call up to recompile_limit": {"global": [*range(1, 11)]},
+        "guards the length of the list": {"reasons": ["len(kept) == 1", "tensor 'x' size mismatch"]},
+    },
     "breaks.count-in-a-global": {
         "is compiled once": {"graphs": [1, 2, 2, 2, 2]},
         "counts right": {"count": 1},

@@ -22,8 +22,9 @@ WRONG = {
         "the right result": NOT_EQUAL,
     },
     "dtensor.column-product": {
-        "split by columns": {"placement": "R"},
+        "split by columns": {"columns": False},
         "without a collective": {"called": ["all_reduce"]},
+        "the right result": NOT_EQUAL,
     },
     "dtensor.inserts-a-gather": {
         "calls one all-gather": {"called": []},
@@ -47,7 +48,7 @@ WRONG = {
         "one reduce-scatter for a Partial one": {"partial": []},
     },
     "dtensor.grid-product": {
-        "[Shard(0), Partial()]": {"kinds": ["Shard", "Replicate"]},
+        "[Shard(0), Partial()]": {"wanted": False},
         "without a collective": {"called": ["all_gather_into_tensor"]},
         "the right result": NOT_EQUAL,
     },
@@ -55,7 +56,7 @@ WRONG = {
         "does not call DTensor.__torch_dispatch__": {"met": ["aten.add.Tensor"]}
     },
     "dtensor.compiled-into-collectives": {
-        "compiles as one graph": {"why": "Unsupported: print"},
+        "compile as one graph": {"why": "Unsupported: print"},
         "functional collectives in the place of DTensors": {"collectives": []},
         "the right result": NOT_EQUAL,
     },

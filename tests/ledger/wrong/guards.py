@@ -38,8 +38,8 @@ WRONG = {
     },
     "guards.second-size-is-a-symbol": {
         "compiles a second graph in which it is a symbol": {"symbols": [[[False, False]], [[False, False]]]},
-        "later sizes of 2 and more compile nothing": {"graphs": [[1, 1, 2, 3, 4, 5]] * 2},
-        "on each rank": {"graphs": [[1, 1, 2, 2, 2, 2], [1, 1, 1, 2, 2, 2]]},
+        "later sizes of 2 and more compile nothing": {"graphs": [[1, 1, 2, 2, 3, 4, 5]] * 2},
+        "on each rank": {"graphs": [[1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 2, 2, 2, 2]]},
     },
     "guards.sizes-zero-and-one": {"1 and 0": {"graphs": [1, 2, 2, 2, 2, 2, 2]}},
     "guards.int-argument": {
@@ -51,8 +51,9 @@ WRONG = {
         "all further values run": {"graphs": [1, 1, 2, 3, 4, 5, 6]},
     },
     "guards.int-that-is-no-argument": {
-        "a global int": {"global": [1, 2, 2, 2, 2, 2]},
-        "an int attribute of an nn.Module": {"attribute": [1, 2, 2, 2, 2, 2]},
+        "a global int": {"global": [1, *[2] * 10]},
+        "an int attribute of an nn.Module": {"attribute": [1, *[2] * 10]},
+        "up to recompile_limit": {"attribute": [*range(1, 12)]},
     },
     "guards.loop-over-a-size": {
         "a graph for each length": {"graphs": [1, *[2] * 11]},

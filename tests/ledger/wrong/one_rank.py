@@ -45,7 +45,7 @@ WRONG = {
         "with the right result": {"right": [True, True, True, False]},
     },
     "one_rank.compiler-collectives-need-a-device": {
-        "raises an error on both ranks": {"ranks": [{"failed": "", "sizes": ["(s1, 3)"]}] * 2},
+        "raises a TypeError on both ranks": {"ranks": [{"failed": "", "sizes": ["(s1, 3)"]}] * 2},
     },
     "one_rank.sizes-are-agreed": {
         "compile the same graph": {

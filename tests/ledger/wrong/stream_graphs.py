@@ -23,7 +23,7 @@ WRONG = {
     "stream_graphs.context-leaves-no-node": {"leaves no node": {"it": SWITCHES}},
     "stream_graphs.work-depends-on-its-wait": {"depends on the wait_event": IT},
     "stream_graphs.each-waiter-depends-on-its-own-wait": {"depends on its own stream's wait_event": AGAIN},
-    "stream_graphs.backward-on-the-forward-stream": {"on the stream of its forward operator": IT},
+    "stream_graphs.backward-on-the-forward-stream": {"on the stream of that operator": IT},
     "stream_graphs.sum-waits-for-the-other-gradient": {
         "waits for an event recorded after the other gradient": IT
     },

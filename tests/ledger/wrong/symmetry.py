@@ -8,8 +8,8 @@ RIGHT_SUM = {"ranks": [{"gave": [2.0, 4.0, 6.0, 8.0], "ended": ""}] * 2}
 RIGHT_TYPES = {"ranks": [{"gave": [2.0] * 4, "ended": ""}] * 2}
 RIGHT_SHAPES = {"ranks": [{"gave": [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]], "ended": ""}] * 2}
 LATE = {"gave": None, "ended": "timed out", "said": ""}
-CALLED = {"ended": "", "changed": False, "seconds": 0.0}
-CHANGED = [{"ended": "", "changed": True, "seconds": 0.0}] + [CALLED] * 2
+CALLED = {"ended": "", "changed": False, "values": [0.0, 0.0], "seconds": 0.0}
+CHANGED = [{**CALLED, "changed": True}] + [CALLED] * 2
 GROUP = [{"graphs": 1, "values": [4.0, 8.0]}] * 2
 
 WRONG = {
@@ -23,7 +23,9 @@ WRONG = {
         "times out in a job of two ranks with different flags": BOTH,
     },
     "symmetry.guard-collectives": {
-        "compile both": {"ranks": [{"graphs": 1, "value": 5.0}, {"graphs": 2, "value": 5.0}]},
+        "makes both ranks compile again": {
+            "ranks": [{"graphs": 1, "value": 5.0}, {"graphs": 2, "value": 5.0}]
+        },
         "with the right sum": {"ranks": [{"graphs": 2, "value": 4.0}, {"graphs": 2, "value": 5.0}]},
     },
     "symmetry.opposite-order-hangs": {
@@ -62,6 +64,8 @@ WRONG = {
     "symmetry.outsider-is-ignored": {
         "dist.all_reduce": {"all_reduce": CHANGED},
         "dist.broadcast": {"broadcast": CHANGED},
+        "within a second": {"broadcast": [{**CALLED, "seconds": 1.5}] + [CALLED] * 2},
+        "get the right values": {"all_reduce": [CALLED] * 3},
     },
     "symmetry.functional-outsider-raises": {"raises an error": {"functional": [CALLED] * 3}},
     "symmetry.a-member-too-many-hangs": {

@@ -21,6 +21,7 @@ WRONG = {
     "tracing.traced-without-a-group": {
         "make_fx traces": {"shapes": {"nobody": [8], "nobody_gathers": [8]}},
         "AOTAutograd compiles": {"compiled": False},
+        "the run raises an error": {"why": []},
     },
     "tracing.group-by-name": {
         "by its name, a string": {"by_name": ["reduced"]},
