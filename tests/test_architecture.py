@@ -14,7 +14,6 @@ import pytest
 from packaging.requirements import Requirement
 
 from labkit import registry
-from tools import size
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "labkit").rglob("*.py"))
@@ -240,11 +239,6 @@ def test_what_is_public_says_what_it_is_for():
         public = [n for n in tree.body if isinstance(n, kinds) and not n.name.startswith("_")]
         silent += [f"{path.relative_to(ROOT)}: {n.name}" for n in public if not ast.get_docstring(n)]
     assert silent == []
-
-
-def test_the_size_of_the_code_stays_within_its_limits():
-    figures = size.figures()
-    assert {name: figures[name] for name, limit in size.LIMITS.items() if figures[name] > limit} == {}
 
 
 def test_every_package_that_labkit_imports_is_declared():

@@ -264,7 +264,8 @@ class Ranks:
                     self._pool.serve(0)
             finally:
                 self._busy.release()
-        return status_of(self, self._pool)
+        shared = {name: getattr(self, name) for name in ("device", "backend", "calls", "restarts")}
+        return status_of(self._pool.members, self._busy.locked(), self.describe(), **shared)
 
     def command(self, experiment: Any, nodes: int = 1, save: str | None = None, **options: Any) -> str:
         """Return the torchrun command that does on several machines what `experiment.run(self, **options)` does here.

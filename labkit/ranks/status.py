@@ -11,8 +11,7 @@ from labkit.ranks.process import LOCAL_PIDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from labkit.ranks.group import Ranks
-    from labkit.ranks.pool import Member, Pool
+    from labkit.ranks.pool import Member
 
 COLUMNS = ("rank", "pid", "state", "memory_mb", "device", "backend", "calls", "restarts")
 
@@ -72,20 +71,26 @@ class Status(Sequence[dict[str, Any]]):
         )
 
 
-def status_of(ranks: Ranks, pool: Pool) -> Status:
-    """Return the status of a group whose processes are in `pool`."""
-    busy = ranks._busy.locked()
+def status_of(members: Sequence[Member], busy: bool, title: str, **shared: Any) -> Status:
+    """Return the status of a group.
+
+    Args:
+        members: its processes.
+        busy: whether a call is under way.
+        title: the line about the group.
+        shared: what is the same in each row: device, backend, calls, restarts.
+    """
     rows = [
         {
             "rank": member.rank,
             "pid": member.process.pid % LOCAL_PIDS,
             "state": _state(member, busy),
             "memory_mb": None if member.dead else own_memory(member.process.pid),
-            **{name: getattr(ranks, name) for name in ("device", "backend", "calls", "restarts")},
+            **shared,
         }
-        for member in pool.members
+        for member in members
     ]
-    return Status(rows, ranks.describe())
+    return Status(rows, title)
 
 
 def _state(member: Member, busy: bool) -> str:

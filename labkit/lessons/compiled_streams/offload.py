@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 
 from labkit import torch_compat
+from labkit.lessons.compiled_streams import shipped
 from labkit.lessons.compiled_streams.captured import in_a_child, is_view, short
 from labkit.lessons.shared.program import Program as Code
 from labkit.lessons.shared.program import choose
@@ -73,6 +74,9 @@ class OffloadGraphs:
     forward: tuple[OffloadNode, ...]
     backward: tuple[OffloadNode, ...]
     kept: tuple[str, ...]
+
+
+shipped.ships(OffloadNode, OffloadGraphs)
 
 
 def traced(

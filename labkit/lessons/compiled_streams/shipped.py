@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from labkit import files, torch_compat
-from labkit.lessons.shared.streams import graph
-from labkit.lessons.shared.streams.graph import StreamGraph, StreamGraphs
+from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
 
 __all__ = [
     "FILE",
@@ -35,6 +34,7 @@ __all__ = [
     "save",
     "save_later",
     "seen",
+    "ships",
 ]
 
 FILE = files.ours("data/captured/stream_graphs.json")
@@ -159,11 +159,15 @@ def _plain(value: Any) -> Any:
 # --- what was found, as JSON ---
 
 
-def _classes() -> dict[str, type]:
-    from labkit.lessons.compiled_streams import offload
+CLASSES: dict[str, type] = {}
 
-    found = (graph.GraphNode, graph.StreamGraph, graph.StreamGraphs)
-    return {one.__name__: one for one in (*found, offload.OffloadNode, offload.OffloadGraphs)}
+
+def ships(*classes: type) -> None:
+    """State which dataclasses a look may give: those that may be read from what is shipped, by their name."""
+    CLASSES.update({one.__name__: one for one in classes})
+
+
+ships(GraphNode, StreamGraph, StreamGraphs)
 
 
 def _encode(value: Any) -> Any:
@@ -189,7 +193,7 @@ def _decode(value: Any) -> Any:
         return tuple(_decode(one) for one in held)
     if kind == "dict":
         return {name: _decode(one) for name, one in held.items()}
-    return _classes()[kind](**{name: _decode(one) for name, one in held.items()})
+    return CLASSES[kind](**{name: _decode(one) for name, one in held.items()})
 
 
 def _marked(found: Any, made: str, label: str) -> Any:
