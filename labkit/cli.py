@@ -1,4 +1,4 @@
-"""`labkit doctor | list | lessons | run | look | report | record | review | ledger | score`: the command line."""
+"""`labkit doctor | list | lessons | run | look | report | record | ledger | score`: the command line."""
 
 from __future__ import annotations
 
@@ -170,9 +170,6 @@ def _parser() -> argparse.ArgumentParser:
     lessons = command(_lessons, "lessons", "list the lessons, or copy them to a folder of yours")
     what = "where to; what is there already is left alone"
     lessons.add_argument("folder", nargs="?", type=_folder, metavar="DIR", help=what)
-    what = "topic 12's ship checklist and review contract, held against a file of yours"
-    review = command(_review, "review", what)
-    review.add_argument("file", help="a Python file; it is read, and not run")
     score = command(_score, "score", "your predictions in the lessons, beside what was measured")
     flags(score, json="print JSON, with when and on what it was measured")
     return parser
@@ -263,13 +260,6 @@ def _lessons(given: argparse.Namespace) -> int:
             raise files.Unsaved(f"cannot copy {path.name} to {folder}: {error.strerror or error}") from error
         print(f"copied: {copy}")
     print(f"open them with: jupyter lab {folder / ours[0].name}")
-    return 0
-
-
-def _review(given: argparse.Namespace) -> int:
-    from labkit.contract import review
-
-    print(review(given.file))
     return 0
 
 
