@@ -99,4 +99,4 @@ lock: ## requirements.lock anew after a change of pyproject.toml; UPGRADE=1 take
 
 clean: ## remove .venv and everything else that was made here
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find labkit tests notebooks -name __pycache__ -prune -exec rm -rf {} +
+	find labkit course ledger tests notebooks -name __pycache__ -prune -exec rm -rf {} +

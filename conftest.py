@@ -34,15 +34,15 @@ def pytest_unconfigure(config):
 
 # examples that need a torch with graphs of streams
 STREAM_GRAPHS = (
-    "labkit.lessons.compiled_streams.captured.capture",
-    "labkit.lessons.compiled_streams.inside.look",
+    "course.compiled_streams.captured.capture",
+    "course.compiled_streams.inside.look",
 )
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         # such an example runs an experiment, some with empty caches
-        if item.name.startswith("labkit.lessons.") and any("Ranks(" in e.source for e in item.dtest.examples):
+        if item.name.startswith("course.") and any("Ranks(" in e.source for e in item.dtest.examples):
             item.add_marker(pytest.mark.slow)
     if hardware.torch_version().startswith("2.11."):
         for item in items:

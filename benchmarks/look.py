@@ -44,7 +44,7 @@ def measure(rounds: int, steps: int, width: int) -> tuple[Found, Found]:
     """By clock and variant, for each round: the median of the inner steps, and what the outer two took more."""
     import torch
 
-    from labkit.looking.steps import Options, Steps, watching
+    from labkit.look.steps import Options, Steps, watching
 
     torch.manual_seed(0)
     layers = [torch.nn.Linear(width, width) for _ in range(6)]

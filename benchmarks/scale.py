@@ -14,8 +14,8 @@ from statistics import median
 
 import pandas as pd
 
+from course.scale.worlds import parse_worlds, trace_all
 from labkit import lessons
-from labkit.lessons.scale.worlds import parse_worlds, trace_all
 from labkit.ranks import Ranks
 
 

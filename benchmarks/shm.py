@@ -50,7 +50,7 @@ def rank_main(rank: int, n: int, folder: str, args: argparse.Namespace, results)
     import torch
     import torch.distributed as dist
 
-    from labkit.ranks import shm
+    from labkit import shm
 
     torch.set_num_threads(1)
     shm.register()

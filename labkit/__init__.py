@@ -14,7 +14,6 @@ _WHERE = {
     "PerRank": "labkit.per_rank",
     "Report": "labkit.report",
     "record": "labkit.graphs",
-    "look": "labkit.looking.call",
     "predict": "labkit.study",
     "check": "labkit.study",
     "attach": "labkit.experiments.progress",
@@ -26,7 +25,7 @@ _PARTS = (
     "graphs",
     "hardware",
     "lessons",
-    "looking",
+    "look",
     "ranks",
     "report",
     "study",
@@ -35,7 +34,7 @@ _PARTS = (
     "views",
 )
 
-__all__ = ["PerRank", "RankError", "Ranks", "Report", "attach", "check", "look", "predict", "record"]
+__all__ = ["PerRank", "RankError", "Ranks", "Report", "attach", "check", "predict", "record"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,13 +28,6 @@ exit status:
   2  a request that cannot be met
   3  done, and what it found could not be saved or printed
 """
-LOOK_STATUS = """\
-exit status:
-  0  done, and the gate passed
-  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged
-  2  a request that cannot be met, or no step to record
-  3  the script failed
-"""
 RANKS = Option(
     "ranks",
     int,
@@ -42,23 +35,8 @@ RANKS = Option(
     least=1,
     most=65_536,
 )
-LOOK_FILES = (
-    ("out", "DIR", "a new folder for the page and the data"),
-    ("save", "FILE", "save the counts as a baseline"),
-    ("against", "FILE", "compare the counts with a baseline: exit status 1 where one rose"),
-)
-LOOK_NUMBERS = (
-    (2, Option("skip", int, "steps before the first recorded one", least=0, most=1_000_000, metavar="K")),
-    (3, Option("steps", int, "steps to record", least=1, most=1_000, metavar="K")),
-    (None, Option("timeout", float, "seconds that the script may take", least=0.1, most=1e9, metavar="S")),
-    (
-        60,
-        Option(
-            "stall", float, "seconds that all ranks may wait for each other", least=0.1, most=1e9, metavar="S"
-        ),
-    ),
-)
-DOORS = ("ledger.door",)  # of the packages beside labkit, which it does not import
+# the commands of what the rest of labkit does not import, by the module that adds them
+DOORS = ("labkit.look.door", "ledger.door")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -151,13 +129,6 @@ def _parser() -> argparse.ArgumentParser:
     _run_options(run)
     run.add_argument("--save", type=_folder, metavar="DIR", help="also save the report there as NAME.json")
     flags(run, json="print JSON instead of text")
-    what = "Run an unchanged script as torchrun would, and write a page of what it compiled and ran."
-    shown = "run a script of yours on ranks, and see its breaks, regions, recompiles and collectives"
-    look = command(_look, "look", shown, description=what, epilog=LOOK_STATUS, formatter_class=raw)
-    _look_options(look)
-    report = command(_report, "report", "make one page of the reports that are saved in a folder")
-    what = "where they are; the page goes there, too"
-    report.add_argument("folder", type=_folder, metavar="DIR", help=what)
     what = "run experiments and keep their reports under data/recorded"
     record = command(runs.together(runs.record), "record", what)
     record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
@@ -165,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     flags(record, again="also what is there already")
     record.add_argument("--into", type=_folder, metavar="DIR", help="folder of this machine's recordings")
     for name in DOORS:
-        if importlib.util.find_spec(name.partition(".")[0]):
+        if importlib.util.find_spec(name.rpartition(".")[0]):
             importlib.import_module(name).add(commands)
     lessons = command(_lessons, "lessons", "list the lessons, or copy them to a folder of yours")
     what = "where to; what is there already is left alone"
@@ -183,37 +154,6 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     what = "what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank"
     parser.add_argument("--logs", type=_folder, metavar="DIR", help=what)
     options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
-
-
-def _look_options(parser: argparse.ArgumentParser) -> None:
-    ranks = "number of ranks (default: 2; under torchrun, as many as it started)"
-    parser.add_argument("-n", type=RANKS.read, metavar="N", help=ranks)
-    what, names = "what its process groups get, whatever it asks for", ("auto", "nccl", "gloo", "shm")
-    parser.add_argument("--backend", default="auto", choices=names, help=what)
-    for name, metavar, what in LOOK_FILES:
-        parser.add_argument(f"--{name}", type=Path, metavar=metavar, help=what)
-    parser.add_argument("--step", default="", metavar="NAME", help="the function whose calls are the steps")
-    for default, option in LOOK_NUMBERS:
-        said = option.help if default is None else f"{option.help} (default: {default})"
-        parser.add_argument(
-            f"--{option.name}", type=option.read, default=default, metavar=option.metavar, help=said
-        )
-    rest = argparse.REMAINDER
-    parser.add_argument("-m", dest="module", nargs=rest, metavar="...", help="a module and its arguments")
-    parser.add_argument("script", nargs=rest, metavar="...", help="a script and its arguments")
-
-
-def _look(given: argparse.Namespace) -> int:
-    from labkit.looking import command
-
-    return runs.under_torchrun(command.look)(given)
-
-
-def _report(given: argparse.Namespace) -> int:
-    from labkit.looking import reports
-
-    print(f"page: {reports.write(given.folder)}")
-    return 0
 
 
 def _doctor(given: argparse.Namespace) -> int:

@@ -226,7 +226,9 @@ def _commit() -> str:
             subprocess.run, cwd=here, capture_output=True, text=True, timeout=10, check=True
         )
         commit = run(["git", "rev-parse", "--short=12", "HEAD"]).stdout.strip()
-        changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", "labkit"]).stdout.strip()
+        changed = run(
+            ["git", "status", "--porcelain", "--untracked-files=no", "--", "labkit", "course", "ledger"]
+        ).stdout.strip()
         return commit + ("+changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return ""

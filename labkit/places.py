@@ -20,7 +20,9 @@ _IPYTHON = re.compile(r"^<ipython-input-(\d+)-")
 _INSTALLED = {p for k in ("purelib", "platlib") if (p := sysconfig.get_path(k))} | {
     p for p in sys.path if os.path.basename(os.path.normpath(p)) in ("site-packages", "dist-packages")
 }
-_LIBRARIES = tuple({os.path.normpath(p) + os.sep for p in (*_INSTALLED, os.path.dirname(__file__))})
+# our own packages, which stand side by side
+_OURS = {os.path.join(os.path.dirname(os.path.dirname(__file__)), p) for p in ("labkit", "course", "ledger")}
+_LIBRARIES = tuple({os.path.normpath(p) + os.sep for p in (*_INSTALLED, *_OURS)})
 _STDLIB = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
 
 
@@ -66,8 +68,8 @@ def label(filename: str) -> str:
     whole = os.path.normpath(filename)
     for root in _LIBRARIES:
         if whole.startswith(root):
-            start = len(root) - len("labkit/") if root.endswith(os.sep + "labkit" + os.sep) else len(root)
-            return whole[start:].replace(os.sep, "/")
+            within = os.path.dirname(os.path.dirname(root)) + os.sep if root[:-1] in _OURS else root
+            return whole[len(within) :].replace(os.sep, "/")
     return os.path.basename(whole)
 
 
@@ -107,13 +109,12 @@ def is_library(filename: str) -> bool:
     if filename.startswith("<"):
         return True
     whole = os.path.normpath(filename)
-    if whole.startswith(_LABKIT):
+    if whole.startswith(tuple(root + os.sep for root in _OURS)):
         return whole.startswith(_WRAPPERS)
     return whole.startswith((*_LIBRARIES, _STDLIB))
 
 
-_LABKIT = os.path.normpath(os.path.dirname(__file__)) + os.sep
-_WRAPPERS = os.path.join(_LABKIT, "looking", "")
+_WRAPPERS = os.path.join(os.path.dirname(__file__), "look", "")
 _PATH_AND_LINE = re.compile(
     r"""(?<![\w.-])(?P<path>(?:/|[A-Za-z]:\\)[^\s:"'<>]+\.py|<ipython-input-[^>]+>):(?P<line>\d+)"""
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["DECLARING", "TOPICS", "modules"]
 
-# one package of `labkit.lessons` each, in the order of the course
+# one package of `course` each, in the order of the course
 TOPICS = (
     *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
     *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "fsdp", "break_it"),
@@ -18,7 +18,7 @@ DECLARING = (
     *("cliff", "functional", "trap", "streams", "compiled_streams", "shared", "symmetry", "guards"),
     *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it", "since", "repair"),
 )
-LESSONS = Path(__file__).with_name("lessons")
+COURSE = Path(__file__).parents[1] / "course"
 
 
 def modules(part: str) -> list[str]:
@@ -32,12 +32,12 @@ def modules(part: str) -> list[str]:
         Dotted names in the order of the course; topics without this part are left out.
 
     >>> [name for name in modules("exercises") if "functional" in name][0]
-    'labkit.lessons.functional.exercises.gather'
+    'course.functional.exercises.gather'
     """
     found = []
     for topic in TOPICS:
-        name = f"labkit.lessons.{topic}.{part}"
-        if (LESSONS / topic / f"{part}.py").exists():
+        name = f"course.{topic}.{part}"
+        if (COURSE / topic / f"{part}.py").exists():
             found.append(name)
-        found += [f"{name}.{module.name}" for module in pkgutil.iter_modules([str(LESSONS / topic / part)])]
+        found += [f"{name}.{module.name}" for module in pkgutil.iter_modules([str(COURSE / topic / part)])]
     return found

@@ -18,7 +18,9 @@ FILE = files.ours("data/facts.toml")
 NEEDS = {"gpu": (1, "a GPU"), "2 gpus": (2, "2 GPUs"), "nvlink": (2, "2 GPUs joined by NVLink")}
 # the quotes that are no fact of PyTorch: figures of somebody's machines, advice, and systems of their own
 LISTS = ("figure", "advice", "system")
-FIELDS = {*"id says lesson do link needs said".split()}
+FIELDS = {*"id says yes lesson do link needs said".split()}
+# what a yes says of a fact that differs between versions
+KINDS = ("works", "fails", "numbers", "behaves")
 QUOTE = {*"source section words why see".split()}
 
 
@@ -53,6 +55,9 @@ class Fact:
         link: where torch says or changed it, or ''.
         needs: names in NEEDS.
         said: what the sources say of it.
+        yes: what a yes means for a job, a name in KINDS: something works; something fails, or is wrong; numbers are
+            those that the sentence says; something behaves so, which is neither good nor bad. '' where no version
+            differs.
     """
 
     id: str
@@ -62,6 +67,7 @@ class Fact:
     link: str = ""
     needs: tuple[str, ...] = ()
     said: tuple[Quote, ...] = ()
+    yes: str = ""
 
     @property
     def topic(self) -> str:
@@ -190,6 +196,8 @@ def _fact(entry: Mapping[str, Any], number: int, sources: Mapping[str, Any]) -> 
     for need in entry.get("needs", []):
         if need not in NEEDS:
             raise ValueError(f"{who}: it cannot need {need!r}: there are {', '.join(map(repr, NEEDS))}")
+    if entry.get("yes", "works") not in KINDS:
+        raise ValueError(f"{who}: its yes cannot be {entry['yes']!r}: there are {', '.join(KINDS)}")
     said = tuple(_quote(quote, sources, who) for quote in entry.get("said", []))
     return Fact(**{**entry, "needs": tuple(entry.get("needs", [])), "said": said})
 

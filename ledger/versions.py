@@ -22,6 +22,7 @@ __all__ = [
     "MADE",
     "answers",
     "differing",
+    "effect",
     "home",
     "load",
     "matrix",
@@ -296,24 +297,51 @@ def news(facts: Facts, folder: Path | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["fact", "word", "says", "do", "link", "lesson"])
 
 
-def differing(a: Mapping[str, Answer], b: Mapping[str, Answer]) -> pd.DataFrame:
-    """The facts that two versions answer differently, with both measurements.
+EFFECTS = ("breaks", "other numbers", "other behaviour", "works now", "new")
+
+
+def effect(before: Answer, after: Answer) -> str:
+    """What it means for a job that a newer torch answers otherwise: a name in EFFECTS, the most urgent first.
 
     Args:
-        a, b: answers by id; see `rejudged`.
+        before, after: a yes and a no of one fact, in either order.
 
     Returns:
-        A row for each fact: id, lesson, says, do, then answer and measurement of each.
+        'new' where something works that the older torch does not have; else what follows from the fact's `yes`.
+
+    >>> from ledger.facts import Fact
+    >>> one = Fact("a.b", "The sum is 4.", "04", "Add.", yes="fails")
+    >>> effect(Answer(one, "no"), Answer(one, "yes"))
+    'breaks'
+    """
+    kind = after.fact.yes
+    if kind == "works" and "not there" in (before.seen or {}):
+        return "new"
+    if kind in ("works", "fails"):
+        return "works now" if (after.answer == YES) == (kind == "works") else "breaks"
+    return "other numbers" if kind == "numbers" else "other behaviour"
+
+
+def differing(a: Mapping[str, Answer], b: Mapping[str, Answer]) -> pd.DataFrame:
+    """The facts to which one version answers yes and another no, with both measurements, the most urgent first.
+
+    Args:
+        a, b: answers by id, of the older and of the newer version; see `rejudged`.
+
+    Returns:
+        A row for each fact: id, effect, lesson, says, do, then answer and measurement of each.
     """
     rows = []
     for name in a:
-        if name in b and a[name].answer != b[name].answer:
+        if name in b and {a[name].answer, b[name].answer} == {YES, NO}:
             fact = a[name].fact
-            row: dict[str, Any] = {"id": name, "lesson": fact.lesson, "says": fact.says, "do": fact.do}
+            row: dict[str, Any] = {"id": name, "effect": effect(a[name], b[name]), "lesson": fact.lesson}
+            row |= {"says": fact.says, "do": fact.do}
             for side, one in (("a", a[name]), ("b", b[name])):
                 row |= {f"answer_{side}": one.answer, f"measured_{side}": one.said()}
             rows.append(row)
-    columns = "id lesson says do answer_a measured_a answer_b measured_b".split()
+    columns = "id effect lesson says do answer_a measured_a answer_b measured_b".split()
+    rows.sort(key=lambda row: EFFECTS.index(row["effect"]))
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -343,7 +371,7 @@ def text(facts: Facts, pair: Sequence[str], folder: Path | None = None, width: i
     lines = []
     rows = differing(*both)
     for row in rows.to_dict("records"):
-        lines.append(f"{row['id']}  (lesson {row['lesson']})")
+        lines.append(f"{row['effect']}: {row['id']}  (lesson {row['lesson']})")
         lines += textwrap.wrap(row["says"], width, initial_indent="  ", subsequent_indent="  ")
         for version, side in zip(pair, "ab", strict=True):
             start = f"  {version:<8}{row[f'answer_{side}']:<12}  "
@@ -351,8 +379,14 @@ def text(facts: Facts, pair: Sequence[str], folder: Path | None = None, width: i
             lines += textwrap.wrap(rest, width, initial_indent=start, subsequent_indent=" " * len(start))
         lines += textwrap.wrap(f"do: {row['do']}", width, initial_indent="  ", subsequent_indent="      ")
         lines.append("")
+    known = [{name for name, one in told.items() if one.answer in (YES, NO)} for told in both]
+    if unknown := sorted((set(both[0]) | set(both[1])) - (known[0] & known[1])):
+        lines += textwrap.wrap(
+            f"not known on one of them: {', '.join(unknown)}", width, subsequent_indent="  "
+        )
+        lines.append("")
     made = "; ".join(
         f"torch {v}: {r.provenance.get('hardware', '?')}, {str(r.provenance.get('date', '?'))[:10]}"
         for v, r in zip(pair, loaded, strict=True)
     )
-    return "\n".join([*lines, f"{len(rows)} of {len(set(both[0]) & set(both[1]))} facts differ ({made})"])
+    return "\n".join([*lines, f"{len(rows)} of {len(known[0] & known[1])} facts differ ({made})"])

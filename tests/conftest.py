@@ -17,7 +17,7 @@ sys.modules.setdefault("rfc3987_syntax", None)
 
 # what computes for minutes starts first, so that the processes end together; what mostly waits runs beside it
 COMPUTES = ("tests/notebooks", "tests/lessons")
-WAITS = ("tests/study", "tests/looking", "tests/browser", "tests/faults", "tests/ranks", "tests/kernel")
+WAITS = ("tests/study", "tests/look", "tests/browser", "tests/faults", "tests/ranks", "tests/kernel")
 
 
 def pytest_collection_modifyitems(items):

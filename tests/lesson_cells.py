@@ -7,8 +7,7 @@ from typing import Any
 
 import nbformat
 
-from labkit import files
-from labkit.lessons.shared import program
+from labkit import files, lessons
 
 
 def run(lesson: str, *ids: str, **names: Any) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def copied(lesson: str, *edits: tuple[str, str]) -> dict[str, Any]:
 
     Each edit is a text that stands once in these cells, and what the reader wrote in its place.
     """
-    sources = list(program.cells(lesson).values())
+    sources = list(lessons.cells(lesson).values())
     for before, after in edits:
         assert sum(source.count(before) for source in sources) == 1, before
         sources = [source.replace(before, after) for source in sources]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from course.break_it.experiment import GREEN
 from labkit import cli, experiments, hardware, runs
 from labkit.experiments.experiment import Experiment
-from labkit.lessons.break_it.experiment import GREEN
 from labkit.report import Report, provenance
 
 
@@ -91,7 +91,7 @@ def test_a_recording_of_the_cliff_is_from_an_empty_cache(
         return Report("cliff", "", "shm", {"main": pd.DataFrame({"n": [1]})}, provenance=provenance())
 
     monkeypatch.setattr("labkit.ranks.Ranks", NoRanks)
-    monkeypatch.setattr("labkit.lessons.cliff.experiment.run", run)
+    monkeypatch.setattr("course.cliff.experiment.run", run)
     cli.main(["record", "cliff", "--into", str(tmp_path)])
     cli.main(["record", "cliff", "--into", str(tmp_path), "--again", "--blocks", "8"])
     cli.main(["run", "cliff"])

@@ -58,11 +58,6 @@ TYPED_WRONGLY = [
     (["record", "all", "--into", ""], "--into: needs the name of a folder"),
     (["record", "nothing"], "unknown experiment 'nothing'"),
     (["lessons", ""], "DIR: needs the name of a folder"),
-    (["review"], "the following arguments are required: file"),
-    (["review", "missing.py"], "cannot read missing.py: No such file or directory"),
-    (["review", ""], "a folder, not a file"),
-    (["review", "/dev"], "cannot read /dev: it is a folder, not a file"),
-    (["review", "/dev/zero"], "cannot read /dev/zero: it is a device, not a file"),
 ]
 
 
@@ -138,7 +133,6 @@ COMMANDS = (
     ["run", "cliff"],
 )
 COMMANDS += (
-    ["review", __file__],
     ["ledger", "--diff", "2.13.0", "2.15.0"],
     ["ledger", "--json", "--only", "overlap.events-across-devices"],
 )

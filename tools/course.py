@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import files
-from labkit.lessons.shared.program import cells
+from labkit.lessons import cells
 from ledger import versions
 from ledger.facts import load
 from tools import experiments

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 
-from labkit import registry
+from labkit import cli, registry
 from tools import size
 from tools.reach import PACKAGES, ROOT, Code, Name, cells, dotted_names
 
@@ -30,7 +30,7 @@ STARTED = (
     ("labkit.ranks.zygote", "main"),
     ("labkit.graphs.compile_log", "install"),
 )
-TOPIC = re.compile(r"(labkit\.lessons|course)\.(?!shared\b)\w+\.")
+TOPIC = re.compile(r"course\.(?!shared\b)\w+\.")
 MEASURED = ("_run", "_record", "_report", "_list")  # the commands that have lessons measured a second time
 PATH = """
 import json, sys, threading
@@ -92,7 +92,9 @@ def unreached(code: Code | None = None) -> dict[str, int]:
     for module in registry.modules("exercises"):
         roots |= code.everything(module)
     roots |= code.everything("ledger") | code.in_texts(map(repr, views_of_saved_reports()))
-    roots |= {one for one in code.everything("labkit.cli", "labkit.__main__") if one[1] not in MEASURED}
+    roots |= {
+        one for one in code.everything("labkit.cli", "labkit.__main__", *cli.DOORS) if one[1] not in MEASURED
+    }
     there = code.size(code.reached(roots))
     lines = {name: len(module.lines) - there.get(name, 0) for name, module in code.modules.items()}
     return dict(sorted(((name, n) for name, n in lines.items() if n), key=lambda row: -row[1]))
@@ -110,7 +112,8 @@ def views_of_saved_reports() -> list[str]:
         file for file in (ROOT / "data").rglob("*.json") if {file.stem, str(file.relative_to(ROOT))} & said
     ]
     found = [re.search(r'"view": "([\w.]+:\w+)"', file.read_text()) for file in named]
-    return sorted({match[1] for match in found if match})
+    # in older ones the lessons' packages stood in labkit, see `Report.from_json`
+    return sorted({match[1].replace("labkit.lessons.", "course.") for match in found if match})
 
 
 def path() -> list[tuple[str, str]]:

@@ -35,10 +35,10 @@ from typing import Any
 import torch
 
 import labkit
+from course.compiled_streams import captured, inside, shipped
+from course.compiled_streams.kernels import FUNCTIONS, kernels
+from course.compiled_streams.offload import NEEDED
 from labkit import files, hardware, torch_compat
-from labkit.lessons.compiled_streams import captured, inside, shipped
-from labkit.lessons.compiled_streams.kernels import FUNCTIONS, kernels
-from labkit.lessons.compiled_streams.offload import NEEDED
 from labkit.study import environments
 
 __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]

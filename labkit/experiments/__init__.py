@@ -1,6 +1,6 @@
 """The experiments of the source documents' lists: each is a function of ranks and of the code under study.
 
-Each topic declares its own in `labkit/lessons/<topic>/declared.py`, as data: the command line lists, parses and refuses
+Each topic declares its own in `course/<topic>/declared.py`, as data: the command line lists, parses and refuses
 by it, and imports an experiment's module only to run it.
 """
 
@@ -27,7 +27,7 @@ def declared() -> Mapping[str, Experiment]:
     >>> list(declared())[:2]
     ['cliff', 'collectives']
     """
-    modules = [importlib.import_module(f"labkit.lessons.{topic}.declared") for topic in registry.DECLARING]
+    modules = [importlib.import_module(f"course.{topic}.declared") for topic in registry.DECLARING]
     found = (value for module in modules for value in vars(module).values() if isinstance(value, Experiment))
     return {experiment.name: experiment for experiment in found}
 

@@ -21,7 +21,7 @@ class Experiment:
 
     Args:
         name: on the command line, and of the saved report.
-        module: the module that runs it, below `labkit.lessons`, such as 'cliff.experiment'.
+        module: the module that runs it, below `course`, such as 'cliff.experiment'.
         title: of the report.
         question: what it answers.
         source: where the source documents ask for it.
@@ -49,7 +49,7 @@ class Experiment:
 
     def load(self) -> Any:
         """Import the module of the experiment."""
-        return importlib.import_module(f"labkit.lessons.{self.module}")
+        return importlib.import_module(f"course.{self.module}")
 
     def run(self, ranks: Any, **options: Any) -> Report:
         """Run the experiment.

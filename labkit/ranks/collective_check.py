@@ -372,29 +372,34 @@ class CheckedGroup(dist.ProcessGroup):
         self.checker.set_name(name)
 
 
-def _checked_shm(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    from labkit.ranks.shm import ShmProcessGroup
+def _checked(base: type) -> Callable[..., Any]:
+    """What makes groups of a process group that is written in Python, checked."""
 
     def on_base(self: Any, name: str) -> Callable[..., Any]:
-        return getattr(ShmProcessGroup, name).__get__(self)
+        return getattr(base, name).__get__(self)
 
     def named(self: Any, name: Any) -> None:
-        ShmProcessGroup.setGroupName(self, name)
+        base.setGroupName(self, name)  # type: ignore[attr-defined]
         self.checker.set_name(name)
 
-    methods = {name: _method(name, on_base) for name in METHODS if hasattr(ShmProcessGroup, name)}
-    kind = type("CheckedShm", (ShmProcessGroup,), {**methods, "setGroupName": named})
-    group = kind(store, rank, size, timeout)
-    group.checker = Checker(rank, size)
-    return group
+    methods = {name: _method(name, on_base) for name in METHODS if hasattr(base, name)}
+    kind = type(f"Checked{base.__name__}", (base,), {**methods, "setGroupName": named})
+
+    def create(store: Any, rank: int, size: int, timeout: Any) -> Any:
+        group = kind(store, rank, size, timeout)
+        group.checker = Checker(rank, size)
+        return group
+
+    return create
 
 
-def install(backend: str, client: Any) -> None:
+def install(backend: str, client: Any, kind: type | None = None) -> None:
     """Make c10d build checked groups; called in a rank before its process group exists.
 
     Args:
         backend: 'gloo' or 'shm'.
         client: A connection to the rendezvous store.
+        kind: The class of the backend's groups, where it is written in Python.
     """
     global _client
     _client = client
@@ -402,8 +407,8 @@ def install(backend: str, client: Any) -> None:
     for name in METHODS:
         if hasattr(dist.ProcessGroup, name):
             setattr(CheckedGroup, name, _method(name, _on_inner))
-    if backend == "shm":
-        torch_compat.replace_backend("shm", _checked_shm)
+    if kind is not None:
+        torch_compat.replace_backend(backend, _checked(kind))
     else:
         torch_compat.replace_process_group(CheckedGroup)
     torch_compat.hide_from_dynamo(*introspect.codes(sys.modules[__name__]))

@@ -281,7 +281,7 @@ class Ranks:
         Raises:
             ValueError: For an option that the command line does not have.
 
-        >>> from labkit.lessons.cliff import experiment as cliff
+        >>> from course.cliff import experiment as cliff
         >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         ...     print(ranks.command(cliff, blocks=4, save="runs"))
         torchrun --nproc-per-node 2 -m labkit run cliff --backend gloo --device cpu --blocks 4 --save runs

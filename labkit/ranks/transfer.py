@@ -141,7 +141,7 @@ def send_by_value(fn: Callable[..., Any]) -> None:
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ in ("__main__", *_by_value):
         return
-    if not places.is_library(file) and module.__name__.partition(".")[0] != "labkit":
+    if not places.is_library(file) and module.__name__.partition(".")[0] not in ("labkit", "course"):
         cloudpickle.register_pickle_by_value(module)
         _by_value.add(module.__name__)
 

@@ -190,10 +190,12 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     if backend == "fake":
         dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=world_size)
         return
+    kind = None
     if backend == "shm":
-        from labkit.ranks import shm
+        from labkit import shm
 
         shm.register()
+        kind = shm.ShmProcessGroup
     if backend == "gloo" and device != "cpu":
         gather_cuda_over_gloo()
     reach: dict[str, Any] = {
@@ -209,7 +211,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     if config["check"]:
         from labkit.ranks import collective_check
 
-        collective_check.install(backend, dist.TCPStore(**reach))
+        collective_check.install(backend, dist.TCPStore(**reach), kind)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 

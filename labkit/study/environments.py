@@ -126,7 +126,7 @@ def variables() -> dict[str, str]:
     ).exists():  # labkit is installed beside the torch of this environment, which must not be found
         beside = folder(torch_compat.SUPPORTED[1]).parent / f"labkit-{os.getuid()}"
         beside.mkdir(parents=True, exist_ok=True)
-        for name in ("labkit", "ledger"):
+        for name in ("labkit", "course", "ledger"):
             link = beside / name
             with contextlib.suppress(FileExistsError):
                 link.symlink_to(root / name)

@@ -19,7 +19,7 @@ __all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "on_ranks",
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
-OURS = re.compile(r"labkit/(study|lessons/\w+)/exercises\b")  # the files of the judges
+OURS = re.compile(r"(labkit/study|course/\w+)/exercises\b")  # the files of the judges
 
 Attempt = Callable[..., Any]
 
@@ -246,7 +246,7 @@ def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
 def _find(name: str) -> Exercise:
     """The exercise of that name; of modules with exercises only those are imported that are looked at before it."""
     topic, known = name.partition(".")[0], list[str]()
-    for module in sorted(registry.modules("exercises"), key=lambda module: module.split(".")[2] != topic):
+    for module in sorted(registry.modules("exercises"), key=lambda module: module.split(".")[1] != topic):
         for value in vars(importlib.import_module(module)).values():
             if isinstance(value, Exercise):
                 if value.name == name:

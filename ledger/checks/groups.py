@@ -24,7 +24,8 @@ from torch.distributed.elastic.utils.store import barrier as store_barrier
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.distributed.multi_threaded_pg import ProcessLocalGroup
 
-from labkit.ranks import Ranks, shm
+from labkit import shm
+from labkit.ranks import Ranks
 from ledger.bench import Bench, quietly
 from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import first_line

@@ -36,7 +36,7 @@ def two(request):
 
 
 def test_the_gate_and_the_in_place_form_pass(two):
-    from labkit.lessons.cliff.program import gated, inplace
+    from course.cliff.program import gated, inplace
 
     for path in (gated, inplace):
         counted, said = two.run(look, path).same()
@@ -44,7 +44,7 @@ def test_the_gate_and_the_in_place_form_pass(two):
 
 
 def test_a_functional_path_fails_and_its_operations_are_named(two):
-    from labkit.lessons.cliff.program import functional
+    from course.cliff.program import functional
 
     for path in (functional, lambda x: x.copy_(functional(x))):
         counted, said = two.run(look, path).same()
@@ -73,7 +73,7 @@ def test_what_a_collective_does_inside_is_not_counted(two):
 
 
 def test_more_collectives_or_fewer_operations_can_be_asked_for(two):
-    from labkit.lessons.cliff.program import inplace
+    from course.cliff.program import inplace
 
     _, said = two.run(look, inplace, at_least=2).same()
     assert said == "1 collectives ran, at least 2 were expected: this guards nothing"

@@ -7,19 +7,19 @@ import inspect
 
 import pytest
 
+from course.break_it import experiment as break_it
+from course.cold import experiment as cold
+from course.cold import survival
+from course.dtensor import experiment as routes
+from course.functional import experiment as collectives
+from course.guards import drift
+from course.mesh import wrong_group
+from course.repair import experiment as repair
+from course.scale import experiment as scale
+from course.shared import variants
+from course.symmetry import experiment as divergence
 from labkit import experiments, hardware, lessons
 from labkit.experiments.options import Option, add, chosen
-from labkit.lessons.break_it import experiment as break_it
-from labkit.lessons.cold import experiment as cold
-from labkit.lessons.cold import survival
-from labkit.lessons.dtensor import experiment as routes
-from labkit.lessons.functional import experiment as collectives
-from labkit.lessons.guards import drift
-from labkit.lessons.mesh import wrong_group
-from labkit.lessons.repair import experiment as repair
-from labkit.lessons.scale import experiment as scale
-from labkit.lessons.shared import variants
-from labkit.lessons.symmetry import experiment as divergence
 
 BLOCKS, COLD = Option("blocks", int, "blocks", least=1, most=99), Option("cold", bool, "")
 ALSO = Option("also", str, "more", "X", many=True)

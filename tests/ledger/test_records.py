@@ -102,7 +102,7 @@ def test_the_ledger_imports_labkit_and_no_lesson():
     root = Path(package.__file__).parents[1]
     for path in root.rglob("*.py"):
         text = path.read_text()
-        assert "labkit.lessons" not in text and "labkit.experiments" not in text, path
+        assert "course" not in text and "labkit.experiments" not in text, path
 
 
 @pytest.mark.gpu

@@ -14,10 +14,10 @@ import pytest
 import two_machines
 from two_machines import LEFT, Machines
 
+from course.cliff import experiment as cliff
+from course.guards import experiment as guards
 from labkit import Report, attach, experiments, hardware
 from labkit.cli import main
-from labkit.lessons.cliff import experiment as cliff
-from labkit.lessons.guards import experiment as guards
 from labkit.ranks import spawn
 from labkit.ranks.nodes import launched
 from labkit.ranks.nodes.command import torchrun_line

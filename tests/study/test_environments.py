@@ -96,10 +96,10 @@ def test_another_interpreter_finds_labkit_and_the_ledger_and_no_torch_of_this_on
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert environments.variables()["PYTHONPATH"] == str(Path(environments.__file__).parents[2])
     site = tmp_path / "site-packages"  # where a wheel would put it, beside torch
-    for name in ("labkit/study", "ledger", "torch"):
+    for name in ("labkit/study", "course", "ledger", "torch"):
         (site / name).mkdir(parents=True)
     monkeypatch.setattr(environments, "__file__", str(site / "labkit/study/environments.py"))
     for _ in range(2):
         path = Path(environments.variables()["PYTHONPATH"])
-        assert sorted(os.listdir(path)) == ["labkit", "ledger"]
+        assert sorted(os.listdir(path)) == ["course", "labkit", "ledger"]
         assert (path / "ledger").resolve() == (site / "ledger").resolve()

@@ -220,11 +220,11 @@ def test_unknown_exercises_and_attempts_are_refused(ranks):
 def test_the_first_check_imports_the_exercises_of_its_topic_alone():
     code = (
         "import sys; from labkit.study import exercises; print(exercises._find('groups.axis').name); "
-        "print(*(name for name in sys.modules if name.startswith('labkit.lessons.') and 'exercises' in name)); "
+        "print(*(name for name in sys.modules if name.startswith('course.') and 'exercises' in name)); "
         "print('labkit.study.catalog' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["groups.axis", "labkit.lessons.groups.exercises", "False"]
+    assert done.stdout.split() == ["groups.axis", "course.groups.exercises", "False"]
 
 
 def test_an_exercise_declares_what_it_takes():
@@ -241,7 +241,7 @@ def test_an_answer_escapes_what_it_shows():
 
 
 def test_collectives_of_another_exercise_are_left_out_of_a_stall():
-    judges = "labkit/lessons/cliff/exercises/loop.py:90 (_look)"
+    judges = "course/cliff/exercises/loop.py:90 (_look)"
     earlier = Collective("0", 81, "barrier", (), (), judges, True)
     mine = [
         Collective("0", 82, op, ((),), ("int64",), "In [5]:3 (mine)", False)

@@ -15,7 +15,10 @@ AT_MOST = {
     "of these from torch_compat": 19,
     "circles of imports": 0,
 }
-PATH_FILES, PATH_FUNCTIONS = 46, 380  # 372 to 376 functions: threads that watch may come in time or not
+PATH_FILES, PATH_FUNCTIONS = (
+    46,
+    400,
+)  # 372 on a quiet machine, to 390 beside other work: what watches the waiting ranks
 
 
 def test_the_meters_stand_where_they_stood_or_lower():

@@ -14,8 +14,8 @@ import re
 import numpy as np
 import pytest
 
+from course.cliff.figures import breakdown
 from labkit import files
-from labkit.lessons.cliff.figures import breakdown
 from labkit.views import strip, style
 
 VISION = {
@@ -129,7 +129,7 @@ def test_bars_and_keys_have_the_shape_of_their_kind(broken):
 
 
 def test_variants_stand_under_their_names_and_ranks_have_markers(report):
-    from labkit.lessons.cliff import figures as cliff
+    from course.cliff import figures as cliff
 
     named = {"B  compiled, disabled", "C  compiled, functional"}
     for which in ("timings", "counts", "source"):

@@ -8,8 +8,8 @@ import re
 import nbformat
 import pytest
 
-from labkit.lessons.cliff import figures as cliff
-from labkit.lessons.cliff.figures import breakdown
+from course.cliff import figures as cliff
+from course.cliff.figures import breakdown
 from labkit.views import ratios, strip, timings
 from tools import fit
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
-from labkit.lessons.shared.timelines import ENDS, NOTES
-from labkit.lessons.symmetry.figures import Patience
+from course.shared.timelines import ENDS, NOTES
+from course.symmetry.figures import Patience
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def test_the_twin_has_the_finding_as_alternative_text(found, monkeypatch):
 
 
 CELLS = [
-    "import pandas as pd\nfrom labkit.lessons.shared.timelines import ENDS, NOTES, timelines\n"
-    "from labkit.lessons.symmetry.figures import Patience\n"
+    "import pandas as pd\nfrom course.shared.timelines import ENDS, NOTES, timelines\n"
+    "from course.symmetry.figures import Patience\n"
     "notes = pd.DataFrame([('d', 0, 'collective', 'all_reduce', 0.5, 2.5)], columns=NOTES)\n"
     "ends = pd.DataFrame([('d', 0, 2.5, 'returned')], columns=ENDS)",
     "timelines(notes, ends)",

@@ -34,9 +34,7 @@ def torchrun_line(
     """
     about = getattr(experiment, "ABOUT", experiment)
     if not hasattr(about, "options"):
-        raise ValueError(
-            f"{experiment!r} is no experiment: give a module such as labkit.lessons.cliff.experiment"
-        )
+        raise ValueError(f"{experiment!r} is no experiment: give a module such as course.cliff.experiment")
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1 or world_size % nodes:
         raise ValueError(f"nodes must divide the {world_size} ranks, got {nodes!r}")
     if nodes > 1 and backend == "shm":

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from course.break_it import experiment as break_it
+from course.break_it import program
 from labkit import experiments
-from labkit.lessons.break_it import experiment as break_it
-from labkit.lessons.break_it import program
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks, spawn
 from labkit.ranks.errors import Outcome
@@ -209,6 +209,4 @@ def test_the_report_is_drawn_alone_and_beside_another_after_saving(ranks, tmp_pa
     two = loaded.figure(beside=break_it.run(ranks, ["digest", "fingerprint"], undefended=True))
     assert "and 0 of 2 without it" in two.summary and "digest red (nobody noticed" in two.summary
     with pytest.raises(ValueError, match="has no table 'tests'"):
-        Report(
-            "x", "x", "gloo · cpu", {"main": green.frame}, view="labkit.lessons.break_it.figures:figure"
-        ).figure()
+        Report("x", "x", "gloo · cpu", {"main": green.frame}, view="course.break_it.figures:figure").figure()

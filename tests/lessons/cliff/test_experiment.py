@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.cliff import experiment as cliff
-from labkit.lessons.shared.variants import choose, own, with_own_code
+from course.cliff import experiment as cliff
+from course.shared.variants import choose, own, with_own_code
 from labkit.report import Report
 
 BLOCKS = 2

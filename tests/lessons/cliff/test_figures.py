@@ -7,7 +7,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from labkit.lessons.cliff import figures as cliff
+from course.cliff import figures as cliff
 
 
 def words(figure):
@@ -33,7 +33,7 @@ def test_a_saved_report_draws_with_where_it_was_recorded(report, tmp_path):
 
 
 def test_the_reports_own_figure_method_finds_the_view(report):
-    found = dataclasses.replace(report, view="labkit.lessons.cliff.figures:figure").figure("counts")
+    found = dataclasses.replace(report, view="course.cliff.figures:figure").figure("counts")
     assert words(found)[0].startswith("B runs 4 compiled regions")
 
 

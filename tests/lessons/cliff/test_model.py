@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.lessons.cliff import program as tp
-from labkit.lessons.shared.model_size import check_size, check_split
+from course.cliff import program as tp
+from course.shared.model_size import check_size, check_split
 
 SMALL = tp.Config(dim=64, heads=4, tokens=4, blocks=2)
 

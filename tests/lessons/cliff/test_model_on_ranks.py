@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.lessons.cliff import program as tp
+from course.cliff import program as tp
 
 pytestmark = pytest.mark.slow
 

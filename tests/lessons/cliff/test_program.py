@@ -13,9 +13,9 @@ from functools import partial
 import lesson_cells
 import pytest
 
+from course.cliff import experiment as cliff
+from course.shared import program
 from labkit import files, graphs, lessons
-from labkit.lessons.cliff import experiment as cliff
-from labkit.lessons.shared import program
 from labkit.ranks import RankError, here
 
 LESSON = "04_graph_break_cliff"
@@ -71,7 +71,7 @@ def test_what_it_defines_travels_by_name():
     config = own.Config(blocks=2)
     for value in (own.Block, own.inplace, own.functional, own.gated, own.shard, config):
         assert pickle.loads(pickle.dumps(value)) in (value, config)
-    assert own.Block.__module__ == "labkit.lessons.cliff.program"
+    assert own.Block.__module__ == "course.cliff.program"
     assert sys.modules[own.Block.__module__] is own is lessons.program("cliff")
     assert b"self.q_norm" not in pickle.dumps(own.Block)
 
@@ -173,23 +173,23 @@ def notebook(tmp_path, monkeypatch, *sources: str, tags=("program",)) -> None:
 def test_a_notebook_that_is_no_program_is_named(tmp_path, monkeypatch, sources, message):
     notebook(tmp_path, monkeypatch, *sources)
     with pytest.raises(ValueError, match=message):
-        program.load("77_mine", {"__name__": "mine"})
+        lessons.load("77_mine", {"__name__": "mine"})
 
 
 def test_a_notebook_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "ours", lambda path: tmp_path)
     with pytest.raises(ValueError, match="lesson 77_mine cannot be read: 77_mine.ipynb is missing"):
-        program.cells("77_mine")
+        lessons.cells("77_mine")
     for text in ("no JSON", "[]", "{}", '{"cells": [1]}'):
         (tmp_path / "77_mine.ipynb").write_text(text)
         with pytest.raises(ValueError, match="lesson 77_mine cannot be read: 77_mine.ipynb is no notebook"):
-            program.cells("77_mine")
+            lessons.cells("77_mine")
 
 
 def test_the_cells_share_a_namespace_and_count_only_code(tmp_path, monkeypatch):
     notebook(tmp_path, monkeypatch, "import math\nSIDE = 2", "def area():\n    return SIDE**2")
     space = {"__name__": "mine"}
-    program.load("77_mine", space)
+    lessons.load("77_mine", space)
     assert space["area"]() == 4 and space["__program__"] == ("SIDE", "area")
     assert space["area"].__code__.co_filename == "77_mine [2]" and space["area"].__module__ == "mine"
 
@@ -206,7 +206,7 @@ def test_an_unknown_topic_is_named():
 
 
 def test_it_can_be_loaded_again_in_a_new_module():
-    spec = importlib.util.find_spec("labkit.lessons.cliff.program")
+    spec = importlib.util.find_spec("course.cliff.program")
     again = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(again)
     assert again.__program__ == own.__program__ and again.Block is not own.Block

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.cliff.figures import beside_source, breakdown
+from course.cliff.figures import beside_source, breakdown
 
 
 def words(figure):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from course.cold import experiment as cold
+from course.cold import figures as drawn
+from course.cold import program, survival
+from course.cold.experiment import AOT, ARTIFACTS, COLD, DISK, MACHINE, SKEW
+from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, segments
 from labkit import Ranks, contract
-from labkit.lessons.cold import experiment as cold
-from labkit.lessons.cold import figures as drawn
-from labkit.lessons.cold import program, survival
-from labkit.lessons.cold.experiment import AOT, ARTIFACTS, COLD, DISK, MACHINE, SKEW
-from labkit.lessons.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, segments
 from labkit.report import Report
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from labkit.lessons.compiled_streams import figures
-from labkit.lessons.compiled_streams.figures import stream_graph
-from labkit.lessons.shared.streams.graph import GraphNode, StreamGraph
+from course.compiled_streams import figures
+from course.compiled_streams.figures import stream_graph
+from course.shared.streams.graph import GraphNode, StreamGraph
 
 HAND_OVER = (
     GraphNode("x", "input", "x"),

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from labkit.lessons.compiled_streams import captured, inside
-from labkit.lessons.shared.streams import StreamError, simulate
+from course.compiled_streams import captured, inside
+from course.shared.streams import StreamError, simulate
 from tools import recapture
 
 torch = pytest.importorskip("torch")

@@ -6,10 +6,10 @@ import functools
 
 import pytest
 
+from course.compiled_streams import experiment
+from course.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, modelled, step, traced
+from course.shared.streams import StreamError, ops, simulate
 from labkit import Ranks, Report, hardware, lessons
-from labkit.lessons.compiled_streams import experiment
-from labkit.lessons.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, modelled, step, traced
-from labkit.lessons.shared.streams import StreamError, ops, simulate
 
 torch = pytest.importorskip("torch")
 KEPT, IN_LINE, AT_ONCE, AT_THE_END = "kept", "in line", "waits at once", "waits at the end"
@@ -130,7 +130,7 @@ def test_on_a_gpu_the_step_and_its_peak_are_measured():
 def test_on_a_gpu_the_gradients_do_not_depend_on_where_activations_wait():
     if not hardware.gpus():
         pytest.skip("needs an NVIDIA GPU")
-    from labkit.lessons.compiled_streams.exercises import _program, _run_on_gpu
+    from course.compiled_streams.exercises import _program, _run_on_gpu
 
     shape = program().Shape(width=256, layers=2, batch=4, sequence=128)
     with Ranks(1, device="cuda", timeout=600, quiet=True) as ranks:

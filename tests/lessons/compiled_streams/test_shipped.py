@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from course.compiled_streams import captured, offload, shipped
+from course.shared.streams import StreamError
 from labkit import hardware, lessons, torch_compat
-from labkit.lessons.compiled_streams import captured, offload, shipped
-from labkit.lessons.shared.streams import StreamError
 from labkit.ranks import RankError, Ranks
 from tools import recapture
 
@@ -172,8 +172,8 @@ def _runs(pid):
 
 
 def test_every_child_has_a_limit_of_a_minute_at_most():
-    from labkit.lessons.compiled_streams import exercises as compiled_streams
-    from labkit.lessons.compiled_streams import threads
+    from course.compiled_streams import exercises as compiled_streams
+    from course.compiled_streams import threads
 
     for seconds in (captured.TIMEOUT_S, compiled_streams.TIMEOUT_S):
         assert 15 <= seconds <= 60
@@ -182,7 +182,7 @@ def test_every_child_has_a_limit_of_a_minute_at_most():
 
 @pytest.mark.slow
 def test_an_attempt_that_does_not_end_is_told_so(monkeypatch):
-    from labkit.lessons.compiled_streams import exercises as compiled_streams
+    from course.compiled_streams import exercises as compiled_streams
 
     monkeypatch.setattr(compiled_streams, "TIMEOUT_S", 2.0)
 

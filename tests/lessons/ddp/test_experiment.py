@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
+from course.ddp import drills
+from course.ddp import experiment as ddp
+from course.shared import training_clock
+from course.shared.training import compare
+from course.shared.training_clock import clock, timelines
 from labkit import Ranks, experiments, lessons
-from labkit.lessons.ddp import drills
-from labkit.lessons.ddp import experiment as ddp
-from labkit.lessons.shared import training_clock
-from labkit.lessons.shared.training import compare
-from labkit.lessons.shared.training_clock import clock, timelines
 
 program = lessons.program("ddp")
 

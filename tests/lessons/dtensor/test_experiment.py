@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import labkit
+from course.dtensor import experiment as routes
+from course.dtensor import on_ranks as routes_ranks
+from course.dtensor import placements
 from labkit import lessons
-from labkit.lessons.dtensor import experiment as routes
-from labkit.lessons.dtensor import on_ranks as routes_ranks
-from labkit.lessons.dtensor import placements
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from course.fsdp import experiment as fsdp
+from course.fsdp import passes
+from course.fsdp.moments import spans
 from labkit import Ranks, lessons
-from labkit.lessons.fsdp import experiment as fsdp
-from labkit.lessons.fsdp import passes
-from labkit.lessons.fsdp.moments import spans
 from labkit.report import Report
 
 WHOLE = 4 * (64 * 128 + 4 * 2 * 128 * 512 + 10 * 128)  # bytes of all weights of the lesson's model
@@ -130,7 +130,7 @@ def test_passes_bucket_collectives_or_move_them_from_their_waits(ranks):
 def _marked():
     import torch
 
-    from labkit.lessons.shared import training
+    from course.shared import training
 
     route = lessons.program("fsdp").ROUTES["units"](lessons.program("fsdp").seeded(16, 32, 3), None)
     images, labels = training.on_device(*(part[:8] for part in training.digits()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.fsdp import figures
-from labkit.lessons.fsdp.moments import COLUMNS
+from course.fsdp import figures
+from course.fsdp.moments import COLUMNS
 from labkit.report import Report
 
 

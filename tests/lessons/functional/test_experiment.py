@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from course.functional import experiment as collectives
+from course.functional.experiment import agreed
 from labkit import lessons
-from labkit.lessons.functional import experiment as collectives
-from labkit.lessons.functional.experiment import agreed
 from labkit.per_rank import PerRank
 from labkit.report import Report
 

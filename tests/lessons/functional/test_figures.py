@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.functional import figures as collectives
+from course.functional import figures as collectives
 from labkit.report import Report
 
 ROWS = [

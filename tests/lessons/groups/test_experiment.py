@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from labkit.lessons.groups.experiment import HIDDEN, Arrival, meet
+from course.groups.experiment import HIDDEN, Arrival, meet
 
 
 def join():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from labkit.lessons.guards import depth_figures as depth
+from course.guards import depth_figures as depth
 from labkit.report import Report
 
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import labkit
+from course.guards import depth, drift, odd_shape
+from course.guards import experiment as guards
+from course.guards import figures as drawn
 from labkit import Ranks, lessons
-from labkit.lessons.guards import depth, drift, odd_shape
-from labkit.lessons.guards import experiment as guards
-from labkit.lessons.guards import figures as drawn
 from labkit.report import PerRank, Report
 
 DEFAULT = {
@@ -365,7 +365,7 @@ def test_three_forms_need_more_rounds_than_one_for_a_word_on_their_growth(rounds
 
 
 def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():
-    from labkit.lessons.guards.odd_shape_figures import Attempts
+    from course.guards.odd_shape_figures import Attempts
 
     def one(ended, end):
         spans = [

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 import labkit
+from course.mesh import experiment as mesh_or_world
+from course.mesh import figures, wrong_group
 from labkit import cli, lessons
-from labkit.lessons.mesh import experiment as mesh_or_world
-from labkit.lessons.mesh import figures, wrong_group
 from labkit.report import Report
 
 

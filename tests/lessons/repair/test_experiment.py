@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import labkit
+from course.repair import checks, experiment, figures, hints, on_ranks, stages
 from labkit import cli, files, timing
-from labkit.lessons.repair import checks, experiment, figures, hints, on_ranks, stages
 from labkit.report import Report
 
 FAULTS = stages.faults()

@@ -7,11 +7,11 @@ import re
 import pytest
 
 import labkit
+from course.cliff.program import Config
+from course.scale import experiment as scale
+from course.scale import worlds
+from course.shared.costs import terms
 from labkit import cli, lessons
-from labkit.lessons.cliff.program import Config
-from labkit.lessons.scale import experiment as scale
-from labkit.lessons.scale import worlds
-from labkit.lessons.shared.costs import terms
 
 TRACED = (1, 2, 4, 1024)
 STATED = {"alpha": 10.0, "bandwidth": 25.0, "overhead": 20.0, "rate": 1e5, "trace": True}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.lessons.scale import figures as scale
-from labkit.lessons.scale import tables as scale_tables
-from labkit.lessons.scale.figures import half_at
-from labkit.lessons.shared.costs import Compute, Link, terms
+from course.scale import figures as scale
+from course.scale import tables as scale_tables
+from course.scale.figures import half_at
+from course.shared.costs import Compute, Link, terms
 from labkit.report import Report
 
 BLOCK = (128, 128, 131072, 131072)
@@ -51,7 +51,7 @@ def made(measured: bool = True, worlds=(1, 2, 4, 1024), slow: float = 1.25, work
     found = {"traces": traces, "links": links, "work": work}
     tables, notes = scale_tables.tables(found, *stated, "ring", 2, unit)
     label = "simulated, model, gloo · cpu" if measured else "simulated, model"
-    return Report("scale", "t", label, tables, [], {"units": 2}, notes, "labkit.lessons.scale.figures:figure")
+    return Report("scale", "t", label, tables, [], {"units": 2}, notes, "course.scale.figures:figure")
 
 
 def step_axes(figure):

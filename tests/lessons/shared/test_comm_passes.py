@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.lessons.shared import comm_passes
+from course.shared import comm_passes
 from labkit.ranks import Ranks
 
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from labkit.lessons.shared import costs
-from labkit.lessons.shared.costs import Compute, Link, fit_compute, fit_link, step, terms
+from course.shared import costs
+from course.shared.costs import Compute, Link, fit_compute, fit_link, step, terms
 
 
 def walked(world_size: int, chunks_each: int = 1) -> tuple[int, int, list[list[int]]]:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from course.shared import harness
 from labkit import cli, experiments, hardware
-from labkit.lessons.shared import harness
 
 ON_GPU = SimpleNamespace(device="cuda", backend="gloo", world_size=3, threads=1, label="gloo · 1 gpu")
 FOR_CPU = [name for name in experiments.declared() if experiments.get(name).device == "cpu"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.lessons.shared.memory import allocations, peak
+from course.shared.memory import allocations, peak
 
 
 def test_every_piece_counts_whether_or_not_it_is_kept():

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.lessons.shared.noted import noted
-from labkit.lessons.shared.timelines import timelines
+from course.shared.noted import noted
+from course.shared.timelines import timelines
 
 
 def served(how, note):

@@ -13,8 +13,8 @@ from typing import Any
 import lesson_cells
 import pytest
 
+from course.shared import program
 from labkit import experiments, files, lessons
-from labkit.lessons.shared import program
 from labkit.ranks import Ranks
 from labkit.report import Report
 
@@ -39,7 +39,7 @@ PROTOCOLS = [one for one in experiments.declared().values() if one.module.partit
 
 @pytest.mark.parametrize("about", PROTOCOLS, ids=lambda about: about.name)
 def test_a_protocol_takes_its_program_as_an_argument(about):
-    run = importlib.import_module(f"labkit.lessons.{about.module}").run
+    run = importlib.import_module(f"course.{about.module}").run
     given = inspect.signature(run).parameters["program"]
     assert given.default is None and given.kind is inspect.Parameter.KEYWORD_ONLY
     assert "`globals()`" in run.__doc__ or "None for the lesson's own" in run.__doc__
@@ -59,7 +59,7 @@ def test_no_other_cell_gives_a_name_of_the_program_another_meaning(lesson):
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "code" and not source.startswith("%"):
-            bound["program" in cell["metadata"].get("tags", ())].update(program.names_of(ast.parse(source)))
+            bound["program" in cell["metadata"].get("tags", ())].update(lessons.names_of(ast.parse(source)))
     assert not bound[True] & bound[False]
 
 
@@ -88,7 +88,7 @@ class Edit:
 
 def _run(name: str, *args: Any, sweep: bool = False, **settings: Any) -> Callable[..., Report]:
     def call(ranks: Ranks, folder: Any, **program: Any) -> Report:
-        module = importlib.import_module(f"labkit.lessons.{experiments.get(name).module}")
+        module = importlib.import_module(f"course.{experiments.get(name).module}")
         return module.run(ranks, *args, **settings, **program, **({"folder": folder} if sweep else {}))
 
     return call

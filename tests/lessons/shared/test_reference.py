@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from labkit.lessons.shared import reference
+from course.shared import reference
 
 
 @pytest.mark.parametrize("name", reference.names())

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from course.shared.sweep import Sweep, parse_range
 from labkit import files
-from labkit.lessons.shared.sweep import Sweep, parse_range
 
 POINTS = {"a b": 1, "a-b": 2, "c": 3}
 

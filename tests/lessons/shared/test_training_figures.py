@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.shared import training_figures as training
+from course.shared import training_figures as training
 from labkit.report import Report
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import labkit
+from course.since import experiment as one_compile
+from course.since import figures
 from labkit import cli, lessons
-from labkit.lessons.since import experiment as one_compile
-from labkit.lessons.since import figures
 from labkit.report import Report
 
 PROGRAMS = ["uneven shards", "a sub mesh", "08 order", "slice by mesh.get_local_rank()"]

@@ -7,8 +7,8 @@ import types
 import pytest
 
 import labkit
+from course.streams import experiment, microbatch
 from labkit import hardware
-from labkit.lessons.streams import experiment, microbatch
 from labkit.report import Report
 
 ON_CPU = types.SimpleNamespace(device="cpu")
@@ -37,7 +37,7 @@ def test_one_round_is_refused():
 
 
 def test_a_report_without_its_tables_is_refused():
-    report = Report("streams", "x", "simulated", {}, view="labkit.lessons.streams.figures:figure")
+    report = Report("streams", "x", "simulated", {}, view="course.streams.figures:figure")
     with pytest.raises(ValueError, match="neither a table 'samples' nor a table 'spans'"):
         report.figure()
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.lessons.shared.streams import CAUSES, Program, ops, simulate
-from labkit.lessons.streams.sanitizer import sanitizer_races
+from course.shared.streams import CAUSES, Program, ops, simulate
+from course.streams.sanitizer import sanitizer_races
 
 
 def produce(p):

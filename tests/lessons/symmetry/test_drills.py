@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from course.symmetry.drills import Site
 from labkit.contract import ContractError, Plan, rehearse
-from labkit.lessons.symmetry.drills import Site
 
 
 def program(site, defect):

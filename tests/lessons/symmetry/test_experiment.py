@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 import labkit
+from course.symmetry import experiment as divergence
+from course.symmetry.drills import DRILLS, Recompile, what
 from labkit.contract import Plan
-from labkit.lessons.symmetry import experiment as divergence
-from labkit.lessons.symmetry.drills import DRILLS, Recompile, what
 from labkit.ranks.errors import Outcome, RankError
 from labkit.report import Report
 
@@ -120,7 +120,7 @@ def test_a_break_on_one_rank_ends_the_job_wherever_a_pass_changes_the_calls():
     import torch.distributed as dist
     from torch._inductor.utils import run_and_get_code
 
-    from labkit.lessons.shared.outcomes import judge
+    from course.shared.outcomes import judge
     from labkit.torch_compat import funcol, renamed
 
     names = dict(os=os, re=re, torch=torch, inductor=inductor, dist=dist, pd=pd, labkit=labkit, funcol=funcol)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.shared.drill_figures import figure
-from labkit.lessons.shared.timelines import timelines
-from labkit.lessons.symmetry.figures import Patience
+from course.shared.drill_figures import figure
+from course.shared.timelines import timelines
+from course.symmetry.figures import Patience
 from labkit.report import Report
 
 

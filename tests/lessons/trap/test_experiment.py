@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
+from course.trap import calls
+from course.trap import experiment as eager_trap
+from course.trap import on_ranks as trap_ranks
+from course.trap import tables as trap_tables
 from labkit import lessons
-from labkit.lessons.trap import calls
-from labkit.lessons.trap import experiment as eager_trap
-from labkit.lessons.trap import on_ranks as trap_ranks
-from labkit.lessons.trap import tables as trap_tables
 from labkit.report import PerRank, Report
 
 FORWARD = 4  # collectives of one block
@@ -58,8 +58,8 @@ def counted_twice():
 
     import torch
 
+    from course.cliff.program import Config, full, functional, inplace
     from labkit.contract import dispatched
-    from labkit.lessons.cliff.program import Config, full, functional, inplace
 
     x = torch.ones(16)
     model, tokens = full(Config(dim=16, heads=2, blocks=1, tokens=2)), torch.ones(1, 2, 16)
@@ -141,7 +141,7 @@ def test_it_survives_saving(report, tmp_path):
 
 
 def test_a_readers_own_gate_takes_its_place(shm_ranks):
-    from labkit.lessons.cliff.program import functional
+    from course.cliff.program import functional
 
     small = {"collectives": "all_reduce", "sizes": [4], "rounds": 2, "also": (), "host_only": False}
     found = eager_trap.run(shm_ranks, 1, reduces={"gated": functional}, **small)
@@ -223,7 +223,7 @@ def test_device_time_stands_apart_and_a_replay_is_the_floor():
 def device_rows():
     import torch
 
-    from labkit.lessons.trap import calls, device
+    from course.trap import calls, device
     from labkit.ranks import here
 
     made = calls.forms("all_reduce", 1 << 16, torch.device(here().device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.lessons.trap import figures as eager_trap
+from course.trap import figures as eager_trap
 from labkit.report import Report
 
 CELLS = [

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course.shared.streams import ops, simulate
+from course.shared.streams.capture import NCCL, capture
 from labkit import lessons
-from labkit.lessons.shared.streams import ops, simulate
-from labkit.lessons.shared.streams.capture import NCCL, capture
 
 
 def x():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from course.shared.streams import StreamError
+from course.shared.streams.cuda import cycles_per_ms, on_gpu
 from labkit import lessons
-from labkit.lessons.shared.streams import StreamError
-from labkit.lessons.shared.streams.cuda import cycles_per_ms, on_gpu
 from labkit.torch_compat import cuda_sleep
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from matplotlib.patches import FancyArrowPatch
 
-from labkit.lessons.shared.queue_figures import queues
-from labkit.lessons.shared.streams import Program, simulate
-from labkit.lessons.shared.streams_figures import timeline
+from course.shared.queue_figures import queues
+from course.shared.streams import Program, simulate
+from course.shared.streams_figures import timeline
 
 
 def handed_over(wait: bool = True, length: float = 4.0) -> Program:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from labkit.lessons.shared.streams import Program, overlap, simulate
+from course.shared.streams import Program, overlap, simulate
 
 
 def test_spans_are_united_and_met():

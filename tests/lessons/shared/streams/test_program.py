@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from labkit.lessons.shared.streams import Program, StreamError, ops
+from course.shared.streams import Program, StreamError, ops
 
 
 @pytest.mark.parametrize(

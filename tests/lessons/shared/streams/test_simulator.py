@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.lessons.shared.streams import Program, StreamError, simulate
+from course.shared.streams import Program, StreamError, simulate
 
 
 def program(*streams: str) -> Program:

@@ -1,0 +1,128 @@
+"""What Dynamo, AOTAutograd and Inductor do with streams besides the graphs: prefix, table, caches, what is saved.
+
+Like the captured graphs, all of this is looked at in a child process that pretends to have an accelerator.
+"""
+
+from __future__ import annotations
+
+import dis
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from course.compiled_streams.captured import as_data, check_streams, compiled, in_a_child
+from course.shared.streams.graph import StreamGraphs
+from course.shared.streams.ops import StreamError
+from labkit import files, torch_compat
+
+__all__ = ["inductor_code", "inductor_text", "look", "unchecked"]
+
+FILE = files.ours("data/captured/inductor_streams.json")
+GRAPH = "__compiled_fn"
+
+
+def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> tuple[list[str], list[str]]:
+    """What runs before the graph of `fn(*tensors, *streams)`: instructions that name something, and the objects.
+
+    Raises StreamError where it does not compile, and what `capture` raises.
+
+    >>> import torch
+    >>> def fn(x, side):
+    ...     with side:
+    ...         return x.sin()
+    >>> look(fn, torch.ones(4))[1]
+    ['stream 0, the ambient one', 'stream 1']
+    """
+    check_streams(streams)
+    return in_a_child(_look, fn, tensors, streams)
+
+
+def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
+    """The graphs of `fn` without Dynamo's check of events behind a changed input: what the check protects from."""
+    check_streams(streams)
+    return in_a_child(_unchecked, fn, tensors, streams)
+
+
+def inductor_code(*functions: Callable[..., Any], streams: int = 1) -> dict[str, str]:
+    """What Inductor writes for CUDA of functions of (x, *streams), by their names: written, never run.
+
+    Takes the triton package and no GPU: the compiler is told of an H100, and the tensors are fake. Raises
+    UnsupportedTorch without triton.
+    """
+    check_streams(streams)
+    return in_a_child(_inductor_code, functions, streams, 1024, ship=False)
+
+
+def inductor_text() -> dict[str, str]:
+    """What Inductor wrote for CUDA of some functions without and with streams, captured and shipped with labkit.
+
+    Keys: 'plain', 'streamed' and more names of functions (Python, Triton kernels included), 'source' of the first two,
+    'sources' of all, 'torch', 'label'. `python -m tools.recapture inductor` makes it
+    anew, which takes the triton package; running it takes a GPU. Raises ValueError where labkit stands without its
+    repository.
+    """
+    try:
+        return dict(json.loads(FILE.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError("the captured code is part of the repository: run labkit from a checkout") from error
+
+
+# --- in the child ---
+
+
+def _look(fn: Callable[..., Any], tensors: tuple, streams: int) -> Any:
+    made: list[tuple[Any, Any]] = []
+    end = torch_compat.bytecode_hook(lambda before, after: made.append((before, after)))
+    try:
+        error = compiled(fn, tensors, streams, False)[-1]
+    finally:
+        end()
+    if error:
+        return StreamError(f"it does not compile: {error}")
+    after = next(after for before, after in made if before.co_name == fn.__name__)
+    return _prefix(after), [_object(o) for _, o in sorted(torch_compat.external_objects().items())]
+
+
+def _prefix(code: Any) -> list[str]:
+    """Instructions with a name or a constant in them, up to the call of the graph."""
+    found = []
+    for one in dis.get_instructions(code):
+        if GRAPH in one.argrepr:
+            break
+        if one.argrepr and not one.opname.startswith(("COPY", "DELETE", "STORE", "SWAP")):
+            found.append(f"{one.opname} {one.argrepr}")
+    return found
+
+
+def _object(given: Any) -> str:
+    if isinstance(given, torch.Stream):
+        return f"stream {given.stream_id}" if given.stream_id else "stream 0, the ambient one"
+    return "gone" if given is None else type(given).__name__.lower()
+
+
+def _unchecked(fn: Callable[..., Any], tensors: tuple, streams: int) -> StreamGraphs:
+    torch_compat.no_mutation_check()
+    return as_data(*compiled(fn, tensors, streams, False))
+
+
+def _inductor_code(functions: tuple, streams: int, size: int) -> dict[str, str]:
+    stream = torch_compat.pretend_streams()
+    torch_compat.pretend_h100()
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="labkit-cache-") as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        for fn in functions:
+            torch_compat.dynamo_reset()
+            sides = [stream(i + 1) for i in range(streams)]
+            with torch_compat.fake_tensors(), torch_compat.only_written() as written:
+                try:
+                    torch.compile(fn, fullgraph=True)(torch.empty(size, device="cuda"), *sides)
+                except Exception:  # it stops where the code would be compiled
+                    if not written:
+                        raise
+            found[fn.__name__] = written[0]
+    return found

@@ -1,0 +1,347 @@
+"""Lesson 13: DDP written twice with hooks, and a loss for ranks with unequal batches."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from course.shared.training import TOLERANCE, differences, loss_of
+from labkit import lessons
+from labkit.ranks import Ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
+
+__all__ = ["BUCKETS", "ONE_BY_ONE", "WEIGH"]
+
+CAP = 70_000  # bytes; three buckets for the weights of the model below
+HELD_S, LATE_S = 3.0, 0.05  # a future that is not waited for is done so long after backward
+HOOKS = (
+    "it is called as {}, hangs hooks on the parameters that require a gradient, and returns a function that is called "
+    "after backward"
+)
+
+
+class _Model(torch.nn.Module):
+    """(batch, 64) -> (batch, 10). One weight is frozen, and two stand in another order than that of their use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((64, 32), (32, 256), (256, 32), (32, 32), (128, 64), (32, 128), (64, 10))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(*size, bias=False) for size in sizes)
+        self.layers[3].weight.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        for i in (0, 1, 2, 3, 5, 4, 6):
+            x = self.layers[i](x.relu() if i else x)
+        return x
+
+
+@on_three_too
+def judge_one_by_one(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Gradients reduced one by one from hooks: numbers, messages, when they start, and that each is waited for."""
+    seen = on_ranks(ranks, _steps, attempt, hint=HOOKS.format("my_one_by_one(model)"), timeout=60)
+    _judge_overlap(seen, HOOKS.format("my_one_by_one(model)"))
+    row = seen[0]
+    weights, arrived = row["weights"], [call["arrived"] for call in row["calls"]]
+    if len(arrived) != weights:
+        raise Mistake(
+            f"{len(arrived)} all-reduces a step for {weights} weights",
+            "one all-reduce for each weight, from the hook of that weight",
+        )
+    if sorted(arrived) != list(range(1, weights + 1)):
+        late = weights - len(set(arrived))
+        raise Mistake(
+            f"{late} of {weights} all-reduces do not start in the hook of their gradient, but in a later one",
+            "each hook starts the all-reduce of its own gradient, and of no other",
+        )
+    say(_overlapped(row))
+
+
+@on_three_too
+def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Gradients reduced in buckets: as before, with as few messages as the size of a bucket allows."""
+    hint = HOOKS.format("my_buckets(model, most_bytes)")
+    seen = on_ranks(ranks, _steps, attempt, CAP, hint=hint, timeout=60)
+    row = seen[0]
+    large = [call["bytes"] for call in row["calls"] if call["bytes"] > max(CAP, row["largest"])]
+    if large:
+        raise Mistake(
+            f"one message has {large[0]:,} bytes, and a bucket has at most {CAP:,}",
+            "begin a new bucket where the next weight would not fit any more",
+        )
+    _judge_overlap(seen, hint)
+    meant = row["buckets"]
+    if len(row["calls"]) > len(meant):
+        raise Mistake(
+            f"{len(row['calls'])} messages a step where {len(meant)} buckets of {CAP:,} bytes are enough",
+            "put gradients together into one flat tensor, in the order of backward: the last layer first",
+        )
+    sent = [call["bytes"] for call in row["calls"]]
+    if sent != [size for _, size in meant]:
+        raise Mistake(
+            f"messages of {', '.join(f'{size:,}' for size in sent)} bytes, and full buckets in the reverse order of "
+            f"model.parameters() have {', '.join(f'{size:,}' for _, size in meant)}",
+            "go through reversed(list(model.parameters())), and begin the next bucket where a weight does not fit: no "
+            "later weight goes back into an earlier bucket",
+        )
+    for call, (arrived, size) in zip(row["calls"], meant, strict=True):
+        if call["arrived"] != arrived:
+            raise Mistake(
+                f"the message of {size:,} bytes starts in hook number {call['arrived']} of backward, and its last "
+                f"gradient is there in number {arrived}",
+                "count the gradients of each bucket, and let the hook that makes the count full start the message",
+            )
+    say(_overlapped(row))
+
+
+def _judge_overlap(seen: Any, hint: str) -> None:
+    for rank, row in enumerate(seen):
+        if row["kind"]:
+            raise Mistake(f"it returns {row['kind']}", hint)
+        if not row["calls"]:
+            raise Mistake(
+                f"rank {rank}: dist.all_reduce is not called", "each hook starts one, or the last of a bucket"
+            )
+        after = [call for call in row["calls"] if call["after"]]
+        if after:
+            many = (
+                "every all-reduce starts"
+                if len(after) == len(row["calls"])
+                else f"{len(after)} of them start"
+            )
+            raise Mistake(
+                f"rank {rank}: {len(row['calls'])} all-reduces, {many} after backward",
+                "start it in the hook: register_post_accumulate_grad_hook calls it as soon as the gradient is there",
+            )
+        held = [call for call in row["calls"] if call["waited"] == "inside"]
+        if held:
+            raise Mistake(
+                f"rank {rank}: {len(held)} of {len(row['calls'])} all-reduces are waited for inside of backward",
+                "async_op=True returns a handle at once: keep it, and wait in the function that is called afterwards",
+            )
+        lost = [call for call in row["calls"] if not call["waited"]]
+        if lost:
+            raise Mistake(
+                f"rank {rank}: {len(lost)} of {len(row['calls'])} all-reduces are never waited for",
+                "an all-reduce may still be under way when the optimizer reads the gradient: wait for every handle",
+            )
+        for step, (apart, ratio) in enumerate(row["apart"], 1):
+            if apart <= TOLERANCE:
+                continue
+            finding = (
+                f"rank {rank}, step {step}: gradients are {apart:.0%} of the largest away from those of DDP"
+            )
+            if abs(ratio - len(seen)) < 1e-3:
+                raise Mistake(
+                    finding, "an all-reduce adds up, and DDP averages: divide by the number of ranks, once"
+                )
+            if step > 1:
+                raise Mistake(
+                    finding,
+                    "the first step is right: what a step has counted or kept has to begin anew in the next",
+                )
+            raise Mistake(
+                finding, "each gradient is reduced once, and what was reduced ends up in .grad again"
+            )
+
+
+def _overlapped(row: dict[str, Any]) -> str:
+    before = sum(call["done"] < row["products"] for call in row["calls"])
+    return (
+        f"{len(row['calls'])} all-reduces a step, {before} of them started before backward's last matrix product; "
+        "gradients are those of DDP in two steps"
+    )
+
+
+def _steps(attempt: Attempt, *more: Any) -> dict[str, Any]:
+    """Two steps of the attempt beside torch's DDP, with every all-reduce noted."""
+    program = lessons.program("ddp")
+    rank = dist.get_rank()
+    model, right = program.seeded(_Model), DistributedDataParallel(program.seeded(_Model))
+    arrived: list[Any] = []
+    weights = [p for p in model.parameters() if p.requires_grad]
+    for p in weights:
+        p.register_post_accumulate_grad_hook(arrived.append)  # before the attempt's hook of the same weight
+    finish = attempt(model, *more)
+    if not callable(finish):
+        return {"kind": type(finish).__name__}
+    found: dict[str, Any] = {"kind": "", "apart": [], "weights": len(weights)}
+    found["largest"] = max(p.nbytes for p in weights)
+    for step in range(2):
+        seeded = torch.Generator().manual_seed(10 * step + rank)
+        x, y = torch.randn(8, 64, generator=seeded), torch.arange(8)
+        for each in (model, right):
+            each.zero_grad()
+        loss_of(right(x), y).backward()
+        expected = {n: p.grad for n, p in right.module.named_parameters() if p.grad is not None}
+        products = program.Products()
+        calls: list[dict[str, Any]] = []
+        ended = threading.Event()
+        arrived.clear()
+
+        # below dist.all_reduce, so that it counts under whatever name it is called
+        kind: Any = type(dist.group.WORLD)
+        with mock.patch.object(kind, "allreduce", _noted(kind.allreduce, calls, products, arrived, ended)):
+            loss = loss_of(model(x), y)
+            with products:
+                loss.backward()
+            ended.set()
+            finish()
+        for call in calls:
+            if (future := call.pop("future")) is not None and not call["waited"] and future.done():
+                call["waited"] = "after"
+        dist.barrier()
+        got = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        worst = [apart if apart == apart else math.inf for apart in differences(got, expected).values()]
+        ratios = [float((got[n] * g).sum() / (g * g).sum()) for n, g in expected.items() if n in got]
+        found["apart"].append((max(worst), min(ratios, default=0.0)))
+        found.setdefault("calls", calls)
+        found["products"] = products.done
+    place = {p: i for i, p in enumerate(arrived, 1)}
+    meant = [(max(place[p] for p in bucket), sum(p.nbytes for p in bucket)) for bucket in _full(weights)]
+    return found | {"buckets": sorted(meant)}
+
+
+def _noted(
+    real: Any, calls: list[dict[str, Any]], products: Any, arrived: list[Any], ended: threading.Event
+) -> Callable[..., _Work]:
+    """An all-reduce that notes its bytes, how many products and gradients there are, and when it is waited for."""
+
+    def noted(group: Any, tensors: Any, *a: Any, **more: Any) -> _Work:
+        call = {"bytes": sum(t.nbytes for t in tensors), "done": products.done, "arrived": len(arrived)}
+        calls.append(call | {"after": ended.is_set(), "waited": "", "future": None})
+        return _Work(real(group, tensors, *a, **more), calls[-1], ended)
+
+    return noted
+
+
+def _full(weights: list[Any]) -> list[list[Any]]:
+    """The weights in the reverse order, in buckets that are full."""
+    buckets: list[list[Any]] = []
+    for p in reversed(weights):
+        if not buckets or sum(q.nbytes for q in buckets[-1]) + p.nbytes > CAP:
+            buckets.append([])
+        buckets[-1].append(p)
+    return buckets
+
+
+class _Work:
+    """The handle of an all-reduce, which notes when it is waited for, also by its future."""
+
+    def __init__(self, work: Any, call: dict[str, Any], ended: threading.Event) -> None:
+        self._work, self._call, self._ended = work, call, ended
+
+    def _note(self) -> None:
+        self._call["waited"] = self._call["waited"] or ("after" if self._ended.is_set() else "inside")
+
+    def wait(self, *rest: Any) -> Any:
+        self._note()
+        return self._work.wait(*rest)
+
+    def is_completed(self) -> bool:
+        done = self.get_future().done()
+        if done:
+            self._note()
+        return done
+
+    def get_future(self) -> Any:
+        if self._call["future"] is None:
+            self._call["future"] = torch.futures.Future()
+            threading.Thread(target=self._complete, daemon=True).start()
+        return self._call["future"]
+
+    def _complete(self) -> None:
+        # late, so that a future that is done is one that was waited for
+        if self._ended.wait(HELD_S):
+            time.sleep(LATE_S)
+        else:
+            self._note()
+        self._call["future"].set_result(self._work.get_future().wait())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+# how many images each rank has; the last case gives one rank none
+BATCHES = (("equal batches", (4, 4)), ("fewer on rank 1", (6, 2)), ("none on rank 1", (5, 0)))
+
+
+@on_three_too
+def judge_weigh(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Gradients that DDP averages, for equal and unequal batches and an empty one."""
+    hint = "it is called as my_loss(losses), the loss of each image of this rank; it returns one number to go back from"
+    hints = (
+        "of equal batches the mean over a rank's images is right: DDP averages over the ranks",
+        "DDP averages over ranks as if all had as many images: weigh each rank by its share of them, which the ranks "
+        "have to tell each other",
+        "a rank without images calls the same collectives, and goes back from a loss of its own all the same",
+    )
+    for (said, sizes), why in zip(BATCHES, hints, strict=True):
+        many = tuple(sizes[min(rank, 1)] for rank in range(ranks.world_size))
+        for rank, found in enumerate(on_ranks(ranks, _weigh, attempt, many, hint=hint, timeout=60)):
+            if found["kind"]:
+                raise Mistake(f"{said}: my_loss returns {found['kind']}", hint)
+            if not found["right"]:
+                numbers = f"rank {rank} has the gradient {found['got']:.4g}, right is {found['want']:.4g}"
+                raise Mistake(f"{said}: {numbers}", why)
+        say(f"{said} ({', '.join(map(str, many))} images): the gradient of the mean over all images")
+
+
+def _weigh(attempt: Attempt, many: tuple[int, ...]) -> dict[str, Any]:
+    rank = dist.get_rank()
+    values = torch.arange(1.0, sum(many) + 1).square()
+    mine = values.split(list(many))[rank]
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    parallel = DistributedDataParallel(model)
+    losses = parallel(mine[:, None])[:, 0]
+    value = attempt(losses)
+    if not isinstance(value, torch.Tensor):
+        return {"kind": type(value).__name__}
+    if value.dim():
+        return {"kind": f"a tensor of shape {tuple(value.shape)}"}
+    value.backward()
+    assert model.weight.grad is not None
+    got, want = float(model.weight.grad), float(values.mean())
+    return {"kind": "", "right": abs(got - want) <= 1e-4 * want, "got": got, "want": want}
+
+
+ONE_BY_ONE = Exercise(
+    "ddp.one_by_one",
+    "DDP with an all-reduce for each gradient",
+    "medium",
+    15,
+    (
+        "gradients are those of torch's DDP, also in the second step",
+        "each all-reduce starts in the hook of its gradient",
+        "every one is waited for after backward",
+    ),
+    judge_one_by_one,
+)
+BUCKETS = Exercise(
+    "ddp.buckets",
+    "DDP with buckets",
+    "hard",
+    25,
+    (
+        "gradients are those of torch's DDP, also in the second step",
+        "one message for each full bucket, which starts when its last gradient is there",
+        "every one is waited for after backward",
+    ),
+    judge_buckets,
+)
+WEIGH = Exercise(
+    "ddp.weigh",
+    "ranks with unequal batches",
+    "easy",
+    10,
+    ("under DDP, the gradient of the mean over the images of all ranks", "also where a rank has none"),
+    judge_weigh,
+)

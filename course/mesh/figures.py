@@ -1,0 +1,93 @@
+"""Figures of lesson 11: the collectives of each rank by group, and what came of mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.patches import Rectangle
+
+from course.shared import drill_figures as divergence
+from course.shared.keys import patch
+from labkit.views import style
+from labkit.views.style import Figure, Sheet, styled
+from labkit.views.tables import need, table
+
+__all__ = ["calls_by_group", "figure", "mistakes"]
+
+LOOKS = {"world": "#E69F00", "mesh": "#0072B2"}  # by group
+LEFT, LANE = 0.75, 0.42  # inches
+
+
+def figure(report: Any) -> Figure:
+    """Draw the report of `course.mesh.experiment`: the collectives of each rank by group.
+
+    Raises ValueError for a missing table.
+    """
+    return calls_by_group(table(report, "calls", ["rank", "number", "group"]), report.label)
+
+
+@styled
+def calls_by_group(calls: pd.DataFrame, label: str = "") -> Figure:
+    """Draw each rank's collectives as a lane of boxes in the colour of their group.
+
+    Collectives that ranks call together share a column: the n-th one on a group is the same for all its ranks.
+
+    Args:
+        calls: a row for each collective of each rank: rank, number (its place among those of the rank) and group.
+        label: the run label.
+    """
+    calls = need(calls, ["rank", "number", "group"], "calls").sort_values(["rank", "number"])
+    calls = calls.assign(nth=calls.groupby(["rank", "group"]).cumcount())
+    ranks = sorted(set(calls["rank"]))
+    columns: dict[tuple[str, int], int] = {}
+    for rank in (
+        calls["rank"].value_counts().index
+    ):  # the order of those that call most is the order of the columns
+        mine = calls[calls["rank"] == rank]
+        for key in zip(mine["group"], mine["nth"], strict=True):
+            columns.setdefault(key, len(columns))
+    totals = calls.groupby(["rank", "group"]).size().unstack(fill_value=0)
+    mesh = totals.get("mesh", pd.Series(0, index=totals.index))
+    sheet = Sheet()
+    sheet.title(
+        _called(mesh, ranks),
+        "One box is one collective; a column is one collective of all ranks that call it.",
+    )
+    sheet.legend([(f"on the {name}", patch(colour)) for name, colour in LOOKS.items()])
+    wide = sheet.width - LEFT - 0.2
+    ax = sheet.axes(LEFT, wide, LANE * len(ranks), top=sheet.top + 0.1)
+    ax.set(xlim=(0, max(len(columns), 1)), ylim=(len(ranks), 0), xticks=[])
+    ax.spines[:].set_visible(False)
+    ax.set_yticks([i + 0.5 for i in range(len(ranks))], [f"rank {rank}" for rank in ranks])
+    ax.tick_params(length=0, labelsize=style.SMALL, labelcolor=style.INK)
+    for row in calls.itertuples():
+        place = columns[row.group, row.nth] + 0.08, ranks.index(row.rank) + 0.12
+        ax.add_patch(Rectangle(place, 0.84, 0.76, facecolor=LOOKS.get(row.group, "#BBBBBB"), linewidth=0))
+    sheet.top += 0.1 + LANE * len(ranks) + 0.15
+    for rank in ranks:
+        said = ", ".join(f"{totals.loc[rank].get(name, 0)} on the {name}" for name in LOOKS)
+        sheet.say(f"rank {rank}: {said}")
+    return sheet.finish(label)
+
+
+def _called(mesh: pd.Series, ranks: list[Any]) -> str:
+    out = [rank for rank in ranks if not mesh[rank]]
+    inside = {int(mesh[rank]) for rank in ranks if rank not in out}
+    if len(inside) != 1 or not out:
+        return "The mesh ranks called different numbers of collectives"
+    who = f"rank{'s' * (len(out) > 1)} {', '.join(map(str, out))}"
+    return f"Every mesh rank called {inside.pop()} collectives of the mesh, {who} none"
+
+
+def mistakes(report: Any) -> Figure:
+    """Draw the report of `course.mesh.wrong_group`: what came of each mistake under each defence."""
+    title = None
+    if len(found := table(report, "outcomes", ["drill", "defence", "outcome"])):
+        plain = found[found["defence"] == "none"]["outcome"].value_counts()
+        caught = found[(found["defence"] == "domain") & (found["outcome"] == "caught")]
+        title = (
+            f"Of {found['drill'].nunique()} mistakes {plain.get('hung', 0)} hang and {plain.get('wrong', 0)} are "
+            f"silently wrong; with a Domain {len(caught)} are caught"
+        )
+    return divergence.figure(report, title=title, what="the mistake")

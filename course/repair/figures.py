@@ -1,0 +1,128 @@
+"""The progress strip of a repair: frames per second, graph breaks and failing checks, stage by stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from labkit.views import style
+from labkit.views.forwards import variant_record
+from labkit.views.strip import strips
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import need, table
+
+__all__ = ["fragments", "progress"]
+
+BASELINE = "eager"
+NAMES, ROW, GAP, NOTE = 1.35, 0.36, 0.5, 2.6  # inches
+SLOW, FAST, EAGER = "#D55E00", "#0072B2", "#000000"
+
+
+@styled
+def progress(report: Any, title: str | None = None) -> Figure:
+    """Draw a row for each stage of a repair: frames per second with their spread, breaks a frame, failing checks.
+
+    Args:
+        report: of `course.repair.experiment`, timed or not, or several `together`.
+        title: by default what the first and the last stage are against eager.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a table or a column is missing.
+    """
+    stages = table(report, "stages", ["stage", "breaks", "fails"])
+    sheet = Sheet()
+    if stages.empty:
+        return empty_figure(sheet, "Nothing was measured", report.label, title)
+    rates = _rates(report)
+    names = list(stages["stage"])
+    sheet.title(title or _finding(stages, rates))
+    rows = [*([BASELINE] if BASELINE in rates.index else []), *names]
+    height = ROW * len(rows)
+    wide = (sheet.width - NAMES - GAP - NOTE) * 0.62
+    left = NAMES + wide + GAP
+    heads = (
+        ("frames per second", NAMES),
+        ("breaks a frame", left),
+        ("checks that fail", sheet.width - NOTE + 0.2),
+    )
+    for text, at in heads:
+        sheet.text(text, left=at, top=sheet.top, fontweight="bold")
+    top = sheet.top + 0.25
+    speed = sheet.axes(NAMES, wide, height, top=top)
+    broken = sheet.axes(left, sheet.width - NOTE - left, height, top=top)
+    most = float(stages["breaks"].max()) or 1.0
+    rightmost = float(rates["high"].max())  # the numbers in a column, where the dotted line crosses none
+    for y, name in enumerate(rows):
+        if name in rates.index:
+            low, middle, high = (float(rates.loc[name, part]) for part in ("low", "middle", "high"))
+            slow = name != BASELINE and middle < float(rates.loc[BASELINE, "middle"])
+            colour = EAGER if name == BASELINE else SLOW if slow else FAST
+            speed.hlines(y, low, high, color=colour, linewidth=4.5, alpha=0.3)
+            speed.plot(middle, y, "s" if name == BASELINE else "o", color=colour, markersize=6)
+            speed.annotate(
+                f"{middle:.3g}", (rightmost, y), (6, 0), textcoords="offset points", va="center", fontsize=8.5
+            )
+            sheet.say(f"{name} {middle:.3g} frames per second ({low:.3g}-{high:.3g})")
+    for y, row in enumerate(stages.to_dict("records"), len(rows) - len(names)):
+        broken.barh(y, row["breaks"], 0.5, color=SLOW, linewidth=0)
+        broken.annotate(f"{row['breaks']:g}", (row["breaks"], y), (4, 0), textcoords="offset points", va="center",
+                        fontsize=8.5)  # fmt: skip
+        said = row["fails"] or "none"
+        style.note_beside(broken, y, "\n".join(style.wrap(said, NOTE - 0.4, style.SMALL + 0.3)), right=14)
+        sheet.say(f"{row['stage']}: {row['breaks']:g} breaks a frame, checks that fail: {said}")
+    if BASELINE in rates.index:
+        speed.axvline(float(rates.loc[BASELINE, "middle"]), color=EAGER, linewidth=0.9, linestyle=":")
+        speed.set_xlim(0, rightmost * 1.15)
+    for ax, label in ((speed, "median of all rounds, p10 to p90"), (broken, "on every call")):
+        ax.set(ylim=(len(rows) - 0.5, -0.5))
+        ax.set_yticks([])
+        ax.set_xlabel(label, labelpad=1, fontsize=style.SMALL, color=style.QUIET)
+        ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
+    broken.set_xlim(0, most * 1.3)
+    speed.set_yticks(range(len(rows)), rows)
+    speed.tick_params(axis="y", length=0, labelsize=style.NORMAL, labelcolor=style.INK)
+    sheet.top = top + height + 0.5
+    return sheet.finish(
+        report.label,
+        "Each row has its own fix and all those before it. The dotted line is eager: orange is slower, blue faster.",
+    )
+
+
+def _rates(report: Any) -> pd.DataFrame:
+    """Frames per second by stage, by the slowest rank of each round; none where nothing was timed."""
+    if "samples" not in report.tables:
+        return pd.DataFrame(columns=["low", "middle", "high"])
+    samples = need(report.tables["samples"], ["variant", "rank", "round", "seconds"], "samples")
+    rounds = 1 / samples.groupby(["variant", "round"], sort=False)["seconds"].max()
+    by = rounds.groupby(level="variant", sort=False)
+    return pd.DataFrame({"low": by.quantile(0.1), "middle": by.median(), "high": by.quantile(0.9)})
+
+
+def _finding(stages: pd.DataFrame, rates: pd.DataFrame) -> str:
+    first, last = stages.iloc[0], stages.iloc[-1]
+    breaks = f"{first['breaks']:g} breaks a frame" + (f" to {last['breaks']:g}" if len(stages) > 1 else "")
+    if BASELINE not in rates.index:
+        return f"From {breaks}" if len(stages) > 1 else breaks
+    eager = float(rates.loc[BASELINE, "middle"])
+    shares = [float(rates.loc[row["stage"], "middle"]) / eager for row in (first, last)]
+    if len(stages) == 1:
+        return f"{first['stage']}: {shares[0]:.2f} times the frame rate of eager, {breaks}"
+    return f"From {shares[0]:.2f} to {shares[1]:.2f} times the frame rate of eager, and from {breaks}"
+
+
+def fragments(report: Any, stages: tuple[str, ...] = (), **options: Any) -> Figure:
+    """Draw one frame of some stages under each other as fragment strips, the first and the last one by default.
+
+    Raises:
+        ValueError: the report has no such stage.
+    """
+    there = list(table(report, "stages", ["stage"])["stage"])
+    for name in stages:
+        if name not in there:
+            raise ValueError(f"no stage {name!r} in this report: there are {', '.join(there)}")
+    return strips({name: variant_record(report, name) for name in stages or (there[0], there[-1])},
+                  **{"forward": "typical", "label": report.label, **options})  # fmt: skip

@@ -1,0 +1,88 @@
+"""Drills as a picture: the table drill by defence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from labkit.views.matrix import Cell, matrix
+from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.tables import table, table_of
+
+__all__ = ["figure"]
+
+# what came of a cell: a colour and the words in it, from what one wants to what one fears
+LOOKS: dict[str, tuple[str, str]] = {
+    "caught": ("#009E73", "caught"),
+    "repaired": ("#56B4E9", "repaired"),
+    "right": ("#DDDDDD", "right"),
+    "nothing compiled": ("#FFFFFF", "–"),
+    "error": ("#F0E442", "other error"),
+    "crash": ("#E69F00", "crash"),
+    "hung": ("#D55E00", "hung"),
+    "wrong": ("#000000", "wrong, silent"),
+}
+# what those words mean that do not say it themselves; a figure explains the ones that stand in it
+MEANS = {
+    "caught": "an error that names the difference",
+    "repaired": "right, where it is not without",
+    "error": "ends with an error that is none of the defence's",
+    "nothing compiled": "no compiled code to act on",
+    "wrong": "ends with other numbers and no error",
+}
+CONTROL = "at torch's default timeout"
+
+
+@styled
+def figure(report: Any, title: str | None = None, what: str = "what rank 1 does otherwise") -> Figure:
+    """Draw the report of `course.symmetry.experiment`: what came of each drill under each defence.
+
+    `what` names the rows. Raises ValueError for a missing table.
+    """
+    found = table(report, "outcomes", ["drill", "defence", "outcome"])
+    sheet = Sheet()
+    if found.empty:
+        return empty_figure(sheet, "No drill was run", report.label, title)
+    drills, defences = list(pd.unique(found["drill"])), list(pd.unique(found["defence"]))
+    meanings = "; ".join(
+        f"{LOOKS[how][1]}: {why}" for how, why in MEANS.items() if how in set(found["outcome"])
+    )
+    subtitle = (meanings and f"{meanings}.") + _arranged(table_of(report, "arranged"))
+    sheet.title(title or _finding(found), subtitle.lstrip())
+    cells = []
+    for row in found.to_dict("records"):
+        colour, words = LOOKS.get(str(row["outcome"]), ("#FFFFFF", str(row["outcome"])))
+        place = drills.index(row["drill"]), defences.index(row["defence"])
+        cells.append(Cell(*place, colour, words, bold=row["outcome"] in ("caught", "repaired")))
+    matrix(sheet, drills, [_head(name) for name in defences], cells, ylabel=what)
+    for name, rows in found.groupby("drill", sort=False):
+        said = (f"{row['defence']} {row['outcome']}" for row in rows.to_dict("records"))
+        sheet.say(f"{name}: {', '.join(said)}")
+    return sheet.finish(report.label)
+
+
+def _head(name: str) -> str:
+    return {"none": "no defence"}.get(name, name.replace(" ", "\n"))
+
+
+def _arranged(rows: pd.DataFrame | None) -> str:
+    """What stands behind drills that rest on a sleep and a short timeout, a sentence each."""
+    if rows is None:
+        return ""
+    return "".join(
+        f" {row['drill']} is arranged: a compile sleeps {row['sleep_s']:g} s, collectives time out after "
+        f"{row['timeout_s']:g} s; at torch's default timeout it ends {row[CONTROL]}."
+        for row in rows.dropna(subset=["timeout_s"]).to_dict("records")
+    )
+
+
+def _finding(found: pd.DataFrame) -> str:
+    noticed = found[found["outcome"].isin(["caught", "repaired"])]
+    if noticed.empty:
+        return "No defence notices any of these drills"
+    by, every = noticed.groupby("defence", sort=False)["drill"].nunique(), found["drill"].nunique()
+    best = f"{by.idxmax()}, {by.max()} of {every}"
+    if by.max() == every:
+        return f"One defence notices all drills: {best}"
+    return f"No single defence notices every drill. The widest: {best}; all together {noticed['drill'].nunique()}"

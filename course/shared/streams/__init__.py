@@ -1,0 +1,21 @@
+"""Stream and event programs: written down, simulated, checked for races, and the real graphs of the compiler."""
+
+from __future__ import annotations
+
+from course.shared.streams.graph import StreamGraph, StreamGraphs
+from course.shared.streams.hazards import CAUSES, Race
+from course.shared.streams.ops import StreamError
+from course.shared.streams.program import Program
+from course.shared.streams.simulator import simulate
+from course.shared.streams.timeline import Timeline
+
+__all__ = [
+    "CAUSES",
+    "Program",
+    "Race",
+    "StreamError",
+    "StreamGraph",
+    "StreamGraphs",
+    "Timeline",
+    "simulate",
+]

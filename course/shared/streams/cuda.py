@@ -1,0 +1,60 @@
+"""Runs torch code on a real GPU and returns what ran when, on which stream, as the profiler saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import torch
+
+from course.shared.streams.ops import StreamError
+from course.shared.streams.timeline import SPANS, Timeline
+from labkit import torch_compat
+from labkit.trace.profiler import Profile
+
+__all__ = ["cycles_per_ms", "on_gpu"]
+
+
+def on_gpu(fn: Callable[..., Any], *args: Any) -> Timeline:
+    """Run a function on the current GPU and return its kernels and copies, in ms, a lane for each CUDA stream.
+
+    The function runs once without a profiler first, because the first launch of a kernel loads it.
+
+    Args:
+        fn: the function.
+        args: what it is called with; tensors on the GPU.
+
+    Raises:
+        StreamError: there is no CUDA device.
+    """
+    if not torch.cuda.is_available():
+        raise StreamError("there is no CUDA device here: capture the function, and simulate it instead")
+    fn(*args)
+    torch.cuda.synchronize()
+    profile = Profile()
+    profile.start()
+    fn(*args)
+    torch.cuda.synchronize()
+    events = sorted((e for e in profile.stop() if e.stream >= 0), key=lambda e: e.start)
+    zero = events[0].start if events else 0
+    rows = []
+    for event in events:
+        start, end, low = (event.start - zero) / 1e6, (event.end - zero) / 1e6, event.name.lower()
+        kind = "collective" if "nccl" in low else "copy" if low.startswith("memcpy") else "compute"
+        rows.append((0, f"stream {event.stream}", event.name, kind, start, end))
+    spans = pd.DataFrame(rows, columns=list(SPANS))
+    return Timeline(fn.__name__.replace("_", " "), "cuda · 1 gpu", "ms", spans)
+
+
+def cycles_per_ms() -> float:
+    """How many cycles of `cuda_sleep` take a millisecond."""
+    cycles, taken = 20_000_000, []
+    for _ in range(12):  # the first ones while the clock still rises
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        torch_compat.cuda_sleep(cycles)
+        end.record()
+        end.synchronize()
+        taken.append(start.elapsed_time(end))
+    return cycles / min(taken[-3:])

@@ -1,0 +1,283 @@
+"""Lesson 05: a gate where the installed torch needs one, and a guard that stops at a functional collective."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from course.shared.variants import own
+from labkit import lessons
+from labkit.contract import dispatched
+from labkit.ranks import Ranks, here
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import dynamo_reset, funcol, renamed
+
+__all__ = ["GATE", "GUARD"]
+
+cliff = lessons.program("cliff")
+
+
+def _plain_broadcast(x: Any) -> Any:
+    dist.broadcast(x, 0)
+    return x
+
+
+PLAIN = {"broadcast": _plain_broadcast, "all_reduce": cliff.inplace}
+
+
+def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """In place in eager, one graph compiled, no gate around a call that traces as it is, and no gradient is lost."""
+    hint = (
+        "it is called as my_step(x): a broadcast from rank 0, an all-reduce, times 2; it returns the result"
+    )
+    for rank, seen in enumerate(on_ranks(ranks, _look_at_gate, attempt, hint=hint)):
+        where = f"rank {rank}: "
+        if seen["eager"] != seen["right"]:
+            hint = f"{seen['right']} is right: the sum over the ranks of rank 0's numbers, times 2"
+            raise Mistake(f"{where}in eager it returns {seen['eager']}", hint)
+        if seen["functional"]:
+            hint = "in eager both collectives are cheaper in place: the functional form is for the compiler"
+            raise Mistake(f"{where}in eager it runs {', '.join(seen['functional'])}", hint)
+        if seen["refused"]:
+            hint = (
+                "one of the two plain calls does not trace: give the compiler the functional form of that one"
+            )
+            raise Mistake(f"{where}fullgraph=True refuses it: {seen['refused']}", hint)
+        if seen["compiled"] != seen["right"]:
+            hint = "the functional form leaves x alone: use its result"
+            raise Mistake(
+                f"{where}compiled it returns {seen['compiled']}, and {seen['right']} is right", hint
+            )
+        if "all_reduce" in seen["gated"] and "all_reduce" in seen["traces"]:
+            hint = "this torch traces the plain dist.all_reduce, and rewrites it itself: leave its gate out"
+            raise Mistake(f"{where}compiled, it takes the functional all_reduce", hint)
+    if not (trained := _trained(ranks, attempt)).right:
+        raise Mistake(
+            f"with a gradient: {trained}",
+            "this step is for inference: where x.requires_grad under grad mode, raise an error, eager and compiled",
+        )
+    say("eager: no functional operation; compiled: one graph, the same numbers")
+    say(f"plain calls that this torch traces: {', '.join(seen['traces'])}; gated: {', '.join(seen['gated'])}")
+    say(f"with a gradient: {trained}")
+
+
+def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
+    """On a rank: the attempt in eager, under fullgraph, and in eager while `is_compiling` says yes."""
+    me = here()
+
+    def start() -> Any:
+        return torch.full((2,), me.rank + 1.0, device=me.device)
+
+    def refused(function: Callable[..., Any]) -> str:
+        dynamo_reset()
+        compiled = torch.compile(own(function), fullgraph=True, backend="eager")
+        try:
+            with warnings.catch_warnings(action="ignore"):  # about the call that it refuses
+                found["compiled"] = compiled(start()).tolist()
+        except Exception as error:
+            if type(error).__name__ != "Unsupported":
+                raise
+            return str(error).splitlines()[0]
+        return ""
+
+    def names(call: Callable[[], Any]) -> list[str]:
+        return [
+            n.partition("::")[2].rstrip("_") for n in dispatched(call) if n.startswith("_c10d_functional")
+        ]
+
+    found: dict[str, Any] = {"right": [2.0 * me.world_size] * 2, "compiled": []}
+    with torch.no_grad():
+        found["traces"] = [name for name, function in PLAIN.items() if not refused(function)]
+        found["eager"] = (attempt(start()) * 1).tolist()
+        x = start()
+        found["functional"] = names(lambda: attempt(x))
+        found["refused"] = refused(attempt)
+        with (
+            mock.patch.object(torch.compiler, "is_compiling", lambda: True),
+            mock.patch.object(torch.compiler, "is_dynamo_compiling", lambda: True),
+        ):
+            found["gated"] = [name for name in names(lambda: attempt(x)) if name in PLAIN]
+    return found
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What a step does with a gradient, by mode: 'refused', or the gradients of rank 0, rank 1, ..."""
+
+    found: dict[str, str | list[Any]]
+    world_size: int
+
+    @property
+    def right(self) -> bool:
+        """Whether no mode loses a gradient in silence: both refuse, or have those of one process.
+
+        The result is 2 n times rank 0's numbers. The loss is its sum, replicated or summed over the ranks.
+        """
+        n = self.world_size
+        answers = [[[2.0 * n * losses] * 2, *[[0.0] * 2] * (n - 1)] for losses in (1, n)]
+        modes = list(self.found.values())
+        return all(mode == "refused" for mode in modes) or (modes[0] in answers and modes[0] == modes[1])
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{mode} {'it refuses' if found == 'refused' else f'the ranks have {found}'}"
+            for mode, found in self.found.items()
+        )
+
+
+def _trained(ranks: Ranks, attempt: Attempt) -> _Trained:
+    found: dict[str, str | list[Any]] = {}
+    for mode in ("eager", "compiled"):
+        mine = list(on_ranks(ranks, _train, attempt, mode, hint="it is called as my_step(x)"))
+        found[mode] = "refused" if all(one == "refused" for one in mine) else mine
+    return _Trained(found, ranks.world_size)
+
+
+def _train(attempt: Attempt, mode: str) -> str | list[float] | None:
+    """On a rank: 'refused' where the attempt raises, else the gradient of its input; None where there is none."""
+    me = here()
+    x = torch.full((2,), me.rank + 1.0, device=me.device, requires_grad=True)
+    function = own(attempt)
+    dynamo_reset()
+    step = torch.compile(function, fullgraph=True, backend="aot_eager") if mode == "compiled" else function
+    with warnings.catch_warnings(action="ignore"):  # that autograd does not see a collective
+        try:
+            y = step(x * 1)  # a leaf may not be changed in place
+        except Exception:
+            return "refused"
+        if y.requires_grad:
+            y.sum().backward()
+    return None if x.grad is None else x.grad.tolist()
+
+
+# functional collectives that a list of names forgets, and calls of them
+_OTHERS: dict[str, Callable[[Any, Any], Any]] = {
+    "functional broadcast": lambda x, group: funcol.broadcast(x, 0, group),
+    "functional reduce_scatter": lambda x, group: renamed(
+        funcol, "reduce_scatter_single", "reduce_scatter_tensor"
+    )(x.repeat(group.size()), "sum", 0, group),
+    "functional all_to_all": lambda x, group: funcol.all_to_all_single(
+        x.repeat(group.size()), None, None, group
+    ),
+}
+# what a guard is tried on: (name, whether it has to stop it, the hint where it does not)
+_PATHS = (
+    (
+        "other operations",
+        False,
+        "`__torch_dispatch__` stands in for the operation: call func, and return what it returns",
+    ),
+    ("keyword arguments", False, "a dtype or a keepdim comes in kwargs, which may be None: hand them on"),
+    ("in place", False, "an in-place collective is fine, and may show as c10d.allreduce_: let it pass"),
+    ("functional", True, "the functional operators are those of torch.ops._c10d_functional"),
+    (
+        "functional, copied back into x",
+        True,
+        "the sums are right, and it is functional all the same: look at the operators",
+    ),
+    (
+        "another functional collective",
+        True,
+        "all_gather has a functional form as well: look at the namespace, not at one name",
+    ),
+    *(
+        (name, True, "a list of names misses some: func.namespace is the same for all of them")
+        for name in _OTHERS
+    ),
+)
+
+
+def _judge_guard(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """AssertionError at the line of a functional collective; everything else runs as if there were no guard."""
+    hint = "it is used as `with MyGuard():` around a call"
+    seen = list(on_ranks(ranks, _look_at_guard, attempt, hint=hint))
+    for name, bad, hint in _PATHS:
+        for rank, one in enumerate(seen):
+            found = one[name]
+            where = f"{name}, rank {rank}: "
+            if found["raised"] and not bad:
+                raise Mistake(f"{where}it stops", hint)
+            if bad and found["reached"]:
+                after = " after the next line has run" if found["raised"] else ""
+                late = "raise where the operator is dispatched: the traceback then names the line of the call"
+                raise Mistake(
+                    f"{where}it {'raises' + after if after else 'is content'}", late if after else hint
+                )
+            if not bad and not found["same"]:
+                raise Mistake(f"{where}the numbers are not those without the guard", hint)
+        say(f"{name}: {'stopped at its line' if bad else 'passes, same numbers'}")
+
+
+def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
+    """On a rank: the guard around every path."""
+    me = here()
+    fake = dist.new_group(backend="fake")  # torch's own collectives, as gloo and NCCL show them to a mode
+    world: Any = dist.group.WORLD
+    gather = renamed(funcol, "all_gather_single", "all_gather_tensor")
+
+    def in_place(x: Any) -> Any:
+        dist.all_reduce(x, group=fake)
+        return cliff.inplace(x * 2).add_(1)
+
+    def on_world(call: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+        return lambda x: call(x, world)
+
+    paths: dict[str, Callable[[Any], Any]] = {
+        "other operations": lambda x: x * 3,
+        "keyword arguments": lambda x: torch.ones_like(x, dtype=torch.float64),
+        "in place": in_place,
+        "functional": cliff.functional,
+        "functional, copied back into x": lambda x: x.copy_(cliff.functional(x)),
+        "another functional collective": lambda x: gather(x, 0, world),
+        **{name: on_world(call) for name, call in _OTHERS.items()},
+    }
+    found = {}
+    for name, path in paths.items():
+        x = torch.arange(4.0, device=me.device)
+        with torch.no_grad():
+            right, again = path(x.clone()) * 1, x.clone()
+            raised, reached, same = False, False, False
+            try:
+                with attempt():
+                    y = path(again)
+                    reached = True
+                same = isinstance(y, torch.Tensor) and y.dtype == right.dtype and torch.equal(y * 1, right)
+            except AssertionError:
+                raised = True
+        found[name] = {"raised": raised, "reached": reached, "same": same}
+        if not (raised or same):
+            break  # the same on every rank: the judge looks no further
+        dist.barrier()
+    return found
+
+
+GATE = Exercise(
+    "trap.gate",
+    "a gate where it is needed",
+    "medium",
+    10,
+    (
+        "for inference: the same numbers in eager and compiled, and an error where a gradient would be lost",
+        "in eager, no functional operation",
+        "compiled, one graph, and no gate around a call that this torch traces as it is",
+    ),
+    _judge_gate,
+)
+GUARD = Exercise(
+    "trap.guardrail",
+    "the guardrail as a mode",
+    "medium",
+    15,
+    (
+        "AssertionError at the line that calls a functional collective, whichever it is",
+        "every other operation runs with the same numbers as without the guard, in-place collectives too",
+    ),
+    _judge_guard,
+    takes="class",
+)

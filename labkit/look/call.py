@@ -1,0 +1,66 @@
+"""`labkit.look`: what `labkit look` shows of a script, of a function on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from labkit.look.found import Looked, nothing, together
+from labkit.look.program import watch
+from labkit.look.steps import Options
+
+if TYPE_CHECKING:
+    from labkit.ranks import Ranks
+    from labkit.report import Report
+
+__all__ = ["look", "looked"]
+
+
+def look(ranks: Ranks, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
+    """Call a function on ranks, record some of its steps, and report what `labkit look` shows of a script.
+
+    Takes what `looked` takes, and raises what it raises.
+
+    Returns:
+        A Report with tables `summary`, `costly` (executed breaks, those that cost most first), those of
+        `labkit.record()`, and what was compiled in the whole call; its figure is the fragment strip.
+    """
+    return looked(ranks, fn, *args, **kwargs).report()
+
+
+def looked(
+    ranks: Ranks,
+    fn: Callable[..., Any],
+    *args: Any,
+    skip: int = 2,
+    steps: int = 3,
+    step: str = "",
+    **kwargs: Any,
+) -> Looked:
+    """Call a function on ranks and record some of its steps; `labkit.look.gate` compares what it returns.
+
+    Steps are found as in a script: by calls of compiled callables and of `optimizer.step`. What the function calls has
+    to be compiled inside it.
+
+    Args:
+        ranks: The ranks.
+        fn: The function: a training loop, or a loop of forwards.
+        *args: Its positional arguments.
+        skip: Steps before the first recorded one.
+        steps: Steps to record.
+        step: The function whose calls are the steps, where they are not found as above: `fn`'s own name, or that of a
+            function or `Class.method` that `fn` uses.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        The records of all ranks.
+
+    Raises:
+        ValueError: If no step was found.
+        RankError: As `Ranks.run` does.
+    """
+    options = Options(skip, steps, step)
+    found = together(list(ranks.run(watch, fn, args, kwargs, options)))
+    if not found.steps:
+        raise ValueError(nothing(found, options))
+    return found

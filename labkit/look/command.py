@@ -1,0 +1,145 @@
+"""`labkit look`: runs a script on ranks, writes a page of what they recorded, and compares counts with a baseline."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from labkit import files
+from labkit.look import found, gate, page
+from labkit.look.program import Program, run
+from labkit.look.steps import Options
+from labkit.ranks import RankError, Ranks
+
+__all__ = ["look"]
+
+GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
+STOPPED = "the script was interrupted"
+LOGS = "logs"  # the folder of the ranks' logs and traces
+TLPARSE_S = 120.0
+
+
+def look(given: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        given: The parsed command line, with `nodes` where torchrun started this.
+
+    Returns:
+        0; 1 where the gate does not pass; 3 where the script failed.
+
+    Raises:
+        ValueError: For a request that cannot be met, and where the script had no step to record.
+    """
+    program = _program(given)
+    baseline = gate.load(given.against) if given.against else None
+    folder = _folder(given.out, program.name)
+    options = Options(given.skip, given.steps, given.step)
+    failure = _run(given, program, options, folder)
+    looked = found.read(folder)
+    if looked is not None and looked.steps:
+        body = page.html(looked, failure, given.step, _tlparse(folder))
+        index = files.replace(folder / "index.html", body.encode())
+        below = index.is_relative_to(Path.cwd())
+        print(f"\n{looked.text()}\n\npage: {index.relative_to(Path.cwd()) if below else index}", flush=True)
+    if failure:
+        print(failure, file=sys.stderr)
+        return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
+    if looked is not None and looked.missing:
+        raise ValueError(f"{looked.notes[-1]} to {folder}: do all machines see it? Give one with --out")
+    if looked is None or not looked.steps:
+        raise ValueError(found.nothing(looked, options))
+    if not given.save and baseline is None:
+        return 0
+    counts = gate.counts(looked)
+    if given.save:
+        gate.save(counts, given.save)
+        print(f"baseline saved: {given.save}")
+    if baseline is None:
+        return 0
+    rose = gate.compare(baseline, counts)
+    print(f"\n{gate.table(rose, given.against)}")
+    return 0 if rose is None else GATE
+
+
+def _program(given: argparse.Namespace) -> Program:
+    words = given.module if given.module is not None else given.script
+    if not words:
+        raise ValueError("labkit look needs a script, or -m MODULE (see labkit look --help)")
+    target, *arguments = words
+    if given.module is None:
+        if not os.path.isfile(target):
+            raise ValueError(f"there is no script {target}")
+        target = os.path.abspath(target)
+    elif PathFinder.find_spec(target.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+        raise ValueError(f"there is no module {target}, neither here nor among the installed ones")
+    backend = "" if given.backend == "auto" else given.backend
+    return Program(target, given.module is not None, tuple(arguments), backend)
+
+
+def _folder(out: Path | None, name: str) -> Path:
+    """The folder to write to: a new one, unless `out` names it."""
+    if out is not None:
+        folder = out.absolute()
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"--out {out} is there already and not empty: nothing is overwritten")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    stem = f"look-{Path(name).stem}"
+    for number in itertools.count(1):
+        folder = Path.cwd() / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            continue
+    raise AssertionError
+
+
+def _run(given: argparse.Namespace, program: Program, options: Options, folder: Path) -> str:
+    """Run the script; why it failed, or ''."""
+    nodes = given.nodes
+    count = given.n or (nodes.launch.world_size if nodes else 2)
+    more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall}
+    more |= {"start": nodes or "auto", "logs": folder / LOGS if _tool() else None}
+    with Ranks(count, "auto", given.backend, quiet=True, **more) as ranks:
+        print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
+        try:
+            ranks.run(run, program, options, str(folder))
+        except KeyboardInterrupt as stop:
+            said = "\n".join([STOPPED, *getattr(stop, "__notes__", ())])
+        except RankError as error:
+            if error.ended == "raised" and error.outcomes[0].message.startswith("--step "):
+                raise ValueError(error.outcomes[0].message) from None
+            said = str(error)
+        else:
+            return ""
+    needless = ("All ranks were replaced", "interrupted")  # the ranks end with this command
+    return "\n".join(line for line in said.splitlines() if not line.startswith(needless))
+
+
+def _tool() -> str | None:
+    """The path of tlparse, beside this Python or on the PATH; None where it is not installed."""
+    return shutil.which(
+        "tlparse", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    )
+
+
+def _tlparse(folder: Path) -> str:
+    """Let tlparse make its report of all ranks; its address relative to the page, or why there is none."""
+    tool, out = _tool(), folder / "tlparse"
+    if tool is None:
+        return "tlparse is not installed"
+    command = [tool, "--all-ranks-html", "--no-browser", "-o", str(out), str(folder / LOGS)]
+    try:
+        subprocess.run(command, capture_output=True, timeout=TLPARSE_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"tlparse could not read the traces ({str(error).rpartition(']')[2].strip(chr(39) + ' ')})"
+    return "tlparse/index.html"

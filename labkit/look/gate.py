@@ -1,0 +1,126 @@
+"""The gate of `labkit look`: counts saved as a baseline, and what rose above it. No times."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from labkit import files
+from labkit.look.found import COUNTS, Looked
+
+__all__ = ["compare", "counts", "load", "save", "table"]
+
+GATED = [name for name in COUNTS if name != "regions"]  # regions rise and fall with breaks
+APART = "ranks differ"
+_PLACE = re.compile(r"^\S+:\d+ ")  # a file and a line
+
+
+def counts(looked: Looked) -> dict[str, Any]:
+    """Return what a baseline holds: counts by rank, executed breaks by place, and where ranks differ.
+
+    Raises:
+        ValueError: If collectives were not counted.
+    """
+    if looked.record.segments.empty:
+        raise ValueError(
+            "the gate needs operators, which cannot be recorded while the script runs a profiler"
+        )
+    table, breaks, calls = looked.counts().set_index("rank"), looked.breaks, looked.collectives()
+    ranks = {}
+    for rank in table.index:
+        mine = {name: float(table.loc[rank, name]) for name in GATED}
+        column = f"rank {rank}"
+        where = {f"{row['place']}: {row['reason']}": row[column] for _, row in breaks.iterrows()}
+        operations = calls.groupby("operation")[column].sum().to_dict() if len(calls) else {}
+        ranks[str(rank)] = {**mine, "where": where, "operations": operations}
+    return {
+        "program": looked.name,
+        "unit": looked.unit,
+        "torch": looked.provenance.get("torch", ""),
+        "ranks": ranks,
+        APART: looked.apart(),
+    }
+
+
+def save(found: dict[str, Any], path: Path) -> None:
+    """Write a baseline.
+
+    Raises:
+        Unsaved: If it cannot be written.
+    """
+    try:
+        files.replace(path, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    except OSError as error:
+        raise files.Unsaved(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a baseline.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for mine in found["ranks"].values():
+            mine |= {name: float(mine[name]) for name in GATED} | {"where": dict(mine["where"])}
+        return {APART: "", "torch": "", **found}
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is no baseline: `labkit look --save` writes one") from None
+
+
+def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | None:
+    """List what rose above the baseline.
+
+    Returns:
+        Columns rank, count, baseline, now and where; None where nothing rose and ranks diverge nowhere new.
+
+    Raises:
+        ValueError: If the two cannot be compared.
+    """
+    if set(baseline["ranks"]) != set(now["ranks"]):
+        was, are = len(baseline["ranks"]), len(now["ranks"])
+        raise ValueError(f"the baseline is of {was} ranks, and these are {are}")
+    if baseline.get("unit") != now["unit"]:
+        raise ValueError(f"the baseline counts per {baseline.get('unit')}, and this run per {now['unit']}")
+    rows = []
+    for rank, mine in now["ranks"].items():
+        before = baseline["ranks"][rank]
+        for name in GATED:
+            if mine[name] > before[name] + 1e-9:
+                where = _new(mine, before, {"breaks": "where", "collectives": "operations"}.get(name, ""))
+                rows.append((rank, name, f"{before[name]:g}", f"{mine[name]:g}", where))
+    if now[APART] and not baseline[APART]:
+        rows.append(("all", APART, "no", "yes", now[APART]))
+    return pd.DataFrame(rows, columns=["rank", "count", "baseline", "now", "where"]) if rows else None
+
+
+def _new(mine: dict[str, Any], before: dict[str, Any], part: str) -> str:
+    """What has more of a count than the baseline."""
+    was = _moved(before.get(part, {}))
+    return "; ".join(
+        key for key, n in mine.get(part, {}).items() if n > was.get(_PLACE.sub("", key), 0) + 1e-9
+    )
+
+
+def _moved(counted: dict[str, float]) -> dict[str, float]:
+    """Counts without the files and lines of their places, which move as a script is edited."""
+    found: dict[str, float] = {}
+    for key, value in counted.items():
+        name = _PLACE.sub("", key)
+        found[name] = found.get(name, 0) + value
+    return found
+
+
+def table(rose: pd.DataFrame | None, path: Path) -> str:
+    """Return the verdict of the gate, with its table and what is new where something rose."""
+    if rose is None:
+        return f"gate passed: nothing rose above {path}"
+    lines = [f"gate failed: counts above {path}", rose.drop(columns="where").to_string(index=False)]
+    return "\n".join([*lines, *(f"  {where}" for where in dict.fromkeys(rose["where"]) if where)])

@@ -1,0 +1,208 @@
+"""The page of `labkit look`: one HTML file that holds everything it shows, and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import html as escaping
+from typing import Any
+
+import pandas as pd
+
+from labkit.look.found import Looked
+from labkit.views import strip, strip_text
+
+__all__ = ["document", "html", "picture", "table"]
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#222;--paper:#fff;--quiet:#666;--line:#ddd;--shade:#f7f7f7;--link:#0072B2}
+@media(prefers-color-scheme:dark){
+:root{--ink:#ddd;--paper:#181818;--quiet:#a5a5a5;--line:#444;--shade:#262626;--link:#7cc0ee}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1120px;margin:24px auto;
+padding:0 16px}h1{font-size:24px;margin:0}h2{font-size:18px;margin:34px 0 6px;border-bottom:1px solid var(--line)}
+table{border-collapse:collapse;font-size:13px;margin:6px 0}.quiet{color:var(--quiet)}a{color:var(--link)}
+td,th{text-align:left;padding:3px 12px 3px 0;vertical-align:top}tr+tr td{border-top:1px solid var(--line)}
+th{border-bottom:1px solid var(--quiet)}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.bad,.good{border-left:4px solid #D55E00;padding-left:10px}.good{border-color:#009E73}
+img{max-width:100%;background:#fff;border-radius:4px}pre{white-space:pre-wrap;background:var(--shade);padding:8px}
+ol.first li{margin-bottom:10px}code{font-size:13px}summary{cursor:pointer}.diff{color:#222;background:#fff;padding:8px}
+"""
+MOST = 60  # rows of a table; the data have all
+PHASES = {"dynamo_s": "Dynamo: tracing and guards, s", "backend_s": "backend: AOTAutograd and Inductor, s"}
+ELSEWHERE = """
+<ul>
+<li><b>Executed breaks</b> count each run of a region that ends in a break. Torch's tools count a break when it is
+compiled, so a block that runs 40 times has 40 breaks here and one there.</li>
+<li>A break inside a function that was called from compiled code ends the region of every caller as well: one
+<code>print</code>, three calls deep, is four breaks.</li>
+<li><b>Breaks compiled</b>, frames given up included: {compiled}. tlparse shows as many, and
+<code>TORCH_LOGS=graph_breaks</code> prints as many, a repeated one without its stack.
+<code>counters["graph_break"]</code> has neither frames given up nor branches on the data of a tensor.</li>
+<li><b>Graphs</b> are those with at least one operation; <code>counters["stats"]["unique_graphs"]</code> and tlparse
+also count one that only hands on its inputs. <code>torch._dynamo.explain</code> calls the function once, so it knows no
+recompile, and what it calls the number of breaks is its number of graphs less one.</li>
+<li><b>Time outside</b> runs from the end of the compiled code before a break to the next compiled code on that thread,
+or to the end of the step. It holds all that the program does there, also what it would have to do without the break,
+so it is an upper bound of what the break costs. It was taken under the profiler, which lengthens small operations.</li>
+</ul>
+"""
+
+
+def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -> str:
+    """Return the page.
+
+    Args:
+        looked: What ranks recorded.
+        failure: Why the script failed afterwards, '' if it did not.
+        step: The function that was said to be a step, '' for none.
+        tlparse: The address of tlparse's report, relative to the page, or a sentence that says why there is none.
+    """
+    unit, apart, took = looked.unit, looked.apart(), looked.duration_ms()
+    how = f"calls of <code>{_e(step)}</code>" if step else {
+        "step": "from a compiled call to the end of <code>optimizer.step</code>",
+        "forward": "one compiled call each",
+    }[unit]  # fmt: skip
+    recompiles = looked.whole["recompiles"][["rank", "name", "reason", "place"]]
+    behind = "In the order of the first call. Only those right behind a break have a place."
+    parts = [
+        f"<h1>{_e(looked.name)}</h1>",
+        f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {_e(looked.record.label)}"
+        f"{'' if pd.isna(took) else f' · {took:.1f} ms a {unit} under the profiler'}</p>",
+        f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b><pre>{_e(failure)}</pre></div>"
+        if failure
+        else "",
+        f"<p class='bad'><b>Ranks differ:</b> {_e(apart)}</p>"
+        if apart
+        else "<p class='good'>All ranks ran the same regions, breaks and collectives in the same order.</p>"
+        if len(looked.ranks) > 1
+        else "",
+        table(looked.counts(), f"Regions, breaks and collectives per {unit}; the others in the whole run."),
+        *_to_do(looked),
+        f"<h2>The strip of one {unit}</h2>",
+        picture(strip(looked.record, "typical"), strip_text(looked.record, "typical")),
+        *_breaks(looked),
+        *_ranks(looked),
+        "<h2>Recompiles, in the whole run</h2>",
+        table(recompiles, "The guard that failed, and where its value is used."),
+        *_first_call(looked),
+        f"<h2>Collectives per {unit}</h2>",
+        table(looked.collectives(), behind),
+        f"<h2>Compiled regions per {unit}</h2>",
+        table(looked.regions()),
+        "<h2>tlparse</h2>",
+        f"<p><a href='{_e(tlparse)}'>What every rank compiled, by tlparse</a>. It holds your source code, and links to"
+        " the web that you may follow.</p>"
+        if tlparse.endswith(".html")
+        else f"<p class='quiet'>Not made: {_e(tlparse or 'it was not asked for')}.</p>",
+        "<h2>What torch's own tools count otherwise</h2>",
+        ELSEWHERE.format(compiled=_e(looked.compiled_breaks())),
+        "<h2>Provenance</h2>",
+        _facts(looked.provenance),
+        "".join(f"<p class='quiet'>Note: {_e(note)}</p>" for note in looked.notes),
+        "<p class='quiet'>This page loads nothing from a network and sends nothing. All tables are in the"
+        " <code>rank-N.json</code> beside it.</p>",
+    ]
+    return document(f"{looked.name}: labkit look", parts)
+
+
+def document(title: str, parts: list[str]) -> str:
+    """Return a whole HTML document of parts."""
+    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><style>{STYLE}</style>"
+    head += f"<title>{_e(title)}</title>"
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>"
+
+
+def picture(figure: Any, text: str) -> str:
+    """Return a figure as an image that stands in the page itself, with a text for those who do not see it."""
+    data = base64.b64encode(figure.png()).decode()
+    return f"<img alt='{_e(text)}' src='data:image/png;base64,{data}'>"
+
+
+def _to_do(looked: Looked) -> list[str]:
+    breaks = looked.breaks.head(3)
+    if breaks.empty:
+        compiled, given_up = looked.counts()[["graphs", "frames given up"]].max()
+        more = " Frames given up run as plain Python: see the table of breaks." if given_up else ""
+        if not compiled and not given_up:
+            more = " Nothing was compiled at all: torch skips its own functions, and what is only Python."
+        said = f"<p>No graph break was executed in these {looked.unit}s.{more}</p>"
+        return ["<h2>What to do first</h2>", said]
+    items = []
+    for row in breaks.itertuples():
+        hints = "".join(
+            f"<br><span class='quiet'>torch's hint: {_e(h)}</span>" for h in row.hints.splitlines()
+        )
+        cost = f"{looked.cost(row)} outside compiled code around it"
+        items.append(f"<li><b>{_e(row.place)}</b>: {_e(row.reason)}<br>{cost}{hints}</li>")
+    return ["<h2>What to do first</h2>", f"<ol class='first'>{''.join(items)}</ol>"]
+
+
+def _breaks(looked: Looked) -> list[str]:
+    costly = looked.breaks
+    parts = [f"<h2>Executed breaks per {looked.unit}</h2>"]
+    if len(costly):
+        costly = costly.assign(share=costly["share"].map("{:.0%}".format)).drop(
+            columns=["explanation", "hints"]
+        )
+    names = {"outside_ms": "ms outside, at most", "share": f"of the {looked.unit}"}
+    parts.append(table(costly.rename(columns=names)))
+    every = looked.whole["breaks"]
+    given_up = every["kind"] == "skip"
+    idle = ~given_up & ~every["place"].add(every["reason"]).isin(costly["place"].add(costly["reason"]))
+    plain = "Frames given up in the whole run: Python runs them, and what they call may be compiled."
+    unused = f"Compiled in the run, and not executed in these {looked.unit}s."
+    for rows, said in ((every[given_up], plain), (every[idle], unused)):
+        rows = rows[["name", "reason", "place"]].drop_duplicates()
+        parts += [table(rows, said)] if len(rows) else []
+    return parts
+
+
+def _ranks(looked: Looked) -> list[str]:
+    if len(looked.ranks) < 2:
+        return []
+    parts = ["<h2>What differs between ranks</h2>"]
+    for stage, title in (("dynamo", "graph"), ("guards", "guards")):
+        differing = looked.differing(stage)
+        for name, compared in differing[:3]:
+            said = f"<summary>The {title} of {_e(name)}: {compared.different} lines differ</summary>"
+            parts.append(f"<details>{said}<div class='diff'>{compared._repr_html_()}</div></details>")
+        if len(differing) > 3:
+            parts.append(f"<p class='quiet'>… and {len(differing) - 3} more with other {title}.</p>")
+    return [*parts, "<p>No graph and no guard.</p>"] if len(parts) == 1 else parts
+
+
+def _first_call(looked: Looked) -> list[str]:
+    compiles = looked.whole["compiles"]
+    sums = compiles.groupby("rank")[list(PHASES)].sum().reset_index().rename(columns=PHASES)
+    sums.insert(1, "compiles", compiles.groupby("rank").size().to_numpy())
+    slowest = compiles.sort_values("seconds", ascending=False).head(5)
+    slowest = slowest[["rank", "name", "place", "seconds", *PHASES]].rename(columns=PHASES)
+    return [
+        "<h2>Compiling, by phase</h2>",
+        table(sums, "In the whole run. A cache that was warm makes the backend short."),
+        table(slowest, "The longest compiles."),
+    ]
+
+
+def table(frame: pd.DataFrame, caption: str = "") -> str:
+    """Return a DataFrame as an HTML table of its first rows."""
+    if frame.empty:
+        return "<p>None.</p>"
+    marks = [" class='n'" if pd.api.types.is_numeric_dtype(kind) else "" for kind in frame.dtypes]
+    head = "".join(f"<th{mark}>{_e(name)}</th>" for name, mark in zip(frame.columns, marks, strict=True))
+    body = ""
+    for row in frame.head(MOST).itertuples(index=False):
+        cells = (value if isinstance(value, str) else f"{value:.4g}" for value in row)
+        body += f"<tr>{''.join(f'<td{m}>{_e(v)}</td>' for m, v in zip(marks, cells, strict=True))}</tr>"
+    more = len(frame) - MOST
+    left = f"<p class='quiet'>… and {more} rows more in the data.</p>" if more > 0 else ""
+    said = f"<p class='quiet'>{_e(caption)}</p>" if caption else ""
+    return f"{said}<table><tr>{head}</tr>{body}</table>{left}"
+
+
+def _facts(facts: dict[str, Any]) -> str:
+    told = ((key, value) for key, value in facts.items() if value not in ("", []))
+    return f"<table>{''.join(f'<tr><td>{_e(k)}</td><td>{_e(v)}</td></tr>' for k, v in told)}</table>"
+
+
+def _e(text: Any) -> str:
+    return escaping.escape(str(text))

@@ -1,0 +1,238 @@
+"""Runs an unchanged script on a rank, as torchrun would, and writes what was recorded of its steps to a folder."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import inspect
+import os
+import pkgutil
+import shlex
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pandas as pd
+import torch.distributed as dist
+
+from labkit import report
+from labkit.graphs import Record, install
+from labkit.graphs import guards as guarding
+from labkit.graphs.record_builder import build_record
+from labkit.look.steps import Options, Steps, watching, wrapped
+from labkit.ranks import here
+from labkit.report import Report
+from labkit.torch_compat import default_store, process_groups
+from labkit.trace import RawEvent
+from labkit.trace.profiler import BODY
+
+__all__ = ["Program", "run", "watch"]
+
+STEP = "__labkit_step__"  # what the decorator of the named function is called in the script
+# the store that torchrun's agent would keep, and process groups that the script has destroyed
+_kept: list[Any] = []
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script to run.
+
+    Args:
+        target: The path of the script, or the name of a module.
+        module: Whether it is the name of a module.
+        arguments: What the script finds in `sys.argv[1:]`.
+        backend: The backend that its process groups get, whatever the script asks for; '' for what it asks for.
+    """
+
+    target: str
+    module: bool = False
+    arguments: tuple[str, ...] = ()
+    backend: str = ""
+
+    @property
+    def name(self) -> str:
+        """The script's or module's bare name."""
+        return self.target if self.module else os.path.basename(self.target)
+
+    @property
+    def command(self) -> str:
+        """What one would type behind `python`, without the folder of the script."""
+        return shlex.join([*(["-m"] if self.module else []), self.name, *self.arguments])
+
+
+def run(program: Program, options: Options, folder: str) -> None:
+    """Run a script on this rank.
+
+    Args:
+        program: The script.
+        options: Which steps to record.
+        folder: Where `rank-N.json` goes, as soon as the steps were recorded and again when the script ends.
+
+    Raises:
+        SystemExit: If the script exits with another status than 0.
+        ValueError: If the script or the function named by `options.step` is not there.
+    """
+    rank, me = here().rank, os.getpid()
+    _as_torchrun_does(program.backend)
+
+    def keep(steps: Steps) -> None:
+        if os.getpid() == me:  # a script may fork
+            _report(steps, rank, program.name, program.command).save(folder)
+
+    with _followed(options, keep) as steps:
+        try:
+            _execute(program, options, steps)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+
+
+def watch(fn: Callable[..., Any], args: tuple, kwargs: dict, options: Options) -> Report:
+    """Call a function on this rank and return what was recorded of its steps.
+
+    Args:
+        fn: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        options: Which steps to record.
+    """
+    kept: list[Report] = []
+    with _followed(options, lambda steps: kept.append(_report(steps, here().rank, fn.__name__))) as steps:
+        with _marked(fn, steps):
+            (wrapped(fn, steps.named) if options.step == fn.__name__ else fn)(*args, **kwargs)
+    return kept[-1]
+
+
+def _marked(fn: Callable[..., Any], steps: Steps) -> Any:
+    """Mark in a block what `fn` knows under the name of the step: a function, or `Class.method`."""
+    owner, _, name = steps.options.step.rpartition(".")
+    known = getattr(inspect.unwrap(fn), "__globals__", {})  # a decorated function has those of its decorator
+    holder = known.get(owner)
+    if isinstance(holder, type) and hasattr(holder, name):
+        return mock.patch.object(holder, name, wrapped(getattr(holder, name), steps.named))
+    if not owner and name in known:
+        return mock.patch.dict(known, {name: wrapped(known[name], steps.named)})
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _followed(options: Options, keep: Callable[[Steps], None]) -> Any:
+    steps = Steps(options, lambda: keep(steps))
+    with contextlib.ExitStack() as last:
+        last.callback(lambda: keep(steps))  # also where the program fails, and with later recompiles
+        last.enter_context(watching(steps))
+        yield steps
+
+
+def _as_torchrun_does(backend: str) -> None:
+    """Leave labkit's process group: the script makes its own, over the same store."""
+    _kept.append(default_store())
+    dist.destroy_process_group()
+    ended = dist.destroy_process_group
+
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        # torch 2.13: the thread of a gloo group frees a backward's last all-reduce under Python's lock (GIL); where the
+        # group's last reference goes meanwhile, its end waits for that thread and keeps the lock, for ever
+        _kept.extend(process_groups())
+        ended(*args, **kwargs)
+
+    dist.destroy_process_group = destroy_process_group
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    if not backend:
+        return
+    asked = dist.init_process_group
+
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("backend", None)
+        return asked(backend, *args[1:], **kwargs)
+
+    for module in (dist, dist.distributed_c10d, sys.modules.get("torch.distributed.device_mesh")):
+        if module is not None:
+            module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+def _execute(program: Program, options: Options, steps: Steps) -> None:
+    """Run the script as `__main__`, with the decorator on the function that is the step."""
+    main = types.ModuleType("__main__")
+    path = program.target
+    sys.path.insert(0, os.getcwd() if program.module else os.path.dirname(path))
+    if program.module:
+        spec = importlib.util.find_spec(path)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{path}.__main__")
+        if spec is None or spec.origin is None:
+            raise ValueError(f"there is no module {path} to run")
+        path, main.__spec__, main.__package__ = spec.origin, spec, spec.parent
+    main.__file__ = path
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    sys.argv[:] = [path, *program.arguments]
+    tree = ast.parse(Path(path).read_bytes(), path)
+    if options.step and not _decorate(tree, options.step):
+        owner, _, name = options.step.replace(":", ".").rpartition(".")
+        try:
+            holder = pkgutil.resolve_name(owner)
+            setattr(holder, name, wrapped(getattr(holder, name), steps.named))
+        except (ImportError, AttributeError, ValueError):
+            raise ValueError(
+                f"--step {options.step}: {program.name} defines no such function, and no module has it"
+            ) from None
+    vars(main)[STEP] = lambda fn: wrapped(fn, steps.named)
+    sys.modules["__main__"] = main
+    exec(compile(tree, path, "exec"), vars(main))
+
+
+def _decorate(tree: ast.Module, wanted: str) -> bool:
+    """Decorate the functions of this name, such as `train_step` or `Trainer.step`; whether there was one."""
+    found = False
+
+    def walk(node: ast.AST, inside: str) -> None:
+        nonlocal found
+        for child in ast.iter_child_nodes(node):
+            name = inside + getattr(child, "name", "")
+            if isinstance(child, ast.FunctionDef) and wanted in (child.name, name):
+                at = child.decorator_list[0] if child.decorator_list else child
+                decorator = ast.copy_location(ast.Name(STEP, ast.Load()), at)
+                child.decorator_list.insert(0, decorator)
+                found = True
+            walk(child, f"{name}." if isinstance(child, ast.ClassDef) else inside)
+
+    walk(tree, "")
+    return found
+
+
+def _report(steps: Steps, rank: int, name: str, command: str = "") -> Report:
+    """What one rank says: the record of the steps, and of the whole run so far what was compiled."""
+    log, now = install(), time.monotonic_ns()
+    whole = build_record([RawEvent(BODY, 0, now, 1)], log, steps.began, stages=False, operators=False)
+    rec = steps.rec or Record(whole.tables | {"events": whole.events[:0]}, clock=whole.clock)
+    guards = {c.id: _guards(c.stages.get("guards", "")) for c in log.known()}
+    rows = [
+        (rank, row.compile_id, row.name, guards.get(row.compile_id, "")) for row in whole.graphs.itertuples()
+    ]
+    tables = {
+        **rec.tables,
+        **{f"all_{part}": whole.tables[part] for part in ("graphs", "breaks", "recompiles", "compiles")},
+        "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
+    }
+    tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
+    facts = {"command": command, "rank": rank, "world_size": here().world_size, "device": here().device}
+    facts |= {"steps": steps.found, "compiled calls": steps.calls, "last step ended": not steps.open}
+    facts |= {"origin_ns": rec.origin_ns, "clock": rec.clock}
+    return Report(
+        f"rank-{rank}",
+        name,
+        rec.label or here().label,
+        tables,
+        provenance=report.provenance(**facts),
+        notes=[*rec.notes, *([steps.note] if steps.note else [])],
+    )
+
+
+def _guards(tree: str) -> str:
+    return "\n".join(f"{guard.protects}  {guard.kind}: {guard.test}" for guard in guarding.parse(tree))
