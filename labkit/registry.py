@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from pathlib import Path
 
-__all__ = ["DECLARING", "TOPICS", "modules"]
+__all__ = ["DECLARING", "TOPICS", "declaring", "modules"]
 
 # one package of `course` each, in the order of the course
 TOPICS = (
@@ -19,6 +19,15 @@ DECLARING = (
     *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it", "since", "repair"),
 )
 COURSE = Path(__file__).parents[1] / "course"
+
+
+def declaring() -> list[str]:
+    """List the packages of the course that declare experiments and are here.
+
+    >>> declaring()[0]
+    'cliff'
+    """
+    return [name for name in DECLARING if (COURSE / name / "declared.py").exists()]
 
 
 def modules(part: str) -> list[str]:

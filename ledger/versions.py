@@ -379,8 +379,8 @@ def text(facts: Facts, pair: Sequence[str], folder: Path | None = None, width: i
             lines += textwrap.wrap(rest, width, initial_indent=start, subsequent_indent=" " * len(start))
         lines += textwrap.wrap(f"do: {row['do']}", width, initial_indent="  ", subsequent_indent="      ")
         lines.append("")
-    known = [{name for name, one in told.items() if one.answer in (YES, NO)} for told in both]
-    if unknown := sorted((set(both[0]) | set(both[1])) - (known[0] & known[1])):
+    answered = [{name for name, one in told.items() if one.answer in (YES, NO)} for told in both]
+    if unknown := sorted((set(both[0]) | set(both[1])) - (answered[0] & answered[1])):
         lines += textwrap.wrap(
             f"not known on one of them: {', '.join(unknown)}", width, subsequent_indent="  "
         )
@@ -389,4 +389,4 @@ def text(facts: Facts, pair: Sequence[str], folder: Path | None = None, width: i
         f"torch {v}: {r.provenance.get('hardware', '?')}, {str(r.provenance.get('date', '?'))[:10]}"
         for v, r in zip(pair, loaded, strict=True)
     )
-    return "\n".join([*lines, f"{len(rows)} of {len(known[0] & known[1])} facts differ ({made})"])
+    return "\n".join([*lines, f"{len(rows)} of {len(answered[0] & answered[1])} facts differ ({made})"])

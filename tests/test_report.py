@@ -35,6 +35,12 @@ def test_same_returns_the_value_or_says_where_ranks_part():
         PerRank([torch.ones(2), torch.ones(2, dtype=torch.float64)]).same()
 
 
+def test_a_report_that_was_saved_when_the_lessons_stood_in_labkit_still_draws(tmp_path):
+    table = pd.DataFrame({"x": [1]})
+    old = Report("demo", "A", "gloo", {"main": table}, [], {}, [], "labkit.lessons.cliff.figures:figure")
+    assert Report.load(old.save(tmp_path)).view == "course.cliff.figures:figure"
+
+
 def test_frames_are_tidy():
     tables = PerRank([pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [3]})]).frame()
     assert tables.to_dict("list") == {"rank": [0, 0, 1], "x": [1, 2, 3]}

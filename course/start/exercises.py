@@ -9,7 +9,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.contract.exchange import listed
 from labkit.graphs import record
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -32,7 +31,7 @@ def _judge_on(ranks: Ranks, attempt: Attempt, say: Callable[[str], None]) -> Non
     hint = "it is called as largest_rank(device) and returns a number"
     seen = on_ranks(ranks, _look, attempt, ranks.device, hint=hint, timeout=30)
     said, largest = [found["said"] for found in seen], len(ranks) - 1
-    text = f"on {len(ranks)} ranks: they say {listed(said)}"
+    text = f"on {len(ranks)} ranks: they say {', '.join(map(str, said))}"
     strange = next((found["type"] for found in seen if found["value"] is None), "")
     if strange == "Tensor":
         raise Mistake(text, "it returns a tensor: .item() makes it a number")
@@ -68,7 +67,7 @@ def _judge_on(ranks: Ranks, attempt: Attempt, say: Callable[[str], None]) -> Non
             "that is their sum, which is the largest of two ranks by chance: all_reduce adds up unless given an op",
         )
     if values[0] != largest:
-        raise Mistake(text, f"the largest of {listed(list(range(len(ranks))))} was asked for")
+        raise Mistake(text, f"the largest of 0 to {len(ranks) - 1} was asked for")
     say(f"{text}, after one collective")
 
 

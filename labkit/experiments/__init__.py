@@ -27,7 +27,7 @@ def declared() -> Mapping[str, Experiment]:
     >>> list(declared())[:2]
     ['cliff', 'collectives']
     """
-    modules = [importlib.import_module(f"course.{topic}.declared") for topic in registry.DECLARING]
+    modules = [importlib.import_module(f"course.{topic}.declared") for topic in registry.declaring()]
     found = (value for module in modules for value in vars(module).values() if isinstance(value, Experiment))
     return {experiment.name: experiment for experiment in found}
 

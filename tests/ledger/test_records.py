@@ -98,6 +98,26 @@ def test_news_has_both_outcomes_on_record():
         assert {YES, NO} <= set(table.loc[name])
 
 
+def test_what_a_yes_means_is_said_of_each_fact_that_differs_and_of_no_other():
+    assert {fact.id for fact in FACTS.facts if fact.yes} == set(versions.news(FACTS)["fact"])
+
+
+def test_the_effects_of_an_upgrade_come_the_most_urgent_first_and_an_error_is_none():
+    rows = versions.differing(THERE["2.13.0"], THERE["2.15.0"])
+    order = [versions.EFFECTS.index(effect) for effect in rows["effect"]]
+    assert order == sorted(order) and len(set(order)) > 3
+    assert {*rows["answer_a"], *rows["answer_b"]} == {YES, NO}
+    effects = rows.set_index("id")["effect"]
+    assert effects["groups.after-a-local-group"] == "breaks"
+    assert effects["nccl.nccl-is-nccl2"] == "other behaviour" and effects["guards.static-sources"] == "new"
+    assert effects["collectives.gradient-of-an-average"] == "works now"
+    back = versions.differing(THERE["2.15.0"], THERE["2.13.0"]).set_index("id")["effect"]
+    assert back["collectives.gradient-of-an-average"] == "breaks"
+    assert "not known on one of them: symmetry.spmd-check-raises" in versions.text(
+        FACTS, ("2.13.0", "2.15.0")
+    )
+
+
 def test_the_ledger_imports_labkit_and_no_lesson():
     root = Path(package.__file__).parents[1]
     for path in root.rglob("*.py"):

@@ -75,7 +75,7 @@ LARGEST = {
     in_two: "one is enough",
     without_asking: "knows its own number only",
     a_tensor: ".item() makes it a number",
-    smallest: "the largest of 0 and 1 was asked for",
+    smallest: "the largest of 0 to 1 was asked for",
     nothing: "say what you want back with return",
 }
 
