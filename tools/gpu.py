@@ -25,7 +25,13 @@ from tools.fit import ROOT
 __all__ = ["Done", "Step", "main", "run", "steps"]
 
 FOLDER = ROOT / "build" / "gpu"
-LESSONS = ("04_graph_break_cliff", "06_streams_and_events", "07_streams_in_compile")
+LESSONS = (
+    "04_graph_break_cliff",
+    "05_eager_trap",
+    "06_streams_and_events",
+    "07_streams_in_compile",
+    "12_cold_and_warm",
+)
 MINUTE = 60.0
 ENDED = {0: "passed", 124: "ended: out of time"}
 
@@ -65,6 +71,8 @@ def steps(folder: Path) -> list[Step]:
         Step("doctor", ("labkit", "doctor"), 2 * MINUTE),
         Step("tests", ("pytest", "-q", "-n", "0", "-m", "gpu", "tests")),
         Step("ledger", ("labkit", "ledger", "--only", *needing, "--save", str(folder / "recorded"))),
+        Step("dumps", ("tools.dumps", str(folder / "dumps")), 4 * MINUTE),
+        Step("stream traces", ("tools.stream_traces", str(folder / "traces")), 4 * MINUTE),
         *lessons,
         Step("cliff", ("labkit", "record", "cliff", *recorded)),
         Step("streams", ("labkit", "record", "streams", *recorded)),

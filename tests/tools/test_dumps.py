@@ -1,0 +1,28 @@
+"""The jobs that go wrong on purpose: what gloo's flight recorder keeps of one, and that names are checked first."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tools import dumps
+
+
+@pytest.mark.slow
+def test_two_ranks_call_in_another_order_and_each_dump_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # NCCL's dumps need a GPU; gloo's are made everywhere
+    assert dumps.main(["--seconds", "2", str(tmp_path), "order"]) == 0
+    last = [
+        pickle.loads((tmp_path / "order" / f"trace_{rank}").read_bytes())["entries"][-1]["profiling_name"]
+        for rank in range(2)
+    ]
+    assert last == ["gloo:all_reduce", "gloo:all_gather"]
+    assert "rank 0" in (tmp_path / "order" / "log_0.txt").read_text()
+
+
+def test_an_unknown_mishap_is_named_before_anything_starts(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        dumps.main([str(tmp_path / "out"), "late"])
+    assert "no mishap is called 'late': there are sizes, order, missing, branch" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
