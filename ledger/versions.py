@@ -53,6 +53,7 @@ COLUMNS = [
 ]
 NOT_RUN = "not run"
 NAME = "facts"
+ON_A_GPU = "facts-gpu.json"  # beside facts.json: what a machine without a GPU cannot tell
 TITLE = "The ledger of facts"
 LABEL = "gloo, shm, host only · cpu"
 
@@ -196,7 +197,7 @@ def rejudged(facts: Facts, found: Report) -> dict[str, Answer]:
 
 
 def answers(facts: Facts, folder: Path | None = None) -> dict[str, dict[str, Answer]]:
-    """Load what counts of the recorded answers of each version, the oldest first.
+    """Load what counts of the recorded answers of each version, a GPU's included; the oldest version first.
 
     Args:
         facts: all facts.
@@ -205,8 +206,12 @@ def answers(facts: Facts, folder: Path | None = None) -> dict[str, dict[str, Ans
     Returns:
         Answers by version and id.
     """
-    there = records(folder)
-    return {version: rejudged(facts, load(path)) for version, path in there.items()}
+    return {version: _told(facts, path) for version, path in records(folder).items()}
+
+
+def _told(facts: Facts, path: Path) -> dict[str, Answer]:
+    beside = path.with_name(ON_A_GPU)
+    return (rejudged(facts, load(beside)) if beside.exists() else {}) | rejudged(facts, load(path))
 
 
 def word(told: Mapping[str, str]) -> str:
@@ -358,7 +363,6 @@ def text(facts: Facts, pair: Sequence[str], folder: Path | None = None, width: i
         ValueError: one of them is not recorded.
     """
     there = records(folder)
-    loaded = []
     for version in pair:
         if version not in there:
             known = ", ".join(there) or "none"
@@ -366,8 +370,7 @@ def text(facts: Facts, pair: Sequence[str], folder: Path | None = None, width: i
                 f"no ledger is recorded on torch {version} (there is: {known}); "
                 f"`labkit ledger --torch {version}` makes one"
             )
-        loaded.append(load(there[version]))
-    both = [rejudged(facts, found) for found in loaded]
+    both = [_told(facts, there[version]) for version in pair]
     lines = []
     rows = differing(*both)
     for row in rows.to_dict("records"):
@@ -385,8 +388,11 @@ def text(facts: Facts, pair: Sequence[str], folder: Path | None = None, width: i
             f"not known on one of them: {', '.join(unknown)}", width, subsequent_indent="  "
         )
         lines.append("")
-    made = "; ".join(
-        f"torch {v}: {r.provenance.get('hardware', '?')}, {str(r.provenance.get('date', '?'))[:10]}"
-        for v, r in zip(pair, loaded, strict=True)
-    )
+    made = "; ".join(f"torch {version}: {_made(there[version])}" for version in pair)
     return "\n".join([*lines, f"{len(rows)} of {len(answered[0] & answered[1])} facts differ ({made})"])
+
+
+def _made(path: Path) -> str:
+    """On what and when the answers were recorded."""
+    where = [load(one).provenance for one in (path, path.with_name(ON_A_GPU)) if one.exists()]
+    return ", ".join(f"{one.get('hardware', '?')} on {str(one.get('date', '?'))[:10]}" for one in where)

@@ -83,8 +83,9 @@ def job(name: str, folder: Path, seconds: float) -> None:
     dist.barrier(device_ids=[rank % torch.cuda.device_count()] if gpu else None)
 
     def leave() -> None:
-        if not gpu:
-            (folder / f"trace_{rank}").write_bytes(torch._C._distributed_c10d._dump_fr_trace())
+        c10d, file = torch._C._distributed_c10d, folder / f"trace_{rank}"
+        if not file.exists():
+            file.write_bytes(c10d._dump_nccl_trace() if gpu else c10d._dump_fr_trace())
         os._exit(1)
 
     threading.Timer(4 * seconds, leave).start()  # NCCL's watchdog ends the process before
@@ -94,8 +95,9 @@ def job(name: str, folder: Path, seconds: float) -> None:
             torch.cuda.synchronize()
     except RuntimeError as error:
         print(f"rank {rank}: {error}", file=sys.stderr, flush=True)
-    if not gpu:
-        leave()
+    if gpu:  # the other rank, or the watchdog, may still need this one; the timer ends it
+        time.sleep(5 * seconds)
+    leave()
 
 
 def start(name: str, folder: Path, seconds: float) -> list[subprocess.Popen[bytes]]:

@@ -159,6 +159,8 @@ def id_in_store(seen):
 @judge(over_nccl, counter=over_gloo)
 def id_holds_address_and_key(seen):
     ids = seen["ranks"][0]["identity"]
+    if not ids and any(communicators(seen, "after")):
+        raise ValueError("there are communicators, and no id of theirs is in the store to be read")
     secrets = {one["secret"] for one in ids}
     fresh = bool(ids) and len(secrets) == len(ids) and set(secrets) != {"0" * 16}
     ours = bool(ids) and all(one["of_this_host"] for one in ids)

@@ -21,7 +21,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from labkit.ranks import here
-from labkit.timing import Measurement, compare, interleave
 from labkit.trace.profiler import Profile
 from ledger.bench import Bench, thread_names
 from ledger.check import CannotTell, NotThere, Seen, judge, part
@@ -578,93 +577,6 @@ def copy_beside_a_kernel(seen):
     yield part("runs beside a kernel", share > SPARE, f"{share:.0%} of the copy hidden")
 
 
-CALLS_A_ROUND, CHAIN, SMALL = 20, 8, 1 << 14  # elements that fill a fraction of a GPU
-FASTER = 0.95
-
-
-def two_chains(serial: bool) -> Seen:
-    """Seconds of two chains of small kernels, compiled on one stream and on two; `serial`: one after the other."""
-    if not hasattr(torch._dynamo.output_graph.OutputGraph, "check_event_record_after_input_mutation"):
-        raise NotThere("torch.compile with streams is not in this torch")
-
-    def run(x, by: float):
-        y = x
-        for _ in range(CHAIN):
-            y = torch.relu(y @ weight * by) + x  # a product each: Inductor makes no one kernel of the chain
-        return y
-
-    def one_stream(x, side):
-        return run(x, 2.0), run(x, 3.0)
-
-    def two_streams(x, side):
-        given, made = torch.Event(), torch.Event()
-        given.record()
-        with side:
-            given.wait()
-            b = run(x, 3.0)
-            made.record()
-        a = run(x, 2.0)
-        made.wait()
-        return a, b
-
-    def one_after_the_other(x, side):
-        given, made = torch.Event(), torch.Event()
-        a = run(x, 2.0)
-        given.record()
-        with side:
-            given.wait()
-            b = run(x, 3.0)
-            made.record()
-        made.wait()
-        return a, b
-
-    torch._dynamo.reset()
-    side = torch.Stream(device="cuda")
-    x = torch.randn(SMALL // 64, 64, device="cuda")
-    weight = torch.randn(64, 64, device="cuda") / 64
-    second = torch.compile(one_after_the_other if serial else two_streams)
-    compiled = {"one stream": torch.compile(one_stream), "two streams": second}
-
-    def timed(name: str):
-        def several() -> None:
-            for _ in range(CALLS_A_ROUND):
-                compiled[name](x, side)
-            torch.cuda.synchronize()
-
-        return several
-
-    with torch.no_grad():
-        expected = one_stream(x, side)
-        for _ in range(3):
-            for name, call in compiled.items():
-                found = call(x, side)
-                torch.cuda.synchronize()
-                if not all(
-                    torch.allclose(*pair, rtol=1e-3, atol=1e-4) for pair in zip(found, expected, strict=True)
-                ):
-                    raise ValueError(f"compiled on {name}, the results are not those of eager")
-        taken = interleave(
-            {name: timed(name) for name in compiled}, rounds=30, barrier=torch.cuda.synchronize
-        )
-    return {"seconds": {name: list(one.samples) for name, one in taken.items()}}
-
-
-def chains_of_kernels(serial: bool):
-    def probe(bench: Bench) -> Seen:
-        return bench.run(two_chains, serial, ranks=1, device="cuda")[0]
-
-    return probe
-
-
-@judge(chains_of_kernels(False), counter=chains_of_kernels(True))
-def two_streams_faster(seen):
-    two, one = (Measurement(name, tuple(seen["seconds"][name])) for name in ("two streams", "one stream"))
-    found = compare(two, one)
-    if found.low < FASTER < found.high:
-        raise CannotTell(f"a quieter machine: time ratio {found.low:.2f}-{found.high:.2f}")
-    yield part("faster on two streams", found.high < FASTER, f"time ratio {found.ratio:.2f}")
-
-
 def second_device(waits: bool) -> Seen:
     """When work of the second GPU is done beside a long kernel of the first one."""
     busy = int(BUSY_MS * 5 * cycles_per_ms())
@@ -912,4 +824,6 @@ def gloo_threads(bench: Bench) -> Seen:
 @judge(WAITED, counter=gloo_threads)
 def nccl_threads(seen):
     named = sorted({name for rank in seen["ranks"] for name in rank["threads"] if "nccl" in name.lower()})
+    if not named and "collective" in seen["ranks"][0]:
+        raise ValueError("NCCL has run, and no thread bears its name: this torch may give them none")
     yield part("threads", bool(named), ", ".join(named) or "no thread with nccl in its name")

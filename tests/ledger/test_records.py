@@ -57,7 +57,13 @@ def test_what_cannot_be_told_names_hardware_a_package_or_noise():
 
 def test_the_answer_that_was_recorded_is_the_one_that_is_given_today():
     for version, path in versions.records().items():
-        recorded = versions.load(path).frame.set_index("id")["answer"].to_dict()
+        beside = path.with_name(versions.ON_A_GPU)
+        recorded = {
+            row["id"]: row["answer"]
+            for one in (beside, path)
+            if one.exists()
+            for row in versions.load(one).frame.to_dict("records")
+        }
         told = {name: one.answer for name, one in THERE[version].items()}
         assert told == {name: recorded[name] for name in told}, version
 
@@ -113,9 +119,15 @@ def test_the_effects_of_an_upgrade_come_the_most_urgent_first_and_an_error_is_no
     assert effects["collectives.gradient-of-an-average"] == "works now"
     back = versions.differing(THERE["2.15.0"], THERE["2.13.0"]).set_index("id")["effect"]
     assert back["collectives.gradient-of-an-average"] == "breaks"
-    assert "not known on one of them: symmetry.spmd-check-raises" in versions.text(
-        FACTS, ("2.13.0", "2.15.0")
-    )
+    said = versions.text(FACTS, ("2.13.0", "2.15.0"))
+    assert "symmetry.spmd-check-raises" in said.partition("not known on one of them: ")[2]
+
+
+def test_what_a_gpu_told_counts_beside_what_was_told_without_one():
+    assert THERE["2.13.0"]["nccl.id-in-store"].answer == YES and "nccl.id-in-store" not in THERE["2.12.0"]
+    rows = versions.differing(THERE["2.13.0"], THERE["2.15.0"]).set_index("id")
+    assert rows.loc["nccl.communicator-at-first-collective", "effect"] == "other behaviour"
+    assert "1x NVIDIA H100" in versions.text(FACTS, ("2.13.0", "2.15.0")).splitlines()[-1]
 
 
 def test_the_ledger_imports_labkit_and_no_lesson():

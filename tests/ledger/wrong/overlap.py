@@ -23,7 +23,6 @@ IN_TURN = {
     "communication": [[5.0, 8.0], [13.0, 16.0], [21.0, 24.0], [29.0, 32.0]],
     "forward": [[0.0, 5.0], [8.0, 13.0], [16.0, 21.0], [24.0, 29.0]],
 }
-SECONDS = [0.010, 0.011, 0.012, 0.010, 0.011, 0.012, 0.010, 0.011, 0.012, 0.010]
 OTHER_MEMORY = {"same_memory": False, "read": 7.0}
 READ_RIGHT, READ_WRONG = {"same_memory": True, "read": 1.0}, {"same_memory": True, "read": 7.0}
 
@@ -63,9 +62,6 @@ WRONG = {
     },
     "overlap.kernels-run-together": {"at the same time": {"together_ms": 0.0}},
     "overlap.copy-beside-a-kernel": {"runs beside a kernel": {"both": 29.0}},
-    "overlap.two-streams-faster": {
-        "faster on two streams": {"seconds": {"one stream": SECONDS, "two streams": SECONDS}},
-    },
     "overlap.freed-memory-is-reused": {
         "goes to the next tensor of its own stream": {"not_synchronized": OTHER_MEMORY},
         "the reader gets wrong values": {"not_synchronized": READ_RIGHT},
@@ -88,15 +84,12 @@ WRONG = {
     "overlap.nccl-next-kernel-waits": {
         "starts after the collective has ended": ranks(after={**AFTER, "start": 20.2}),
     },
-    "overlap.nccl-threads": {"threads": {"ranks": [{**QUEUED, "threads": ["python", "pt_tcpstore_uv"]}]}},
+    "overlap.nccl-threads": {"threads": {"ranks": [{"threads": ["python", "pt_gloo_runloop"]}]}},
 }
 
 HOLDS = {
     "overlap.kernels-run-together": {"together_ms": 19.6, "each_ms": 20.0},
     "overlap.copy-beside-a-kernel": {"kernel": 20.0, "copy": 10.0, "both": 20.1},
-    "overlap.two-streams-faster": {
-        "seconds": {"one stream": SECONDS, "two streams": [0.8 * one for one in SECONDS]}
-    },
     "overlap.freed-memory-is-reused": {"synchronized": READ_RIGHT, "not_synchronized": READ_WRONG},
     "overlap.events-across-devices": {"after_ms": 100.2, "busy_ms": 100.3},
     "overlap.microbatch-beside-the-next": {"ranks": [BESIDE, BESIDE]},
