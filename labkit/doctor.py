@@ -89,7 +89,7 @@ def gpu_tests() -> list[tuple[str, str]]:
     Returns:
         Pairs of file and name; empty where labkit was installed without its repository.
 
-    >>> "tests/lessons/shared/streams/test_cuda.py" in {path for path, _ in gpu_tests()}
+    >>> "tests/lessons/streams/test_cuda.py" in {path for path, _ in gpu_tests()}
     True
     """
     root = files.ours("notebooks").parent

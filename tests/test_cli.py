@@ -23,9 +23,9 @@ def test_list_and_doctor(capsys):
         (
             ["run", "nothing"],
             "unknown experiment 'nothing': there is "
-            "cliff, collectives, eager_trap, streams, microbatch, offload, comm_passes, divergence, guards, depth, "
+            "cliff, collectives, eager_trap, streams, microbatch, offload, divergence, guards, depth, "
             "drift, odd_shape, scale, mesh_or_world, wrong_group, cold, survival, placements, routes, "
-            "ddp, fsdp, break-it",
+            "ddp, fsdp, comm_passes, break-it",
         ),
         (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
         (["run", "collectives", "--only", "send"], "no collective begins with 'send'"),

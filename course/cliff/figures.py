@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from course.shared.variants import title as variant_title
 from labkit.views import style
 from labkit.views.compare import ratios, timings
 from labkit.views.forwards import OVERHEAD, variant_record
@@ -24,7 +25,6 @@ from labkit.views.style import (
     panel_heading,
     styled,
     variant_colour,
-    variant_name,
 )
 from labkit.views.tables import need, table
 
@@ -88,7 +88,7 @@ def _strip(
     if variants is None:
         variants = [v for v in ("B", "C") if v in there] or there
     blocks = int(segments["blocks"].iloc[0]) if "blocks" in segments.columns and len(segments) else None
-    records = {v: variant_record(report, v, blocks) for v in variants}
+    records = {variant_title(v): variant_record(report, v, blocks) for v in variants}
     options = {"forward": "typical", "label": report.label, **options}
     if len(records) == 1:
         return strip(next(iter(records.values())), **options)
@@ -97,7 +97,8 @@ def _strip(
 
 def _timings(report: Any, blocks: int | None = None, **options: Any) -> Figure:
     samples = _table(report, "samples", blocks)
-    return timings(samples, **{"label": _labels(report, samples), **options})
+    named = samples.assign(variant=samples["variant"].map(variant_title))
+    return timings(named, **{"label": _labels(report, samples), **options})
 
 
 def _ratios(report: Any, blocks: int | None = None, **options: Any) -> Figure:
@@ -186,7 +187,7 @@ def counts(
         label_rows(
             ax,
             [tops[v] + 0.1 * len(rows) for v, rows in bars.items()],
-            list(bars) if i == 0 else [""] * len(bars),
+            [variant_title(v) for v in bars] if i == 0 else [""] * len(bars),
         )
         ax.grid(False)
         ax.set_xticks([])
@@ -278,7 +279,7 @@ def _stacks(sheet: Sheet, table: pd.DataFrame) -> None:
             "textcoords": "offset points",
             "annotation_clip": False,
         }
-        text = style.cut(variant_name(variant), NAME_WIDTH - 0.2)
+        text = style.cut(variant_title(variant), NAME_WIDTH - 0.2)
         ax.annotate(text, (0, middle), (-55, 0), va="center", ha="right", gid="variant", **where)
         for (_, rank), row in rows.iterrows():
             ticks.append((top + BAR / 2, f"rank {rank}"))
@@ -378,7 +379,7 @@ def beside_source(
         said = [f"{v} {rate:.3g}" for v, rate in zip(rates["variant"], rates["frames_per_s"], strict=True)]
         sheet.say(f"Frames per second, {name}: {', '.join(said) or 'none'}")
         middles = [tops[v] + SOURCE_BAR * lines[v] / 2 for v in variants]
-        label_rows(ax, middles, variants if i == 0 else [""] * len(variants))
+        label_rows(ax, middles, [variant_title(v) for v in variants] if i == 0 else [""] * len(variants))
         ax.set_xlabel("frames/s", labelpad=1)
     sheet.top += 0.28 + at + 0.44
     return sheet.finish(label, "Different hardware: each panel has its own axis.")

@@ -7,10 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from course.shared.keys import patch
 from labkit.views import style
 from labkit.views.matrix import Cell, key, matrix
-from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.style import (
+    Figure,
+    Sheet,
+    empty_figure,
+    patch,
+    styled,
+)
 from labkit.views.tables import table
 
 __all__ = ["figure", "survival_figure", "survived", "waterfall"]

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from course.ddp import drills
+from course.ddp import drills, training_clock
 from course.ddp.declared import DDP as ABOUT
 from course.shared import program as programs
-from course.shared import training, training_clock
+from course.shared import training
 from labkit.ranks import Ranks
 from labkit.report import Report
 

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
+from course.fsdp.comm_passes import between
 from course.shared import program as programs
-from course.shared.comm_passes import between
 from course.shared.options import chosen, whole
 from labkit import torch_compat
 from labkit.ranks import Ranks

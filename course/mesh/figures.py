@@ -8,9 +8,13 @@ import pandas as pd
 from matplotlib.patches import Rectangle
 
 from course.shared import drill_figures as divergence
-from course.shared.keys import patch
 from labkit.views import style
-from labkit.views.style import Figure, Sheet, styled
+from labkit.views.style import (
+    Figure,
+    Sheet,
+    patch,
+    styled,
+)
 from labkit.views.tables import need, table
 
 __all__ = ["calls_by_group", "figure", "mistakes"]

@@ -8,9 +8,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.shared.keys import patch
 from labkit.views import style
-from labkit.views.style import KINDS, Figure, Sheet, panel_heading, styled
+from labkit.views.style import (
+    KINDS,
+    Figure,
+    Sheet,
+    panel_heading,
+    patch,
+    styled,
+)
 from labkit.views.tables import need
 
 __all__ = ["ENDS", "NOTES", "timelines"]

@@ -7,10 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from course.shared.keys import mark
 from labkit.views import style
 from labkit.views.matrix import key
-from labkit.views.style import Figure, Sheet, empty_figure, styled
+from labkit.views.style import (
+    Figure,
+    Sheet,
+    empty_figure,
+    mark,
+    styled,
+)
 from labkit.views.tables import need, table_of
 
 __all__ = ["figure"]

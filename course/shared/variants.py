@@ -38,6 +38,15 @@ VARIANTS = {
 }
 
 
+def title(variant: str) -> str:
+    """The letter of a variant with its name; what is no letter of theirs stays as it is.
+
+    >>> title("B"), title("ours")
+    ('B compiled, disabled', 'ours')
+    """
+    return VARIANTS[variant].title if variant in VARIANTS else variant
+
+
 def choose(letters: str | list[str]) -> list[Variant]:
     """The variants with these letters, in the order given.
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from course.shared.streams import StreamError, Timeline, ops, simulate
-from course.shared.streams.capture import Captured, capture
+from course.streams.capture import Captured, capture
 from labkit import lessons
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks

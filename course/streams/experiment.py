@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from course.shared.program import Program, choose
 from course.shared.streams import simulate
-from course.shared.streams.capture import capture
+from course.streams.capture import capture
 from course.streams.declared import STREAMS as ABOUT
 from labkit.experiments.experiment import Experiment
 from labkit.ranks import Ranks, here

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from course.shared.model_size import check_split
 from course.shared.program import Program
 from course.shared.program import choose as choose_program
-from course.shared.sizes import size
 from course.shared.sweep import parse_sizes
 from course.trap import on_ranks as trap_ranks
 from course.trap import tables as trap_tables
 from course.trap.calls import COLLECTIVES, FUNCTIONAL, IN_PLACE
 from course.trap.declared import EAGER_TRAP as ABOUT
+from course.trap.tables import size
 from labkit.ranks import Ranks
 from labkit.report import PerRank, Report, provenance
 from labkit.timing import check_rounds

@@ -6,10 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from course.shared.keys import mark
-from course.shared.sizes import size
+from course.trap.tables import size
 from labkit.views import style
-from labkit.views.style import Figure, Sheet, by_evidence, empty_figure, styled
+from labkit.views.style import (
+    Figure,
+    Sheet,
+    by_evidence,
+    empty_figure,
+    mark,
+    styled,
+)
 from labkit.views.tables import table
 
 __all__ = ["figure"]

@@ -11,7 +11,7 @@ from course.trap.calls import AGAIN, ASYNC, FUNCTIONAL, IN_PLACE
 from labkit.report import PerRank
 from labkit.timing import Measurement, Verdict, compare, noise_floor, slowest
 
-__all__ = ["model_verdicts", "tables"]
+__all__ = ["model_verdicts", "size", "tables"]
 
 Runs = dict[str, PerRank[dict[str, Any]]]
 RETURN, DONE, CONTROL = "return", "done", "control"
@@ -161,3 +161,15 @@ def _ladder(runs: Runs, rungs: Sequence[str], collectives: int) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def size(nbytes: float) -> str:
+    """A size as people write it.
+
+    >>> size(4), size(16384), size(64 << 20)
+    ('4 B', '16 KB', '64 MB')
+    """
+    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:g} {unit}"
+    return f"{nbytes:g} B"

@@ -74,7 +74,7 @@ def timings(samples: pd.DataFrame, title: str | None = None, label: str = "", pe
         medians_ms = part.groupby("variant", sort=False)["seconds"].median() * 1e3
         sheet.say(
             f"Medians{f', {name}' if name else ''}: "
-            + ", ".join(f"{v} {ms:.3g} ms" for v, ms in medians_ms.items())
+            + ", ".join(f"{style.short_name(str(v))} {ms:.3g} ms" for v, ms in medians_ms.items())
         )
         ax.set_xlabel(f"ms per {per}", labelpad=1)
         sheet.top += 0.44

@@ -111,7 +111,7 @@ def strips(records: Mapping[str, Any], forward: int | str = 0, label: str = "") 
     runs, reasons = _shared_numbers(runs)
     for i, (name, run) in enumerate(runs.items()):
         sheet.top += 0.12 if i else 0.0
-        sheet.text(style.variant_name(name), fontweight="bold", fontsize=10.5)
+        sheet.text(name, fontweight="bold", fontsize=10.5)
         if run.empty:
             sheet.text("nothing was recorded", left=LABEL + 0.15, color=style.QUIET)
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure as _Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 
-__all__ = ["Figure", "KINDS", "Sheet", "label_figure", "styled", "variant_colour", "variant_name"]
+__all__ = ["Figure", "KINDS", "Sheet", "label_figure", "styled", "variant_colour"]
 
 WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
 DPI = 110
@@ -68,15 +69,11 @@ SHAPES: dict[str, tuple[float, float]] = {
 }
 HATCHES = {"compile": "xxxx"}
 
-# The variants of the study, by letter.
-VARIANTS: dict[str, tuple[str, str]] = {
-    "A": ("#000000", "eager, in place"),
-    "B": ("#D55E00", "compiled, disabled"),
-    "C": ("#009E73", "compiled, functional"),
-    "D": ("#56B4E9", "eager, functional"),
-    "E": ("#CC79A7", "compiled, in place"),
-}
-OTHER_VARIANTS = ("#0072B2", "#E69F00", "#8C6D31", "#7F3C8D", "#5F6B6D")
+# Of what is compared in a figure: a name that begins with a letter has that letter's colour, everywhere.
+COLOURS = (
+    *("#000000", "#D55E00", "#009E73", "#56B4E9", "#CC79A7"),
+    *("#0072B2", "#E69F00", "#8C6D31", "#7F3C8D", "#5F6B6D"),
+)
 
 STYLE = {
     "figure.dpi": DPI,
@@ -155,37 +152,29 @@ def variant_colour(variant: str) -> str:
     """The colour of a variant in every figure.
 
     Args:
-        variant: a name that begins with a letter of VARIANTS; others get one of five colours, by their first word.
+        variant: a name. One that begins with a letter of its own ('B', 'B compiled') has the colour of the letter;
+            others have one of five, by their first word.
 
     Returns:
         '#RRGGBB'.
 
-    >>> variant_colour("C")
-    '#009E73'
+    >>> variant_colour("C"), variant_colour("C compiled, functional")
+    ('#009E73', '#009E73')
     """
-    letter = short_name(variant)
-    if letter in VARIANTS:
-        return VARIANTS[letter][0]
-    return OTHER_VARIANTS[sum(map(ord, letter.split(" ")[0])) % len(OTHER_VARIANTS)]
-
-
-def variant_name(variant: str) -> str:
-    """The letter of a variant with its meaning; any other name unchanged.
-
-    >>> variant_name("B")
-    'B  compiled, disabled'
-    """
-    return f"{variant}  {VARIANTS[variant][1]}" if variant in VARIANTS else variant
+    letter, half = short_name(variant), len(COLOURS) // 2
+    if len(letter) == 1 and letter.isupper():
+        return COLOURS[(ord(letter) - ord("A")) % len(COLOURS)]
+    return COLOURS[half + sum(map(ord, letter.split(" ")[0])) % half]
 
 
 def short_name(variant: str) -> str:
-    """The letter of a variant, or the whole name where it has none.
+    """The letter that a variant's name begins with, or the whole name where it begins with a longer word.
 
     >>> short_name("B compile, disabled"), short_name("ours")
     ('B', 'ours')
     """
     letter = variant.split(" ")[0].rstrip(":,")
-    return letter if letter in VARIANTS else variant
+    return letter if re.fullmatch("[A-Z]", letter) else variant
 
 
 @functools.cache
@@ -384,7 +373,10 @@ class Sheet:
         return left / self.width, 1 - (top + height) / total, width / self.width, height / total
 
 
-def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any]:
+Key = Callable[[Axes, float, float], Any]  # draws a key at x, y: a box of 0.2 x 0.14 inches
+
+
+def swatch(kind: str, shaped: bool = True) -> Key:
     """The legend key of a kind of segment.
 
     Args:
@@ -400,6 +392,17 @@ def swatch(kind: str, shaped: bool = True) -> Callable[[Axes, float, float], Any
     return lambda ax, x, y: ax.add_patch(
         Rectangle((x, y + 0.14 * top - 0.01), 0.2, 0.14 * (bottom - top), **look)
     )
+
+
+def mark(shape: str, colour: str, size: float, **look: Any) -> Key:
+    """A legend's key for a mark of matplotlib's, such as 'o'; `size` in points."""
+    return lambda ax, x, y: ax.plot([x + 0.1], [y + 0.06], shape, color=colour, markersize=size, **look)
+
+
+def patch(colour: str, hatch: str | None = None, edge: str = "white", width: float = 0.5) -> Key:
+    """A legend's key for bars of a colour and a hatch."""
+    look = {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": width}
+    return lambda ax, x, y: ax.add_patch(Rectangle((x, y - 0.01), 0.2, 0.14, **look))
 
 
 def linear(colour: str) -> tuple[float, float, float]:
@@ -481,7 +484,7 @@ def label_rows(ax: Axes, places: Sequence[float], variants: Sequence[str]) -> No
         places: y of each row.
         variants: their names.
     """
-    ax.set_yticks(places, [cut(variant_name(str(v)), NAME_WIDTH - 0.2) for v in variants])
+    ax.set_yticks(places, [cut(str(v), NAME_WIDTH - 0.2) for v in variants])
     ax.tick_params(axis="y", length=0, labelsize=NORMAL, labelcolor=INK)
     ax.grid(axis="x", color=FAINT, linewidth=0.7)
 

@@ -9,9 +9,9 @@ from tools.reach import Code
 
 # these numbers only go down: whoever brings one down writes it here
 AT_MOST = {
-    "lines that only `labkit run` or a test reaches": 5_229,
-    "names of ours in cells": 129,
-    "of these in one lesson only": 84,
+    "lines that only `labkit run` or a test reaches": 5_188,
+    "names of ours in cells": 118,
+    "of these in one lesson only": 73,
     "of these from torch_compat": 19,
     "circles of imports": 0,
 }

@@ -33,10 +33,7 @@ VISION = {
 TOGETHER = {
     "kinds": {kind: shade for kind, (shade, _) in style.KINDS.items()},
     "stream kinds": {kind: shade for kind, (shade, _) in style.STREAM_KINDS.items()},
-    "variants": {
-        **{letter: shade for letter, (shade, _) in style.VARIANTS.items()},
-        **{shade: shade for shade in style.OTHER_VARIANTS},
-    },
+    "variants": {shade: shade for shade in style.COLOURS},
 }
 LEAST = 12.0  # five times what can just be noticed side by side, because these stand apart
 READABLE = 4.5
@@ -131,7 +128,7 @@ def test_bars_and_keys_have_the_shape_of_their_kind(broken):
 def test_variants_stand_under_their_names_and_ranks_have_markers(report):
     from course.cliff import figures as cliff
 
-    named = {"B  compiled, disabled", "C  compiled, functional"}
+    named = {"B compiled, disabled", "C compiled, functional"}
     for which in ("timings", "counts", "source"):
         figure = cliff.figure(report, which)
         ticks = {t.get_text() for ax in figure.axes for t in ax.get_yticklabels()}

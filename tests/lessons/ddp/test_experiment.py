@@ -7,11 +7,10 @@ from functools import partial
 
 import pytest
 
-from course.ddp import drills
+from course.ddp import drills, training_clock
 from course.ddp import experiment as ddp
-from course.shared import training_clock
+from course.ddp.training_clock import clock, timelines
 from course.shared.training import compare
-from course.shared.training_clock import clock, timelines
 from labkit import Ranks, experiments, lessons
 
 program = lessons.program("ddp")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from matplotlib.patches import FancyArrowPatch
 
-from course.shared.queue_figures import queues
 from course.shared.streams import Program, simulate
 from course.shared.streams_figures import timeline
+from course.streams.queue_figures import queues
 
 
 def handed_over(wait: bool = True, length: float = 4.0) -> Program:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from course.shared.streams import ops, simulate
-from course.shared.streams.capture import NCCL, capture
+from course.streams.capture import NCCL, capture
 from labkit import lessons
 
 

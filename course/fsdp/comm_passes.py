@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from course.shared.declared import COMM_PASSES as ABOUT
+from course.fsdp.declared import COMM_PASSES as ABOUT
 from course.shared.harness import settled
 from course.shared.options import whole
 from labkit import torch_compat
@@ -41,7 +41,7 @@ def run(ranks: Ranks, *, width: int = 384, layers: int = 3, rounds: int = 11, ta
     verdicts compare each way with the default; `talk` prints each as it is compiled. Raises ValueError for sizes that
     are not whole numbers above 0 or a width that the ranks do not divide, RankError when a rank fails.
 
-    >>> from course.shared import comm_passes
+    >>> from course.fsdp import comm_passes
     >>> comm_passes.run(None, layers=0)
     Traceback (most recent call last):
         ...

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course.shared.streams import StreamError
-from course.shared.streams.cuda import cycles_per_ms, on_gpu
+from course.streams.cuda import cycles_per_ms, on_gpu
 from labkit import lessons
 from labkit.torch_compat import cuda_sleep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from course.shared.tensor_parallel import gradients
+from course.ddp.tensor_parallel import gradients
 
 SPLIT = ["first up", "first down", "last up", "last down"]
 BEFORE_THE_SPLIT = ["input", "first bias", "first norm", "last norm"]

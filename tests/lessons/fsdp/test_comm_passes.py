@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course.shared import comm_passes
+from course.fsdp import comm_passes
 from labkit.ranks import Ranks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course.shared.grid_figures import mesh_grid
+from course.groups.grid_figures import mesh_grid
 
 ROWS, COLUMNS = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
 
