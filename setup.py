@@ -8,7 +8,15 @@ from setuptools.command.build_py import build_py
 
 SHIPPED = {
     "notebooks": ["*.ipynb", "pictures/*.svg"],
-    "data": ["*.toml", "*/*.csv", "*/*.json", "*/*.md", "*/*/*.json"],
+    "data": [
+        "*.toml",
+        "*/*.csv",
+        "*/*.json",
+        "*/*.md",
+        "*/*/*.json",
+        "recorded/*/traces/*",
+        "recorded/*/dumps/*/*/*",
+    ],
 }
 
 
