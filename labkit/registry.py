@@ -15,7 +15,7 @@ TOPICS = (
 )
 # packages with experiments, which their `declared.py` lists, in the order of `labkit list`
 DECLARING = (
-    *("cliff", "functional", "trap", "streams", "compiled_streams", "shared", "symmetry", "guards"),
+    *("cliff", "functional", "trap", "streams", "compiled_streams", "symmetry", "guards"),
     *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it", "since", "repair"),
 )
 COURSE = Path(__file__).parents[1] / "course"

@@ -37,6 +37,7 @@ __all__ = [
     "word",
 ]
 
+ROOT = f"{Path(__file__).resolve().parents[1]}/"  # errors name files in it, and a record names no place on a machine
 MADE = ("hardware", "torch", "commit", "date")
 COLUMNS = [
     "id",
@@ -118,7 +119,11 @@ def report(found: Iterable[Answer]) -> Report:
             "id": one.fact.id,
             "lesson": one.fact.lesson,
             "says": one.fact.says,
-            **{name: getattr(one, name) for name in ("answer", "measured", "failed", "missing", "seconds")},
+            **{
+                name: getattr(one, name).replace(ROOT, "")
+                for name in ("answer", "measured", "failed", "missing")
+            },
+            "seconds": one.seconds,
             "seen": _text(one.seen),
             "counter": _text(one.counter),
             **made,
@@ -130,7 +135,7 @@ def report(found: Iterable[Answer]) -> Report:
 
 
 def _text(seen: Any) -> str:
-    return "" if seen is None else json.dumps(seen, ensure_ascii=False)
+    return "" if seen is None else json.dumps(seen, ensure_ascii=False).replace(ROOT, "")
 
 
 def load(path: Path) -> Report:

@@ -16,17 +16,9 @@ import pytest
 from tools import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
-TOPICS = {
-    "start",
-    "groups",
-    "functional",
-    "reading",
-    "cliff",
-    "trap",
-    "streams",
-    "shared",
-}  # of lessons 00 to 06
-LESSONS = [path for path in sorted((ROOT / "notebooks").glob("0[0-6]_*.ipynb"))]
+# of lessons 00 to 06
+TOPICS = {"start", "groups", "functional", "reading", "cliff", "trap", "streams", "shared"}
+LESSONS = sorted((ROOT / "notebooks").glob("0[0-6]_*.ipynb"))
 CHECKED = """
 import sys
 from pathlib import Path

@@ -9,13 +9,7 @@ import pandas as pd
 
 from labkit.views import style
 from labkit.views.matrix import Cell, key, matrix
-from labkit.views.style import (
-    Figure,
-    Sheet,
-    empty_figure,
-    patch,
-    styled,
-)
+from labkit.views.style import Figure, Sheet, empty_figure, patch, styled
 from labkit.views.tables import table
 
 __all__ = ["figure", "survival_figure", "survived", "waterfall"]

@@ -9,12 +9,7 @@ from matplotlib.patches import Rectangle
 
 from course.shared import drill_figures as divergence
 from labkit.views import style
-from labkit.views.style import (
-    Figure,
-    Sheet,
-    patch,
-    styled,
-)
+from labkit.views.style import Figure, Sheet, patch, styled
 from labkit.views.tables import need, table
 
 __all__ = ["calls_by_group", "figure", "mistakes"]

@@ -9,14 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.style import (
-    KINDS,
-    Figure,
-    Sheet,
-    panel_heading,
-    patch,
-    styled,
-)
+from labkit.views.style import KINDS, Figure, Sheet, panel_heading, patch, styled
 from labkit.views.tables import need
 
 __all__ = ["ENDS", "NOTES", "timelines"]

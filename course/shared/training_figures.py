@@ -9,13 +9,7 @@ import pandas as pd
 
 from labkit.views import style
 from labkit.views.matrix import key
-from labkit.views.style import (
-    Figure,
-    Sheet,
-    empty_figure,
-    mark,
-    styled,
-)
+from labkit.views.style import Figure, Sheet, empty_figure, mark, styled
 from labkit.views.tables import need, table_of
 
 __all__ = ["figure"]

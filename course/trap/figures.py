@@ -8,14 +8,7 @@ import pandas as pd
 
 from course.trap.tables import size
 from labkit.views import style
-from labkit.views.style import (
-    Figure,
-    Sheet,
-    by_evidence,
-    empty_figure,
-    mark,
-    styled,
-)
+from labkit.views.style import Figure, Sheet, by_evidence, empty_figure, mark, styled
 from labkit.views.tables import table
 
 __all__ = ["figure"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -131,6 +133,16 @@ def test_answers_replace_those_of_their_facts_and_others_stay(tmp_path):
     frame = versions.load(path).frame.set_index("id")
     assert frame["answer"].to_dict() == {FACT.id: "no", OTHER.id: "no"}
     assert set(frame["torch"]) == {KNOWN["torch"]}
+
+
+def test_a_record_names_no_place_on_the_machine(tmp_path):
+    here = f"{Path(versions.__file__).parents[1]}/ledger/checks/guards.py"
+    versions.save(
+        [Answer(FACT, "no", measured=f"raised in {here}", seen={"error": here})], tmp_path / "facts.json"
+    )
+    row = versions.load(tmp_path / "facts.json").frame.iloc[0]
+    assert row["measured"] == "raised in ledger/checks/guards.py"
+    assert row["seen"] == '{"error": "ledger/checks/guards.py"}'
 
 
 def test_what_needs_hardware_is_not_kept(tmp_path):
