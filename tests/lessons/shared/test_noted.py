@@ -22,10 +22,12 @@ def served(how, note):
         if how == "hangs" and dist.get_rank() == 0:
             dist.all_reduce(torch.ones(1))
         elif how == "dies" and dist.get_rank() == 1:
+            time.sleep(1)  # until the other rank has returned, also on a busy machine
             os._exit(3)
         elif how == "computes" and dist.get_rank() == 0:
             time.sleep(60)
         elif how == "computes":
+            time.sleep(1)  # until the other rank is at work
             raise ValueError("the other rank is still at work")
     return dist.get_rank() if how == "returns" else None
 
