@@ -20,7 +20,7 @@ export PIP_USER := 0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test gpu notebooks map book experiments break-it check lock clean FORCE
+.PHONY: help setup lab test gpu notebooks map book break-it check lock clean FORCE
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -82,11 +82,8 @@ book: setup ## the lessons as a website, from the outputs they were saved with: 
 	$(PY) -m sphinx -W --keep-going -q -d build/doctrees -E -c docs/book notebooks build/book
 	@echo "build/book/index.html"
 
-experiments: setup ## every experiment, without a notebook
-	@for name in $$($(PY) -m labkit list --names); do echo "== $$name"; $(PY) -m labkit run "$$name" || exit 1; done
-
-break-it: setup ## the ten break-it tests, one table; exit code 1 where one is red
-	$(PY) -m labkit run break-it
+break-it: setup ## lesson 15 with its ten break-it tests; exit code 1 where one is red
+	$(PY) -m labkit run 15
 
 lock: ## requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes the newest versions
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

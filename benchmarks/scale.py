@@ -10,13 +10,32 @@ of the tracer: the worlds themselves are simulated, and have none.
 from __future__ import annotations
 
 import argparse
+import resource
+import time
 from statistics import median
+from typing import Any
 
 import pandas as pd
+import torch.distributed as dist
 
-from course.scale.worlds import parse_worlds, trace_all
 from labkit import lessons
 from labkit.ranks import Ranks
+
+
+def traced(scale: Any, config: Any, world: int) -> dict[str, float]:
+    """On a rank that runs alone: a trace of lesson 16, without the rank's own group."""
+    dist.destroy_process_group()
+    began, worked = time.perf_counter(), time.process_time()
+    graph = scale.trace(config, world)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - worked
+    inputs = [node.meta["val"].numel() for node in graph.graph.nodes if node.op == "placeholder"]
+    return {
+        "seconds": seconds,
+        "cpu seconds": cpu,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+        "MiB of weights a rank": 4 * (sum(inputs) - config.tokens * config.dim) / 2**20,
+        "collectives": len(scale.messages(graph)),
+    }
 
 
 def main() -> None:
@@ -27,23 +46,23 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    config = lessons.program("cliff").Config(dim=given.dim, heads=given.heads, blocks=1, tokens=given.tokens)
-    worlds = parse_worlds(given.worlds, config)
-    seen: dict[int, list[dict]] = {world: [] for world in worlds}
+    scale = lessons.program("scale")
+    config = scale.cliff.Config(dim=given.dim, heads=given.heads, blocks=1, tokens=given.tokens)
+    seen: dict[int, list[dict[str, float]]] = {int(world): [] for world in given.worlds.split(",")}
     with Ranks(1, "cpu", "fake", quiet=True) as one:
         for _ in range(given.repeats):
-            for world in worlds:
+            for world, traces in seen.items():
                 one.restart()
-                seen[world].append(one.run(trace_all, lessons.program("scale"), config, (world,))[0][0])
+                traces.append(one.run(traced, scale, config, world)[0])
     rows = [
         {
             "world_size": world,
             "tracer: seconds": round(median(t["seconds"] for t in traces), 2),
             "slowest": round(max(t["seconds"] for t in traces), 2),
-            "cpu seconds": round(median(t["cpu_seconds"] for t in traces), 2),
+            "cpu seconds": round(median(t["cpu seconds"] for t in traces), 2),
             "peak_mib": round(max(t["peak_mib"] for t in traces)),
-            "MiB of weights a rank": round(traces[0]["weight_bytes"] / 2**20, 1),
-            "collectives": len(traces[0]["collectives"]),
+            "MiB of weights a rank": round(traces[0]["MiB of weights a rank"], 1),
+            "collectives": traces[0]["collectives"],
         }
         for world, traces in seen.items()
     ]

@@ -16,12 +16,10 @@ _WHERE = {
     "record": "labkit.graphs",
     "predict": "labkit.study",
     "check": "labkit.study",
-    "attach": "labkit.experiments.progress",
 }
 
 _PARTS = (
     "contract",
-    "experiments",
     "graphs",
     "hardware",
     "lessons",
@@ -34,7 +32,7 @@ _PARTS = (
     "views",
 )
 
-__all__ = ["PerRank", "RankError", "Ranks", "Report", "attach", "check", "predict", "record"]
+__all__ = ["PerRank", "RankError", "Ranks", "Report", "check", "predict", "record"]
 
 
 def __getattr__(name: str) -> Any:

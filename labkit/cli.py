@@ -1,4 +1,4 @@
-"""`labkit doctor | list | lessons | run | look | report | record | ledger | score`: the command line."""
+"""`labkit doctor | list | lessons | run | program | look | report | ledger | score`: the command line."""
 
 from __future__ import annotations
 
@@ -13,30 +13,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
-from labkit import __version__, experiments, files, runs, screen
-from labkit.experiments import options
-from labkit.experiments.options import Option
-from labkit.hardware import BACKENDS
+from labkit import __version__, files, screen
 
 STATUS = """\
 exit status:
   0  done
-  1  a test of a suite is red, or something was not recorded
+  1  something failed, which is said
   2  a request that cannot be met
   3  done, and what it found could not be saved or printed
 """
-RANKS = Option(
-    "ranks",
-    int,
-    "number of ranks (default: 2, or what it needs; under torchrun, as many as it started)",
-    least=1,
-    most=65_536,
-)
 # the commands of what the rest of labkit does not import, by the module that adds them
-DOORS = ("labkit.look.door", "ledger.door")
+DOORS = ("labkit.lessons.door", "labkit.look.door", "ledger.door")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -98,12 +87,6 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(f"{message} (see {self.prog} --help)")
 
 
-def _folder(text: str) -> Path:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("needs the name of a folder, and got none")
-    return Path(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="labkit", description=__doc__, epilog=STATUS, formatter_class=raw)
@@ -121,39 +104,12 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = command(_doctor, "doctor", "what this machine has, and what ranks would run on")
     flags(doctor, features="what stands on private names of torch, and on which versions")
-    listing = command(_list, "list", "the experiments, their questions and sources")
-    flags(listing, names="only the names, for scripts")
-    run = command(runs.together(runs.run), "run", "run an experiment and print what it found")
-    what = "a name from `labkit list`; a suite fails (exit code 1) where one test is red"
-    run.add_argument("experiment", help=what)
-    _run_options(run)
-    run.add_argument("--save", type=_folder, metavar="DIR", help="also save the report there as NAME.json")
-    flags(run, json="print JSON instead of text")
-    what = "run experiments and keep their reports under data/recorded"
-    record = command(runs.together(runs.record), "record", what)
-    record.add_argument("experiment", help="a name from `labkit list`, or 'all'")
-    _run_options(record)
-    flags(record, again="also what is there already")
-    record.add_argument("--into", type=_folder, metavar="DIR", help="folder of this machine's recordings")
     for name in DOORS:
         if importlib.util.find_spec(name.rpartition(".")[0]):
             importlib.import_module(name).add(commands)
-    lessons = command(_lessons, "lessons", "list the lessons, or copy them to a folder of yours")
-    what = "where to; what is there already is left alone"
-    lessons.add_argument("folder", nargs="?", type=_folder, metavar="DIR", help=what)
     score = command(_score, "score", "your predictions in the lessons, beside what was measured")
     flags(score, json="print JSON, with when and on what it was measured")
     return parser
-
-
-def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=RANKS.read, metavar="N", help=RANKS.help)
-    what = "on a CPU auto is what the experiment needs"
-    parser.add_argument("--backend", default="auto", choices=("auto", *BACKENDS), help=what)
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    what = "what torch logs (TORCH_LOGS, TORCH_TRACE), a file for each rank"
-    parser.add_argument("--logs", type=_folder, metavar="DIR", help=what)
-    options.add(parser, {name: experiment.options for name, experiment in experiments.declared().items()})
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -164,42 +120,6 @@ def _doctor(given: argparse.Namespace) -> int:
         return 0
     for key, value in doctor.examine():
         print(f"{key:<10} {value or '-'}")
-    return 0
-
-
-def _list(given: argparse.Namespace) -> int:
-    for name, experiment in experiments.declared().items():
-        if given.names:
-            print(name)
-            continue
-        print(f"{name:<13} {experiment.question}\n{'':<13} {experiment.source}")
-        for part, what in experiment.parts.items():
-            print(f"{'':<13} {name + '/' + part:<24} {what}")
-    return 0
-
-
-def _lessons(given: argparse.Namespace) -> int:
-    ours = files.lessons()
-    if not ours:
-        raise ValueError(
-            "this installation of labkit carries no lessons: install its wheel, or use the repository"
-        )
-    if given.folder is None:
-        print("\n".join(path.stem for path in ours))
-        return 0
-    folder = given.folder
-    runs.writable(folder)
-    for path in [*ours, *sorted((ours[0].parent / "pictures").iterdir())]:
-        copy = folder / path.relative_to(ours[0].parent)
-        if copy.exists() or copy.is_symlink():  # somebody may have worked in it
-            print(f"left alone, it is there already: {copy}")
-            continue
-        try:
-            files.replace(copy, path.read_bytes())
-        except OSError as error:
-            raise files.Unsaved(f"cannot copy {path.name} to {folder}: {error.strerror or error}") from error
-        print(f"copied: {copy}")
-    print(f"open them with: jupyter lab {folder / ours[0].name}")
     return 0
 
 

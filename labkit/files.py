@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["Unsaved", "home", "lessons", "ours", "replace"]
+__all__ = ["Unsaved", "folder", "home", "lessons", "ours", "replace", "writable"]
+
+PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
 
 
 class Unsaved(ValueError):
@@ -89,3 +92,43 @@ def lessons() -> list[Path]:
     '00_start_here.ipynb'
     """
     return sorted(ours("notebooks").glob("*.ipynb"))
+
+
+def folder(text: str) -> Path:
+    """The type of a command line's argument that names a folder.
+
+    Raises:
+        ArgumentTypeError: the text is empty.
+
+    >>> folder("runs").name
+    'runs'
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError("needs the name of a folder, and got none")
+    return Path(text)
+
+
+def writable(folder: Path, *names: str) -> None:
+    """Check, before minutes of measuring, that files can be saved.
+
+    Args:
+        folder: made where it is missing.
+        names: of the files.
+
+    Raises:
+        ValueError: they cannot be saved; the message gives the reason.
+    """
+    for path in (folder / name for name in names):
+        if path.is_dir():
+            raise ValueError(f"cannot write {path}: it is a folder, and a file has to go there")
+    probe = folder / f".labkit-write-probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(PROBE)
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        there = folder.exists() and not folder.is_dir()
+        why = "it is a file, and a folder is needed" if there else error.strerror or error
+        raise ValueError(f"cannot write in {folder}: {why}") from error

@@ -5,29 +5,38 @@ from __future__ import annotations
 import pkgutil
 from pathlib import Path
 
-__all__ = ["DECLARING", "TOPICS", "declaring", "modules"]
+from labkit import files
 
-# one package of `course` each, in the order of the course
+__all__ = ["TOPICS", "lesson", "modules"]
+
+# one package of `course` each, in the order of the course: the place is the number of the lesson
 TOPICS = (
     *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
     *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "fsdp", "break_it"),
     *("scale", "since", "repair", "new_torch"),
 )
-# packages with experiments, which their `declared.py` lists, in the order of `labkit list`
-DECLARING = (
-    *("cliff", "functional", "trap", "streams", "compiled_streams", "symmetry", "guards"),
-    *("scale", "mesh", "cold", "dtensor", "ddp", "fsdp", "break_it", "since", "repair"),
-)
 COURSE = Path(__file__).parents[1] / "course"
 
 
-def declaring() -> list[str]:
-    """List the packages of the course that declare experiments and are here.
+def lesson(topic: str) -> str:
+    """The name of a topic's notebook, without its ending.
 
-    >>> declaring()[0]
-    'cliff'
+    Args:
+        topic: one of `TOPICS`.
+
+    Raises:
+        ValueError: there is no such topic, or its notebook is not here.
+
+    >>> lesson("cliff")
+    '04_graph_break_cliff'
     """
-    return [name for name in DECLARING if (COURSE / name / "declared.py").exists()]
+    if topic not in TOPICS:
+        raise ValueError(f"unknown topic {topic!r}: there is {', '.join(TOPICS)}")
+    number = f"{TOPICS.index(topic):02d}_"
+    for path in files.lessons():
+        if path.stem.startswith(number):
+            return path.stem
+    raise ValueError(f"the lesson of topic {topic!r} is not here: no notebook begins with {number}")
 
 
 def modules(part: str) -> list[str]:

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PerRank", "Report", "run_label"]
 
+RECORDED = "recorded on"
 SIMULATED = "simulated"
 MODELLED = "modelled"
 PARTS = {"tables": dict, "provenance": dict, "verdicts": list, "notes": list}
 KINDS = {dict: "object", list: "array"}
+MIME = "application/vnd.labkit.report+json"  # a report as data, in the outputs of an executed notebook
+AS_DATA = "LABKIT_REPORTS"  # a variable of the environment: with it, a cell that shows a report leaves it as data, too
 HOST_ONLY = "host only"
 
 
@@ -129,11 +132,11 @@ class Report:
         if on_cpu and self.provenance.get("gpus"):
             hardware = f"the CPU beside {hardware}"
         date = str(self.provenance.get("date", "unknown date"))[:10]
-        return replace(self, label=f"recorded on {hardware}, {date}")
+        return replace(self, label=f"{RECORDED} {hardware}, {date}")
 
     def text(self) -> str:
         """Plain text: title, label, first table, verdicts and notes."""
-        lines = [f"{self.title}  [{self.label}]", "", self.frame.to_string(index=False)]
+        lines = [f"{self.title}  [{self.label}]", "", _flat(self.frame).to_string(index=False)]
         lines += ["", *map(str, self.verdicts)] if self.verdicts else []
         lines += ["", *self.notes] if self.notes else []
         return "\n".join(lines)
@@ -145,18 +148,24 @@ class Report:
             # not a heading: it would stand out of order between the headings of a lesson
             f"<p style='margin-bottom:2px'><b>{html.escape(self.title)}</b></p>",
             f"<div style='opacity:.7;margin-bottom:6px'>{html.escape(self.label)}</div>",
-            self.frame.to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}"),
+            _flat(self.frame).to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}"),
         ]
         for entries in (self.verdicts, self.notes):
             if entries:
                 parts.append("<ul>" + "".join(f"<li>{html.escape(str(e))}</li>" for e in entries) + "</ul>")
         return "".join(parts)
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """The report as data for whoever executes the notebook; a recorded one was kept by who recorded it."""
+        if not os.environ.get(AS_DATA) or self.label.startswith(RECORDED):
+            return {}
+        return {MIME: json.loads(self.to_json())}
+
     def to_json(self, tables: Sequence[str] | None = None) -> str:
         """Convert the report into one JSON document, which `from_json` reads.
 
-        Tables are written column by column and a repeated text once, so that a record of tens of thousands of segments
-        stays small enough for a repository.
+        Tables are written column by column, an index with names among the columns, and a repeated text once, so that a
+        record of tens of thousands of segments stays small enough for a repository.
 
         Args:
             tables: names of the tables to write; by default all.
@@ -175,6 +184,7 @@ class Report:
             "view": self.view,
         }
         text = json.dumps(body, indent=1, ensure_ascii=False, default=str)[:-2]
+        chosen = {name: _flat(table) for name, table in chosen.items()}
         columns = [
             f"  {json.dumps(name)}: {{\n"
             + ",\n".join(
@@ -250,6 +260,11 @@ class Report:
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             said = str(error).removeprefix("this is not a saved report: ")
             raise ValueError(f"{path} is not a saved report: {said}") from error
+
+
+def _flat(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with its named index among the columns; numbers of rows are dropped."""
+    return table.reset_index() if any(name is not None for name in table.index.names) else table
 
 
 def _pack(column: pd.Series) -> Any:

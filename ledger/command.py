@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from labkit import files, runs, screen
+from labkit import files, screen
 from labkit.report import provenance
 from labkit.study import environments
 from ledger import versions
@@ -45,7 +45,7 @@ def ledger(given: argparse.Namespace) -> int:
     each = None
     if given.save is not None:
         path = (files.home() if given.save is True else given.save) / f"{versions.NAME}.json"
-        runs.writable(path.parent, path.name)
+        files.writable(path.parent, path.name)
         screen.keep_going()
         kept = {} if given.again else _usable(facts, path)
 

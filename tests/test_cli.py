@@ -1,18 +1,19 @@
-"""The command line: the same counts as in the lesson, and one sentence for what cannot be done."""
+"""The command line: what is listed, and one sentence for what cannot be done."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from labkit import cli
-from labkit.report import Report
+from labkit import cli, files
 
 
 def test_list_and_doctor(capsys):
     assert cli.main(["list"]) == 0
-    assert "cliff" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "04 The graph-break cliff\n    How can one decorator" in listed
+    assert "    BLOCKS = 40 " in listed and "a whole number from 1 to 1000" in listed
+    assert cli.main(["list", "--names"]) == 0
+    assert capsys.readouterr().out.split() == [path.stem for path in files.lessons()]
     assert cli.main(["doctor"]) == 0
     assert "Ranks(2)" in capsys.readouterr().out
 
@@ -20,33 +21,9 @@ def test_list_and_doctor(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            ["run", "nothing"],
-            "unknown experiment 'nothing': there is "
-            "cliff, collectives, eager_trap, streams, microbatch, offload, divergence, guards, depth, "
-            "drift, odd_shape, scale, mesh_or_world, wrong_group, cold, survival, placements, routes, "
-            "ddp, fsdp, comm_passes, break-it",
-        ),
-        (["run", "collectives", "--blocks", "4"], "collectives has no --blocks: it takes --only, --compiler"),
-        (["run", "collectives", "--only", "send"], "no collective begins with 'send'"),
-        (
-            ["run", "cliff", "--ranks", "0"],
-            "argument --ranks: must be a whole number from 1 to 65536, got '0'",
-        ),
-        (
-            ["run", "cliff", "--blocks", "0"],
-            "argument --blocks: must be a whole number from 1 to 1000, got '0'",
-        ),
-        (["run", "cliff", "--backend", "mpi"], "argument --backend: invalid choice: 'mpi'"),
-        (
-            ["run", "cliff", "--variants", "AX"],
-            "argument --variants: takes letters of the variants (default ABCDE), got 'AX'",
-        ),
-        (
-            ["run", "cliff", "--ranks", "3", "--blocks", "1"],
-            "heads=2 cannot be split evenly over world_size=3",
-        ),
-        (["run", "cliff", "--save", "/proc/nowhere"], "cannot write in /proc/nowhere"),
+        (["run", "nothing"], "unknown lesson 'nothing': there is 00, 01"),
+        (["run", "04", "--save", "/proc/nowhere"], "cannot write in /proc/nowhere"),
+        (["program", "00"], "lesson 00_start_here has no program"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(arguments, sentence, capsys):
@@ -54,22 +31,3 @@ def test_what_cannot_be_done_is_one_sentence(arguments, sentence, capsys):
     found = capsys.readouterr()
     assert found.err.startswith("labkit: ") and sentence in found.err
     assert "Traceback" not in found.err
-
-
-@pytest.mark.slow
-def test_run_collectives_takes_its_own_options(capsys):
-    assert cli.main(["run", "collectives", "--only", "barrier", "--compiler", "eager"]) == 0
-    out = capsys.readouterr().out
-    assert "barrier" in out and "all_reduce" not in out and "[gloo · cpu]" in out
-
-
-@pytest.mark.slow
-def test_run_prints_json_and_saves_a_report_that_loads(tmp_path, capsys):
-    save = ["--save", str(tmp_path), "--json"]
-    assert cli.main(["run", "cliff", "--blocks", "1", "--rounds", "3", "--variants", "BC", *save]) == 0
-    out = capsys.readouterr().out
-    counts = json.loads(out)["tables"]["counts"]
-    saved = Report.load(tmp_path / "cliff.json")
-    assert counts["regions"] == list(saved.tables["counts"]["regions"])
-    assert counts["collectives"] == [4, 4, 4, 4]
-    assert saved.label.startswith("recorded on")

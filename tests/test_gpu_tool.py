@@ -26,8 +26,8 @@ def test_every_step_is_a_command_that_its_program_reads(tmp_path):
         program, *arguments = step.command
         if program == "labkit":
             _parser().parse_args(arguments)  # ends the test where it is refused
-        elif program == "tools.notebooks":
-            assert (files.ours("notebooks") / arguments[-1].rpartition("/")[2]).exists()
+    lessons = [step.command[2] for step in found if step.command[:2] == ("labkit", "run")]
+    assert lessons and set(lessons) <= {path.stem[:2] for path in files.lessons()}
     (ledger,) = [step for step in found if step.name == "ledger"]
     facts = {fact.id: fact for fact in load().facts}
     asked = [facts[name] for name in ledger.command if name in facts]
@@ -55,7 +55,6 @@ def test_what_fails_or_runs_out_of_time_stops_nothing_and_is_in_the_summary(
     assert "a \\| b" in said and "labkit" in (tmp_path / "doctor.txt").read_text()
     assert ("| tests | failed: exit status 2 |" in said) == (failing is not None)
     assert json.loads((tmp_path / "machine.json").read_text())["gpus"] == ["NVIDIA H100"]
-    assert (tmp_path / "lessons" / "04_graph_break_cliff.ipynb").exists()
     assert "send it back" in capsys.readouterr().out
 
 

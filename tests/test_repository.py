@@ -98,17 +98,17 @@ def test_importing_labkit_imports_nothing_heavy():
     assert not {"torch", "numpy", "pandas", "matplotlib", "IPython", "ipywidgets"} & set(loaded)
 
 
-def test_experiments_run_without_the_packages_of_the_lessons():
+def test_look_runs_without_the_packages_of_the_lessons():
     without = [r.name for r in asked_for("notebooks") if r.name not in {d.name for d in asked_for()}]
     modules = {"ipython": "IPython"}
     code = (
         f"import sys\nfor name in {[modules.get(name, name) for name in without]}: sys.modules[name] = None\n"
-        "import importlib, labkit.cli, labkit.ranks\n"
-        "from labkit.experiments import declared\n"
-        "for experiment in declared().values(): experiment.load()\n"
+        "import labkit.cli, labkit.look.command, labkit.look.joined\n"
+        "print(labkit.cli.main(['run', '16']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and done.stdout == "2\n", done.stderr
+    assert "papermill is not installed" in done.stderr and "pip install 'labkit[notebooks]'" in done.stderr
 
 
 # the Makefile

@@ -122,7 +122,7 @@ def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
     assert re.search(f"this torch lacks {named if lacks else alone}", rows[0])
     assert rows[1] == (
         "Inductor's C++ compiler (torch 2.11 to 2.15): no torch._inductor.cpu_vec_isa.valid_vec_isa_list;"
-        " lost is Inductor in `labkit run cold`"
+        " lost is Inductor in lesson 12"
     )
     assert cli.main(["doctor", "--features"]) == 0
     printed = capsys.readouterr().out

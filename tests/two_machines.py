@@ -69,7 +69,9 @@ class Machines:
         """Take the link away, without a word to either side."""
         self.inside(1, "ip", "link", "set", "vright", "down")
 
-    def torchrun(self, machine: int, *arguments: str, home: Path, a_node: int = 1) -> subprocess.Popen[str]:
+    def torchrun(
+        self, machine: int, *arguments: str, home: Path, a_node: int = 1, cwd: Path | None = None
+    ) -> subprocess.Popen[str]:
         """Start torchrun on one machine as one of two nodes; its output goes to a file, see `output`."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "GLOO_"))}
         env |= {"LABKIT_HOME": str(home), "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
@@ -90,7 +92,7 @@ class Machines:
         ]
         log = tempfile.NamedTemporaryFile("w+", prefix=f"labkit-node{machine}-", delete=True)
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, text=True, env=env, start_new_session=True
+            command, stdout=log, stderr=log, text=True, env=env, cwd=cwd, start_new_session=True
         )
         process.log = log  # type: ignore[attr-defined]
         self.started.append(process)

@@ -10,7 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from labkit import experiments, files
+from labkit import files
+from labkit.lessons.parameters import chosen, parameters
 from labkit.study import recorded
 from labkit.torch_compat.versions import TESTED
 from ledger import versions
@@ -22,10 +23,10 @@ __all__ = ["PAGE", "page"]
 PAGE = "docs/experiments.md"
 INTRO = """# The experiments of the sources
 
-Each experiment that a source document lists, the lesson and the cell that do it (with the number that the saved lesson
-shows), the command that does it without a notebook, what it needs, and what came of it. The last column names the facts
-of the ledger that the experiment shows, each with the word that follows from the recorded versions of torch. Their
-sentences and what was measured on torch {version}, {hardware}, stand below. `make map` writes this page.
+Each experiment that a source document lists, the lesson and the cell that do it (with the number that the saved
+lesson shows), the command that runs the lesson without a browser, what it needs, and what came of it. The last column
+names the facts of the ledger that the experiment shows, each with the word that follows from the recorded versions of
+torch. Their sentences and what was measured on torch {version}, {hardware}, stand below. `make map` writes this page.
 """
 
 
@@ -40,7 +41,7 @@ def page(rows: list[dict[str, Any]] | None = None, root: Path = ROOT) -> str:
         Markdown.
 
     Raises:
-        ValueError: an entry names a fact, an experiment or a cell that there is none of.
+        ValueError: an entry names a fact, a cell, a lesson or a parameter that there is none of.
     """
     rows = rows or tomllib.loads(files.ours("data/experiments.toml").read_text())["experiment"]
     version, facts = TESTED[-1], load()
@@ -48,12 +49,12 @@ def page(rows: list[dict[str, Any]] | None = None, root: Path = ROOT) -> str:
     words = versions.matrix(facts)["word"]
     table, told, done = [], [], set()
     for row in rows:
-        chosen = facts.choose(only=row["facts"])
+        shown = facts.choose(only=row["facts"])
         place = f"[{row['lesson'][:2]}](../notebooks/{row['lesson']}.ipynb), In [{_cell(row, root)}]"
-        outcome = ", ".join(f"{fact.id}: *{words[fact.id]}*" for fact in chosen)
+        outcome = ", ".join(f"{fact.id}: *{words[fact.id]}*" for fact in shown)
         asks = f"**{row['source']}.** {row['asks']}"
-        table.append(f"| {' | '.join([asks, place, _command(row), _needs(row, chosen), outcome])} |")
-        for fact in chosen:
+        table.append(f"| {' | '.join([asks, place, _command(row), _needs(row, shown), outcome])} |")
+        for fact in shown:
             if fact.id not in done:
                 done.add(fact.id)
                 said = measured[fact.id].said().replace("`", "'") if fact.id in measured else ""
@@ -79,15 +80,24 @@ def _cell(row: dict[str, Any], root: Path) -> int:
 
 
 def _command(row: dict[str, Any]) -> str:
-    """The command, and the newest recorded report of it where there is one."""
-    if "run" not in row:
-        return f"`labkit ledger --only '{row['facts'][0]}'`"
-    report = recorded.newest(experiments.get(row["run"].split()[0]).name.partition("/")[0])
+    """The command, and the newest recorded report of its cells where there is one.
+
+    Raises:
+        ValueError: `labkit run` would refuse it.
+    """
+    lesson, *given = row["run"].split()
+    if not row["lesson"].startswith(lesson):
+        raise ValueError(
+            f"{row['source']}: the cell is in {row['lesson']}, and the command runs lesson {lesson}"
+        )
+    known = parameters(files.ours("notebooks") / f"{row['lesson']}.ipynb")
+    chosen(known, dict(word.split("=", 1) for word in given), row["source"])
+    report = recorded.newest(row["report"]) if "report" in row else None
     kept = f" ([recorded](../{report.relative_to(ROOT)}))" if report else ""
-    return f"`{row.get('settings', '')} labkit run {row['run']}`".replace("` ", "`") + kept
+    return f"`labkit run {row['run']}`{kept}"
 
 
-def _needs(row: dict[str, Any], chosen: tuple[Fact, ...]) -> str:
-    ranks = row.get("ranks") or experiments.get(row["run"].split()[0]).ranks
-    gpu = sorted({need for fact in chosen for need in fact.needs})
+def _needs(row: dict[str, Any], facts: tuple[Fact, ...]) -> str:
+    ranks = row.get("ranks", 2)
+    gpu = sorted({need for fact in facts for need in fact.needs})
     return f"{ranks} rank{'s' * (ranks > 1)}, any machine" + f"; its facts take {', '.join(gpu)}" * bool(gpu)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -18,20 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import files, hardware
+from labkit import hardware
 from ledger.facts import load
 from tools.fit import ROOT
 
 __all__ = ["Done", "Step", "main", "run", "steps"]
 
 FOLDER = ROOT / "build" / "gpu"
-LESSONS = (
-    "04_graph_break_cliff",
-    "05_eager_trap",
-    "06_streams_and_events",
-    "07_streams_in_compile",
-    "12_cold_and_warm",
-)
+LESSONS = ("04", "05", "06", "07", "12")
 MINUTE = 60.0
 ENDED = {0: "passed", 124: "ended: out of time"}
 
@@ -63,10 +56,9 @@ def steps(folder: Path) -> list[Step]:
     """What is run, in order: the shortest and most telling first."""
     needing = [fact.id for fact in load().facts if fact.needs]
     lessons = [
-        Step(f"lesson {name[:2]}", ("tools.notebooks", "execute", str(folder / "lessons" / f"{name}.ipynb")))
-        for name in LESSONS
+        Step(f"lesson {number}", ("labkit", "run", number, "--save", str(folder / "recorded")))
+        for number in LESSONS
     ]
-    recorded = ("--into", str(folder / "recorded"))
     return [
         Step("doctor", ("labkit", "doctor"), 2 * MINUTE),
         Step("tests", ("pytest", "-q", "-n", "0", "-m", "gpu", "tests")),
@@ -74,11 +66,6 @@ def steps(folder: Path) -> list[Step]:
         Step("dumps", ("tools.dumps", str(folder / "dumps")), 4 * MINUTE),
         Step("stream traces", ("tools.stream_traces", str(folder / "traces")), 4 * MINUTE),
         *lessons,
-        Step("cliff", ("labkit", "record", "cliff", *recorded)),
-        Step("streams", ("labkit", "record", "streams", *recorded)),
-        Step("microbatch", ("labkit", "record", "microbatch", *recorded)),
-        Step("offload", ("labkit", "record", "offload", *recorded)),
-        Step("eager trap", ("labkit", "record", "eager_trap", *recorded)),
     ]
 
 
@@ -111,10 +98,7 @@ def main(arguments: Sequence[str] | None = None, run: Callable[[Step, Path], Don
             file=sys.stderr,
         )
         return 2
-    (folder / "lessons").mkdir(parents=True, exist_ok=True)
-    shutil.copytree(files.ours("notebooks") / "pictures", folder / "lessons" / "pictures", dirs_exist_ok=True)
-    for name in LESSONS:
-        shutil.copy(files.ours("notebooks") / f"{name}.ipynb", folder / "lessons")
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "machine.json").write_text(json.dumps(hardware.describe(), indent=1) + "\n", encoding="utf-8")
     done: list[Done] = []
     for step in steps(folder):

@@ -2,7 +2,7 @@
 
 python -m tools.house            the meters and the sizes
 python -m tools.house --files    every file of our packages, largest first
-python -m tools.house --lines    what only `labkit run` or a test reaches, by module
+python -m tools.house --lines    what only a test reaches, by module
 python -m tools.house --names    the names that cells use, and the lessons that use each
 python -m tools.house --path     the files that run between lesson 04's cell and its figure
 """
@@ -31,7 +31,6 @@ STARTED = (
     ("labkit.graphs.compile_log", "install"),
 )
 TOPIC = re.compile(r"course\.(?!shared\b)\w+\.")
-MEASURED = ("_run", "_record", "_report", "_list")  # the commands that have lessons measured a second time
 PATH = """
 import json, sys, threading
 from pathlib import Path
@@ -92,9 +91,7 @@ def unreached(code: Code | None = None) -> dict[str, int]:
     for module in registry.modules("exercises"):
         roots |= code.everything(module)
     roots |= code.everything("ledger") | code.in_texts(map(repr, views_of_saved_reports()))
-    roots |= {
-        one for one in code.everything("labkit.cli", "labkit.__main__", *cli.DOORS) if one[1] not in MEASURED
-    }
+    roots |= code.everything("labkit.cli", "labkit.__main__", *cli.DOORS)
     there = code.size(code.reached(roots))
     lines = {name: len(module.lines) - there.get(name, 0) for name, module in code.modules.items()}
     return dict(sorted(((name, n) for name, n in lines.items() if n), key=lambda row: -row[1]))
@@ -134,7 +131,7 @@ def meters(code: Code | None = None) -> dict[str, int]:
     # a topic's package belongs to its lesson: a name of it counts where another lesson uses it too
     names = {name: books for name, books in dotted_names().items() if len(books) > 1 or not TOPIC.match(name)}
     return {
-        "lines that only `labkit run` or a test reaches": sum(unreached(code).values()),
+        "lines that only a test reaches": sum(unreached(code).values()),
         "names of ours in cells": len(names),
         "of these in one lesson only": sum(len(books) == 1 for books in names.values()),
         "of these from torch_compat": sum(name.startswith("labkit.torch_compat") for name in names),

@@ -14,13 +14,13 @@ import datetime
 import hashlib
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit import files
+from labkit.lessons.execution import kernel
 from tools import fit
 from tools.fit import ROOT, WIDGET, code_cells
 
@@ -76,9 +76,7 @@ def run(
         running[0] = cell_index
 
     try:
-        with tempfile.TemporaryDirectory(prefix="labkit-home-") as temporary:
-            # not over TCP: Jupyter chooses a kernel's ports before the kernel takes them, and another may be sooner
-            over = {"transport": "ipc", "connection_file": os.path.join(temporary, "kernel.json")}
+        with kernel() as over:
             client = NotebookClient(
                 notebook,
                 timeout=timeout,
@@ -88,9 +86,9 @@ def run(
                 store_widget_state=False,
                 record_timing=False,
                 on_cell_execute=started,
-                config=Config(KernelManager=over),
+                config=Config(over),
             )
-            client.execute(env={**os.environ, "LABKIT_HOME": os.path.join(temporary, "home")})
+            client.execute()
     except CellExecutionError as error:
         raise NotebookError(
             f"{name}, {_cell(notebook, running[0])}: {error.ename}: {error.evalue}\n{error}"

@@ -1,1 +1,1 @@
-"""The lesson on the break-it tests: its experiments, figures, exercises and claims."""
+"""The lesson on the break-it tests: its figures and exercises."""

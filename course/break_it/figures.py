@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, ink_on, styled
-from labkit.views.tables import table
+from labkit.views.tables import table, table_of
 
 __all__ = ["figure"]
 
@@ -23,19 +23,21 @@ MEANS = (
 
 
 @styled
-def figure(report: Any, beside: Any = None) -> Figure:
-    """Draw a report of `course.break_it.experiment`: a row a test, its result, seconds, and what was observed.
+def figure(report: Any) -> Figure:
+    """Draw the report of lesson 15: a row a test, its result, seconds, and what was observed.
 
-    `beside`: the report of the same tests with `undefended=True` (or any other run), drawn as a second column. Raises
-    ValueError for a report without the table `tests`.
+    Its table `tests` has the tests with their defences. `undefended`, where there is one, has them without, as a
+    second column. Raises ValueError for a report without the table `tests`.
     """
     columns = ["test", "result", "seconds", "observed"]
-    runs = [table(one, "tests", columns) for one in (report, beside) if one is not None]
+    runs = [table(report, "tests", columns)]
+    if table_of(report, "undefended") is not None:
+        runs.append(table(report, "undefended", columns))
     sheet = Sheet()
     if runs[0].empty:
         return empty_figure(sheet, "No test was run", report.label)
     names = list(runs[0]["test"])
-    heads = ["with the defence", "defence off"] if beside is not None else [""]
+    heads = ["with the defence", "defence off"] if len(runs) > 1 else [""]
     sheet.title(_finding(runs), MEANS)
     wide = (sheet.width - LEFT - 0.15) / len(runs)
     ax = sheet.axes(LEFT, wide * len(runs), ROW * len(names), top=sheet.top + 0.26)

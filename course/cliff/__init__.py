@@ -1,1 +1,1 @@
-"""The lesson on the graph-break cliff: its experiments, figures, exercises and claims."""
+"""The lesson on the graph-break cliff: its program, figures and exercises."""

@@ -38,7 +38,7 @@ Span = tuple[str, float, float]
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw the report of `course.cold.experiment`: the phases of each way's slowest rank, in the first round.
+    """Draw a saved report of the first call: the phases of each way's slowest rank, in the first round.
 
     Args:
         report: the report, with the tables `spans` and `ready`.
@@ -127,7 +127,7 @@ def _s(seconds: float) -> str:
 
 
 def survival_figure(report: Any) -> Figure:
-    """Draw the report of `course.cold.survival`, whose table is `outcomes`; see `survived`."""
+    """Draw a report of what survives what, whose table is `outcomes`; see `survived`."""
     return survived(table(report, "outcomes", ["kind", "change", "outcome"]), report.label)
 
 

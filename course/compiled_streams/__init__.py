@@ -1,1 +1,1 @@
-"""The lesson on streams under torch.compile: its experiments, figures, exercises and claims."""
+"""The lesson on streams under torch.compile: its figures, exercises, and the graphs that it looks at."""

@@ -1,1 +1,1 @@
-"""The lesson on data-parallel training: its experiments, figures, exercises and claims."""
+"""The lesson on data-parallel training: its clock, drills and exercises."""

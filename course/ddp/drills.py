@@ -11,7 +11,7 @@ from course.shared.training import TOLERANCE
 from labkit import torch_compat
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quiet_stderr
-from labkit.report import Report, provenance
+from labkit.report import Report
 
 __all__ = ["run"]
 
@@ -19,9 +19,7 @@ TIMEOUT_S = 120.0
 RIGHT, SILENT, RAISES, WAITS = "right", "silent and wrong", "raises", "waits, and is ended"
 
 
-def run(
-    ranks: Ranks, drills: Mapping[str, Callable[[], float]], *, stall: float, talk: bool = False
-) -> Report:
+def run(ranks: Ranks, drills: Mapping[str, Callable[[], float]], *, stall: float) -> Report:
     """Play drills in turn; each ends by itself, or is ended and its ranks replaced.
 
     Args:
@@ -29,7 +27,6 @@ def run(
         drills: by name, a function for every rank, which returns how far its gradients are from the right ones, as a
             share of the largest of the same parameter.
         stall: seconds after which ranks that all wait for each other are ended.
-        talk: print each drill when it has ended.
 
     Returns:
         Table `drills`: drill, ended ('right'; 'silent and wrong'; 'raises'; 'waits, and is ended'), said (the error's
@@ -60,12 +57,9 @@ def run(
             ended = RIGHT if apart <= TOLERANCE else SILENT
             said = whole = f"gradients apart by {apart:.2g} of the largest"
         rows.append({"drill": name, "ended": ended, "said": said, "all": whole})
-        if talk:
-            print(f"{ended}: {name}", flush=True)
     table = pd.DataFrame(rows)
     tables = {"drills": table.drop(columns="all"), "said": table[["drill", "all"]]}
-    made = provenance(backend=ranks.backend, device=ranks.device, stall=stall)
-    return Report("ddp_drills", "What goes wrong, and how it ends", ranks.label, tables, [], made, [])
+    return Report("ddp_drills", "What goes wrong, and how it ends", ranks.label, tables)
 
 
 def _play(drill: Callable[[], float]) -> float:

@@ -21,7 +21,7 @@ from labkit import torch_compat
 from labkit.graphs import merge, record
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
-from labkit.report import PerRank, Report, provenance
+from labkit.report import PerRank, Report
 from labkit.timing import check_rounds, compare, interleave, slowest
 from labkit.trace.events import collective_op
 
@@ -39,7 +39,6 @@ def clock(
     *,
     batch: int = BATCH,
     rounds: int = 0,
-    talk: bool = False,
 ) -> Report:
     """Record one step by each route: graphs, breaks, and every collective with its place on the clock.
 
@@ -49,13 +48,12 @@ def clock(
         routes: by name, a function `build(model, backend) -> Route`, called on every rank.
         batch: images a step, over all ranks.
         rounds: interleaved rounds in which whole steps (forward and backward) are timed; 0 times nothing.
-        talk: print each route as it begins.
 
     Returns:
-        Tables: `routes`, `collectives` (start in ms from the start of backward, and `share`: the start as a share of
-        the time until backward's last matrix product; above 1 there was nothing left to hide behind), `spans`, in which
-        a transfer begins when the last rank has entered its collective; `routes` has their `hidden` share. With
-        rounds also `samples` in seconds, and verdicts against the last route.
+        Tables: `routes` (with the start of the first and of the last all-reduce as a share of the time until backward's
+        last matrix product; above 1 there was nothing left to hide behind), and `spans`, in which a transfer begins
+        when the last rank has entered its collective; `routes` has their `hidden` share. With rounds also `samples`
+        in seconds, and verdicts against the last route.
 
     Raises:
         ValueError: no route, or a number that is none; nothing has run then.
@@ -71,17 +69,16 @@ def clock(
     if rounds:
         check_rounds(rounds)
     images, labels = digits()
-    found = ranks.run(_measure, make, dict(routes), images[:batch], labels[:batch], rounds, talk, timeout=300)
-    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": batch}
-    return _report(found, ranks.label, provenance(**made))
+    found = ranks.run(_measure, make, dict(routes), images[:batch], labels[:batch], rounds, timeout=300)
+    return _report(found, ranks.label, ranks.device)
 
 
-def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
-    """The recorded step of every route as a timeline, of all ranks or of one."""
+def timelines(report: Report) -> dict[str, Timeline]:
+    """The recorded step of every route as a timeline of all ranks."""
     spans = report.tables["spans"]
     found = {}
     for name in dict.fromkeys(spans["route"]):
-        mine = spans[(spans["route"] == name) & ((spans["rank"] == rank) | (rank is None))]
+        mine = spans[spans["route"] == name]
         found[name] = Timeline(name, report.label, "ms", mine[list(SPANS)].reset_index(drop=True))
     return found
 
@@ -89,9 +86,7 @@ def timelines(report: Report, rank: int | None = None) -> dict[str, Timeline]:
 # --- on a rank ---
 
 
-def _measure(
-    make: Any, routes: dict[str, Build], images: Any, labels: Any, rounds: int, talk: bool
-) -> dict[str, Any]:
+def _measure(make: Any, routes: dict[str, Build], images: Any, labels: Any, rounds: int) -> dict[str, Any]:
     images, labels = on_device(images, labels)
     found: dict[str, Any] = {"graphs": {}, "records": {}, "breaks": {}, "samples": {}}
 
@@ -101,8 +96,6 @@ def _measure(
 
     with quiet_stderr(), torch_compat.quiet_dynamo():
         for name, build in routes.items():
-            if talk and dist.get_rank() == 0:
-                print(name, flush=True)
             seen = Graphs()
             with built(make, build, seen) as route:
                 with record(operators=False) as cold:
@@ -133,19 +126,18 @@ def _measure(
 # --- in the kernel ---
 
 
-def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]) -> Report:
-    routes, collectives, spans = [], [], []
+def _report(found: PerRank[dict[str, Any]], label: str, device: str) -> Report:
+    routes, spans = [], []
     for name in found[0]["records"]:
         record = merge([one["records"][name] for one in found])
         step = _middle(record.events)
         here = record.events[(record.events["rank"] == 0) & record.events["forward"].isin([step, step + 1])]
         mine, bars = _placed(record.events, step)
         bars = _from_the_last_entry(bars)
-        collectives += [{"route": name, **row} for row in mine]
         spans += [{"route": name, **row} for row in bars]
         each = [row for row in mine if row["rank"] == 0]
         reduced = [row for row in each if row["phase"] == "backward"]
-        hidden = _hidden(bars) if settings["device"] == "cpu" else float("nan")
+        hidden = _hidden(bars) if device == "cpu" else float("nan")
         routes.append(
             {
                 "route": name,
@@ -161,7 +153,6 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         )
     tables = {
         "routes": pd.DataFrame(routes),
-        "collectives": pd.DataFrame(collectives),
         "spans": pd.DataFrame(spans, columns=["route", *SPANS]),
     }
     verdicts = []
@@ -178,9 +169,8 @@ def _report(found: PerRank[dict[str, Any]], label: str, settings: dict[str, Any]
         tables["routes"]["ms a step"] = [times[v].median * 1e3 for v in tables["routes"]["route"]]
         last = list(times)[-1]
         verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
-    title, view = "One step on the clock", "course.shared.training_figures:figure"
-    notes = [] if settings["device"] == "cpu" else [LAUNCHED]
-    return Report("training_clock", title, label, tables, verdicts, settings, notes, view)
+    notes = [] if device == "cpu" else [LAUNCHED]
+    return Report("training_clock", "One step on the clock", label, tables, verdicts, notes=notes)
 
 
 def _middle(events: pd.DataFrame) -> int:
@@ -220,16 +210,13 @@ def _placed(events: pd.DataFrame, step: int) -> tuple[list[dict[str, Any]], list
         if bw["end_us"] > done:
             bar("main", "the rest of backward", "synchronize", done, bw["end_us"])
         transfers = inside[inside["kind"] == "transfer"].sort_values("start_us")
-        for i, call in enumerate(calls.itertuples()):
+        for call in calls.itertuples():
             backward = call.forward == step + 1
             after = call.start_us - bw["start_us"]
             rows.append(
                 {
                     "rank": int(rank),
-                    "number": i + 1,
-                    "collective": collective_op(call.name),
                     "phase": "backward" if backward else "forward",
-                    "start_ms": after / 1e3,
                     "share": after / (done - bw["start_us"]) if backward else float("nan"),
                 }
             )

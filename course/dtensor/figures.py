@@ -12,7 +12,7 @@ __all__ = ["figure"]
 
 
 def figure(report: Any) -> Figure:
-    """Draw the times of a report of `course.dtensor.experiment`, a panel for each evidence, kind and size.
+    """Draw the times of a saved report of the routes, a panel for each evidence, kind and size.
 
     Raises:
         ValueError: the report lacks the samples.

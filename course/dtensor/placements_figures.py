@@ -21,7 +21,7 @@ SHORT = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduc
 
 
 def figure(report: Any, which: str = "moves") -> Figure:
-    """Draw a report of `course.dtensor.placements`.
+    """Draw a saved report of the placements.
 
     Args:
         report: the report.

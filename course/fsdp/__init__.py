@@ -1,1 +1,1 @@
-"""The lesson on sharded data-parallel training: its experiments, figures, exercises and claims."""
+"""The lesson on sharded data-parallel training: its passes, figures and exercises."""

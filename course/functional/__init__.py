@@ -1,1 +1,1 @@
-"""The lesson on in-place and functional collectives: its experiments, figures, exercises and claims."""
+"""The lesson on in-place and functional collectives: its figures and exercises."""

@@ -25,7 +25,7 @@ HEADS = {"async": "async_op=True", "async, no wait": "the same, no wait"}
 
 @styled
 def figure(report: Any, title: str | None = None) -> Figure:
-    """Draw the experiment's report: one graph, breaks, or an error, and other numbers marked.
+    """Draw a saved report of all collectives: one graph, breaks, or an error, and other numbers marked.
 
     Raises ValueError when the report has no table 'summary' with its columns.
     """

@@ -1,1 +1,1 @@
-"""The lesson on process groups: its experiments, figures, exercises and claims."""
+"""The lesson on process groups: its figures, exercises, and processes that meet at a store."""

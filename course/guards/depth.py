@@ -1,122 +1,48 @@
-"""Compile time over depth: a whole model at once, block by block, and as one region that is traced once."""
+"""How first calls grow with depth: a report of them, and lines that are fitted in each round."""
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from course.guards.declared import DEPTH as ABOUT
-from course.shared.options import chosen
-from course.shared.program import choose as choose_program
-from course.shared.sweep import Sweep, parse_range
-from labkit.experiments.options import on_cpu
-from labkit.ranks import Ranks
-from labkit.report import Report, provenance
-from labkit.timing import CONFIDENCE, Verdict, by_slowest, check_rounds, compare, wider_interval
+from labkit.report import Report
+from labkit.timing import CONFIDENCE, Verdict, by_slowest, compare, wider_interval
+
+__all__ = ["bends", "compare_slopes", "fit", "grown"]
 
 VIEW = "course.guards.depth_figures:figure"
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
 FORMS = (WHOLE, BLOCKS, NESTED)
 PAIRS = ((BLOCKS, WHOLE), (NESTED, WHOLE), (BLOCKS, NESTED))
-DEEPEST = 128
 LEAST_DEPTHS = 4  # for a word on how the seconds of a further block grow
 TOLERANCE = 1e-4
 
 
-def run(
-    ranks: Ranks,
-    depths: str | Sequence[int] = (1, 2, 4, 8),
-    *,
-    rounds: int = 10,
-    forms: Sequence[str] = FORMS,
-    full: bool = False,
-    fresh: bool = False,
-    folder: str | Path | None = None,
-    program: Any = None,
-    talk: bool = False,
-) -> Report:
-    """Time the first call of models of several depths, compiled from nothing, in three forms in the same rounds.
-
-    Args:
-        ranks: started ranks, on the CPU.
-        depths: numbers of blocks, at least two different ones, as numbers or '1,2,4' or '2:12:2'.
-        rounds: compiles of each form at each depth; below eight no verdict is possible, below ten none on the growth of
-            three forms. A round goes through all depths before the next one begins, so that a machine that is busy for
-            a while is so at every depth.
-        forms: those to take, of 'whole', 'block by block' and 'nested region'.
-        full: up to 32 blocks, with Inductor, which takes a hundred times as long on a CPU as Dynamo alone.
-        fresh, folder, talk: of the sweep. A depth in a round is a point: it is kept when it is done, and an interrupted
-            call goes on behind it.
-        program: the cells of lesson 09, as a module or a mapping such as a notebook's `globals()`; None is the lesson's
-            own.
-
-    `grown` says what the tables hold. Raises ValueError for depths that are
-    no sweep, before any rank is started, and RankError when a rank fails.
-
-    >>> import tempfile
-    >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks, tempfile.TemporaryDirectory() as folder:
-    ...     report = run(ranks, [1, 3], rounds=2, folder=folder)
-    >>> report.tables["graphs"].query("rank == 1 and depth == 3").set_index("form")["traced"].to_dict()
-    {'whole': 3, 'block by block': 1, 'nested region': 1}
-    """
-    compiler = "inductor" if full else "eager"
-    if full:
-        depths, rounds = (1, 2, 4, 8, 16, 32), max(rounds, 10)
-    depths = sorted(set(parse_range("depths", depths, 1, DEEPEST)))
-    forms = chosen(forms, FORMS, "form")
-    check_rounds(rounds)
-    on_cpu(ranks)
-    settings = {
-        "backend": ranks.backend, "device": ranks.device, "world_size": ranks.world_size, "threads": ranks.threads,
-        "compiler": compiler, "rounds": rounds, "forms": forms,
-    }  # fmt: skip
-    ours = choose_program("guards", program, ("one_depth",))
-    one_depth, settings["program"] = ours.code.one_depth, ours.digest
-    sweep = Sweep("depth", settings, folder, fresh, talk)
-    points = {
-        f"round {i}, {depth} blocks": (depth, i)
-        for i in range(rounds)
-        for depth in random.Random(i).sample(depths, len(depths))
-    }
-
-    def measure(point: tuple[int, int]) -> list[dict[str, Any]]:
-        found = ranks.run(one_depth, *point, tuple(forms), compiler, timeout=900)
-        return [{"rank": rank, **row} for rank, rows in found.items() for row in rows]
-
-    # what a process pays once: imports, and the compiler's own first times
-    ranks.run(one_depth, 1, -1, tuple(forms), compiler, timeout=900)
-    rows = sweep.run(points, measure)
-    notes = [*ours.notes, *filter(None, [sweep.note()])]
-    return grown(rows, ranks.label, provenance(**settings, resumed=sweep.resumed), notes)
-
-
-def grown(
-    rows: Sequence[dict[str, Any]],
-    label: str,
-    settings: dict[str, Any] | None = None,
-    more: Sequence[str] = (),
-) -> Report:
+def grown(rows: Sequence[dict[str, Any]], label: str, compiler: str = "eager") -> Report:
     """Make the report of first calls.
 
     Args:
         rows: a row for each first call, as `one_depth` of lesson 09 returns them, with the rank.
         label: the run label.
-        settings: the provenance; by default that of now.
-        more: further notes.
+        compiler: the backend that compiled.
 
     Returns:
-        A report. `fits` has for each form the line seconds = first + per block * depth, and the exponent p of
-        seconds ~ depth^p over the upper half of the depths: fitted in each round, and the median of the rounds with its
-        interval. `slopes` compares two forms' seconds a block, round by round. `bends` says whether a further block
-        costs more in deep models than in shallow ones.
+        A report. `bends` says whether a further block costs more in deep models than in shallow ones. `fits` has for
+        each form the line seconds = first + per block * depth, and the exponent p of seconds ~ depth^p over the upper
+        half of the depths: fitted in each round, and the median of the rounds with its interval. `slopes` compares two
+        forms' seconds a block, round by round.
+
+    Raises:
+        ValueError: all calls are of one depth.
     """
     samples = pd.DataFrame(rows)  # in the order in which they were taken, which each round draws anew
+    samples = samples.drop_duplicates(["depth", "form", "round", "rank"])
+    if samples["depth"].nunique() < 2:
+        raise ValueError(f"growth takes two different depths at least, got {samples['depth'].unique()}")
     places = samples["form"].map(FORMS.index)
     samples = samples.assign(place=places).sort_values(["depth", "place", "round", "rank"], ignore_index=True)
     samples = samples.drop(columns="place")
@@ -126,8 +52,8 @@ def grown(
     summary = by.quantile([0.1, 0.5, 0.9]).unstack().set_axis(["p10_s", "median_s", "p90_s"], axis=1)
     summary["n"] = by.count()
     tables = {
-        "fits": fit(first),
         "bends": bends(first),
+        "fits": fit(first),
         "slopes": compare_slopes(first),
         "summary": summary.reset_index(),
         "samples": samples,
@@ -135,9 +61,9 @@ def grown(
     }
     worst = float(samples["error"].max())
     agree = "agree" if worst <= TOLERANCE else "DO NOT AGREE"
-    notes = [f"outputs {agree} with eager: largest difference {worst:.1e}", *more]
-    made = provenance(compiler="eager") if settings is None else settings
-    return Report("depth", ABOUT.title, label, tables, _verdicts(samples), made, notes, VIEW)
+    notes = [f"outputs {agree} with eager: largest difference {worst:.1e}"]
+    made = {"compiler": compiler}
+    return Report("depth", "Compile time over depth", label, tables, _verdicts(samples), made, notes, VIEW)
 
 
 def fit(first: pd.DataFrame) -> pd.DataFrame:

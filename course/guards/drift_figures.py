@@ -16,7 +16,7 @@ COLUMNS = "dtype stage differ differ_min differ_max ratio ratio_min ratio_max n 
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw the report of `course.guards.drift`: two numbers for each dtype and stage.
+    """Draw a saved report of the drift: two numbers for each dtype and stage.
 
     Left the share of elements that are not eager's bit for bit, right the error against float64 over eager's own: below
     1 the compiled numbers are nearer to the truth. Raises ValueError for a missing table.

@@ -27,7 +27,7 @@ COLUMNS = ["ranks", "rank", "policy", "dimension", "step", "value", "state"]
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw the report of `course.guards.experiment`: dimension by step under the default policy.
+    """Draw a saved report of guards: dimension by step under the default policy.
 
     Raises ValueError for a missing table.
     """

@@ -23,7 +23,7 @@ KIND = {"compile": "compile", "all-reduce": "collective"}  # of a span, as `time
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw the report of `course.guards.odd_shape`: a row for when one rank's shape differs.
+    """Draw a saved report of the odd shape: a row for when one rank's shape differs.
 
     A column is what was switched on; a cell says how three calls in step ended, the graphs that each rank compiled, and
     whether one of them is dynamic. Raises ValueError for a missing table.

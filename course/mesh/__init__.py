@@ -1,1 +1,1 @@
-"""The lesson on mesh or world: its experiments, figures, exercises and claims."""
+"""The lesson on mesh or world: its figures and exercises."""

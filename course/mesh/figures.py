@@ -19,7 +19,7 @@ LEFT, LANE = 0.75, 0.42  # inches
 
 
 def figure(report: Any) -> Figure:
-    """Draw the report of `course.mesh.experiment`: the collectives of each rank by group.
+    """Draw the report `mesh_or_world` of lesson 11: the collectives of each rank by group.
 
     Raises ValueError for a missing table.
     """
@@ -80,7 +80,7 @@ def _called(mesh: pd.Series, ranks: list[Any]) -> str:
 
 
 def mistakes(report: Any) -> Figure:
-    """Draw the report of `course.mesh.wrong_group`: what came of each mistake under each defence."""
+    """Draw the report `wrong_group` of lesson 11: what came of each mistake under each defence."""
     title = None
     if len(found := table(report, "outcomes", ["drill", "defence", "outcome"])):
         plain = found[found["defence"] == "none"]["outcome"].value_counts()

@@ -1,1 +1,1 @@
-"""The lesson on reading graphs: its experiments, figures, exercises and claims."""
+"""The lesson on reading graphs: its exercises."""

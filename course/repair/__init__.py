@@ -1,1 +1,1 @@
-"""The lesson on a broken tensor-parallel service and its repair: experiment, figures, hints and checks."""
+"""The lesson on a broken tensor-parallel service and its repair: its measurement, figures, hints and checks."""

@@ -24,7 +24,7 @@ def progress(report: Any, title: str | None = None) -> Figure:
     """Draw a row for each stage of a repair: frames per second with their spread, breaks a frame, failing checks.
 
     Args:
-        report: of `course.repair.experiment`, timed or not, or several `together`.
+        report: of `course.repair.measure`, timed or not, or several `together`.
         title: by default what the first and the last stage are against eager.
 
     Returns:

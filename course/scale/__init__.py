@@ -1,1 +1,1 @@
-"""The lesson on beyond this machine: its experiments, figures, exercises and claims."""
+"""The lesson on beyond this machine: its figures and exercises."""

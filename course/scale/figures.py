@@ -54,7 +54,7 @@ def curves(found: pd.DataFrame, label: str, measured: float | None = None) -> Fi
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw the model of a report of `course.scale.experiment`, a row for each link, with the measured steps.
+    """Draw the model of a saved report, a row for each link, with the measured steps.
 
     Raises:
         ValueError: the report lacks a table.

@@ -8,16 +8,14 @@ import pandas as pd
 
 from labkit.views.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
-from labkit.views.tables import table, table_of
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
 # what came of a cell: a colour and the words in it, from what one wants to what one fears
 LOOKS: dict[str, tuple[str, str]] = {
     "caught": ("#009E73", "caught"),
-    "repaired": ("#56B4E9", "repaired"),
     "right": ("#DDDDDD", "right"),
-    "nothing compiled": ("#FFFFFF", "–"),
     "error": ("#F0E442", "other error"),
     "crash": ("#E69F00", "crash"),
     "hung": ("#D55E00", "hung"),
@@ -26,17 +24,14 @@ LOOKS: dict[str, tuple[str, str]] = {
 # what those words mean that do not say it themselves; a figure explains the ones that stand in it
 MEANS = {
     "caught": "an error that names the difference",
-    "repaired": "right, where it is not without",
     "error": "ends with an error that is none of the defence's",
-    "nothing compiled": "no compiled code to act on",
     "wrong": "ends with other numbers and no error",
 }
-CONTROL = "at torch's default timeout"
 
 
 @styled
 def figure(report: Any, title: str | None = None, what: str = "what rank 1 does otherwise") -> Figure:
-    """Draw the report of `course.symmetry.experiment`: what came of each drill under each defence.
+    """Draw the table `outcomes` of a report: what came of each drill under each defence.
 
     `what` names the rows. Raises ValueError for a missing table.
     """
@@ -48,13 +43,12 @@ def figure(report: Any, title: str | None = None, what: str = "what rank 1 does 
     meanings = "; ".join(
         f"{LOOKS[how][1]}: {why}" for how, why in MEANS.items() if how in set(found["outcome"])
     )
-    subtitle = (meanings and f"{meanings}.") + _arranged(table_of(report, "arranged"))
-    sheet.title(title or _finding(found), subtitle.lstrip())
+    sheet.title(title or _finding(found), meanings and f"{meanings}.")
     cells = []
     for row in found.to_dict("records"):
         colour, words = LOOKS.get(str(row["outcome"]), ("#FFFFFF", str(row["outcome"])))
         place = drills.index(row["drill"]), defences.index(row["defence"])
-        cells.append(Cell(*place, colour, words, bold=row["outcome"] in ("caught", "repaired")))
+        cells.append(Cell(*place, colour, words, bold=row["outcome"] == "caught"))
     matrix(sheet, drills, [_head(name) for name in defences], cells, ylabel=what)
     for name, rows in found.groupby("drill", sort=False):
         said = (f"{row['defence']} {row['outcome']}" for row in rows.to_dict("records"))
@@ -66,19 +60,8 @@ def _head(name: str) -> str:
     return {"none": "no defence"}.get(name, name.replace(" ", "\n"))
 
 
-def _arranged(rows: pd.DataFrame | None) -> str:
-    """What stands behind drills that rest on a sleep and a short timeout, a sentence each."""
-    if rows is None:
-        return ""
-    return "".join(
-        f" {row['drill']} is arranged: a compile sleeps {row['sleep_s']:g} s, collectives time out after "
-        f"{row['timeout_s']:g} s; at torch's default timeout it ends {row[CONTROL]}."
-        for row in rows.dropna(subset=["timeout_s"]).to_dict("records")
-    )
-
-
 def _finding(found: pd.DataFrame) -> str:
-    noticed = found[found["outcome"].isin(["caught", "repaired"])]
+    noticed = found[found["outcome"] == "caught"]
     if noticed.empty:
         return "No defence notices any of these drills"
     by, every = noticed.groupby("defence", sort=False)["drill"].nunique(), found["drill"].nunique()

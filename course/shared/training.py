@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,10 @@ from course.shared.memory import peak
 from course.shared.options import whole as whole_numbers
 from course.shared.variants import with_own_code
 from labkit import torch_compat
-from labkit.experiments.experiment import Experiment
 from labkit.graphs import record
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
-from labkit.report import PerRank, Report, provenance
+from labkit.report import PerRank, Report
 from labkit.trace.events import collective_op
 
 __all__ = [
@@ -40,14 +39,13 @@ __all__ = [
     "digits",
     "loss_of",
     "on_device",
-    "one_part",
 ]
 
 PIXELS, CLASSES = 64, 10  # images of 8 x 8 in 17 greys
 HELD_OUT = 297  # images that are never trained on
 # float32; of the largest gradient of the same parameter. Summed in another order: 4e-7 here, 70 % for what is wrong
 TOLERANCE = 1e-5
-RATE, STEPS = 0.1, 3
+RATE = 0.1
 BATCH = 64  # images a step, over all ranks
 MEMORY = ("parameters", "gradients", "Adam's moments", "peak of a step")
 
@@ -174,17 +172,6 @@ def built(make: Callable[[], nn.Module], build: Build, backend: Any, fresh: bool
         yield build(with_own_code(make()).to(here().device), backend)
 
 
-def one_part(about: Experiment, only: Sequence[str]) -> str:
-    """The part of an experiment that was asked for, or 'routes'. Raises ValueError for an unknown one, or several."""
-    names = list(only) or ["routes"]
-    for name in names:
-        if name not in about.parts:
-            raise ValueError(f"unknown part {name!r} of {about.name}: there is {', '.join(about.parts)}")
-    if len(names) > 1:
-        raise ValueError(f"one part of {about.name} at a time, got {', '.join(names)}")
-    return names[0]
-
-
 def differences(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
     """How far gradients are apart, as a share of the largest one of the same parameter; inf where one is missing."""
     return {
@@ -231,8 +218,7 @@ def compare(
     make: Callable[[], nn.Module],
     routes: Mapping[str, Build],
     *,
-    steps: int = STEPS,
-    talk: bool = False,
+    steps: int,
 ) -> Report:
     """Train the same model on the same batches by every route, and compare with one process after each step.
 
@@ -242,7 +228,6 @@ def compare(
         routes: by name, a function `build(model, backend) -> Route`, called on every rank. Graphs are AOTAutograd's,
             run as they are.
         steps: steps of gradient descent before gradients are compared.
-        talk: print each route when it is done.
 
     Returns:
         Tables: `routes` (differences of loss and gradients, the latter relative to the largest gradient of the same
@@ -269,12 +254,8 @@ def compare(
     images, labels = digits()
     found: dict[str, PerRank[dict[str, Any]]] = {}
     for name, build in routes.items():
-        began = time.perf_counter()
         found[name] = ranks.run(_compare, make, build, images, labels, steps, timeout=300)
-        if talk:
-            print(f"{time.perf_counter() - began:5.1f} s  {name}", flush=True)
-    made = {"backend": ranks.backend, "device": ranks.device, "threads": ranks.threads, "batch": BATCH}
-    return _report(found, ranks.label, provenance(**made, steps=steps))
+    return _report(found, ranks.label)
 
 
 def _compare(make: Any, build: Build, images: Any, labels: Any, steps: int) -> dict[str, Any]:
@@ -359,7 +340,7 @@ def _memory(route: Any, step: Any) -> dict[str, int]:
 # --- in the kernel ---
 
 
-def _report(found: dict[str, PerRank[dict[str, Any]]], label: str, settings: dict[str, Any]) -> Report:
+def _report(found: dict[str, PerRank[dict[str, Any]]], label: str) -> Report:
     rows, losses, kinds, memory = [], [], [], []
     for name, seen in found.items():
         first = seen[0]
@@ -403,5 +384,4 @@ def _report(found: dict[str, PerRank[dict[str, Any]]], label: str, settings: dic
     notes = [f"DIFFERENT from one process: {', '.join(wrong)}"] if wrong else []
     if label.startswith("gloo"):  # course.shared.memory says why
         notes.append("a peak over gloo is an upper bound: what gloo's threads free is not seen")
-    view = "course.shared.training_figures:figure"
-    return Report("training", "Routes to train on several ranks", label, tables, [], settings, notes, view)
+    return Report("training", "Routes to train on several ranks", label, tables, notes=notes)

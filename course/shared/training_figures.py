@@ -1,43 +1,31 @@
-"""Reports of training as pictures: memory by route, and when collectives start."""
+"""Training as a picture: memory by route."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import pandas as pd
 
 from labkit.views import style
 from labkit.views.matrix import key
 from labkit.views.style import Figure, Sheet, empty_figure, mark, styled
-from labkit.views.tables import need, table_of
+from labkit.views.tables import table
 
 __all__ = ["figure"]
 
 ROW = 0.34  # inches
-LINES = ("#000000", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#E69F00")
 MEMORY = {"parameters": "#0072B2", "gradients": "#56B4E9", "Adam's moments": "#E69F00"}
 
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw memory by route, or where collectives start as a share of backward.
+    """Draw what a rank keeps between steps and holds at the peak of a step, by route.
 
-    Raises ValueError for a report with none of these.
+    Raises ValueError for a report without the table 'memory'.
     """
-    for table, draw in DRAWN.items():
-        found = table_of(report, table)
-        if found is not None:
-            if found.empty:
-                return empty_figure(Sheet(), "nothing was measured", report.label)
-            return draw(report, found)
-    raise ValueError(f"report {report.name!r} has no picture: it has {', '.join(report.tables)}")
-
-
-def _memory(report: Any, table: pd.DataFrame) -> Figure:
-    need(table, ["route", "rank", "what", "bytes"], "memory")
-    worst = table.groupby(["route", "what"], sort=False)["bytes"].max().unstack("what") / 1e3
-    worst = worst.loc[list(dict.fromkeys(table["route"]))]
+    found = table(report, "memory", ["route", "rank", "what", "bytes"])
+    if found.empty:
+        return empty_figure(Sheet(), "nothing was measured", report.label)
+    worst = found.groupby(["route", "what"], sort=False)["bytes"].max().unstack("what") / 1e3
+    worst = worst.loc[list(dict.fromkeys(found["route"]))]
     kept = worst[list(MEMORY)].sum(axis=1)
     peak = kept - worst["gradients"] + worst["peak of a step"]  # gradients are part of what a step adds
     sheet = Sheet()
@@ -68,49 +56,3 @@ def _memory(report: Any, table: pd.DataFrame) -> Figure:
     ax.tick_params(axis="y", length=0, labelcolor=style.INK)
     ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
     return sheet.finish(report.label)
-
-
-def _starts(report: Any, table: pd.DataFrame) -> Figure:
-    need(table, ["route", "rank", "phase", "share"], "collectives")
-    mine = table[table["phase"] == "backward"]
-    names = list(dict.fromkeys(table["route"]))
-    sheet = Sheet()
-    early = mine[mine["share"] < 1].groupby("route").size()
-    sheet.title(
-        f"Started while products are left: {', '.join(f'{n} {int(early.get(n, 0))}' for n in names)}",
-        "Start of every collective of backward on every rank; at 100 % backward's last matrix product is done.",
-    )
-    left = 0.3 + max(style.text_width(str(name), style.NORMAL) for name in names)
-    ax = sheet.axes(left, sheet.width - left - 0.5, 0.5 * len(names))
-    sheet.top += 0.5
-    ranks = sorted(mine["rank"].unique())
-    for i, name in enumerate(names):
-        rows = mine[mine["route"] == name]
-        for j, rank in enumerate(ranks):
-            these = rows[rows["rank"] == rank]["share"] * 100
-            y = i + (j - (len(ranks) - 1) / 2) * 0.34
-            look = {"color": LINES[2 if j % 2 else 3], "markersize": 6, "markeredgecolor": "white"}
-            ax.plot(these, [y] * len(these), "os"[j % 2], **look)
-        first = rows[rows["rank"] == ranks[0]]["share"] * 100 if ranks else rows["share"]
-        sheet.say(
-            f"{name}: {len(first)} collectives in backward, rank 0 at {', '.join(f'{v:.0f} %' for v in first)}"
-        )
-    ax.axvline(100, color=style.INK, linewidth=1.2)
-    ax.set(
-        ylim=(len(names) - 0.4, -0.6),
-        xlim=(0, max(110, mine["share"].max() * 104)),
-        xlabel="start, % of backward's products",
-    )
-    ax.set_yticks(range(len(names)), names)
-    ax.tick_params(axis="y", length=0, labelcolor=style.INK)
-    ax.grid(axis="x", color=style.FAINT, linewidth=0.7)
-    sheet.legend(
-        [(f"rank {rank}", mark("os"[j % 2], LINES[2 if j % 2 else 3], 6)) for j, rank in enumerate(ranks)]
-    )
-    return sheet.finish(report.label)
-
-
-DRAWN: dict[str, Callable[[Any, pd.DataFrame], Figure]] = {
-    "memory": _memory,
-    "collectives": _starts,
-}

@@ -1,70 +1,15 @@
-"""The variants of the model under study, each with code of its own, so that Dynamo keeps their caches apart."""
+"""Models and functions with code of their own, so that Dynamo keeps the caches of variants apart."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to run the model: its letter, what it is, whether it is compiled, and which all-reduce it calls."""
-
-    letter: str
-    name: str
-    compiled: bool
-    reduce: str
-
-    @property
-    def title(self) -> str:
-        """The letter and the name, as figures show it."""
-        return f"{self.letter} {self.name}"
-
-
-VARIANTS = {
-    v.letter: v
-    for v in (
-        Variant("A", "eager, in place", False, "inplace"),
-        Variant("B", "compiled, disabled", True, "disabled"),
-        Variant("C", "compiled, functional", True, "functional"),
-        Variant("D", "eager, functional", False, "functional"),
-        Variant("E", "compiled, in place", True, "inplace"),
-    )
-}
-
-
-def title(variant: str) -> str:
-    """The letter of a variant with its name; what is no letter of theirs stays as it is.
-
-    >>> title("B"), title("ours")
-    ('B compiled, disabled', 'ours')
-    """
-    return VARIANTS[variant].title if variant in VARIANTS else variant
-
-
-def choose(letters: str | list[str]) -> list[Variant]:
-    """The variants with these letters, in the order given.
-
-    Raises ValueError for an unknown letter, one that is given twice, or none at all.
-
-    >>> [v.name for v in choose("BC")]
-    ['compiled, disabled', 'compiled, functional']
-    """
-    chosen = []
-    for letter in letters:
-        if letter not in VARIANTS:
-            raise ValueError(f"unknown variant {letter!r}: there are {', '.join(VARIANTS)}")
-        if VARIANTS[letter] in chosen:
-            raise ValueError(f"variant {letter!r} is given twice")
-        chosen.append(VARIANTS[letter])
-    if not chosen:
-        raise ValueError(f"no variant was chosen: give at least one of {', '.join(VARIANTS)}")
-    return chosen
+__all__ = ["own", "with_own_code"]
 
 
 def with_own_code(model: torch.nn.Module) -> torch.nn.Module:

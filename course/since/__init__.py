@@ -1,1 +1,1 @@
-"""The lesson on one compile for all ranks: its experiment, figures, exercises and claims."""
+"""The lesson on one compile for all ranks: its figures and exercises."""

@@ -10,7 +10,7 @@ from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table
 
-__all__ = ["carried", "carried_figure", "constants", "figure", "first_calls"]
+__all__ = ["carried", "constants", "figure", "first_calls"]
 
 EQUAL, DIFFERENT = "#009E73", "#E69F00"  # Okabe-Ito
 # an outcome: its colour, and what it means; the word itself stands in the cell
@@ -25,13 +25,8 @@ OUTCOMES = {
 
 
 def figure(report: Any) -> Figure:
-    """Draw the first table of `course.since.experiment`; see `constants`. Raises ValueError without it."""
+    """Draw the table `graphs` of the lesson's report; see `constants`. Raises ValueError without it."""
     return constants(table(report, "graphs", ["program", "ranks", "switch", "graphs"]), report.label)
-
-
-def carried_figure(report: Any) -> Figure:
-    """Draw the second table of `course.since.experiment`; see `carried`. Raises ValueError without it."""
-    return carried(table(report, "carried", ["store", "form", "switch", "rank", "outcome"]), report.label)
 
 
 @styled

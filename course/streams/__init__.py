@@ -1,1 +1,1 @@
-"""The lesson on streams and events: its experiments, figures, exercises and claims."""
+"""The lesson on streams and events: its figures, exercises, and how its code is captured."""

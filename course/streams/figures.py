@@ -1,4 +1,4 @@
-"""The experiments of lesson 06 as pictures: times of every round on GPUs, else simulated timelines."""
+"""Saved reports of lesson 06 as pictures: times of every round on GPUs, else simulated timelines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["figure"]
 
 
 def figure(report: Any) -> Figure:
-    """Draw the report of `course.streams.experiment.side_by_side`.
+    """Draw a saved report `streams` or `microbatch` that names this view.
 
     Raises:
         ValueError: the report has neither samples nor spans.

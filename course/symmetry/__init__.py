@@ -1,1 +1,1 @@
-"""The lesson on rank symmetry: its experiments, figures, exercises and claims."""
+"""The lesson on rank symmetry: its figures and exercises."""

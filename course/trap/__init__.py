@@ -1,1 +1,1 @@
-"""The lesson on the eager trap: its experiments, figures, exercises and claims."""
+"""The lesson on the eager trap: its program, figures and exercises."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from course.trap.tables import size
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, by_evidence, empty_figure, mark, styled
 from labkit.views.tables import table
@@ -85,3 +84,15 @@ def figure(report: Any, which: str = "sizes", title: str | None = None, label: s
     return sheet.finish(
         label, "Sizes are of the larger tensor of a call: what is reduced, or gathered and scattered, whole."
     )
+
+
+def size(nbytes: float) -> str:
+    """A size as people write it.
+
+    >>> size(4), size(16384), size(64 << 20)
+    ('4 B', '16 KB', '64 MB')
+    """
+    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:g} {unit}"
+    return f"{nbytes:g} B"

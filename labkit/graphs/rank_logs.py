@@ -20,7 +20,7 @@ def diff_logs(folder: str | os.PathLike[str], a: int = 0, b: int = 1) -> Diff:
     """Compare the logs of two ranks line by line, without times, process numbers and addresses.
 
     Args:
-        folder: The one that was given as `Ranks(logs=...)` or `labkit run --logs`.
+        folder: The one that was given as `Ranks(logs=...)`.
         a: A rank.
         b: The other one.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 from labkit import files
 from labkit.look import found, gate, page
+from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
 from labkit.ranks import RankError, Ranks
@@ -24,40 +26,99 @@ GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
 TLPARSE_S = 120.0
+STALL_S = 60.0
 
 
 def look(given: argparse.Namespace) -> int:
     """Run the command.
 
     Args:
-        given: The parsed command line, with `nodes` where torchrun started this.
+        given: The parsed command line.
 
     Returns:
-        0; 1 where the gate does not pass; 3 where the script failed.
+        0; 1 where the gate does not pass; 3 where the script failed. Under torchrun, on other ranks than 0, the
+        script's own status.
 
     Raises:
         ValueError: For a request that cannot be met, and where the script had no step to record.
     """
+    launch = launched()
+    if given.merge:
+        return _merge(given)
     program = _program(given)
     baseline = gate.load(given.against) if given.against else None
-    folder = _folder(given.out, program.name)
     options = Options(given.skip, given.steps, given.step)
+    if launch is not None:
+        return _joined(given, launch, program, options, baseline)
+    folder = _folder(given.out, program.name)
     failure = _run(given, program, options, folder)
+    return _finish(given, folder, failure, options, baseline)
+
+
+def _joined(
+    given: argparse.Namespace,
+    launch: Launch,
+    program: Program,
+    options: Options,
+    baseline: dict[str, Any] | None,
+) -> int:
+    """Run the script in this process, which torchrun has started."""
+    from labkit.look import joined  # torch, which rank 0 alone would import for nothing without torchrun
+
+    if given.n not in (None, launch.world_size):
+        raise ValueError(f"torchrun started {launch.world_size} ranks, and {given.n} were asked for")
+    if given.timeout is not None or given.stall is not None:
+        raise ValueError(
+            "--timeout and --stall are for ranks that labkit starts: under torchrun, the script's own"
+            " init_process_group(timeout=...) decides"
+        )
+    post = Post(launch)
+    folder, token = joined.same_folder(launch, post, lambda: _folder(given.out, program.name))
+    logs = folder / LOGS if _tool() else None
+    page = functools.partial(_page, folder, given.step, "torchrun ended the script")
+    status = joined.run(launch, post, program, options, folder, token, logs, page)
+    if launch.rank:
+        return status
+    failure = f"the script ended with exit status {status}" if status else ""
+    return _finish(given, folder, failure, options, baseline)
+
+
+def _merge(given: argparse.Namespace) -> int:
+    """Write the page of what the ranks of a run have written to folders, which may come from several machines."""
+    if given.script or given.module is not None:
+        raise ValueError("give a script to run, or --merge and folders of a run that is over")
+    baseline = gate.load(given.against) if given.against else None
+    folder = _folder(given.out, "merge") if given.out else given.merge[0]
+    found.gather(given.merge, folder)
+    return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
+
+
+def _page(folder: Path, step: str, failure: str) -> found.Looked | None:
+    """Write the page of what the ranks have written to a folder, and say where it is."""
     looked = found.read(folder)
     if looked is not None and looked.steps:
-        body = page.html(looked, failure, given.step, _tlparse(folder))
+        body = page.html(looked, failure, step, _tlparse(folder))
         index = files.replace(folder / "index.html", body.encode())
         below = index.is_relative_to(Path.cwd())
         print(f"\n{looked.text()}\n\npage: {index.relative_to(Path.cwd()) if below else index}", flush=True)
+    return looked
+
+
+def _finish(
+    given: argparse.Namespace, folder: Path, failure: str, options: Options, baseline: dict[str, Any] | None
+) -> int:
+    looked = _page(folder, given.step, failure)
     if failure:
         print(failure, file=sys.stderr)
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
-    if looked is not None and looked.missing:
-        raise ValueError(f"{looked.notes[-1]} to {folder}: do all machines see it? Give one with --out")
     if looked is None or not looked.steps:
         raise ValueError(found.nothing(looked, options))
     if not given.save and baseline is None:
         return 0
+    if looked.missing:
+        raise ValueError(
+            f"{looked.notes[-1]}: a baseline needs every rank; copy its folder here and use --merge"
+        )
     counts = gate.counts(looked)
     if given.save:
         gate.save(counts, given.save)
@@ -105,11 +166,9 @@ def _folder(out: Path | None, name: str) -> Path:
 
 def _run(given: argparse.Namespace, program: Program, options: Options, folder: Path) -> str:
     """Run the script; why it failed, or ''."""
-    nodes = given.nodes
-    count = given.n or (nodes.launch.world_size if nodes else 2)
-    more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall}
-    more |= {"start": nodes or "auto", "logs": folder / LOGS if _tool() else None}
-    with Ranks(count, "auto", given.backend, quiet=True, **more) as ranks:
+    more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall or STALL_S}
+    more |= {"logs": folder / LOGS if _tool() else None}
+    with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:
             ranks.run(run, program, options, str(folder))

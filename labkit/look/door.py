@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labkit import runs
-from labkit.experiments.options import Option
+from labkit import files
 
 __all__ = ["add"]
 
@@ -18,35 +19,42 @@ exit status:
   2  a request that cannot be met, or no step to record
   3  the script failed
 """
-RANKS = Option(
-    "ranks",
-    int,
-    "number of ranks (default: 2; under torchrun, as many as it started)",
-    least=1,
-    most=65_536,
-)
 FILES = (
-    ("out", "DIR", "a new folder for the page and the data"),
+    ("out", "DIR", "a new folder for the page and the data, on each machine"),
     ("save", "FILE", "save the counts as a baseline"),
     ("against", "FILE", "compare the counts with a baseline: exit status 1 where one rose"),
 )
+
+
+def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
+    """The type of an argument that is a number from `least` to `most`."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            rule = f"{'whole ' * (kind is int)}number from {least:g} to {most:g}"
+            shown = text if len(text) <= 40 else f"{text[:37]}..."
+            raise argparse.ArgumentTypeError(f"must be a {rule}, got {shown!r}")
+        return value
+
+    return read
+
+
 NUMBERS = (
-    (2, Option("skip", int, "steps before the first recorded one", least=0, most=1_000_000, metavar="K")),
-    (3, Option("steps", int, "steps to record", least=1, most=1_000, metavar="K")),
-    (None, Option("timeout", float, "seconds that the script may take", least=0.1, most=1e9, metavar="S")),
+    ("skip", "K", 2, _number(int, 0, 1_000_000), "steps before the first recorded one"),
+    ("steps", "K", 3, _number(int, 1, 1_000), "steps to record"),
+    ("timeout", "S", None, _number(float, 0.1, 1e9), "seconds that the script may take"),
     (
-        60,
-        Option(
-            "stall", float, "seconds that all ranks may wait for each other", least=0.1, most=1e9, metavar="S"
-        ),
+        "stall",
+        "S",
+        None,
+        _number(float, 0.1, 1e9),
+        "seconds that all ranks may wait for each other (default: 60)",
     ),
 )
-
-
-def _folder(text: str) -> Path:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("needs the name of a folder, and got none")
-    return Path(text)
 
 
 def add(commands: Any) -> None:
@@ -60,21 +68,22 @@ def add(commands: Any) -> None:
     report = commands.add_parser("report", help="make one page of the reports that are saved in a folder")
     report.set_defaults(act=_report)
     what = "where they are; the page goes there, too"
-    report.add_argument("folder", type=_folder, metavar="DIR", help=what)
+    report.add_argument("folder", type=files.folder, metavar="DIR", help=what)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", type=RANKS.read, metavar="N", help=RANKS.help)
+    what = "number of ranks (default: 2; under torchrun, as many as it started)"
+    parser.add_argument("-n", type=_number(int, 1, 65_536), metavar="N", help=what)
     what, names = "what its process groups get, whatever it asks for", ("auto", "nccl", "gloo", "shm")
     parser.add_argument("--backend", default="auto", choices=names, help=what)
     for name, metavar, what in FILES:
         parser.add_argument(f"--{name}", type=Path, metavar=metavar, help=what)
     parser.add_argument("--step", default="", metavar="NAME", help="the function whose calls are the steps")
-    for default, option in NUMBERS:
-        said = option.help if default is None else f"{option.help} (default: {default})"
-        parser.add_argument(
-            f"--{option.name}", type=option.read, default=default, metavar=option.metavar, help=said
-        )
+    for name, metavar, default, read, what in NUMBERS:
+        said = what if default is None else f"{what} (default: {default})"
+        parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
+    what = "write the page of what the ranks of a run have written to these folders, and run nothing"
+    parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=rest, metavar="...", help="a module and its arguments")
     parser.add_argument("script", nargs=rest, metavar="...", help="a script and its arguments")
@@ -83,7 +92,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _look(given: argparse.Namespace) -> int:
     from labkit.look import command
 
-    return runs.under_torchrun(command.look)(given)
+    return command.look(given)
 
 
 def _report(given: argparse.Namespace) -> int:

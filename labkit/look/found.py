@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from labkit import files
 from labkit.graphs import Difference, Record, diff, merge
 from labkit.graphs.break_registry import read_break
 from labkit.graphs.reasons import Why
@@ -18,7 +20,7 @@ from labkit.report import Report
 from labkit.trace.events import collective_op, marked, point_to_point
 from labkit.views.forwards import take_forward
 
-__all__ = ["Looked", "nothing", "read", "together"]
+__all__ = ["Looked", "gather", "nothing", "read", "together"]
 
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
 NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
@@ -221,9 +223,51 @@ class Looked:
 
 
 def read(folder: Path) -> Looked | None:
-    """Read what ranks have written to a folder; None where they wrote nothing."""
-    paths = sorted(folder.glob("rank-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
-    return together([Report.from_json(path.read_text(encoding="utf-8")) for path in paths]) if paths else None
+    """Read what ranks have written to a folder; None where they wrote nothing.
+
+    Raises:
+        ValueError: A file is no record of a rank, or the ranks are of different runs.
+    """
+    paths = sorted(folder.glob("rank-*.json"))
+    return together([_of_rank(path) for path in paths]) if paths else None
+
+
+def gather(folders: Sequence[Path], into: Path) -> None:
+    """Copy what the ranks of one run have written to several folders into one, the newest of each rank.
+
+    Args:
+        folders: The folders, such as those of the machines of a run.
+        into: The folder to copy to; it may be one of them.
+
+    Raises:
+        ValueError: A folder has no record, or the ranks are of different runs.
+    """
+    newest: dict[int, tuple[str, Path]] = {}
+    runs: dict[str, Path] = {}
+    for folder in folders:
+        paths = sorted(folder.glob("rank-*.json"))
+        if not paths:
+            raise ValueError(f"there is no rank-N.json in {folder}")
+        for path in paths:
+            about = _of_rank(path).provenance
+            runs.setdefault(str(about.get("run", "")), path)
+            found = (str(about.get("date", "")), path)
+            newest[about["rank"]] = max(newest.get(about["rank"], found), found)
+    if len(runs) > 1:
+        raise ValueError(f"these are ranks of different runs: {', '.join(map(str, runs.values()))}")
+    for _, path in newest.values():
+        if path.parent.resolve() != into.resolve():
+            files.replace(into / path.name, path.read_bytes())
+
+
+def _of_rank(path: Path) -> Report:
+    try:
+        report = Report.from_json(path.read_text(encoding="utf-8"))
+        if int(report.provenance["rank"]) != int(path.stem.partition("-")[2]):
+            raise ValueError("its name has another rank than its content")
+        return report
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise ValueError(f"{path} is no record of a rank: {type(error).__name__}: {error}") from None
 
 
 def together(reports: list[Report]) -> Looked:
@@ -232,6 +276,9 @@ def together(reports: list[Report]) -> Looked:
     Args:
         reports: One for each rank.
     """
+    reports = sorted(reports, key=lambda one: one.provenance["rank"])
+    if len({one.provenance.get("run", "") for one in reports}) > 1:
+        raise ValueError("the ranks are of different runs: give each run a folder of its own")
     records = []
     for one in reports:
         tables = {name: one.tables[name].astype(types) for name, types in TABLES.items()}
@@ -251,7 +298,7 @@ def together(reports: list[Report]) -> Looked:
 def nothing(looked: Looked | None, options: Options) -> str:
     """Say why no step was recorded."""
     if looked is None:
-        return "the ranks wrote nothing: do all machines see the folder of --out?"
+        return "the ranks wrote nothing"
     steps, calls = looked.provenance["steps"], looked.provenance["compiled calls"]
     if steps and not looked.provenance["last step ended"]:
         said = f"no optimizer.step ended a step after {calls} compiled calls (is it in compiled code?)"

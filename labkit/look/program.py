@@ -32,7 +32,10 @@ from labkit.torch_compat import default_store, process_groups
 from labkit.trace import RawEvent
 from labkit.trace.profiler import BODY
 
-__all__ = ["Program", "run", "watch"]
+__all__ = [
+    *("Program", "run", "watch"),
+    *("backend_of", "execute", "followed", "force_backend", "let_groups_end", "report_of"),
+]
 
 STEP = "__labkit_step__"  # what the decorator of the named function is called in the script
 # the store that torchrun's agent would keep, and process groups that the script has destroyed
@@ -79,15 +82,17 @@ def run(program: Program, options: Options, folder: str) -> None:
         ValueError: If the script or the function named by `options.step` is not there.
     """
     rank, me = here().rank, os.getpid()
-    _as_torchrun_does(program.backend)
+    _leave_labkits_group()
+    let_groups_end()
+    force_backend(program.backend)
 
     def keep(steps: Steps) -> None:
         if os.getpid() == me:  # a script may fork
-            _report(steps, rank, program.name, program.command).save(folder)
+            report_of(steps, rank, program.name, program.command).save(folder)
 
-    with _followed(options, keep) as steps:
+    with followed(options, keep) as steps:
         try:
-            _execute(program, options, steps)
+            execute(program, options, steps)
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
@@ -103,7 +108,7 @@ def watch(fn: Callable[..., Any], args: tuple, kwargs: dict, options: Options) -
         options: Which steps to record.
     """
     kept: list[Report] = []
-    with _followed(options, lambda steps: kept.append(_report(steps, here().rank, fn.__name__))) as steps:
+    with followed(options, lambda steps: kept.append(report_of(steps, here().rank, fn.__name__))) as steps:
         with _marked(fn, steps):
             (wrapped(fn, steps.named) if options.step == fn.__name__ else fn)(*args, **kwargs)
     return kept[-1]
@@ -122,7 +127,7 @@ def _marked(fn: Callable[..., Any], steps: Steps) -> Any:
 
 
 @contextlib.contextmanager
-def _followed(options: Options, keep: Callable[[Steps], None]) -> Any:
+def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     steps = Steps(options, lambda: keep(steps))
     with contextlib.ExitStack() as last:
         last.callback(lambda: keep(steps))  # also where the program fails, and with later recompiles
@@ -130,20 +135,30 @@ def _followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         yield steps
 
 
-def _as_torchrun_does(backend: str) -> None:
-    """Leave labkit's process group: the script makes its own, over the same store."""
+def _leave_labkits_group() -> None:
+    """The script makes its own process group, over the same store, as it would under torchrun."""
     _kept.append(default_store())
     dist.destroy_process_group()
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+def let_groups_end() -> None:
+    """Keep the process groups that the script destroys.
+
+    In torch 2.13 the thread of a gloo group frees a backward's last all-reduce under Python's lock (GIL). Where the
+    group's last reference goes meanwhile, its end waits for that thread and keeps the lock, for ever.
+    """
     ended = dist.destroy_process_group
 
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
-        # torch 2.13: the thread of a gloo group frees a backward's last all-reduce under Python's lock (GIL); where the
-        # group's last reference goes meanwhile, its end waits for that thread and keeps the lock, for ever
         _kept.extend(process_groups())
         ended(*args, **kwargs)
 
     dist.destroy_process_group = destroy_process_group
-    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+def force_backend(backend: str) -> None:
+    """Give the script's process groups this backend, whatever it asks for; '' leaves it as it is."""
     if not backend:
         return
     asked = dist.init_process_group
@@ -157,7 +172,12 @@ def _as_torchrun_does(backend: str) -> None:
             module.init_process_group = init_process_group  # type: ignore[attr-defined]
 
 
-def _execute(program: Program, options: Options, steps: Steps) -> None:
+def backend_of() -> str:
+    """The backend of the script's default process group; '' where it has none."""
+    return str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else ""
+
+
+def execute(program: Program, options: Options, steps: Steps) -> None:
     """Run the script as `__main__`, with the decorator on the function that is the step."""
     main = types.ModuleType("__main__")
     path = program.target
@@ -206,7 +226,7 @@ def _decorate(tree: ast.Module, wanted: str) -> bool:
     return found
 
 
-def _report(steps: Steps, rank: int, name: str, command: str = "") -> Report:
+def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     """What one rank says: the record of the steps, and of the whole run so far what was compiled."""
     log, now = install(), time.monotonic_ns()
     whole = build_record([RawEvent(BODY, 0, now, 1)], log, steps.began, stages=False, operators=False)

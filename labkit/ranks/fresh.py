@@ -57,7 +57,7 @@ class Interpreters(Starter):
     def has_ended(self, pid: int) -> bool:
         return pid not in self._running
 
-    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
+    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing) -> Process:
         with pipes(listener) as (process, files):
             files = [self._rank_end, *files]
             command = [sys.executable, "-c", START, *map(str, files)]

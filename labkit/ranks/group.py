@@ -14,8 +14,6 @@ from labkit import hardware
 from labkit.ranks import cells, environment
 from labkit.ranks.call import GRACE_S, Call
 from labkit.ranks.errors import explain
-from labkit.ranks.nodes.command import torchrun_line
-from labkit.ranks.nodes.driver import Nodes
 from labkit.ranks.pool import Member, Pool, make_starter, start_method, why_slow
 from labkit.ranks.process import StartError
 from labkit.ranks.progress import Progress
@@ -68,8 +66,7 @@ class Ranks:
         logs: A folder for what torch logs in each rank: `rank-N.log` gets what TORCH_LOGS asks for, which is printed
             as well, and a file that tlparse reads gets the structured trace (TORCH_TRACE).
         start: 'zygote' forks every rank from one process that has imported torch. 'fresh' starts an interpreter for
-            each rank, the only way outside Linux. 'auto' forks where it can. `nodes.Nodes` starts the ranks that
-            torchrun has placed.
+            each rank, the only way outside Linux. 'auto' forks where it can.
         live: Whether a call of more than 2 s shows below its cell how each rank stands.
         quiet: Whether to print nothing at the start.
 
@@ -98,22 +95,17 @@ class Ranks:
         port: int = 0,
         env: Mapping[str, str | None] | None = None,
         logs: str | os.PathLike[str] | None = None,
-        start: str | Nodes = "auto",
+        start: str = "auto",
         live: bool = True,
         quiet: bool = False,
     ):
         global _current
-        nodes = start if isinstance(start, Nodes) else None
-        if nodes is not None and world_size != nodes.launch.world_size:
-            raise ValueError(
-                f"torchrun started {nodes.launch.world_size} ranks, and {world_size} were asked for"
-            )
-        choice = nodes.choose(device, backend) if nodes else hardware.choose(world_size, device, backend)
+        choice = hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
         self.env = environment.check(env)
         if hardware.VISIBLE in self.env:
             raise ValueError(f"set {hardware.VISIBLE} in os.environ, not in env: device and backend go by it")
-        start = "torchrun" if isinstance(start, Nodes) else start_method(start)
+        start = start_method(start)
         _positive("timeout", timeout, none=True)
         _positive("stall", stall, none=True)
         _positive("collective_timeout", collective_timeout)
@@ -126,19 +118,14 @@ class Ranks:
         self.backend, self.why = choice.backend, choice.why
         gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
         self.label = run_label(self.backend, self.device, world_size, gpus)
-        if nodes and nodes.count > 1:
-            self.label += f" · {nodes.count} nodes"
-        self._nodes = nodes
         self.timeout, self.collective_timeout = timeout, collective_timeout
         self.threads, self.port = threads, port
         self.stall, self.check, self.start = stall, check, start
         self._logs = logs and os.path.abspath(logs)
         self._progress = Progress(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
-        # none on the CPU, where compiling would use one; torchrun's ranks have theirs; a rank's successor has the same
-        self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else {} if nodes else hardware.visible()
+        # none on the CPU, where compiling would use one; a rank's successor has the same
+        self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else hardware.visible()
         self._environ = dict(os.environ)
-        if nodes:
-            nodes.refuse_late(self.env)
         self.calls = self.restarts = self._number = 0
         self._busy = threading.Lock()
         self._closed = False
@@ -267,27 +254,6 @@ class Ranks:
         shared = {name: getattr(self, name) for name in ("device", "backend", "calls", "restarts")}
         return status_of(self._pool.members, self._busy.locked(), self.describe(), **shared)
 
-    def command(self, experiment: Any, nodes: int = 1, save: str | None = None, **options: Any) -> str:
-        """Return the torchrun command that does on several machines what `experiment.run(self, **options)` does here.
-
-        It has to be started on every machine (docs/clusters.md).
-
-        Args:
-            experiment: The module of an experiment.
-            nodes: Number of machines.
-            save: The folder for its report; None to print it only.
-            **options: The options of the experiment.
-
-        Raises:
-            ValueError: For an option that the command line does not have.
-
-        >>> from course.cliff import experiment as cliff
-        >>> with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
-        ...     print(ranks.command(cliff, blocks=4, save="runs"))
-        torchrun --nproc-per-node 2 -m labkit run cliff --backend gloo --device cpu --blocks 4 --save runs
-        """
-        return torchrun_line(experiment, self.world_size, nodes, self.backend, self.device, save, options)
-
     def restart(self) -> None:
         """Replace every rank by a new process."""
         self._begin()
@@ -324,7 +290,7 @@ class Ranks:
         }
         env = {**self._sees, **self.env}
         with self._progress.of_start(why_slow(self.start) or ZYGOTE_IMPORTS) as waiting:
-            starter, config["env"] = make_starter(self._nodes or self.start, self._environ, env, waiting)
+            starter, config["env"] = make_starter(self.start, self._environ, env, waiting)
             return Pool(self.world_size, config, self.port, starter, waiting)
 
     def _replace(self) -> float:

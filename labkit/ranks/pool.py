@@ -15,7 +15,6 @@ from labkit.ranks import fresh, spawn, wire
 from labkit.ranks.environment import complete, merged
 from labkit.ranks.errors import Outcome, RankError, crash_frames
 from labkit.ranks.introspect import Activity, Snapshot
-from labkit.ranks.nodes.driver import Nodes
 from labkit.ranks.output import Printer
 from labkit.ranks.process import Process, Starter, now
 from labkit.ranks.signals import no_interrupt
@@ -49,7 +48,7 @@ def start_method(start: str) -> str:
 
 
 def make_starter(
-    how: str | Nodes,
+    how: str,
     environ: Mapping[str, str],
     env: Mapping[str, str | None],
     waiting: Callable[[float], object] = lambda seconds: None,
@@ -57,7 +56,7 @@ def make_starter(
     """Make what starts ranks, and wait until it can.
 
     Args:
-        how: 'zygote', 'fresh', or the machines that torchrun has gathered.
+        how: 'zygote' or 'fresh'.
         environ: The environment of the ranks.
         env: Variables on top of it; None means not set.
         waiting: Is called with the seconds so far, again and again, while a zygote imports.
@@ -65,8 +64,6 @@ def make_starter(
     Returns:
         The starter, and the variables that each rank has to set or, where None, to unset.
     """
-    if isinstance(how, Nodes):
-        return how, dict(env)  # each machine has its own environment
     wanted = complete(merged(environ, env))
     local = spawn.shared(wanted, waiting) if how == "zygote" else fresh.Interpreters(wanted)
     if isinstance(local, spawn.Spawner):
@@ -213,12 +210,12 @@ class Pool:
         waiting: Callable[[float], object] = lambda seconds: None,
     ):
         self.spawner = spawner = starter
-        listener = wire.listening_socket(port, starter.host)
+        listener = wire.listening_socket(port)
         processes: list[Process] = []
         try:
             for rank in range(world_size):
                 hosts_store = rank == 0 and config["backend"] != "fake"
-                processes.append(spawner.fork(listener if hosts_store else None, rank=rank))
+                processes.append(spawner.fork(listener if hosts_store else None))
         except BaseException:
             spawner.kill(processes)
             raise
@@ -234,7 +231,6 @@ class Pool:
         try:
             for member in self.members:
                 message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
-                message |= spawner.rank_config(member.rank)
                 self.post(member, wire.frame(message))
             failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
             answered = lambda: failed() or all(m.outcome for m in self.members)  # noqa: E731
@@ -267,8 +263,6 @@ class Pool:
 
         A rank writes before it answers, and a poll looks at its answer first: what it wrote has been read by now.
         """
-        if isinstance(self.spawner, Nodes):  # through connections of its own
-            self.serve(0)
         for member in self.members:
             for printer in member.printers:
                 if printer.begun:

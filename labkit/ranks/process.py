@@ -19,7 +19,6 @@ from labkit.ranks.errors import how_it_ended
 
 now = time.monotonic
 NOTE = "labkit: "  # begins what a rank leaves for the kernel as it ends itself
-LOCAL_PIDS = 1 << 32  # pids of this machine are below; on other machines a multiple of it is added
 
 
 class StartError(RuntimeError):
@@ -28,7 +27,7 @@ class StartError(RuntimeError):
 
 @dataclass
 class Process:
-    """A rank process: its pid (see LOCAL_PIDS), the kernel's ends of its sockets and pipes, and how it ended."""
+    """A rank process: its pid, the kernel's ends of its sockets and pipes, and how it ended."""
 
     pid: int
     calls: wire.Channel
@@ -72,7 +71,7 @@ class Process:
         return state == "S" and spent - before < 0.02 * (asked - last)
 
     def _stat(self) -> list[str]:
-        """The fields of /proc/PID/stat from the state on; [''] for what has ended, other machines and no Linux."""
+        """The fields of /proc/PID/stat from the state on; [''] for what has ended and no Linux."""
         try:
             text = Path(f"/proc/{self.pid}/stat").read_text(errors="replace")
         except OSError:
@@ -81,17 +80,15 @@ class Process:
 
 
 class Starter:
-    """Base class of the ways to start ranks: `Spawner` forks them, `Interpreters` starts anew, `Nodes` asks machines.
+    """Base class of the ways to start ranks: `Spawner` forks them, `Interpreters` starts anew.
 
     Attributes:
-        host: Where the rendezvous store of the ranks listens.
         answer_s: Seconds that a stuck rank has to say where it stands.
         ended: The exit codes of ranks that have ended, by pid.
         users: Number of groups of ranks that it serves.
         gone: Whether it can start no rank any more.
     """
 
-    host = "127.0.0.1"
     answer_s = 10.0
     tick_s = 0.2  # how often a wait asks again
     reaps_s = 1.0  # within this time, the end of a rank is reported
@@ -111,13 +108,12 @@ class Starter:
         """Read the news of ranks, without waiting."""
         raise NotImplementedError
 
-    def fork(self, listener: socket.socket | None = None, pipes: Any = None, rank: int = 0) -> Process:
+    def fork(self, listener: socket.socket | None = None, pipes: Any = None) -> Process:
         """Start one rank.
 
         Args:
             listener: The listening socket of the rendezvous store, for the rank that serves it.
             pipes: Makes the rank's sockets and pipes; `plumbing` by default.
-            rank: The rank.
 
         Raises:
             StartError: If it cannot be started.
@@ -133,10 +129,6 @@ class Starter:
             group: Whether what they have started gets it, too.
         """
         raise NotImplementedError
-
-    def rank_config(self, rank: int) -> dict[str, Any]:
-        """Return what a rank must be told beyond the pool's own settings: nothing, on one machine."""
-        return {}
 
     def release(self) -> None:
         """Note that one group which it served has ended."""

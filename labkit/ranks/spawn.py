@@ -119,7 +119,7 @@ class Spawner(Starter):
             return False
         return not self.started.late(environ)
 
-    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing, rank: int = 0) -> Process:
+    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing) -> Process:
         self.wait_ready()
         with pipes(listener) as (process, files):
             self._ticket += 1

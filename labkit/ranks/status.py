@@ -6,8 +6,6 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.ranks.process import LOCAL_PIDS
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -83,7 +81,7 @@ def status_of(members: Sequence[Member], busy: bool, title: str, **shared: Any) 
     rows = [
         {
             "rank": member.rank,
-            "pid": member.process.pid % LOCAL_PIDS,
+            "pid": member.process.pid,
             "state": _state(member, busy),
             "memory_mb": None if member.dead else own_memory(member.process.pid),
             **shared,

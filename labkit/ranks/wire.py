@@ -280,18 +280,17 @@ class Channel(Inbox):
         self.sock.close()
 
 
-def listening_socket(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
+def listening_socket(port: int = 0) -> socket.socket:
     """Bind the listening socket of the rendezvous store here, so that no other process can take its port.
 
     Args:
         port: The port; 0 for any free one.
-        host: The address.
 
     Raises:
         ValueError: If the port cannot be used.
     """
     try:
-        return socket.create_server((host, port), backlog=128)
+        return socket.create_server(("127.0.0.1", port), backlog=128)
     except (OSError, OverflowError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise ValueError(f"port {port} cannot be used for the rendezvous store: {reason}") from error

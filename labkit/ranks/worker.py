@@ -27,6 +27,7 @@ from labkit.ranks import cells, introspect, transfer, wire
 from labkit.ranks.errors import Outcome, message_of
 from labkit.torch_compat import fake_store, gather_cuda_over_gloo, log_to
 
+HOST = "127.0.0.1"
 LOST = "labkit: labkit ended it, because its connection to the process that made the ranks was lost"
 
 
@@ -67,6 +68,12 @@ def here() -> Here:
             "here() has an answer only inside a rank: call it in a function given to Ranks.run"
         )
     return _here
+
+
+def declare(here: Here) -> None:
+    """Declare this process a rank that something else has started, such as torchrun."""
+    global _here
+    _here = here
 
 
 class _State:
@@ -132,7 +139,6 @@ def _flush() -> None:
 def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     global _here
     rank, world_size = config["rank"], config["world_size"]
-    local_rank, host = config.get("local_rank", rank), config.get("host", "127.0.0.1")
     for name, value in config["env"].items():
         if value is None:
             os.environ.pop(name, None)
@@ -140,17 +146,14 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
             os.environ[name] = value
     os.environ.update(
         RANK=str(rank),
-        LOCAL_RANK=str(local_rank),
+        LOCAL_RANK=str(rank),
         WORLD_SIZE=str(world_size),
-        LOCAL_WORLD_SIZE=str(config.get("local_world_size", world_size)),
-        MASTER_ADDR=host,
+        LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR=HOST,
         MASTER_PORT=str(config["port"]),
     )
     # do not depend on how a machine's own name resolves
-    interface = config.get("interface") or ("lo" if sys.platform == "linux" else "lo0")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    if not interface.startswith("lo"):
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     # when a collective's time is over, end: not after a minute of writing files
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
@@ -173,8 +176,8 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
             raise RuntimeError(
                 f"nvidia-smi shows a GPU, and torch {torch.__version__}, built {built}, finds none"
             )
-        index = local_rank % count
-        os.environ.update(hardware.share_a_gpu(rank, config.get("local_world_size", world_size), count))
+        index = rank % count
+        os.environ.update(hardware.share_a_gpu(rank, world_size, count))
         torch.cuda.set_device(index)
         device = f"cuda:{index}"
     backend = config["backend"]
@@ -199,7 +202,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     if backend == "gloo" and device != "cpu":
         gather_cuda_over_gloo()
     reach: dict[str, Any] = {
-        "host_name": host,
+        "host_name": HOST,
         "port": config["port"],
         "timeout": limit,
         "wait_for_workers": False,

@@ -14,7 +14,7 @@ FEATURES = (
     Feature(
         "backends by name",
         ("torch._dynamo.backends.registry.lookup_backend",),
-        "`labkit run guards` and `depth`, and compiling within a `contract.Domain`",
+        "lesson 09, and compiling within a `contract.Domain`",
     ),
     Feature(
         "compiled autograd",
@@ -28,7 +28,7 @@ FEATURES = (
             "functorch.compile.make_boxed_func",
             "functorch.compile.min_cut_rematerialization_partition",
         ),
-        "forward and backward graphs: lessons 06, 07, 10 and 13, and `labkit run scale`",
+        "forward and backward graphs: lessons 06, 07, 10, 13 and 16",
     ),
     Feature(
         "code of Inductor",

@@ -18,11 +18,9 @@ FEATURES = (
     Feature(
         "compile caches, and how often they were hit",
         ("torch._inductor.config.force_disable_caches", "torch._dynamo.utils.counters"),
-        "compiling without caches, and the hits in `labkit run cold` and `survival`",
+        "compiling without caches, and the hits in lesson 12",
     ),
-    Feature(
-        "phases of a compile", ("torch._dynamo.utils.ChromiumEventLogger",), "the phases in `labkit run cold`"
-    ),
+    Feature("phases of a compile", ("torch._dynamo.utils.ChromiumEventLogger",), "the phases in lesson 12"),
     Feature(
         "Inductor's C++ compiler",
         (
@@ -30,7 +28,7 @@ FEATURES = (
             "torch._inductor.cpu_vec_isa.valid_vec_isa_list",
             "torch._inductor.cpu_vec_isa.VecISA.check_build",
         ),
-        "Inductor in `labkit run cold`",
+        "Inductor in lesson 12",
     ),
 )
 

@@ -46,12 +46,12 @@ FEATURES = (
     Feature(
         "tensors without memory",
         ("torch._subclasses.fake_tensor.FakeTensorMode", "torch._subclasses.fake_tensor.FakeTensor"),
-        "`labkit run scale` and offloading in lesson 07",
+        "lesson 16 and offloading in lesson 07",
     ),
     Feature(
         "sizes that are said to vary",
         ("torch._dynamo.mark_dynamic", "torch._dynamo.decorators.mark_unbacked"),
-        "dynamic shapes in `labkit run guards`",
+        "dynamic shapes in lesson 09",
     ),
 )
 

@@ -11,12 +11,12 @@ FEATURES = (
     Feature(
         "ranks that agree on guards and traces",
         ("torch.compiler.set_enable_guard_collectives", "torch._dynamo.config.enable_compiler_collectives"),
-        "these two defences in `labkit run divergence` and `odd_shape`",
+        "these two defences in lessons 08 and 09",
     ),
     Feature(
         "compiler collectives on CPU ranks",
         ("torch._dynamo.distributed._COMPILE_PG", "torch._dynamo.device_interface.CpuInterface"),
-        "compiler collectives in `labkit run odd_shape` without a GPU",
+        "compiler collectives in lesson 09 without a GPU",
     ),
 )
 

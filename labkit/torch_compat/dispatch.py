@@ -11,7 +11,7 @@ FEATURES = (
     Feature(
         "hearing operators and collectives",
         ("torch.utils._python_dispatch.TorchDispatchMode", "torch.distributed.tensor.DTensor"),
-        "the collectives that `labkit run placements` and `routes` count",
+        "the collectives that lesson 10 counts",
     ),
 )
 

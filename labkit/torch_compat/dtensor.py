@@ -12,7 +12,7 @@ FEATURES = (
             "torch._C._clear_DTensor_sharding_propagator_cache",
             "torch.distributed.tensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear",
         ),
-        "the cost of a first operation in `labkit run routes`",
+        "the cost of a first operation in lesson 10",
     ),
     Feature(
         "DTensor's rules",

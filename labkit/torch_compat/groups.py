@@ -30,7 +30,7 @@ FEATURES = (
     Feature(
         "the fake backend",
         ("torch.testing._internal.distributed.fake_pg.FakeStore",),
-        "ranks on the fake backend, and `labkit run scale`",
+        "ranks on the fake backend, and lesson 16",
     ),
     Feature(
         "the flight recorder",

@@ -51,7 +51,7 @@ FEATURES = (
             "torch._inductor.fx_passes.overlap_scheduling",
             "torch.utils._runtime_estimation.get_device_tflops",
         ),
-        "`labkit run comm_passes`, and the passes of lesson 13",
+        "the passes of lesson 14",
     ),
 )
 

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-import two_machines
 
 from labkit import cli
 
@@ -150,36 +149,6 @@ def test_trouble_is_reported_and_leaves_no_process(look, kind, said, tmp_path, m
     assert "3 forwards recorded" in done.stdout, "what was recorded before is worth a page"
     assert ("The script failed after" in (tmp_path / "page" / "index.html").read_text()) == bool(said)
     assert left(mark) == []
-
-
-@pytest.mark.slow
-def test_it_joins_the_ranks_of_torchrun_and_runs_modules(tmp_path):
-    (tmp_path / "mine.py").write_text((SCRIPTS / "trouble.py").read_text())
-    torchrun = (
-        str(Path(sys.executable).parent / "torchrun"),
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "labkit",
-        "look",
-    )
-    done = command(
-        tmp_path, "--out", "page", "--step", "step", "--steps", "2", "-m", "mine", "calm", launcher=torchrun
-    )
-    assert done.returncode == 0, done.stderr
-    assert "mine: 2 steps recorded" in done.stdout
-    assert json.loads((tmp_path / "page" / "rank-1.json").read_text())["provenance"]["rank"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(two_machines.why_not()), reason=two_machines.why_not() or "-")
-def test_ranks_of_two_machines_are_on_one_page(tmp_path):
-    page, words = tmp_path / "page", ("-m", "labkit", "look", "--out")
-    with two_machines.Machines() as two:
-        command = (*words, str(page), str(SCRIPTS / "trouble.py"), "none")
-        both = [two.torchrun(machine, *command, home=tmp_path / str(machine)) for machine in (0, 1)]
-        assert [process.wait(300) for process in both] == [0, 0], two.output(both[0])
-    assert "3 forwards (one compiled call each) on 2 ranks" in (page / "index.html").read_text()
 
 
 @pytest.mark.slow

@@ -8,13 +8,11 @@ import re
 import signal
 import subprocess
 import time
-from types import SimpleNamespace
 
 import pytest
 
 import labkit
 from labkit.ranks import spawn
-from labkit.ranks.nodes import Nodes
 from labkit.ranks.zygote import Noting
 
 
@@ -125,13 +123,6 @@ def test_an_import_may_start_a_program(monkeypatch):
     subprocess.run(["true"], check=True)
     assert all(isinstance(name, str) for name in Noting.read), Noting.read
     assert "PATH" in Noting.read
-
-
-def test_under_torchrun_a_variable_that_comes_too_late_is_refused():
-    nodes = SimpleNamespace(local=spawn.shared())
-    Nodes.refuse_late(nodes, {"LABKIT_LATE": "1"})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"TORCH_LOGS in env: .* set it where torchrun is started"):
-        Nodes.refuse_late(nodes, {"LABKIT_LATE": "1", "TORCH_LOGS": "+dynamo"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

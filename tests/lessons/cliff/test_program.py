@@ -1,4 +1,4 @@
-"""The program of lesson 04: cells as a module, on ranks and in reports, and a reader's edited copy of it."""
+"""The program of lesson 04: cells as a module and on ranks, and a reader's edited copy of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from functools import partial
 import lesson_cells
 import pytest
 
-from course.cliff import experiment as cliff
 from course.shared import program
 from labkit import files, graphs, lessons
 from labkit.ranks import RankError, here
 
 LESSON = "04_graph_break_cliff"
+NEEDED = ("Config", "full", "shard", "inplace", "disabled", "functional")
 own = lessons.program("cliff")
 copied = partial(lesson_cells.copied, LESSON)
 
@@ -77,9 +77,9 @@ def test_what_it_defines_travels_by_name():
 
 
 def test_a_copy_that_nobody_edited_is_the_lessons_own():
-    lesson = program.choose("cliff", None, cliff.NEEDED)
+    lesson = program.choose("cliff", None, NEEDED)
     for given in (own, vars(own), copied(), types.SimpleNamespace(**copied())):
-        found = program.choose("cliff", given, cliff.NEEDED)
+        found = program.choose("cliff", given, NEEDED)
         assert (found.digest, found.edited, found.notes) == (lesson.digest, (), [])
 
 
@@ -96,17 +96,17 @@ def test_a_copy_that_nobody_edited_is_the_lessons_own():
     ],
 )
 def test_an_edit_is_named_and_gives_another_hash(edit, names):
-    found = program.choose("cliff", copied(edit), cliff.NEEDED)
+    found = program.choose("cliff", copied(edit), NEEDED)
     assert found.edited == names and found.notes == [f"program: {', '.join(names)} edited"]
-    assert found.digest != program.choose("cliff", None, cliff.NEEDED).digest
-    assert found.digest == program.choose("cliff", copied(edit), cliff.NEEDED).digest
+    assert found.digest != program.choose("cliff", None, NEEDED).digest
+    assert found.digest == program.choose("cliff", copied(edit), NEEDED).digest
 
 
 def test_a_function_that_an_edited_class_calls_belongs_to_the_program():
     def with_helper(body: str) -> program.Program:
         helper = f"def twice(x):\n    return {body}\n\n\nclass Block("
         space = copied(("class Block(", helper))
-        return program.choose("cliff", space, cliff.NEEDED)
+        return program.choose("cliff", space, NEEDED)
 
     assert with_helper("2 * x").edited == ()  # nobody calls it
 
@@ -116,7 +116,7 @@ def test_a_function_that_an_edited_class_calls_belongs_to_the_program():
         name = f"/scratch/ipykernel_1/{abs(hash(body))}.py"
         linecache.cache[name] = (1, None, ["def twice(x):\n", f"    return {body}\n"], name)
         exec(compile(f"def twice(x):\n    return {body}\n", name, "exec"), space)
-        return program.choose("cliff", space, cliff.NEEDED)
+        return program.choose("cliff", space, NEEDED)
 
     assert called("2 * x").edited == ("Block", "twice")
     assert called("2 * x").digest != called("3 * x").digest
@@ -128,27 +128,12 @@ def test_a_program_in_pieces_is_refused():
     with pytest.raises(
         ValueError, match="Model of the program uses 'seeded', which is not defined: run the cell"
     ):
-        program.choose("cliff", space, cliff.NEEDED)
+        program.choose("cliff", space, NEEDED)
     with pytest.raises(ValueError, match="the program has no 'Config': run the cell that defines it"):
-        program.choose("cliff", {}, cliff.NEEDED)
+        program.choose("cliff", {}, NEEDED)
     # a block that nobody uses would be reported as edited, and not be measured
     with pytest.raises(ValueError, match="Model of the program uses another Block than the one given"):
-        program.choose("cliff", {**vars(own), "Block": copied()["Block"]}, cliff.NEEDED)
-
-
-@pytest.mark.slow
-def test_an_edited_block_is_what_a_report_is_about(shm_ranks):
-    small = {"blocks": 1, "variants": "B", "rounds": 2, "host_only": False}
-    lesson = cliff.run(shm_ranks, **small)
-    third = ("q = self.q_norm(q).view(by_head)", "q = q.view(by_head)")
-    edited = cliff.run(shm_ranks, program=copied(third), **small)
-    assert set(lesson.tables["counts"]["collectives"]) == {4}
-    assert set(edited.tables["counts"]["collectives"]) == {3}
-    assert edited.provenance["program"] != lesson.provenance["program"]
-    assert edited.provenance["program"] == program.choose("cliff", copied(third), cliff.NEEDED).digest
-    assert "program: Block edited" in edited.notes
-    assert not any(note.startswith("program:") for note in lesson.notes)
-    assert edited.tables["breaks"]["place"].str.startswith("In [").all()
+        program.choose("cliff", {**vars(own), "Block": copied()["Block"]}, NEEDED)
 
 
 def notebook(tmp_path, monkeypatch, *sources: str, tags=("program",)) -> None:

@@ -1,17 +1,21 @@
-"""The real offloading passes, the model of time and memory that is made of their graphs, and the experiment."""
+"""The real offloading passes, the model of time and memory that is made of their graphs, and the lesson's report."""
 
 from __future__ import annotations
 
 import functools
+import types
 
+import lesson_cells
+import pandas as pd
 import pytest
 
-from course.compiled_streams import experiment
 from course.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, modelled, step, traced
 from course.shared.streams import StreamError, ops, simulate
-from labkit import Ranks, Report, hardware, lessons
+from labkit import RankError, Ranks, Report, hardware, lessons, timing
+from labkit.ranks.errors import Outcome
 
 torch = pytest.importorskip("torch")
+LESSON = "07_streams_in_compile"
 KEPT, IN_LINE, AT_ONCE, AT_THE_END = "kept", "in line", "waits at once", "waits at the end"
 
 
@@ -32,8 +36,6 @@ def test_bad_input_is_named():
         Rates(link_gbytes=-1)
     with pytest.raises(ValueError, match="no way to compare"):
         modelled({})
-    with pytest.raises(ValueError, match="there is no shape 'Huge': there is Small, Med, XL"):
-        experiment.run(None, ["Huge"])
 
 
 def test_a_step_by_hand():
@@ -87,43 +89,81 @@ def test_a_schedule_may_move_nodes_and_not_break_the_graph():
         traced(shape, [AT_ONCE], schedule=reversed_wait)
 
 
+def reported(ranks, tmp_path, shapes, tables=None):
+    """Run the cell that reports the steps of some shapes, then the one that shows a recorded report, with this one."""
+    made = []
+
+    def report(*args, **kwargs):
+        made.append(Report(*args, **kwargs))
+        return made[-1]
+
+    code = program()
+    names = {name: getattr(code, name) for name in ("WAYS", "measured")}
+    steps = {name: code.Shape(layers=2) for name in shapes}
+    names |= {
+        "pd": pd,
+        "timing": timing,
+        "RankError": RankError,
+        "Report": report,
+        "rates": Rates(),
+        "ROUNDS": 9,
+    }
+    cell = "cell-52-b408664a"
+    lesson_cells.run(LESSON, cell, ranks=ranks, steps=steps, tables=tables or {}, **names)
+    saved = made[0].save(tmp_path)
+    recorded = types.SimpleNamespace(newest=lambda name: saved if name == made[0].name else None)
+    again = lesson_cells.run(LESSON, "cell-48-ca0450eb", Report=Report, recorded=recorded)
+    return made[0], again["shown"]
+
+
+class OnGpu:
+    """A rank that says to have a GPU, and what it says to have measured."""
+
+    device, label = "cuda", "gloo · 1 gpu"
+
+    def run(self, measured, step, ways, rounds, timeout):
+        if not self.steps.pop(0):
+            lack = Outcome(0, "error", "OutOfMemoryError", "CUDA out of memory")
+            raise RankError("rank 0 raised OutOfMemoryError", [lack], ended="raised")
+        seconds = {way: 0.1 * (1 + i / 4) for i, way in enumerate(ways)}
+        peaks = {way: 1000.0 - 100 * i for i, way in enumerate(ways)}
+        return [({way: timing.Measurement(way, (s,) * rounds) for way, s in seconds.items()}, peaks)]
+
+
 @pytest.mark.slow
-def test_without_a_gpu_the_experiment_models_and_says_what_it_needs(tmp_path):
-    with Ranks(1, device="cpu", backend="gloo", quiet=True) as ranks:
-        report = experiment.run(ranks, ["Small"], deep=1)
-    assert report.label == "modelled" and not report.verdicts
-    assert any("measuring takes an NVIDIA GPU" in note for note in report.notes)
-    table = report.tables["summary"]
-    assert list(table["way"]) == list(program().WAYS) and (table["step_ms"] > 0).all()
-    assert list(report.tables["slides"]["runtime_overhead_percent"]) == [9.0, 4.2, 0.1]
-    again = Report.load(report.save(tmp_path / "offload.json"))
-    assert again.label == "modelled" and list(again.tables["summary"]["way"]) == list(table["way"])
+def test_without_a_gpu_the_lesson_reports_the_model(graphs, tmp_path):
+    tables = {"Small": modelled(graphs)}
+    report, shown = reported(types.SimpleNamespace(device="cpu"), tmp_path, ["Small"], tables)
+    assert (report.name, report.label) == ("offload", "modelled") and not report.verdicts
+    assert report.notes[0].startswith("not measured: it takes a GPU")
+    assert list(shown.index) == [("Small", way) for way in program().WAYS] and (shown["step_ms"] > 0).all()
 
 
-def test_what_was_measured_is_compared_with_the_way_that_keeps_everything():
-    from labkit.timing import Measurement, samples
-
-    taken = {KEPT: Measurement(KEPT, (0.1,) * 9), AT_ONCE: Measurement(AT_ONCE, (0.125,) * 9)}
-    rows = samples(taken).assign(rank=0)
-    found = experiment._measured(rows, {KEPT: 1000.0, AT_ONCE: 900.0}).set_index("way").loc[AT_ONCE]
-    assert found["slower_percent"] == pytest.approx(25) and found["saved_percent"] == pytest.approx(10)
-    (verdict,) = experiment._verdicts(rows, "Small", "nccl")
-    assert (verdict.a, verdict.b, verdict.outcome) == (AT_ONCE, KEPT, "slower")
+def test_with_a_gpu_the_lesson_reports_what_was_measured(tmp_path):
+    ranks = OnGpu()
+    ranks.steps = ["fits", ""]
+    report, shown = reported(ranks, tmp_path, ["Small", "XL"])
+    assert report.label == ranks.label and report.notes == ["XL does not fit into the GPU's memory"]
+    assert [(v.a, v.b, v.outcome, v.n, v.evidence) for v in report.verdicts] == [
+        (way, KEPT, "slower", 9, "Small, gloo · 1 gpu") for way in (IN_LINE, AT_ONCE, AT_THE_END)
+    ]
+    found = shown.loc[("Small", AT_ONCE)]
+    assert found["slower_percent"] == pytest.approx(50) and found["saved_percent"] == pytest.approx(20)
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_step_and_its_peak_are_measured():
+def test_on_a_gpu_the_step_and_its_peak_are_measured(tmp_path):
     if not hardware.gpus():
         pytest.skip("needs an NVIDIA GPU")
     with Ranks(1, device="cuda", timeout=600, quiet=True) as ranks:
-        report = experiment.run(ranks, ["Small"], deep=2, rounds=9)
-    table = report.tables["summary"].set_index("way")
-    assert list(table.index) == list(program().WAYS) and report.label == ranks.label != "modelled"
+        report, shown = reported(ranks, tmp_path, ["Small"])
+        assert report.label == ranks.label
+    table = shown.loc["Small"]
+    assert list(table.index) == list(program().WAYS) and len(report.verdicts) == 3
     assert (table["step_ms"] > 0).all() and (table["peak_mib"] > 500).all()
     assert table.loc[KEPT, ["saved_percent", "slower_percent"]].eq(0).all()
     # what leaves at once is back before the peak of the backward pass only in part
     assert table.loc[AT_ONCE, "peak_mib"] < table.loc[KEPT, "peak_mib"]
-    assert len(report.tables["samples"]) == 9 * len(table) and len(report.verdicts) == 3
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Memory and starts of collectives, drawn from known tables."""
+"""Memory by route, drawn from known tables."""
 
 from __future__ import annotations
 
@@ -29,16 +29,8 @@ def test_the_title_compares_peaks_and_not_what_is_kept():
     assert figure.summary.startswith("At the peak of a step a rank holds 12 kB with a, 5 kB with b")
 
 
-def test_starts_are_drawn_for_every_rank_and_counted_before_the_end():
-    rows = [("cut", 0, "backward", 0.4), ("cut", 1, "backward", 0.5), ("whole", 0, "backward", 1.1),
-            ("whole", 1, "backward", 1.2), ("whole", 0, "forward", float("nan"))]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["route", "rank", "phase", "share"])
-    figure = training.figure(report(collectives=table))
-    assert figure.summary.startswith("Started while products are left: cut 2, whole 0")
-    assert "whole: 1 collectives in backward, rank 0 at 110 %" in figure.summary
-    assert len(figure.axes[0].lines) == 2 * 2 + 1
-
-
 def test_what_is_empty_or_unknown_is_said():
-    with pytest.raises(ValueError, match="report 't' has no picture: it has words"):
+    columns = ["route", "rank", "what", "bytes"]
+    assert "nothing was measured" in training.figure(report(memory=pd.DataFrame(columns=columns))).summary
+    with pytest.raises(ValueError, match="this report has no table 'memory': it has words"):
         training.figure(report(words=pd.DataFrame()))

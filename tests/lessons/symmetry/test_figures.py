@@ -25,8 +25,8 @@ def test_the_matrix_says_who_notices_most():
     assert "No single defence notices every drill. The widest: plan, 1 of 2; all together 1" in drawn.summary
     assert "b: none hung, plan hung" in drawn.summary
     assert "caught: an error that names the difference; wrong, silent: ends" in drawn.summary
-    assert "repaired" not in drawn.summary and "no compiled code" not in drawn.summary
-    assert "One defence notices all" in figure(report([("a", "plan", "repaired")])).summary
+    assert "other error" not in drawn.summary
+    assert "One defence notices all" in figure(report([("a", "plan", "caught")])).summary
     assert "No defence notices any" in figure(report([("a", "none", "wrong")])).summary
     assert "No drill was run" in figure(report([])).summary
 

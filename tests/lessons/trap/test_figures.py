@@ -1,4 +1,4 @@
-"""The picture of `labkit run eager_trap`: every ratio in words, and in a panel of its evidence."""
+"""The picture of a recorded sweep: every ratio in words, and in a panel of its evidence."""
 
 from __future__ import annotations
 

@@ -1,0 +1,180 @@
+"""The parameters of a lesson: the cell of its notebook that is tagged `parameters`, read as data.
+
+A line of that cell is `NAME = value  # meaning; rule`. The value is a number, a text, True or False, or a list of one
+of these. The rule is `LOW to HIGH` for numbers or `of WORD, WORD` for texts, and may be left out. A long line
+may end in `# fmt: skip`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TAG", "Parameter", "chosen", "parameters"]
+
+TAG = "parameters"
+KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a word"}
+_LINE = re.compile(r"(?P<name>[A-Z][A-Z0-9_]*) = (?P<value>.+?)  # (?P<said>.+)")
+_RANGE = re.compile(r"(?P<low>\S+) to (?P<high>\S+)")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a lesson.
+
+    Attributes:
+        name: in the cells, and on the command line.
+        default: its value in the notebook.
+        meaning: what it is, with its unit.
+        least, most: bounds of a number, or of each number of a list, both allowed; None for no bounds.
+        words: the texts that are allowed; empty for any.
+    """
+
+    name: str
+    default: Any
+    meaning: str
+    least: float | None = None
+    most: float | None = None
+    words: tuple[str, ...] = ()
+
+    @property
+    def rule(self) -> str:
+        """What a value has to be, in words.
+
+        >>> Parameter("BLOCKS", 40, "transformer blocks", 1, 1000).rule
+        'a whole number from 1 to 1000'
+        >>> Parameter("LINKS", ["gloo"], "more links", words=("gloo", "shm")).rule
+        'one or more of gloo, shm, with commas in between'
+        """
+        many = isinstance(self.default, list)
+        if self.words:
+            return f"one {'or more ' * many}of {', '.join(self.words)}" + ", with commas in between" * many
+        rule = KINDS[type(self.default[0] if many else self.default)]
+        if self.least is not None:
+            rule += f" from {_plain(self.least)} to {_plain(self.most or 0)}"
+        return rule + ", or several with commas in between" * many
+
+    def read(self, text: str) -> Any:
+        """Convert a text of the command line.
+
+        Args:
+            text: as typed; several values of a list have commas in between.
+
+        Returns:
+            The value, of the default's type.
+
+        Raises:
+            ValueError: the text breaks the rule; the message names both.
+
+        >>> Parameter("BLOCKS", 40, "transformer blocks", 1, 1000).read("8")
+        8
+        >>> Parameter("SIZES", [4, 8], "bytes", 1, 64).read("16,32")
+        [16, 32]
+        >>> Parameter("BLOCKS", 40, "transformer blocks", 1, 1000).read("0")
+        Traceback (most recent call last):
+        ValueError: BLOCKS has to be a whole number from 1 to 1000, got '0'
+        """
+        try:
+            if isinstance(self.default, list):
+                return [self._one(part.strip(), type(self.default[0])) for part in text.split(",")]
+            return self._one(text, type(self.default))
+        except ValueError:
+            shown = text if len(text) <= 40 else f"{text[:37]}..."
+            raise ValueError(f"{self.name} has to be {self.rule}, got {shown!r}") from None
+
+    def _one(self, text: str, kind: type) -> Any:
+        if kind is bool:
+            return {"True": True, "False": False}[text] if text in ("True", "False") else self._refuse()
+        if kind is str:
+            return text if not self.words or text in self.words else self._refuse()
+        value = kind(text)
+        # nan is within no bounds
+        return value if self.least is None or self.least <= value <= (self.most or 0) else self._refuse()
+
+    def _refuse(self) -> None:
+        raise ValueError
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)
+
+
+def parameters(path: Path) -> dict[str, Parameter]:
+    """The parameters of a notebook.
+
+    Args:
+        path: of the notebook.
+
+    Returns:
+        Parameters by name, in the order of the cell; empty where no cell has the tag.
+
+    Raises:
+        ValueError: a line of the cell is not in form, or a default breaks its own rule; the message names the line.
+
+    >>> from labkit import files
+    >>> parameters(files.lessons()[4])["BLOCKS"].default
+    40
+    """
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    tagged = [cell for cell in notebook["cells"] if TAG in cell.get("metadata", {}).get("tags", ())]
+    lines = [line for cell in tagged for line in "".join(cell["source"]).splitlines() if line.strip()]
+    found = [_parse(line, path.stem) for line in lines]
+    return {parameter.name: parameter for parameter in found}
+
+
+def chosen(known: Mapping[str, Parameter], given: Mapping[str, str], of: str) -> dict[str, Any]:
+    """Values for parameters, from what was typed.
+
+    Args:
+        known: the parameters that there are, by name.
+        given: text by name.
+        of: what the parameters belong to, for the message.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        ValueError: a name is unknown, or a value breaks its rule.
+
+    >>> chosen({"BLOCKS": Parameter("BLOCKS", 40, "transformer blocks", 1, 1000)}, {"BLOKS": "8"}, "lesson 04")
+    Traceback (most recent call last):
+    ValueError: lesson 04 has no parameter 'BLOKS': it has BLOCKS
+    """
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{of} has no parameter {name!r}: it has {', '.join(known) or 'none'}")
+    return {name: known[name].read(text) for name, text in given.items()}
+
+
+def _parse(line: str, lesson: str) -> Parameter:
+    """One line of the cell."""
+    wrong = f"the parameters of lesson {lesson}: {line!r}"
+    form = _LINE.fullmatch(line.rstrip().removesuffix("# fmt: skip").rstrip())
+    if not form:
+        raise ValueError(f"{wrong} is not in the form NAME = value  # meaning; rule")
+    try:
+        value = ast.literal_eval(form["value"])
+    except (ValueError, SyntaxError):
+        raise ValueError(f"{wrong}: the value is not a number, a text or a list of these") from None
+    each = value if isinstance(value, list) else [value]
+    if not each or any(type(one) not in KINDS or type(one) is not type(each[0]) for one in each):
+        raise ValueError(f"{wrong}: the value is not a number, a text, a bool, or a list of one of these")
+    meaning, semicolon, rule = form["said"].rpartition("; ")
+    bounds = _RANGE.fullmatch(rule)
+    if semicolon and rule.startswith("of "):
+        made = Parameter(form["name"], value, meaning, words=tuple(rule.removeprefix("of ").split(", ")))
+    elif semicolon and bounds:
+        made = Parameter(form["name"], value, meaning, float(bounds["low"]), float(bounds["high"]))
+    else:
+        made = Parameter(form["name"], value, form["said"])
+    try:
+        for one in each:
+            made._one(str(one), type(one))
+    except ValueError:
+        raise ValueError(f"{wrong}: {one!r} is not {made.rule}") from None
+    return made

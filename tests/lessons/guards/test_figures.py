@@ -1,0 +1,60 @@
+"""The figures of lesson 09, from tables that are given and from reports that were saved."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from course.guards import drift_figures, odd_shape_figures
+from course.guards.odd_shape_figures import Attempts
+from labkit.report import PerRank, Report
+
+
+def test_the_figure_of_a_drift_follows_the_numbers():
+    columns = "dtype stage differ differ_min differ_max ratio ratio_min ratio_max n inputs".split()
+    rows = [
+        ("bfloat16", "aot_eager", 0, 0, 0.5, 1, 1, 1, 16, 3),
+        ("bfloat16", "inductor", 0.5, 0.5, 0.5, 1, 1, 1, 16, 16),
+    ]
+    stages = pd.DataFrame(rows, columns=columns)
+    for most, said in (("inductor", "bfloat16 from inductor on"), ("none", "bfloat16 nowhere")):
+        first = pd.DataFrame({"dtype": ["bfloat16"], "most differ from": [most]})
+        drawn = drift_figures.figure(Report("drift", "t", "gloo · cpu", {"stages": stages, "first": first}))
+        assert f"in most inputs: {said}" in drawn.summary
+        assert "aot_eager: 0.0% differ (in 3 of 16 inputs some)" in drawn.summary
+
+
+def test_the_figure_of_the_odd_shape_names_what_was_arranged_and_what_helped():
+    later, control = "from the second call", "from the second call, default timeout"
+    columns = ["differs", "help", "outcome", "graphs by rank", "dynamic by rank", "sleep_s", "timeout_s"]
+    rows = [
+        (later, "none", "error", "-", "-", 2.5, 0.8),
+        (later, "guard collectives", "right", "2 / 2", "no / yes", 2.5, 0.8),
+        (control, "none", "right", "1 / 2", "no / yes", 2.5, None),
+    ]
+    tables = {"outcomes": pd.DataFrame(rows, columns=columns)}
+    said = odd_shape_figures.figure(Report("odd_shape", "t", "gloo · cpu", tables)).summary
+    assert "from the second call error (right at the default timeout); mended by guard collectives" in said
+    assert "from the second call, guard collectives: right, graphs 2 / 2, dynamic" in said
+    assert "a compile after the first sleeps 2.5 s; collectives time out after 0.8 s" in said
+
+
+def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():
+    def one(ended, end):
+        spans = [
+            {"kind": "compile", "start": 0.0, "end": 0.1},
+            {"kind": "all-reduce", "start": 0.1, "end": end},
+        ]
+        return {"ended": ended, "spans": spans, "dynamic": [False]}
+
+    runs = {
+        0.5: PerRank({0: one("error: Timed out", 0.6), 1: one("error: closed", 1.6)}),
+        None: PerRank({0: one("right", 1.6), 1: one("right", 1.6)}),
+    }
+    shown = Attempts(runs, 1.5, "gloo · cpu")
+    assert shown.text == "0.5 s error, torch's default right"
+    said = shown.figure.summary
+    assert (
+        "sleeps 1.5 s" in said and "timeout: 0.5 s, rank 1: compile, all-reduce; error after 1.60 s" in said
+    )
+    assert shown.widget is None or shown.widget.children
+    shown.close()

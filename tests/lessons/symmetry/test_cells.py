@@ -1,0 +1,119 @@
+"""Cells of lesson 08: what a break costs under a pass, which part notices which drill, and how an end is judged."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+from datetime import timedelta
+
+import lesson_cells
+import nbformat
+import pandas as pd
+import pytest
+import torch
+import torch._inductor.config as inductor
+import torch.distributed as dist
+from torch._inductor.utils import run_and_get_code
+
+import labkit
+from course.shared.outcomes import judge
+from labkit import Report, contract, files
+from labkit.ranks import RankError
+from labkit.ranks.errors import Outcome
+from labkit.torch_compat import funcol, renamed
+
+LESSON = "08_rank_symmetry"
+NAMES = dict(os=os, re=re, contextlib=contextlib, timedelta=timedelta, pd=pd, torch=torch, inductor=inductor)
+NAMES |= dict(dist=dist, run_and_get_code=run_and_get_code, labkit=labkit, judge=judge, contract=contract)
+NAMES |= dict(funcol=funcol, renamed=renamed, RankError=RankError, reveal=lambda *answer: "")
+
+
+@pytest.mark.slow
+def test_a_break_on_one_rank_ends_the_job_wherever_a_pass_changes_the_calls():
+    """Lesson 08: harmless without the pass, right without the break, SIGABRT with both; so does a default pass."""
+    with labkit.Ranks(2, device="cpu", backend="gloo", stall=1.5, quiet=True) as two:
+        space = lesson_cells.run(
+            LESSON, "gathers", "planned", "four", "passes", "passes-run", ranks=two, **NAMES
+        )
+    space["fake"].close()
+    runs = space["runs"]
+    assert list(runs["ended"]) == ["finished", "finished", "finished", "crash"]
+    right, *other, said = runs["sums, or what was said"]
+    assert other == [right, right] and "SIGABRT" in said
+    for program, setting, gradients, calls_0, calls_1, ended in space["rows"]:
+        same = calls_0 == calls_1
+        assert (ended == "finished") == same, (program, setting, ended)
+        assert same == ("bucket" not in setting and "dedup" not in setting and not gradients), program
+
+
+def functions(*ids, **names):
+    """The functions of these cells, and nothing else that they do."""
+    cells = nbformat.read(files.ours("notebooks") / f"{LESSON}.ipynb", as_version=4).cells
+    space = {"__name__": "__main__", **NAMES, **names}
+    for cell in cells:
+        if cell.get("id") in ids:
+            tree = ast.parse(cell.source)
+            tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+            exec(compile(tree, f"<{LESSON} {cell.id}>", "exec"), space)
+    return space
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    made = []
+
+    def keep(*arguments, **more):
+        made.append(Report(*arguments, **more))
+
+    drills = ["shape", "size", "inputs", "order", "count", "backend", "break"]
+    with labkit.Ranks(2, device="cpu", backend="gloo", stall=1.5, quiet=True) as two:
+        space = functions("four", "detail", "matrix-step", ranks=two, Report=keep, DRILLS=drills)
+        del space["__name__"]
+        lesson_cells.run(LESSON, "matrix", **space)
+    return made[0]
+
+
+@pytest.mark.slow
+def test_each_part_notices_its_own_drills_and_lets_others_through(report):
+    found = report.frame.set_index("drill")
+    caught = {part: set(found.index[found[part] == "caught"]) for part in found.columns}
+    assert caught == {
+        "none": set(),
+        "parity": {"backend"},
+        "plan": {"shape", "size", "order", "count"},
+        "digests": {"shape", "size", "inputs"},
+        "health": {"break"},
+        "DETAIL": {"shape", "size", "count"},
+    }
+    alone = found["none"].to_dict()
+    assert alone.pop("size") == "crash" and alone.pop("count") == "hung" and alone.pop("break") == "right"
+    assert set(alone.values()) == {"wrong"}
+    assert found.loc["count", "parity"] == "hung", "a defence that does not fit changes nothing"
+
+
+@pytest.mark.slow
+def test_what_was_said_names_both_values_and_the_report_is_drawn_after_saving(report, tmp_path):
+    loaded = Report.load(report.save(tmp_path))
+    said = loaded.tables["outcomes"].set_index(["drill", "defence"])["said"]
+    assert "rank 0 flash, rank 1 paged" in said["backend", "parity"]
+    assert "rank 0 2, rank 1 1" in said["count", "plan"] and "rank 0 in all_reduce" in said["count", "none"]
+    assert "Ranks 1 failed to pass monitoredBarrier" in said["count", "DETAIL"]
+    assert "first other break: rank 0 none, rank 1" in said["break", "health"]
+    assert "order: none wrong, parity wrong, plan caught" in loaded.figure().summary
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ended", "judged"),
+    [
+        (Outcome(0, "error", "PlanError", "two"), "raised", ("caught", "PlanError: two")),
+        (Outcome(0, "error", "Diverged", "other"), "raised", ("caught", "Diverged: other")),
+        (Outcome(0, "error", "RuntimeError", "Timed out\nmore"), "raised", ("error", "RuntimeError: Timed out")),
+        (Outcome(0, "unfinished", waits="all_reduce"), "stalled", ("hung", "rank 0 in all_reduce")),
+        (Outcome(0, "dead", code=-6), "died", ("crash", "rank 0 died: killed by SIGABRT.")),
+        (Outcome(0, "unfinished"), "timed out", ("hung", "the call failed")),
+    ],
+)  # fmt: skip
+def test_how_an_end_is_judged(outcome, ended, judged):
+    assert judge(RankError("the call failed", [outcome, Outcome(1, "ok")], ended=ended)) == judged
