@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import threading
 
-__all__ = ["is_library", "label", "place", "register", "registered", "rewrite"]
+__all__ = ["is_library", "label", "place", "register", "rewrite"]
 
 _labels: dict[str, str] = {}
 _lock = threading.Lock()
@@ -39,12 +39,6 @@ def register(filename: str, label: str) -> None:
     """
     with _lock:
         _labels[filename] = label
-
-
-def registered() -> dict[str, str]:
-    """A copy of all registered labels: file name -> label."""
-    with _lock:
-        return dict(_labels)
 
 
 def label(filename: str) -> str:

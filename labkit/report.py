@@ -26,7 +26,7 @@ SIMULATED = "simulated"
 MODELLED = "modelled"
 PARTS = {"tables": dict, "provenance": dict, "verdicts": list, "notes": list}
 KINDS = {dict: "object", list: "array"}
-MIME = "application/vnd.labkit.report+json"  # a report as data, in the outputs of an executed notebook
+MIME = "application/vnd.labkit.report"  # a report as data, in the outputs of an executed notebook
 AS_DATA = "LABKIT_REPORTS"  # a variable of the environment: with it, a cell that shows a report leaves it as data, too
 HOST_ONLY = "host only"
 
@@ -159,7 +159,7 @@ class Report:
         """The report as data for whoever executes the notebook; a recorded one was kept by who recorded it."""
         if not os.environ.get(AS_DATA) or self.label.startswith(RECORDED):
             return {}
-        return {MIME: json.loads(self.to_json())}
+        return {MIME: self.to_json()}
 
     def to_json(self, tables: Sequence[str] | None = None) -> str:
         """Convert the report into one JSON document, which `from_json` reads.

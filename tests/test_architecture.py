@@ -22,15 +22,15 @@ MOST_LINES = 600
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
-    "course ledger __main__ cli look runs doctor study views contract graphs trace experiments shm ranks"
-    " report per_rank timing hardware lessons places registry files packages screen torch_compat"
+    "course ledger __main__ cli look doctor lessons study views contract graphs trace shm ranks"
+    " report per_rank timing hardware places registry files packages screen torch_compat"
 ).split()
 # the one import that runs upwards: a rank of that backend needs its process group
 UPWARDS = {("labkit.ranks.worker", "labkit.shm")}
 # nothing else of labkit imports these; their commands are found through a table of names in cli.py
 ROOMS = {"look", "contract"}
 COMPAT = (  # the same within torch_compat
-    "__init__ cold compiler_collectives pretend streams dtensor dispatch backends recording compiler groups versions"
+    "__init__ cold pretend streams dtensor dispatch backends recording compiler groups versions"
 ).split()
 
 

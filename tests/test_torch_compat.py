@@ -109,7 +109,7 @@ def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
     from torch._inductor import cpu_vec_isa
 
     before = doctor.examine()
-    monkeypatch.delattr(cpu_vec_isa, "valid_vec_isa_list")
+    monkeypatch.delattr(cpu_vec_isa, "VecISA")
     rows = [
         text
         for word, text in doctor.examine()
@@ -117,23 +117,22 @@ def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
     ]
     assert len(rows) == 2
     lacks = [text for _, text in before if "this torch lacks" in text]  # 2.11 lacks others as well
-    named = "(.*, )?torch._inductor.cpu_vec_isa.valid_vec_isa_list[:,]"
-    alone = "torch._inductor.cpu_vec_isa.valid_vec_isa_list:"
+    named = "(.*, )?torch._inductor.cpu_vec_isa.VecISA[:,]"
+    alone = "torch._inductor.cpu_vec_isa.VecISA:"
     assert re.search(f"this torch lacks {named if lacks else alone}", rows[0])
     assert rows[1] == (
-        "Inductor's C++ compiler (torch 2.11 to 2.15): no torch._inductor.cpu_vec_isa.valid_vec_isa_list;"
+        "Inductor's check of the CPU (torch 2.11 to 2.15): no torch._inductor.cpu_vec_isa.VecISA.check_build;"
         " lost is Inductor in lesson 12"
     )
     assert cli.main(["doctor", "--features"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^Inductor's C\+\+ compiler +2\.11 to 2\.15  2 of 3$", printed, re.M)
+    assert re.search(r"^Inductor's check of the CPU +2\.11 to 2\.15  0 of 1$", printed, re.M)
     streams = 1 if metadata.version("torch").startswith("2.11.") else 2
     assert re.search(rf"^streams in compiled graphs +2\.12 to 2\.15  {streams} of 2$", printed, re.M)
     assert f"Ranges: {torch_compat.READ}" in printed
-    with pytest.raises(
-        torch_compat.UnsupportedTorch, match="has no torch._inductor.cpu_vec_isa.valid_vec_isa_list"
-    ):
-        torch_compat.probe_cpu()
+    with pytest.raises(torch_compat.UnsupportedTorch, match="has no torch._inductor.cpu_vec_isa.VecISA"):
+        with torch_compat.compile_events():
+            pass
 
 
 def test_without_a_missing_name_the_doctor_says_nothing_of_features(monkeypatch):

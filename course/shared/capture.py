@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit import torch_compat
 
-__all__ = ["Capture", "calls", "first_line"]
+__all__ = ["Capture", "calls"]
 
 
 class Capture:
@@ -45,9 +45,3 @@ def _short(node: Any) -> str:
     if name.startswith("<"):
         name = getattr(target, "__name__", name)
     return name.removesuffix(".default").removeprefix("torch.ops.")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, and its type."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160].rstrip(" :")

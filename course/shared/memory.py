@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from labkit import torch_compat
 from labkit.trace.profiler import collectives_end
 
-__all__ = ["Allocated", "allocated", "allocations", "peak"]
+__all__ = ["Allocated", "allocated", "peak"]
 
 
 @dataclass(frozen=True)
@@ -20,23 +20,6 @@ class Allocated:
 
     pieces: int
     bytes: int
-
-
-def allocations(call: Callable[[], Any]) -> int:
-    """Count the pieces of memory that torch's allocators hand out while `call()` runs.
-
-    Args:
-        call: The function to call, once. Call it before, so that nothing is compiled here.
-
-    Raises:
-        ValueError: If a torch profiler is running in this process, `labkit.record()` included.
-
-    >>> import torch
-    >>> x = torch.ones(4)
-    >>> allocations(lambda: x.neg_()), allocations(lambda: x.neg())
-    (0, 1)
-    """
-    return allocated(call).pieces
 
 
 def allocated(call: Callable[[], Any]) -> Allocated:

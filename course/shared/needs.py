@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["on_cpu", "two_or_more"]
+__all__ = ["on_cpu"]
 
 
 def on_cpu(ranks: Any) -> None:
@@ -23,21 +23,4 @@ def on_cpu(ranks: Any) -> None:
         raise ValueError(
             f"this experiment's programs are written for the CPU, and these ranks are on {ranks.device}:"
             f" give it Ranks({ranks.world_size}, device='cpu')"
-        )
-
-
-def two_or_more(ranks: Any) -> None:
-    """Check that there are at least two ranks, for experiments in which one rank differs from the others.
-
-    Raises:
-        ValueError: there is one.
-
-    >>> from types import SimpleNamespace
-    >>> two_or_more(SimpleNamespace(world_size=1))
-    Traceback (most recent call last):
-    ValueError: one rank differs from the others here: give at least 2 ranks, got 1
-    """
-    if ranks.world_size < 2:
-        raise ValueError(
-            f"one rank differs from the others here: give at least 2 ranks, got {ranks.world_size}"
         )

@@ -10,10 +10,9 @@ import torch
 
 from course.shared.streams.ops import StreamError
 from course.shared.streams.timeline import SPANS, Timeline
-from labkit import torch_compat
 from labkit.trace.profiler import Profile
 
-__all__ = ["cycles_per_ms", "on_gpu"]
+__all__ = ["on_gpu"]
 
 
 def on_gpu(fn: Callable[..., Any], *args: Any) -> Timeline:
@@ -45,16 +44,3 @@ def on_gpu(fn: Callable[..., Any], *args: Any) -> Timeline:
         rows.append((0, f"stream {event.stream}", event.name, kind, start, end))
     spans = pd.DataFrame(rows, columns=list(SPANS))
     return Timeline(fn.__name__.replace("_", " "), "cuda · 1 gpu", "ms", spans)
-
-
-def cycles_per_ms() -> float:
-    """How many cycles of `cuda_sleep` take a millisecond."""
-    cycles, taken = 20_000_000, []
-    for _ in range(12):  # the first ones while the clock still rises
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        torch_compat.cuda_sleep(cycles)
-        end.record()
-        end.synchronize()
-        taken.append(start.elapsed_time(end))
-    return cycles / min(taken[-3:])

@@ -17,7 +17,7 @@ from labkit.contract.health import Health, HealthError, assert_same_health, comp
 from labkit.contract.parity import ParityError, assert_parity, settings, versions
 from labkit.contract.plan import Plan, PlanError, Run, agree, announce, executing
 from labkit.contract.preflight import PreflightError, preflight, receive, send
-from labkit.contract.warmup import NotSteady, OverBudget, Warm, sealed, warm_up
+from labkit.contract.warmup import NotSteady, OverBudget, Warm, warm_up
 from labkit.contract.watchdog import Heartbeat, Watchdog, crash_after
 
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
     "preflight",
     "receive",
     "rehearse",
-    "sealed",
     "send",
     "settings",
     "versions",

@@ -1,7 +1,8 @@
 """Warmup in lockstep: the same calls on every rank until nobody compiles any more, then the gate.
 
 Enforces topic 12's "Warmup protocol": through the path of inference, with the shapes and flags that will be served, in
-lockstep, with the compile health gathered and compared after it; `sealed` then makes any further recompile an error.
+lockstep, with the compile health gathered and compared after it. After that,
+`torch.compiler.set_stance("fail_on_recompile")` makes any further recompile an error.
 What needs no peer (loading caches, building, compiling ahead) goes into `prepare`: a slow rank is waited for there,
 outside of every collective, and not by a peer that is in one. A `budget` makes a warmup that takes too long an error.
 
@@ -10,16 +11,15 @@ To copy it takes exchange.py and health.py, and with that labkit's torch_compat:
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.contract.exchange import ContractError, Exchange
 from labkit.contract.health import Health, assert_same_health, compile_health
 
-__all__ = ["NotSteady", "OverBudget", "Warm", "sealed", "warm_up"]
+__all__ = ["NotSteady", "OverBudget", "Warm", "warm_up"]
 
 
 class NotSteady(ContractError):
@@ -122,21 +122,3 @@ def warm_up(
             f"the warmup took {max(totals.values()):.1f} s and may take {budget:g} s; rank {rank} took longest{part}"
         )
     return Warm(len(seconds), tuple(seconds), health, prepared, max(totals.values()))
-
-
-@contextlib.contextmanager
-def sealed() -> Iterator[None]:
-    """Make any recompile in a block an error, so that no rank compiles while its peers wait in a collective.
-
-    It is `torch.compiler.set_stance("fail_on_recompile")`, for a block.
-
-    >>> import torch
-    >>> compiled = torch.compile(lambda x: x + x, backend="eager")
-    >>> _ = compiled(torch.ones(2))
-    >>> with sealed():
-    ...     _ = compiled(torch.ones(2))
-    """
-    import torch
-
-    with torch.compiler.set_stance("fail_on_recompile"):
-        yield

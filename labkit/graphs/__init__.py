@@ -7,7 +7,6 @@ from labkit.graphs.compile_log import install
 from labkit.graphs.frame import STAGES, Frame, Frames, together
 from labkit.graphs.inspection import inspect
 from labkit.graphs.rank_difference import Difference, Step
-from labkit.graphs.rank_logs import diff_logs
 from labkit.graphs.record import Record, merge
 from labkit.graphs.recorder import record
 from labkit.graphs.stage_diff import Diff, diff
@@ -23,7 +22,6 @@ __all__ = [
     "Record",
     "Step",
     "diff",
-    "diff_logs",
     "inspect",
     "install",
     "kind_of_break",

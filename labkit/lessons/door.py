@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit import files, hardware, screen
 from labkit.lessons.parameters import chosen, parameters
-from labkit.lessons.script import script
+from labkit.lessons.standalone import script
 
 __all__ = ["add"]
 

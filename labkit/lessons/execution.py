@@ -137,8 +137,9 @@ def execute(
 def _reports(cell: Any, done: Done) -> Iterator[Report]:
     """The reports that a cell has shown, with where and with which parameters it ran."""
     for output in cell.get("outputs", ()):
-        body = output.get("data", {}).get(MIME)
-        if body is not None:
+        text = output.get("data", {}).get(MIME)
+        if text is not None:
+            body = json.loads(text)
             body["provenance"] = {
                 **hardware.describe(),
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -59,7 +59,7 @@ def cells(lesson: str, tag: str = TAG) -> dict[str, str]:
         ValueError: the notebook is not there, is no notebook, or has no cell with this tag.
 
     >>> list(cells("04_graph_break_cliff"))[0]
-    '04_graph_break_cliff [2]'
+    '04_graph_break_cliff [3]'
     """
     path = files.ours("notebooks") / f"{lesson}.ipynb"
     try:

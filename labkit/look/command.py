@@ -75,12 +75,12 @@ def _joined(
     post = Post(launch)
     folder, token = joined.same_folder(launch, post, lambda: _folder(given.out, program.name))
     logs = folder / LOGS if _tool() else None
-    page = functools.partial(_page, folder, given.step, "torchrun ended the script")
+    page = functools.partial(_page, folder, given.step, "torchrun ended the script", hurry=True)
     status = joined.run(launch, post, program, options, folder, token, logs, page)
     if launch.rank:
         return status
     failure = f"the script ended with exit status {status}" if status else ""
-    return _finish(given, folder, failure, options, baseline)
+    return _finish(given, folder, failure, options, baseline, hurry=bool(status))
 
 
 def _merge(given: argparse.Namespace) -> int:
@@ -93,11 +93,15 @@ def _merge(given: argparse.Namespace) -> int:
     return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
 
 
-def _page(folder: Path, step: str, failure: str) -> found.Looked | None:
-    """Write the page of what the ranks have written to a folder, and say where it is."""
+def _page(folder: Path, step: str, failure: str, hurry: bool = False) -> found.Looked | None:
+    """Write the page of what the ranks have written to a folder, and say where it is.
+
+    In a hurry, tlparse is left out: torchrun ends a rank 30 s after another one has failed.
+    """
     looked = found.read(folder)
     if looked is not None and looked.steps:
-        body = page.html(looked, failure, step, _tlparse(folder))
+        traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
+        body = page.html(looked, failure, step, traces)
         index = files.replace(folder / "index.html", body.encode())
         below = index.is_relative_to(Path.cwd())
         print(f"\n{looked.text()}\n\npage: {index.relative_to(Path.cwd()) if below else index}", flush=True)
@@ -105,9 +109,14 @@ def _page(folder: Path, step: str, failure: str) -> found.Looked | None:
 
 
 def _finish(
-    given: argparse.Namespace, folder: Path, failure: str, options: Options, baseline: dict[str, Any] | None
+    given: argparse.Namespace,
+    folder: Path,
+    failure: str,
+    options: Options,
+    baseline: dict[str, Any] | None,
+    hurry: bool = False,
 ) -> int:
-    looked = _page(folder, given.step, failure)
+    looked = _page(folder, given.step, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT

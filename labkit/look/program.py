@@ -128,6 +128,7 @@ def _marked(fn: Callable[..., Any], steps: Steps) -> Any:
 
 @contextlib.contextmanager
 def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
+    """Find and record steps in a block, and give what was recorded to `keep`: when it is complete, and at the end."""
     steps = Steps(options, lambda: keep(steps))
     with contextlib.ExitStack() as last:
         last.callback(lambda: keep(steps))  # also where the program fails, and with later recompiles

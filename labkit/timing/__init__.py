@@ -22,7 +22,7 @@ different lengths and verdicts on a single round.
 
 from __future__ import annotations
 
-from labkit.timing.rounds import Lap, check_rounds, interleave, laps
+from labkit.timing.rounds import check_rounds, interleave
 from labkit.timing.verdicts import (
     CONFIDENCE,
     Measurement,
@@ -41,7 +41,6 @@ from labkit.timing.verdicts import (
 
 __all__ = [
     "CONFIDENCE",
-    "Lap",
     "Measurement",
     "Verdict",
     "bootstrap_interval",
@@ -50,7 +49,6 @@ __all__ = [
     "compare",
     "compare_all",
     "interleave",
-    "laps",
     "median_interval",
     "noise_floor",
     "quantile",

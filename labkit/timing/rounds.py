@@ -6,12 +6,11 @@ import gc
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from labkit.timing.verdicts import Measurement
 
-__all__ = ["Lap", "check_rounds", "interleave", "laps"]
+__all__ = ["check_rounds", "interleave"]
 
 
 def check_rounds(rounds: Any, least: int = 2) -> int:
@@ -69,66 +68,6 @@ def interleave(
     taken = _rounds(list(variants), once, lambda name: variants[name](), rounds, warmup, barrier)
     return {
         name: Measurement(name, tuple(sample for (sample,) in samples)) for name, samples in taken.items()
-    }
-
-
-@dataclass(frozen=True)
-class Lap:
-    """One variant in two stages: seconds until its call returned, and until what it started was done."""
-
-    returned: Measurement
-    done: Measurement
-
-
-def laps(
-    variants: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]],
-    rounds: int = 20,
-    warmup: int = 2,
-    calls: int = 1,
-    barrier: Callable[[], Any] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Lap]:
-    """Time work that a call only starts; as `interleave`.
-
-    Args:
-        variants: pairs of (start, finish) by name; `finish` gets the value of `start`.
-        rounds, warmup, barrier, clock: as for `interleave`.
-        calls: how often a sample repeats the pair; it is then the mean of one.
-
-    Returns:
-        A `Lap` for each variant, in seconds from the beginning of `start`.
-
-    Raises:
-        ValueError: there are no variants, fewer than one round, or fewer than one call.
-
-    >>> found = laps({"a": (lambda: 3, lambda value: value + 1)}, rounds=2)
-    >>> found["a"].returned.samples[0] <= found["a"].done.samples[0]
-    True
-    """
-    if calls < 1:
-        raise ValueError(f"calls must be at least 1, got {calls}")
-
-    def once(name: str) -> tuple[float, float]:
-        start, finish = variants[name]
-        back = end = 0.0
-        for _ in range(calls):
-            began = clock()
-            value = start()
-            there = clock()
-            value = finish(value)
-            end += clock() - began
-            back += there - began
-            del value  # what a call returned must not live on into the next one's time
-        return back / calls, end / calls
-
-    def warm(name: str) -> None:
-        start, finish = variants[name]
-        finish(start())
-
-    taken = _rounds(list(variants), once, warm, rounds, warmup, barrier)
-    return {
-        name: Lap(*(Measurement(name, part) for part in zip(*samples, strict=True)))
-        for name, samples in taken.items()
     }
 
 

@@ -14,7 +14,6 @@ from labkit.torch_compat import (
     backends,
     cold,
     compiler,
-    compiler_collectives,
     dispatch,
     dtensor,
     groups,
@@ -33,9 +32,7 @@ from labkit.torch_compat.cold import (
     CPU_CHECK,
     compile_counts,
     compile_events,
-    has_cpp_compiler,
     no_compile_caches,
-    probe_cpu,
 )
 from labkit.torch_compat.compiler import (
     COMPILER,
@@ -51,13 +48,11 @@ from labkit.torch_compat.compiler import (
     patched,
     quiet_dynamo,
     renamed,
-    setting,
     symbolic,
     uncompiled,
 )
-from labkit.torch_compat.compiler_collectives import compiler_collectives_on_cpu, compiling_together
 from labkit.torch_compat.dispatch import around_operators, on_collective
-from labkit.torch_compat.dtensor import dtensor_cache, dtensor_rules, forget_dtensor_rules
+from labkit.torch_compat.dtensor import dtensor_rules
 from labkit.torch_compat.groups import (
     default_store,
     fake_store,
@@ -95,7 +90,6 @@ from labkit.torch_compat.recording import (
 from labkit.torch_compat.streams import (
     control_deps,
     cuda_sanitizer,
-    cuda_sleep,
     external_objects,
     has_stream_graphs,
     no_mutation_check,
@@ -116,7 +110,7 @@ from labkit.torch_compat.versions import (
 
 # each part states the private names that it needs in its `FEATURES`
 PARTS = (
-    groups, recording, compiler, backends, dispatch, dtensor, streams, pretend, compiler_collectives, cold,
+    groups, recording, compiler, backends, dispatch, dtensor, streams, pretend, cold,
 )  # fmt: skip
 
 

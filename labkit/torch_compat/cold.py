@@ -22,12 +22,8 @@ FEATURES = (
     ),
     Feature("phases of a compile", ("torch._dynamo.utils.ChromiumEventLogger",), "the phases in lesson 12"),
     Feature(
-        "Inductor's C++ compiler",
-        (
-            "torch._inductor.cpp_builder.get_cpp_compiler",
-            "torch._inductor.cpu_vec_isa.valid_vec_isa_list",
-            "torch._inductor.cpu_vec_isa.VecISA.check_build",
-        ),
+        "Inductor's check of the CPU",
+        ("torch._inductor.cpu_vec_isa.VecISA.check_build",),
         "Inductor in lesson 12",
     ),
 )
@@ -44,16 +40,6 @@ def compile_counts() -> dict[str, int]:
     counters = require("torch._dynamo.utils").counters
     breaks = sum(counters["graph_break"].values())
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": breaks}
-
-
-def has_cpp_compiler() -> bool:
-    """Say whether Inductor finds a C++ compiler on this machine."""
-    try:
-        return bool(require("torch._inductor.cpp_builder").get_cpp_compiler())
-    except UnsupportedTorch:
-        raise
-    except Exception:  # it raises its own kind where there is none
-        return False
 
 
 CPU_CHECK = "VecISA.check_build"  # the name of labkit's own event, see compile_events
@@ -111,8 +97,3 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
         logger.removeHandler(listener)
         logger.setLevel(level)
         logger.propagate = passed_on
-
-
-def probe_cpu() -> None:
-    """Make Inductor find out now which vector instructions it may use; it builds a small C++ program for each kind."""
-    require("torch._inductor.cpu_vec_isa.valid_vec_isa_list")()

@@ -106,12 +106,6 @@ def renamed(owner: Any, new: str, old: str) -> Any:
     return getattr(owner, new, None) or getattr(owner, old)
 
 
-def setting(dotted: str) -> Any:
-    """Read a setting of the compiler, such as `setting("inductor.config.reorder_for_compute_comm_overlap")`."""
-    part, _, name = dotted.rpartition(".")
-    return getattr(require(f"torch._{part}"), name)
-
-
 def patched(dotted: str, **values: Any) -> Any:
     """Give a context with other settings of the compiler, such as `patched("inductor.config", max_autotune=True)`."""
     return require(f"torch._{dotted}").patch(**values) if values else contextlib.nullcontext()

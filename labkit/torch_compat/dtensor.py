@@ -1,19 +1,10 @@
-"""DTensor: its sharding rules and its cache of them."""
+"""DTensor: its sharding rules."""
 
 from __future__ import annotations
 
 from labkit.torch_compat.versions import Feature, require
 
 FEATURES = (
-    Feature(
-        "DTensor's cache of rules",
-        (
-            "torch._C._get_DTensor_sharding_propagator_cache_stats",
-            "torch._C._clear_DTensor_sharding_propagator_cache",
-            "torch.distributed.tensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear",
-        ),
-        "the cost of a first operation in lesson 10",
-    ),
     Feature(
         "DTensor's rules",
         (
@@ -24,22 +15,6 @@ FEATURES = (
         "how many operators DTensor covers, in lesson 10",
     ),
 )
-
-
-def dtensor_cache() -> tuple[int, int]:
-    """Count how often this process found the rule of a DTensor operation in its cache so far.
-
-    Returns:
-        Hits and misses.
-    """
-    return tuple(require("torch._C._get_DTensor_sharding_propagator_cache_stats")())
-
-
-def forget_dtensor_rules() -> None:
-    """Empty DTensor's caches of rules, so that the next operation of each kind is worked out again."""
-    require("torch._C._clear_DTensor_sharding_propagator_cache")()
-    propagator = require("torch.distributed.tensor").DTensor._op_dispatcher.sharding_propagator
-    propagator.propagate_op_sharding.cache_clear()
 
 
 def dtensor_rules() -> set[str]:

@@ -44,7 +44,6 @@ FEATURES = (
         ("torch.cuda._sanitizer.EventHandler",),
         "torch's own verdict beside labkit's race check",
     ),
-    Feature("a kernel that waits", ("torch.cuda._sleep",), "stream programs on a GPU"),
 )
 
 
@@ -105,8 +104,3 @@ def pinned_pool() -> Any:
 def cuda_sanitizer() -> Any:
     """Make an engine of torch's CUDA sanitizer. It is fed by hand, so that it needs no GPU."""
     return require("torch.cuda._sanitizer").EventHandler()
-
-
-def cuda_sleep(cycles: int) -> None:
-    """Launch a kernel on the current CUDA stream that does nothing for so many clock cycles."""
-    require("torch.cuda")._sleep(cycles)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.views.compare import ratios, ratios_by_machine, timings
+from labkit.views.compare import ratios, timings
 from labkit.views.graph import graph
 from labkit.views.stages import stages, stages_static
 from labkit.views.strip import strip, strip_text, strips
@@ -12,7 +12,6 @@ __all__ = [
     "graph",
     "label_figure",
     "ratios",
-    "ratios_by_machine",
     "stages",
     "stages_static",
     "strip",

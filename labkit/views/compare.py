@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,11 @@ from labkit.views.style import (
 )
 from labkit.views.tables import need
 
-__all__ = ["ratios", "ratios_by_machine", "timings"]
+__all__ = ["ratios", "timings"]
 
 RIGHT = 2.35  # inches for the numbers beside a plot
 ROW = 0.3
 MARKERS = "osD^vPX*"
-PAIR_WIDTH, PAIR, MARK = 2.1, 0.2, 0.17  # inches: the names, around a row, and what each machine takes of it
-MACHINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 @styled
@@ -237,116 +234,3 @@ def _fastest(samples: pd.DataFrame) -> str:
         return f"{medians.index[0]}: {medians.iloc[0]:.3g} ms a forward{where}"
     ends = [f"{style.short_name(str(v))} with {medians[v]:.3g} ms" for v in medians.index[[0, -1]]]
     return f"Shortest median forward: {ends[0]}; longest: {ends[1]}{where}"
-
-
-@styled
-def ratios_by_machine(*reports: Any) -> Figure:
-    """Overlay the verdicts of one experiment on several machines and links, with a mark for each.
-
-    Left of 1 the first of a pair took less time; a filled mark is told from noise. Ratios can be compared across
-    machines, where times cannot.
-
-    Args:
-        reports: reports of the same experiment.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: there is no report, the reports are of different experiments, or one has no verdicts.
-
-    >>> from labkit.report import Report
-    >>> from labkit.timing import Verdict
-    >>> ratio = dict(a="C", b="B", low=0.4, high=0.6, n=30, outcome="faster")
-    >>> def of(machine, ratio_):
-    ...     verdict = Verdict.from_dict({**ratio, "ratio": ratio_, "confidence": 0.99})
-    ...     return Report("cliff", "The cliff", machine, {}, [verdict])
-    >>> ratios_by_machine(of("recorded on a laptop", 0.5), of("nccl", 0.4)).summary.split(". ")[-2]
-    'C against B: 0.50 (recorded on a laptop), 0.40 (nccl)'
-    """
-    if not reports:
-        raise ValueError("there is nothing to overlay: give reports of one experiment")
-    names = list(dict.fromkeys(report.name for report in reports))
-    if len(names) > 1:
-        raise ValueError(f"reports of one experiment can be overlaid, and these are of {', '.join(names)}")
-    found: dict[str, list[tuple[str, Any]]] = {}
-    for report in reports:
-        seen = list(_placed(report))
-        if not seen:
-            raise ValueError(f"the report of {report.label!r} has no verdicts to overlay")
-        for pair, where, verdict in seen:
-            found.setdefault(pair, []).append((where, verdict))
-    series = list(dict.fromkeys(where for marks in found.values() for where, _ in marks))
-    if len(series) > len(MACHINE_COLOURS):
-        raise ValueError(
-            f"at most {len(MACHINE_COLOURS)} machines and links in one picture, got {len(series)}"
-        )
-    sheet = Sheet()
-    if not any(_drawn(v) for marks in found.values() for _, v in marks):
-        return empty_figure(sheet, "No ratio is finite: too few rounds", reports[0].label)
-    sheet.title(
-        _agreement(found, series),
-        "Time ratio of the first to the second, with its 99 % interval, logarithmic; below 1 the first is faster. "
-        "Filled: told from noise.",
-    )
-    looks = dict(zip(series, zip(MARKERS, MACHINE_COLOURS, strict=False), strict=False))
-    heights = [PAIR + MARK * len(series) for _ in found]
-    ax = sheet.axes(PAIR_WIDTH, sheet.width - PAIR_WIDTH - 0.4, sum(heights), top=sheet.top + 0.05)
-    for row, (pair, marks) in enumerate(found.items()):
-        for where, verdict in marks:
-            if not _drawn(verdict):
-                continue
-            marker, colour = looks[where]
-            y = row + (series.index(where) + 1) / (len(series) + 1)
-            low, high = (
-                v if np.isfinite(v) and v > 0 else verdict.ratio for v in (verdict.low, verdict.high)
-            )
-            ax.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.5, solid_capstyle="butt")
-            filled = verdict.outcome in ("faster", "slower")
-            ax.plot(
-                verdict.ratio,
-                y,
-                marker,
-                color=colour,
-                markersize=6,
-                markerfacecolor=colour if filled else "white",
-            )
-        sheet.say(f"{pair}: " + ", ".join(f"{v.ratio:.2f} ({w})" for w, v in marks if _drawn(v)))
-        if row:
-            ax.axhline(row, color=style.QUIET, linewidth=0.4, alpha=0.5)
-    ax.axvline(1, color=style.INK, linewidth=0.9)
-    ax.set(xscale="log", ylim=(len(found), 0), xlabel="time ratio")
-    ax.set_yticks(
-        [row + 0.5 for row in range(len(found))], [pair.replace(" against ", "\nagainst ") for pair in found]
-    )
-    _ratio_ticks(ax, ax.get_xlim())
-    ax.tick_params(axis="y", length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
-    sheet.top += sum(heights) + 0.65
-    sheet.legend([(where, _key(*looks[where])) for where in series])
-    return sheet.finish(f"{len(reports)} reports of {names[0]}")
-
-
-def _placed(report: Any) -> Iterator[tuple[str, str, Any]]:
-    """The pair, the machine with its link, and each verdict of a report.
-
-    What a verdict was measured on belongs to the machine; its case belongs to the pair.
-    """
-    for verdict in report.verdicts:
-        if not hasattr(verdict, "ratio"):
-            continue
-        case = replace(verdict, evidence="").where
-        pair = f"{verdict.a} against {verdict.b}" + (f", {case}" if case else "")
-        on_label = verdict.evidence in ("", report.label)
-        yield pair, report.label if on_label else f"{report.label}, {verdict.evidence}", verdict
-
-
-def _drawn(verdict: Any) -> bool:
-    return np.isfinite(verdict.ratio) and verdict.ratio > 0
-
-
-def _agreement(found: dict[str, list[tuple[str, Any]]], series: list[str]) -> str:
-    everywhere = [marks for marks in found.values() if len({where for where, _ in marks}) == len(series) > 1]
-    agree = sum(len({verdict.outcome for _, verdict in marks}) == 1 for marks in everywhere)
-    if not everywhere:
-        return f"{len(found)} comparisons on {len(series)} machine{'s' * (len(series) != 1)} and links"
-    return f"{agree} of {len(everywhere)} comparisons have the same verdict everywhere"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,3 +147,12 @@ def test_the_parameters_of_a_lesson_are_in_form_and_used(path: Path) -> None:
     assert tagged in ([], [0]), "the first code cell"
     rest = "\n".join("".join(cell["source"]) for cell in cells[1:])
     assert all(name in rest for name in named) and all(len(one.meaning) > 3 for one in named.values())
+
+
+def test_no_two_lessons_report_under_one_name() -> None:
+    names: list[str] = []
+    for path in files.lessons():
+        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+        text = "\n".join("".join(cell["source"]) for cell in cells)
+        names += set(re.findall(r'\bReport\(\s*"(\w[\w-]*)"', text))
+    assert len(names) > 15 and len(names) == len(set(names))

@@ -12,7 +12,7 @@ import pytest
 
 from labkit import cli, files
 from labkit.lessons import cells
-from labkit.lessons.script import MAIN, script
+from labkit.lessons.standalone import MAIN, script
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 

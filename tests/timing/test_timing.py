@@ -17,7 +17,6 @@ from labkit.timing import (
     check_rounds,
     compare,
     interleave,
-    laps,
     median_interval,
     noise_floor,
     quantile,
@@ -133,8 +132,6 @@ def test_bad_requests():
     for wrong in (True, 2.0, "3", None):
         with pytest.raises(ValueError, match="rounds must be a whole number"):
             check_rounds(wrong)
-    with pytest.raises(ValueError, match="calls must be at least 1, got 0"):
-        laps({"a": (int, str)}, calls=0)
     with pytest.raises(ValueError, match="from 0 to 100, got 101"):
         Measurement("a", (1.0,)).percentile(101)
     with pytest.raises(ValueError, match="a ratio of at least 1, got 0.5"):
@@ -219,18 +216,6 @@ def test_a_planted_ten_percent_is_found_over_the_noise_floor():
         once, again = noisy(seed), noisy(seed + 10_000)
         found.append(compare(noisy(seed + 20_000, 1.1), again, floor=noise_floor(once, again)).outcome)
     assert found.count("slower") >= 36 and "faster" not in found
-
-
-def test_laps_split_a_call_from_what_it_started():
-    now = iter([0.0, 1.0, 5.0, 10.0, 12.0, 19.0])
-    lap = laps({"a": (int, str)}, rounds=1, warmup=0, calls=2, clock=lambda: next(now))["a"]
-    assert lap.returned.samples == (1.5,) and lap.done.samples == (7.0,)
-
-
-def test_a_lap_ends_with_what_its_start_returned():
-    seen = []
-    laps({"a": (lambda: "promise", seen.append)}, rounds=2, warmup=1, calls=3)
-    assert seen == ["promise"] * 7
 
 
 def test_a_verdict_survives_its_dictionary():

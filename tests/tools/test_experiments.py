@@ -16,7 +16,9 @@ ROWS = tomllib.loads(files.ours("data/experiments.toml").read_text())["experimen
     ("change", "said"),
     [
         ({"facts": ["breaks.nothing"]}, "breaks.nothing"),
-        ({"run": "clif"}, "clif"),
+        ({"run": "05"}, "the cell is in 04_graph_break_cliff, and the command runs lesson 05"),
+        ({"run": "04 BLOKS=8"}, "Topic 11, 1 has no parameter 'BLOKS'"),
+        ({"run": "04 BLOCKS=0"}, "BLOCKS has to be a whole number from 1 to 1000, got '0'"),
         ({"cell": "no cell has this"}, "0 code cells of 04_graph_break_cliff have 'no cell has this'"),
         ({"cell": "import"}, "code cells of 04_graph_break_cliff have 'import'"),
     ],
@@ -30,7 +32,7 @@ def test_a_row_says_where_how_and_what_came_of_it():
     text = experiments.page(ROWS[:1])
     (line,) = [line for line in text.splitlines() if line.startswith("| **Topic 11, 1.**")]
     _, asks, where, command, needs, outcome, _ = line.split("|")
-    assert "04_graph_break_cliff.ipynb), In [" in where and "`labkit run cliff`" in command
+    assert "04_graph_break_cliff.ipynb), In [" in where and "`labkit run 04`" in command
     assert needs.strip() == "2 ranks, any machine" and "breaks.disabled-collective: *" in outcome
     assert "breaks.disabled-collective" in text.partition("What was measured")[2]
 

@@ -9,10 +9,11 @@ import pytest
 import torch.distributed as dist
 
 from course.cold import figures as drawn
-from course.cold import program
 from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, segments
-from labkit import Ranks, contract
+from labkit import Ranks, contract, lessons
 from labkit.report import Report
+
+program = lessons.program("cold")
 
 
 def fresh(function, *arguments, world_size=2):

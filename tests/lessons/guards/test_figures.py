@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.guards import drift_figures, odd_shape_figures
+from course.guards import drift_figures
 from course.guards.odd_shape_figures import Attempts
 from labkit.report import PerRank, Report
 
@@ -21,21 +21,6 @@ def test_the_figure_of_a_drift_follows_the_numbers():
         drawn = drift_figures.figure(Report("drift", "t", "gloo · cpu", {"stages": stages, "first": first}))
         assert f"in most inputs: {said}" in drawn.summary
         assert "aot_eager: 0.0% differ (in 3 of 16 inputs some)" in drawn.summary
-
-
-def test_the_figure_of_the_odd_shape_names_what_was_arranged_and_what_helped():
-    later, control = "from the second call", "from the second call, default timeout"
-    columns = ["differs", "help", "outcome", "graphs by rank", "dynamic by rank", "sleep_s", "timeout_s"]
-    rows = [
-        (later, "none", "error", "-", "-", 2.5, 0.8),
-        (later, "guard collectives", "right", "2 / 2", "no / yes", 2.5, 0.8),
-        (control, "none", "right", "1 / 2", "no / yes", 2.5, None),
-    ]
-    tables = {"outcomes": pd.DataFrame(rows, columns=columns)}
-    said = odd_shape_figures.figure(Report("odd_shape", "t", "gloo · cpu", tables)).summary
-    assert "from the second call error (right at the default timeout); mended by guard collectives" in said
-    assert "from the second call, guard collectives: right, graphs 2 / 2, dynamic" in said
-    assert "a compile after the first sleeps 2.5 s; collectives time out after 0.8 s" in said
 
 
 def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from course.shared.streams import StreamError
-from course.streams.cuda import cycles_per_ms, on_gpu
+from course.streams.cuda import on_gpu
 from labkit import lessons
-from labkit.torch_compat import cuda_sleep
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -19,6 +18,19 @@ def test_no_gpu_is_a_clear_error():
         on_gpu(torch.sin, torch.ones(2))
 
 
+def cycles_per_ms() -> float:
+    """How many cycles of torch's sleeping kernel take a millisecond."""
+    cycles, taken = 20_000_000, []
+    for _ in range(12):  # the first ones while the clock still rises
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        end.synchronize()
+        taken.append(start.elapsed_time(end))
+    return cycles / min(taken[-3:])
+
+
 def timed(wait: bool):
     """A long kernel on the current stream and a short one on another, which waits for it or does not."""
     busy = int(20 * cycles_per_ms())
@@ -26,7 +38,7 @@ def timed(wait: bool):
     def both(x):
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(here)
-        cuda_sleep(busy)
+        torch.cuda._sleep(busy)
         if wait:
             side.wait_stream(here)
         with torch.cuda.stream(side):

@@ -70,7 +70,6 @@ def report() -> Report:
     drills = ["shape", "size", "inputs", "order", "count", "backend", "break"]
     with labkit.Ranks(2, device="cpu", backend="gloo", stall=1.5, quiet=True) as two:
         space = functions("four", "detail", "matrix-step", ranks=two, Report=keep, DRILLS=drills)
-        del space["__name__"]
         lesson_cells.run(LESSON, "matrix", **space)
     return made[0]
 
