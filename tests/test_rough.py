@@ -55,7 +55,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def execute(path: Path, values: Any, folder: Path | None, say: Any, shown: Any) -> execution.Done:
         names.append(path.stem[:2])
-        say(f"{path.stem[:2]} [1/1] first cell")
         table = pd.DataFrame({"us": [1.5], "what": ["5 µs → 6 µs"]})
         report = Report(f"demo_{path.stem[:2]}", "Found", "gloo · cpu", {"summary": table}, notes=["é"])
         done = execution.Done(path.stem, dict(values), [report])

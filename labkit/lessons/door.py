@@ -142,7 +142,7 @@ def _find(word: str) -> Path:
     """A lesson by its number or its name."""
     every = _every()
     for path in every:
-        if word in (path.stem, path.stem[:2]) or path.stem[:2] == word.zfill(2):
+        if word and (word == path.stem or word.zfill(2) == path.stem[:2]):
             return path
     raise ValueError(f"unknown lesson {word!r}: there is {', '.join(path.stem[:2] for path in every)}")
 

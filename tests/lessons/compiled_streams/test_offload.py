@@ -111,8 +111,8 @@ def reported(ranks, tmp_path, shapes, tables=None):
     cell = "cell-52-b408664a"
     lesson_cells.run(LESSON, cell, ranks=ranks, steps=steps, tables=tables or {}, **names)
     saved = made[0].save(tmp_path)
-    recorded = types.SimpleNamespace(newest=lambda name: saved if name == made[0].name else None)
-    again = lesson_cells.run(LESSON, "cell-48-ca0450eb", Report=Report, recorded=recorded)
+    files = types.SimpleNamespace(ours=lambda path: saved if path.endswith(f"/{saved.name}") else None)
+    again = lesson_cells.run(LESSON, "cell-48-ca0450eb", Report=Report, files=files)
     return made[0], again["shown"]
 
 

@@ -45,8 +45,8 @@ def loads(report, tmp_path, cell):
     """Run the cell that shows a recorded report with this one saved in its place."""
     report.provenance["hardware"] = "this machine"
     saved = report.save(tmp_path)
-    recorded = types.SimpleNamespace(newest=lambda name, machine: saved if name == report.name else None)
-    return lesson_cells.run(LESSON, cell, Report=Report, recorded=recorded)["h100"]
+    files = types.SimpleNamespace(ours=lambda path: saved if path.endswith(f"/{saved.name}") else None)
+    return lesson_cells.run(LESSON, cell, Report=Report, files=files)["h100"]
 
 
 @pytest.fixture(scope="module")
