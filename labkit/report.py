@@ -110,13 +110,19 @@ class Report:
             A matplotlib Figure.
 
         Raises:
-            ValueError: the report names no view.
+            ValueError: the report names no view, or one that is not there any more.
         """
         if not self.view:
             raise ValueError(
                 f"report {self.name!r} has no view to draw it with; its tables are {list(self.tables)}"
             )
-        return pkgutil.resolve_name(self.view)(self, *args, **kwargs)
+        try:
+            view = pkgutil.resolve_name(self.view)
+        except (ImportError, AttributeError):
+            raise ValueError(
+                f"the view of report {self.name!r}, {self.view}, is not there any more"
+            ) from None
+        return view(self, *args, **kwargs)
 
     def recorded(self) -> Report:
         """The same report, labelled with the machine and day of the recording instead of as a live run.

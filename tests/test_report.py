@@ -143,3 +143,31 @@ def test_labels():
     assert run_label("shm", "cpu") == "shm · cpu"
     with pytest.raises(ValueError, match="no run label for backend 'mpi'"):
         run_label("mpi", "cpu")
+
+
+def test_a_named_index_is_a_column_wherever_the_report_goes(report, monkeypatch):
+    table = pd.DataFrame({"ms": [1.5, 2.5]}, index=pd.Index(["B", "C"], name="variant"))
+    named = Report("demo", "A demonstration", "gloo · cpu", {"main": table})
+    assert "variant" in str(named) and "variant" in named._repr_html_()
+    assert Report.from_json(named.to_json()).frame.to_dict("list") == {
+        "variant": ["B", "C"],
+        "ms": [1.5, 2.5],
+    }
+
+
+def test_it_is_data_in_a_cell_only_where_labkit_executes_the_lesson(report, monkeypatch):
+    assert report._repr_mimebundle_() == {}
+    monkeypatch.setenv("LABKIT_REPORTS", "1")
+    ((kind, text),) = report._repr_mimebundle_().items()
+    assert kind.startswith("application/") and Report.from_json(text).verdicts[0].outcome == "faster"
+    assert report.recorded()._repr_mimebundle_() == {}, "whoever recorded it has kept it"
+
+
+def test_a_view_that_is_gone_is_named():
+    gone = Report(
+        "demo", "A demonstration", "gloo · cpu", {"main": pd.DataFrame()}, view="labkit.views:nothing"
+    )
+    with pytest.raises(
+        ValueError, match="the view of report 'demo', labkit.views:nothing, is not there any more"
+    ):
+        gone.figure()
