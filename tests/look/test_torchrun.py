@@ -130,7 +130,7 @@ def test_each_process_is_a_rank_and_the_gate_works_as_without_torchrun(tmp_path:
     assert status == 0 and "mine: 2 steps recorded  [gloo · cpu]" in said, said
     about = of_rank(tmp_path / "page", 1)["provenance"]
     assert (about["rank"], about["world_size"], about["launched"]) == (1, 2, "torchrun")
-    assert "2 steps on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
+    assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
     status, said = torchrun(tmp_path, "--against", "base.json", *words)
     assert status == 0 and "gate passed" in said and (tmp_path / "look-mine").is_dir(), said
 
@@ -169,7 +169,7 @@ def test_where_rank_0_is_killed_the_others_have_written_and_merge_makes_the_page
     while not all(file.exists() for file in files):
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.1)
-    (first,) = [pid for pid in descendants(process.pid) if b"RANK=0\0" in _environment(pid)]
+    first = min(pid for pid in descendants(process.pid) if b"\0RANK=0\0" in _environment(pid))
     os.kill(first, signal.SIGKILL)
     said, _ = process.communicate(timeout=HANG_S)
     assert process.returncode and not (tmp_path / "page" / "index.html").exists(), said

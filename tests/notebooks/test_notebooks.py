@@ -38,7 +38,6 @@ FEWER = {
     },
     "09": {
         '"eager": 8, "inductor": 3': '"eager": 2, "inductor": 1',
-        "for name in DIMENSIONS}": 'for name in ("batch", "int attribute")}',
         "for form, how in FORMS.items()": "for form, how in list(FORMS.items())[:3]",
         "programs = (summed, branches, loops)": "programs = (summed,)",
         "programs = (branches, loops)": "programs = (branches,)",
