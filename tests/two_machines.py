@@ -70,11 +70,22 @@ class Machines:
         self.inside(1, "ip", "link", "set", "vright", "down")
 
     def torchrun(
-        self, machine: int, *arguments: str, home: Path, a_node: int = 1, cwd: Path | None = None
+        self,
+        machine: int,
+        *arguments: str,
+        home: Path,
+        a_node: int = 1,
+        cwd: Path | None = None,
+        more: dict[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         """Start torchrun on one machine as one of two nodes; its output goes to a file, see `output`."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "GLOO_"))}
-        env |= {"LABKIT_HOME": str(home), "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+        env |= {
+            "LABKIT_HOME": str(home),
+            "PYTHONPATH": str(REPOSITORY),
+            "OMP_NUM_THREADS": "1",
+            **(more or {}),
+        }
         command = [
             *("nsenter", "-t", str(self.holders[machine].pid), "-n"),
             *(

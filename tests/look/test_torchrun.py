@@ -217,7 +217,9 @@ def test_two_machines_without_a_shared_folder_are_on_one_page(tmp_path: Path) ->
             home.mkdir()
             (home / "train.py").write_text(SCRIPT)
             command = ("-m", "labkit", "look", "--out", "page", "train.py", "none")
-            both.append(two.torchrun(machine, *command, home=home, cwd=home))
+            # both machines have one name, by which gloo would look for its own address
+            link = {"GLOO_SOCKET_IFNAME": ("vleft", "vright")[machine]}
+            both.append(two.torchrun(machine, *command, home=home, cwd=home, more=link))
         assert [process.wait(HANG_S) for process in both] == [0, 0], two.output(both[0])
         said = two.output(both[0])
     assert "train.py: 3 forwards recorded  [gloo · cpu · 2 nodes]" in said, said

@@ -44,7 +44,6 @@ FEWER = {
     },
     "10": {'"d eager"), 512, 256, 12': '"d eager"), 128, 64, 8'},
     "12": {
-        "for change in CHANGES for row": 'for change in ("code",) for row',
         'for caches in ("shared", "own-{rank}")': 'for caches in ("shared",)',
         "for depth in (2, 12)": "for depth in (2,)",
         "fresh(regional, depth)": "fresh(regional, depth, 2)",
