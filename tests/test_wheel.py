@@ -89,5 +89,5 @@ def test_what_reads_data_finds_it(installed: Path) -> None:
 
 
 def test_recording_without_a_repository_asks_where_to(installed: Path) -> None:
-    refused = labkit(installed, "record", "cliff")
-    assert refused.returncode == 2 and "--into DIR" in refused.stderr
+    refused = labkit(installed, "run", "04", "--save")
+    assert refused.returncode == 2 and "give a folder, as in --save DIR" in refused.stderr
