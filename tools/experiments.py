@@ -12,10 +12,10 @@ from typing import Any
 
 from labkit import files
 from labkit.lessons.parameters import chosen, parameters
-from labkit.study import recorded
 from labkit.torch_compat.versions import TESTED
 from ledger import versions
 from ledger.facts import Fact, load
+from tools import recorded
 from tools.fit import ROOT
 
 __all__ = ["PAGE", "page"]

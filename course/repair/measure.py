@@ -11,7 +11,6 @@ import pandas as pd
 
 from course.repair import on_ranks, stages
 from course.repair.checks import judge
-from course.shared.needs import on_cpu
 from course.shared.options import chosen
 from course.shared.outcomes import judge as judge_end
 from course.shared.program import choose as choose_program
@@ -66,7 +65,11 @@ def run(
     >>> report.frame[["stage", "breaks", "fails"]].to_dict("split")["data"]
     [['functional fixed', 0.0, '']]
     """
-    on_cpu(ranks)
+    if ranks.device != "cpu":
+        raise ValueError(
+            f"this experiment's programs are written for the CPU, and these ranks are on {ranks.device}:"
+            f" give it Ranks({ranks.world_size}, device='cpu')"
+        )
     if ranks.world_size != 2:
         raise ValueError(f"the service has two shards: give 2 ranks, got {ranks.world_size}")
     if rounds:

@@ -92,15 +92,18 @@ def execute(
     count = sum(cell.cell_type == "code" for cell in notebook.cells)
     number, began = 0, 0.0
 
+    def counts(cell: Any) -> bool:
+        return cell.cell_type == "code" and INJECTED not in cell.metadata.get("tags", ())
+
     def started(cell: Any, cell_index: int) -> None:
         nonlocal number, began
-        if cell.cell_type == "code" and INJECTED not in cell.metadata.get("tags", ()):
+        if counts(cell):
             number, began = number + 1, time.monotonic()
             first = next(filter(None, map(str.strip, cell.source.splitlines())), "")
             say(f"{path.stem[:2]} [{number}/{count}] {first[:70]}")
 
     def executed(cell: Any, cell_index: int, execute_reply: Any) -> None:
-        if cell.cell_type == "code" and INJECTED not in cell.metadata.get("tags", ()):
+        if counts(cell):
             say(f"  {time.monotonic() - began:.1f} s\n")
         for report in _reports(cell, done):
             done.reports.append(report)

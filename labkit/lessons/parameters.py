@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import bounds
+
 __all__ = ["TAG", "Parameter", "chosen", "parameters"]
 
 TAG = "parameters"
@@ -54,9 +56,10 @@ class Parameter:
         many = isinstance(self.default, list)
         if self.words:
             return f"one {'or more ' * many}of {', '.join(self.words)}" + ", with commas in between" * many
-        rule = KINDS[type(self.default[0] if many else self.default)]
-        if self.least is not None:
-            rule += f" from {_plain(self.least)} to {_plain(self.most or 0)}"
+        kind = type(self.default[0] if many else self.default)
+        rule = KINDS[kind]
+        if self.least is not None and self.most is not None:
+            rule = bounds.rule(kind, self.least, self.most)
         return rule + ", or several with commas in between" * many
 
     def read(self, text: str) -> Any:
@@ -84,24 +87,19 @@ class Parameter:
                 return [self._one(part.strip(), type(self.default[0])) for part in text.split(",")]
             return self._one(text, type(self.default))
         except ValueError:
-            shown = text if len(text) <= 40 else f"{text[:37]}..."
-            raise ValueError(f"{self.name} has to be {self.rule}, got {shown!r}") from None
+            raise ValueError(f"{self.name} has to be {self.rule}, got {bounds.short(text)}") from None
 
     def _one(self, text: str, kind: type) -> Any:
         if kind is bool:
             return {"True": True, "False": False}[text] if text in ("True", "False") else self._refuse()
         if kind is str:
             return text if not self.words or text in self.words else self._refuse()
-        value = kind(text)
-        # nan is within no bounds
-        return value if self.least is None or self.least <= value <= (self.most or 0) else self._refuse()
+        if self.least is None or self.most is None:
+            return kind(text)
+        return bounds.read(text, kind, self.least, self.most)
 
     def _refuse(self) -> None:
         raise ValueError
-
-
-def _plain(number: float) -> str:
-    return str(int(number)) if number == int(number) else str(number)
 
 
 def parameters(path: Path) -> dict[str, Parameter]:
@@ -165,11 +163,11 @@ def _parse(line: str, lesson: str) -> Parameter:
     if not each or any(type(one) not in KINDS or type(one) is not type(each[0]) for one in each):
         raise ValueError(f"{wrong}: the value is not a number, a text, a bool, or a list of one of these")
     meaning, semicolon, rule = form["said"].rpartition("; ")
-    bounds = _RANGE.fullmatch(rule)
+    span = _RANGE.fullmatch(rule)
     if semicolon and rule.startswith("of "):
         made = Parameter(form["name"], value, meaning, words=tuple(rule.removeprefix("of ").split(", ")))
-    elif semicolon and bounds:
-        made = Parameter(form["name"], value, meaning, float(bounds["low"]), float(bounds["high"]))
+    elif semicolon and span:
+        made = Parameter(form["name"], value, meaning, float(span["low"]), float(span["high"]))
     else:
         made = Parameter(form["name"], value, form["said"])
     try:

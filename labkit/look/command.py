@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.look import found, gate, page
+from labkit.look import found, gate, joined, page
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
@@ -63,8 +63,6 @@ def _joined(
     baseline: dict[str, Any] | None,
 ) -> int:
     """Run the script in this process, which torchrun has started."""
-    from labkit.look import joined  # torch, which rank 0 alone would import for nothing without torchrun
-
     if given.n not in (None, launch.world_size):
         raise ValueError(f"torchrun started {launch.world_size} ranks, and {given.n} were asked for")
     if given.timeout is not None or given.stall is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labkit import files
+from labkit import bounds, files
 
 __all__ = ["add"]
 
@@ -31,14 +30,10 @@ def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
 
     def read(text: str) -> Any:
         try:
-            value = kind(text)
+            return bounds.read(text, kind, least, most)
         except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            rule = f"{'whole ' * (kind is int)}number from {least:g} to {most:g}"
-            shown = text if len(text) <= 40 else f"{text[:37]}..."
-            raise argparse.ArgumentTypeError(f"must be a {rule}, got {shown!r}")
-        return value
+            said = f"must be {bounds.rule(kind, least, most)}, got {bounds.short(text)}"
+            raise argparse.ArgumentTypeError(said) from None
 
     return read
 

@@ -25,7 +25,7 @@ from labkit.look.launch import MEET_S, Launch, Post
 from labkit.look.program import Program
 from labkit.look.steps import Options, Steps
 from labkit.ranks import Here, declare
-from labkit.report import Report, run_label
+from labkit.report import run_label
 from labkit.torch_compat import log_to
 
 __all__ = ["collect", "run", "same_folder"]
@@ -118,8 +118,7 @@ def run(
             report = running.report_of(steps, launch.rank, program.name, program.command)
             report = dataclasses.replace(report, label=_label(backend, cuda, launch))
             report.provenance.update(run=token, machine=socket.gethostname(), launched="torchrun")
-            report.save(folder)
-            post.leave(f"rank-{launch.rank}", report.to_json())
+            post.leave(f"rank-{launch.rank}", report.save(folder).read_text(encoding="utf-8"))
 
     def ended_by_torchrun() -> None:
         if seen and seen[0].rec is None:  # what was compiled so far; the steps were kept when they were over
@@ -164,8 +163,7 @@ def collect(launch: Launch, post: Post, folder: Path, wait: float) -> None:
         post.take(f"end-{rank}", max(until - time.monotonic(), 0))
         body = None if rank == launch.rank else post.take(f"rank-{rank}")
         if body is not None:
-            Report.from_json(body)  # refused here where it is none
-            files.replace(folder / f"rank-{rank}.json", f"{body}\n".encode())
+            files.replace(folder / f"rank-{rank}.json", body.encode())
 
 
 def _label(backend: str, cuda: bool, launch: Launch) -> str:
@@ -199,9 +197,8 @@ def _told_of_the_end(act: Callable[[], None]) -> Any:
                     os._exit(TERMINATED)
 
     threading.Thread(target=wait, daemon=True, name="labkit-look-end").start()
-    signal.signal(
-        signal.SIGTERM, lambda *_: None
-    )  # with a handler in Python, its number is written to the pipe
+    # only with a handler in Python is the signal's number written to the pipe
+    signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     inside.set()
     try:

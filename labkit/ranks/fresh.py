@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from labkit.ranks.environment import Started, complete
 from labkit.ranks.process import Process, Starter, StartError, plumbing
@@ -57,8 +56,8 @@ class Interpreters(Starter):
     def has_ended(self, pid: int) -> bool:
         return pid not in self._running
 
-    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing) -> Process:
-        with pipes(listener) as (process, files):
+    def fork(self, listener: socket.socket | None = None) -> Process:
+        with plumbing(listener) as (process, files):
             files = [self._rank_end, *files]
             command = [sys.executable, "-c", START, *map(str, files)]
             try:

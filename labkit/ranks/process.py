@@ -108,12 +108,11 @@ class Starter:
         """Read the news of ranks, without waiting."""
         raise NotImplementedError
 
-    def fork(self, listener: socket.socket | None = None, pipes: Any = None) -> Process:
+    def fork(self, listener: socket.socket | None = None) -> Process:
         """Start one rank.
 
         Args:
             listener: The listening socket of the rendezvous store, for the rank that serves it.
-            pipes: Makes the rank's sockets and pipes; `plumbing` by default.
 
         Raises:
             StartError: If it cannot be started.

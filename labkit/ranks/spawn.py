@@ -119,9 +119,9 @@ class Spawner(Starter):
             return False
         return not self.started.late(environ)
 
-    def fork(self, listener: socket.socket | None = None, pipes: Any = plumbing) -> Process:
+    def fork(self, listener: socket.socket | None = None) -> Process:
         self.wait_ready()
-        with pipes(listener) as (process, files):
+        with plumbing(listener) as (process, files):
             self._ticket += 1
             ticket = self._ticket
             try:

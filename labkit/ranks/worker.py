@@ -112,7 +112,7 @@ def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None 
         _leave(1)
     try:
         _serve(calls, inbox, config["rank"])
-    except (EOFError, OSError):  # the kernel is gone, or its machine
+    except (EOFError, OSError):  # the kernel is gone
         _end_group()
 
 
@@ -160,8 +160,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     sys.path[:] = config["path"]
     sys.argv[:] = ["labkit-rank"]
     transfer.create_module("__main__")
-    if config["cwd"]:
-        os.chdir(config["cwd"])
+    os.chdir(config["cwd"])
     random.seed()  # forked ranks would otherwise draw the same numbers where separate processes do not
     import torch
     import torch.distributed as dist

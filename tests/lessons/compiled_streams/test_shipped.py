@@ -17,7 +17,7 @@ from tools import recapture
 torch = pytest.importorskip("torch")
 
 # what a lesson does besides looking at graphs: it takes ranks, or the reader's own answers
-ELSEWHERE = "check( ledger.run scoreboard( ranks. comm_passes. report overlap. calls (slow, of_way".split()
+ELSEWHERE = "check( ledger.run scoreboard( ranks. report overlap. calls (slow, of_way".split()
 
 
 class NoChild:

@@ -8,6 +8,7 @@ import torch
 from course.shared.streams import StreamError
 from course.streams.cuda import on_gpu
 from labkit import lessons
+from ledger.checks.overlap import cycles_per_ms
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -16,19 +17,6 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_no_gpu_is_a_clear_error():
     with pytest.raises(StreamError, match="no CUDA device here: capture the function"):
         on_gpu(torch.sin, torch.ones(2))
-
-
-def cycles_per_ms() -> float:
-    """How many cycles of torch's sleeping kernel take a millisecond."""
-    cycles, taken = 20_000_000, []
-    for _ in range(12):  # the first ones while the clock still rises
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        torch.cuda._sleep(cycles)
-        end.record()
-        end.synchronize()
-        taken.append(start.elapsed_time(end))
-    return cycles / min(taken[-3:])
 
 
 def timed(wait: bool):

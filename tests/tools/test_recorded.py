@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.study import recorded
+from tools import recorded
 
 
 def test_the_newest_of_a_machine_or_of_any(tmp_path):
