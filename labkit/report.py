@@ -7,7 +7,6 @@ import html
 import json
 import os
 import pkgutil
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -228,8 +227,6 @@ class Report:
         }
         verdicts = [v if isinstance(v, str) else Verdict.from_dict(v) for v in body.get("verdicts", [])]
         rest = {k: body[k] for k in ("provenance", "notes", "view") if k in body}
-        if "view" in rest:  # the lessons' packages stood in labkit when older reports were saved
-            rest["view"] = re.sub(r"^labkit\.lessons\.", "course.", rest["view"])
         return cls(body["name"], body["title"], body["label"], tables, verdicts, **rest)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:

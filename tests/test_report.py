@@ -35,23 +35,6 @@ def test_same_returns_the_value_or_says_where_ranks_part():
         PerRank([torch.ones(2), torch.ones(2, dtype=torch.float64)]).same()
 
 
-def test_a_report_that_was_saved_when_the_lessons_stood_in_labkit_still_draws(tmp_path):
-    table = pd.DataFrame({"x": [1]})
-    old = Report("demo", "A", "gloo", {"main": table}, [], {}, [], "labkit.lessons.cliff.figures:figure")
-    assert Report.load(old.save(tmp_path)).view == "course.cliff.figures:figure"
-
-
-def test_frames_are_tidy():
-    tables = PerRank([pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [3]})]).frame()
-    assert tables.to_dict("list") == {"rank": [0, 0, 1], "x": [1, 2, 3]}
-    assert PerRank([5, 6]).frame().to_dict("list") == {"rank": [0, 1], "value": [5, 6]}
-
-
-def test_html_is_escaped_and_side_by_side():
-    html = PerRank(["<b>", "y"])._repr_html_()
-    assert "&lt;b&gt;" in html and "rank 0" in html and "rank 1" in html and "<b>" not in html
-
-
 def test_a_saved_report_comes_back_whole_and_labelled_as_recorded(report, tmp_path):
     path = report.save(tmp_path / "deep" / "folder")
     loaded = Report.load(path)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
 from labkit.views import style
 from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, patch, styled
-from labkit.views.tables import table
 
-__all__ = ["figure", "survival_figure", "survived", "waterfall"]
+__all__ = ["survived", "waterfall"]
 
 ROW = 0.34  # inches
 # a phase: its colour (Okabe-Ito) and a hatch that tells it without the colour
@@ -34,42 +32,6 @@ OUTCOMES = {
 }
 
 Span = tuple[str, float, float]
-
-
-@styled
-def figure(report: Any) -> Figure:
-    """Draw a saved report of the first call: the phases of each way's slowest rank, in the first round.
-
-    Args:
-        report: the report, with the tables `spans` and `ready`.
-
-    Raises:
-        ValueError: a table is missing.
-    """
-    spans = table(report, "spans", ["form", "round", "rank", "phase", "from_s", "to_s"])
-    sheet = Sheet()
-    if spans.empty:
-        return empty_figure(sheet, "No rank became ready", report.label)
-    spans = spans[spans["round"] == spans["round"].min()]
-    ends = spans.groupby(["form", "rank"], sort=False)["to_s"].max()
-    lanes = {}
-    for form in dict.fromkeys(spans["form"]):
-        mine = spans[(spans["form"] == form) & (spans["rank"] == ends[form].idxmax())]
-        summed = mine.assign(s=mine["to_s"] - mine["from_s"]).groupby("phase")["s"].sum()
-        at, lanes[form] = 0.0, list[Span]()
-        for phase in [phase for phase in LOOKS if phase in summed]:
-            lanes[form].append((phase, at, at := at + summed[phase]))
-    builds = table(report, "ready", ["form", "builds"]).set_index("form")["builds"]
-    sheet.title(
-        "Seconds until the first request is answered, by phase",
-        "The slowest rank of each way; a fresh process that has imported torch; the first round, so no ranking.",
-    )
-    beside = [
-        f"{_s(ends[form].max())}, {builds[form]} C++ build{'s' if builds[form] != 1 else ''}"
-        for form in lanes
-    ]
-    _bars(sheet, lanes, beside)
-    return sheet.finish(report.label)
 
 
 @styled
@@ -124,11 +86,6 @@ def _bars(sheet: Sheet, lanes: Mapping[str, Sequence[Span]], beside: Sequence[st
 
 def _s(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
-
-
-def survival_figure(report: Any) -> Figure:
-    """Draw a report of what survives what, whose table is `outcomes`; see `survived`."""
-    return survived(table(report, "outcomes", ["kind", "change", "outcome"]), report.label)
 
 
 @styled

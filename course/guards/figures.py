@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from labkit.views import style
 from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
-from labkit.views.tables import table
 
-__all__ = ["figure", "swept"]
+__all__ = ["swept"]
 
 ROW = 0.34  # inches
 # a state: its colour, dark for what hurts, and the letter that tells it without the colour
@@ -22,19 +19,6 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "went dynamic": ("#56B4E9", "D", "recompiled, and went dynamic"),
     "gave up": ("#000000", "X", "gave up: runs eagerly"),
 }
-COLUMNS = ["ranks", "rank", "policy", "dimension", "step", "value", "state"]
-
-
-@styled
-def figure(report: Any) -> Figure:
-    """Draw a saved report of guards: dimension by step under the default policy.
-
-    Raises ValueError for a missing table.
-    """
-    steps = table(report, "steps", COLUMNS)
-    if steps.empty:
-        return empty_figure(Sheet(), "No call was made", report.label)
-    return swept(steps[steps["ranks"] == steps["ranks"].max()], report.label)
 
 
 @styled

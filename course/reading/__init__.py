@@ -1,1 +1,1 @@
-"""The lesson on reading graphs: its exercises."""
+"""The lesson on reading graphs: its drawings and exercises."""

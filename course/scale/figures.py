@@ -10,17 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from labkit.views import style
-from labkit.views.style import Figure, Sheet, empty_figure, styled
-from labkit.views.tables import need, table
+from labkit.views.style import Figure, Sheet, styled
+from labkit.views.tables import need
 
-__all__ = ["curves", "figure", "half_at"]
+__all__ = ["curves"]
 
 COMPUTE, TALK, TOTAL = style.KINDS["compute"][0], style.KINDS["collective"][0], style.INK
 HIGH, LEFT, GAP = 2.6, 0.8, 0.85
-MARKS = {False: ("o", "measured"), True: ("X", "measured, ranks share cores")}
-Points = dict[
-    int, tuple[float, float, float, bool]
-]  # by world: median, p10, p90 in seconds; whether cores are shared
+MEASURED = "o"
 
 
 @styled
@@ -47,48 +44,39 @@ def curves(found: pd.DataFrame, label: str, measured: float | None = None) -> Fi
     need(found, ["work", "communication", "step", "share"], "curve")
     sheet = Sheet()
     sheet.title(_finding(found), "Left: one step and its two parts. Right: the communication's share of it.")
-    points: Points = {} if measured is None else {int(found.index[0]): (measured,) * 3 + (False,)}
-    _row(sheet, "", found, points)
+    wide = (sheet.width - LEFT - 0.3 - GAP) / 2
+    ax, share = (sheet.axes(left, wide, HIGH, top=sheet.top) for left in (LEFT, LEFT + wide + GAP))
+    sheet.top += HIGH + 0.5
+    ax.set(xscale="log", yscale="log", xlabel="ranks", ylabel="a step, ms (modelled)")
+    parts = (("work", "--", COMPUTE), ("communication", ":", TALK), ("step", "-", TOTAL))
+    for part, line, colour in parts:
+        # zero is not on a logarithmic axis
+        shown = found.loc[found[part] > 0, part] * 1e3
+        ax.plot(shown.index, shown, line, color=colour, linewidth=2)
+    first, last = found.index[0], found.index[-1]
+    if measured is not None:
+        ax.plot(first, measured * 1e3, MEASURED, color=TOTAL, markersize=6)
+        sheet.say(f"step, {first} ranks measured: {measured * 1e3:.3g} ms")
+    share.set(xscale="log", ylim=(-0.02, 1.04), xlabel="ranks", ylabel="communication's share")
+    share.yaxis.set_major_formatter(PercentFormatter(1))
+    share.plot(found.index, found["share"], color=TALK, linewidth=2)
+    share.axhline(0.5, color=style.QUIET, linewidth=1, linestyle=":")
+    ends = [2**i for i in range(0, 21, 2) if first <= 2**i <= last]
+    for one in (ax, share):
+        one.minorticks_off()
+        one.set_xticks(ends, [f"{n:,}" for n in ends])
+        one.grid(color=style.FAINT, linewidth=0.7)
+    step = found["step"] * 1e3
+    sheet.say(f"step: {step[first]:.3g} ms on {first:,} ranks, {step[last]:.3g} ms on {last:,}")
+    keys = [(part, _key(colour, line)) for part, line, colour in parts]
+    sheet.legend(keys if measured is None else [*keys, ("measured", _key(TOTAL, "", MEASURED))], left=LEFT)
     return sheet.finish(label)
 
 
-@styled
-def figure(report: Any) -> Figure:
-    """Draw the model of a saved report, a row for each link, with the measured steps.
-
-    Raises:
-        ValueError: the report lacks a table.
-    """
-    model = table(
-        report, "model", ["link", "world_size", "compute_ms", "communication_ms", "step_ms", "share"]
-    )
-    seen = table(report, "steps", ["link", "world_size", "ms", "p10", "p90"])
-    units = report.provenance.get("units", 1)
-    sheet = Sheet()
-    label = f"modelled, {report.label}" if report.label.startswith("recorded") else "modelled"
-    if model.empty:
-        return empty_figure(sheet, "The model has no curve", label)
-    columns = {"compute_ms": "work", "communication_ms": "communication", "step_ms": "step"}
-    found = {}
-    for name, mine in model.rename(columns=columns).groupby("link", sort=False):
-        mine = mine.set_index("world_size").sort_index()
-        found[str(name)] = mine.assign(**{part: mine[part] / 1e3 for part in columns.values()})
-    first, curve = next(iter(found.items()))
-    sheet.title(
-        f"{_finding(curve)} ({first})",
-        "Left: one step and its parts; points are measured, median and p10 to p90. Right: the communication's share.",
-    )
-    for name, curve in found.items():
-        rows = seen[seen["link"] == name].itertuples()
-        points = {r.world_size: (r.ms / 1e3, r.p10 / 1e3, r.p90 / 1e3, r.world_size > units) for r in rows}
-        _row(sheet, name, curve, points)
-    return sheet.finish(label)
-
-
-def half_at(found: pd.DataFrame) -> int | None:
+def _half_at(found: pd.DataFrame) -> int | None:
     """The smallest world from which on communication is at least half of every step; None where there is none.
 
-    >>> half_at(pd.DataFrame({"share": [0.1, 0.4, 0.6, 0.9]}, index=[2, 3, 4, 5]))
+    >>> _half_at(pd.DataFrame({"share": [0.1, 0.4, 0.6, 0.9]}, index=[2, 3, 4, 5]))
     4
     """
     below = found.index[found["share"] < 0.5]
@@ -97,49 +85,9 @@ def half_at(found: pd.DataFrame) -> int | None:
 
 
 def _finding(found: pd.DataFrame) -> str:
-    half = half_at(found)
+    half = _half_at(found)
     tail = f"communication is half of it from {half:,} on" if half else "communication is never half of it"
     return f"The shortest step is on {found['step'].idxmin():,} ranks; {tail}"
-
-
-def _row(sheet: Sheet, name: str, found: pd.DataFrame, points: Points) -> None:
-    """A step in milliseconds on the left, the share on the right; zero is not on a logarithmic axis."""
-    wide = (sheet.width - LEFT - 0.3 - GAP) / 2
-    if name:
-        sheet.text(name, left=LEFT, top=sheet.top, fontweight="bold")
-        sheet.top += 0.25
-    top = sheet.top
-    ax = sheet.axes(LEFT, wide, HIGH, top=top)
-    ax.set(xscale="log", yscale="log", xlabel="ranks", ylabel="a step, ms (modelled)")
-    ax.set_label(f"step {name}")
-    parts = (("work", "--", COMPUTE), ("communication", ":", TALK), ("step", "-", TOTAL))
-    for part, line, colour in parts:
-        shown = found.loc[found[part] > 0, part] * 1e3
-        ax.plot(shown.index, shown, line, color=colour, linewidth=2)
-    for world, (middle, low, high, shared) in points.items():
-        ms, bars = middle * 1e3, [[(middle - low) * 1e3], [(high - middle) * 1e3]]
-        ax.errorbar(world, ms, yerr=bars, fmt=MARKS[shared][0], color=TOTAL, markersize=6, capsize=3)
-        sheet.say(f"{name or 'step'}, {world} ranks {MARKS[shared][1]}: {ms:.3g} ms")
-    right = sheet.axes(LEFT + wide + GAP, wide, HIGH, top=top)
-    right.set(xscale="log", ylim=(-0.02, 1.04), xlabel="ranks", ylabel="communication's share")
-    right.yaxis.set_major_formatter(PercentFormatter(1))
-    right.plot(found.index, found["share"], color=TALK, linewidth=2)
-    right.axhline(0.5, color=style.QUIET, linewidth=1, linestyle=":")
-    ends = [2**i for i in range(0, 21, 2) if found.index[0] <= 2**i <= found.index[-1]]
-    for one in (ax, right):
-        one.minorticks_off()
-        one.set_xticks(ends, [f"{n:,}" for n in ends])
-        one.grid(color=style.FAINT, linewidth=0.7)
-    first, last = found.index[0], found.index[-1]
-    step = found["step"] * 1e3
-    sheet.say(f"{name or 'step'}: {step[first]:.3g} ms on {first:,} ranks, {step[last]:.3g} ms on {last:,}")
-    sheet.top = top + HIGH + 0.5
-    keys = [(part, _key(colour, line)) for part, line, colour in parts]
-    marks = [
-        (MARKS[shared][1], _key(TOTAL, "", MARKS[shared][0]))
-        for shared in sorted({p[3] for p in points.values()})
-    ]
-    sheet.legend([*keys, *marks], left=LEFT)
 
 
 def _key(colour: str, line: str, marker: str = "") -> Callable[[Axes, float, float], Any]:

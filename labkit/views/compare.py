@@ -1,8 +1,8 @@
-"""Figures that compare variants: times on each rank, ratios of times with their intervals, and ratios by machine."""
+"""Times of variants on each rank, drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,9 @@ from labkit.views.style import (
 )
 from labkit.views.tables import need
 
-__all__ = ["ratios", "timings"]
+__all__ = ["timings"]
 
 RIGHT = 2.35  # inches for the numbers beside a plot
-ROW = 0.3
 MARKERS = "osD^vPX*"
 
 
@@ -111,105 +110,6 @@ def _timing_rows(
         quiet = {"ha": "right", "fontsize": 7.5, "color": style.QUIET}
         # above the rows, where no point can lie
         ax.annotate(f"{said} to the right", (1, 1), (0, 3), "axes fraction", "offset points", **quiet)
-
-
-@styled
-def ratios(verdicts: Iterable[Any] | pd.DataFrame, label: str = "") -> Figure:
-    """Draw the time ratio of each verdict with its interval on a log axis, 1 marked, and its outcome in words.
-
-    Args:
-        verdicts: `labkit.timing.Verdict` objects, or a table with a, b, ratio, low, high, n, confidence and outcome.
-            With an evidence the rows are grouped by it. An interval without an end is drawn to the edge with an arrow.
-        label: the run label.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: a column is missing.
-    """
-    if not isinstance(verdicts, pd.DataFrame):
-        fields = ("a", "b", "ratio", "low", "high", "n", "confidence", "outcome")
-        rows = [{f: getattr(v, f) for f in (*fields, "where") if hasattr(v, f)} for v in verdicts]
-        found = pd.DataFrame(rows, columns=list(fields) if not rows else None)
-        verdicts = found.rename(columns={"where": "evidence"})
-    table = need(verdicts, ["a", "b", "ratio", "low", "high", "n", "confidence", "outcome"], "verdicts")
-    sheet = Sheet()
-    if table.empty:
-        return empty_figure(sheet, "Nothing was compared", label)
-    first = next(iter(by_evidence(table)[0][1].itertuples()))
-    clear = int((table["outcome"] != "cannot tell").sum())
-    more = (
-        f"{clear} of {len(table)} comparisons are clear, the others cannot tell" if clear < len(table) else ""
-    )
-    where = f" ({first.evidence})" if len(by_evidence(table)) > 1 else ""
-    sheet.title(_headline(first) + where, more)
-    ends = table[["ratio", "low", "high"]].to_numpy(dtype=float)
-    ends = ends[np.isfinite(ends) & (ends > 0)]
-    edges = min(ends.min(), 0.8) / 1.15, max(ends.max(), 1.25) * 1.15
-    for name, part in by_evidence(table):
-        panel_heading(sheet, name)
-        ax = sheet.axes(NAME_WIDTH, sheet.width - NAME_WIDTH - 3.3, ROW * len(part))
-        ax.set(xscale="log", xlim=edges, ylim=(len(part), 0))
-        ax.axvline(1, color=style.QUIET, linewidth=1)
-        for i, row in enumerate(part.itertuples()):
-            _interval(ax, row, i + 0.5, edges)
-            note_beside(ax, i + 0.5, _said(row))
-        pairs = [f"{row.a} against {row.b}" for row in part.itertuples()]
-        said = [
-            f"{pair} {row.ratio:.2f} ({row.outcome})"
-            for pair, row in zip(pairs, part.itertuples(), strict=True)
-        ]
-        sheet.say(f"Ratios of times{f', {name}' if name else ''}: {', '.join(said)}")
-        label_rows(ax, [i + 0.5 for i in range(len(part))], pairs)
-        _ratio_ticks(ax, edges)
-        confidence = float(part["confidence"].iloc[0])
-        ax.set_xlabel(f"ratio of times, median over rounds with its {confidence:.0%} interval", labelpad=1)
-        sheet.top += 0.44
-    return sheet.finish(label)
-
-
-def _interval(ax: Axes, row: Any, y: float, edges: tuple[float, float]) -> None:
-    colour = "#999999" if row.outcome == "cannot tell" else variant_colour(str(row.a))
-    low = row.low if np.isfinite(row.low) and row.low > edges[0] else edges[0]
-    high = row.high if np.isfinite(row.high) and row.high < edges[1] else edges[1]
-    ax.plot(
-        [low, high], [y, y], color=colour, linewidth=3.2, alpha=0.6, solid_capstyle="butt", gid="interval"
-    )
-    for bound, edge, marker in ((row.low, edges[0], "<"), (row.high, edges[1], ">")):
-        if not np.isfinite(bound):
-            inside = edge * 1.02 if marker == "<" else edge / 1.02
-            ax.plot(inside, y, marker, color=colour, markersize=6)
-    face = "white" if row.outcome == "cannot tell" else colour
-    ax.plot(row.ratio, y, "o", color=colour, markerfacecolor=face, markersize=6.5, zorder=4)
-
-
-def _said(row: Any) -> str:
-    if row.outcome == "cannot tell":
-        return f"cannot tell ({row.ratio:.2f}× the time, n={row.n})"
-    return f"{row.a} is {row.outcome}: {row.ratio:.2f}× the time of {row.b} (n={row.n})"
-
-
-def _headline(row: Any) -> str:
-    if row.outcome == "cannot tell":
-        return f"{row.a} against {row.b}: cannot tell"
-    return f"{row.a} is {row.outcome} than {row.b}: it takes {row.ratio:.2f} times as long"
-
-
-def _ratio_ticks(ax: Axes, edges: tuple[float, float]) -> None:
-    """Set round ratios as ticks, as many as the range leaves room for."""
-    decades = np.log10(edges[1] / edges[0])
-    near = [0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 2.5, 3]
-    wide = [step * 10.0**power for power in range(-6, 7) for step in ((1, 2, 5) if decades < 2.5 else (1,))]
-    if decades < 0.5:
-        choice = near
-    elif decades < 1.2:
-        choice = [0.1, 0.15, 0.25, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10]
-    else:
-        choice = wide
-    ticks = [tick for tick in choice if edges[0] <= tick <= edges[1]] or [1]
-    ax.minorticks_off()
-    ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
 
 
 def _key(marker: str, colour: str) -> Any:

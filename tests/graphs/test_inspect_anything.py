@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import labkit
+from course.reading.drawing import draw_graph
+from course.reading.stages import Stages
 from labkit import graphs
-from labkit.views import graph, stages
 
 
 def compiled(fn):
@@ -144,8 +145,8 @@ def test_a_graph_of_2000_nodes_in_bounded_time():
     assert one.ops == 2000 and len(one.nodes()) > 2000
     assert took < 3 * plain + 20
     began = time.perf_counter()
-    drawn = graph(one)
+    drawn = draw_graph(one)
     assert "2,000 operations" in drawn.summary and drawn.get_figheight() < 30
     assert len(one._repr_html_()) < 400_000
-    assert stages(frames).text
+    assert Stages(frames).text
     assert time.perf_counter() - began < 20

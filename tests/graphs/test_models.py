@@ -7,8 +7,9 @@ import warnings
 import pytest
 import torch
 
+from course.reading.drawing import draw_graph
+from course.reading.stages import Stages
 from labkit import graphs, torch_compat
-from labkit.views import graph, stages
 
 pytestmark = pytest.mark.slow
 
@@ -53,5 +54,5 @@ def test_a_model_is_read_whole_and_counted_as_explain_counts(make):
             assert one.stage(stage).strip()
         operations = [node for node in one.nodes() if node.kind not in ("input", "output")]
         assert operations and all(node.op for node in operations)
-        assert graph(one, "aot_forward").get_figheight() < 40
-    assert frames._repr_html_() and stages(frames).text
+        assert draw_graph(one, "aot_forward").get_figheight() < 40
+    assert frames._repr_html_() and Stages(frames).text

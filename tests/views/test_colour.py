@@ -14,7 +14,6 @@ import re
 import numpy as np
 import pytest
 
-from course.cliff.figures import breakdown
 from labkit import files
 from labkit.views import strip, style
 
@@ -87,15 +86,8 @@ def test_contrast_is_that_of_the_standard():
 
 
 def test_the_views_write_on_bars_with_that_ink(broken):
-    import pandas as pd
     from matplotlib.colors import to_hex
 
-    spent = pd.DataFrame(
-        [("B", 0, kind, 100.0) for kind in style.KINDS], columns=["variant", "rank", "kind", "us"]
-    )
-    ax = breakdown(spent).axes[-1]
-    inks = [to_hex(text.get_color()).upper() for text in ax.texts if text.get_text().endswith("%")]
-    assert inks == [style.ink_on(shade) for shade, _ in style.KINDS.values()]
     (ax,) = (ax for ax in strip(broken).axes if ax.get_label() == "whole")
     written = {text.get_text(): to_hex(text.get_color()).upper() for text in ax.texts}
     assert written["allreduce"] == style.ink_on(style.KINDS["collective"][0])
@@ -123,18 +115,6 @@ def test_bars_and_keys_have_the_shape_of_their_kind(broken):
         patch.get_height() for ax in strip(broken).axes if ax.get_label() == "legend" for patch in ax.patches
     ]
     assert sorted(keys) == pytest.approx([0.14 * share for share in (0.2, 0.4, 0.6, 0.8, 1.0)])
-
-
-def test_variants_stand_under_their_names_and_ranks_have_markers(report):
-    from course.cliff import figures as cliff
-
-    named = {"B compiled, disabled", "C compiled, functional"}
-    for which in ("timings", "counts", "source"):
-        figure = cliff.figure(report, which)
-        ticks = {t.get_text() for ax in figure.axes for t in ax.get_yticklabels()}
-        assert named <= ticks, which
-    rows = cliff.figure(report, "timings").axes[-1]
-    assert {"o", "s"} <= {line.get_marker() for line in rows.lines}
 
 
 def test_html_takes_the_ink_of_its_theme_or_has_a_ground_of_its_own():

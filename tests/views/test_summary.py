@@ -6,32 +6,9 @@ import base64
 import re
 
 import nbformat
-import pytest
 
-from course.cliff import figures as cliff
-from course.cliff.figures import breakdown
-from labkit.views import ratios, strip, timings
+from labkit.views import strip
 from tools import fit
-
-
-def drawn(report):
-    return {which: cliff.figure(report, which) for which in cliff._FIGURES}
-
-
-def test_every_figure_has_its_finding_its_numbers_and_its_label(report):
-    found = {which: figure.summary for which, figure in drawn(report).items()}
-    for which, figure in drawn(report).items():
-        assert found[which].startswith(figure.texts[0].get_text()[:20]), which
-        assert re.search(r"\[.*gloo · cpu.*\]$", found[which]) and "\n" not in found[which], which
-    assert "B: every rank: 4 regions, 4 collectives, 4 breaks |" in found["strip"]
-    assert "graph breaks in every forward: B 4, C 0." in found["counts"]
-    assert "Medians, gloo · cpu: B 20.9 ms, C 10.5 ms." in found["timings"]
-    assert "Ratios of times, gloo · cpu: C against B 0.50 (faster)." in found["ratios"]
-    assert (
-        "B: compute 40%, region entry & exit 60%; C: compute 95%, cache lookup & guards 5%."
-        in found["breakdown"]
-    )
-    assert "Frames per second, the source: 2x H200, NCCL: B 10, C 25." in found["source"]
 
 
 def test_one_strip_says_each_rank_and_the_difference(diverged):
@@ -40,21 +17,6 @@ def test_one_strip_says_each_rank_and_the_difference(diverged):
         "Ranks 0 and 1 part ways at step 4 of this forward. Fragment strip: rank 0: 4 regions"
     )
     assert "rank 1: nothing more" in said
-
-
-def test_ranks_that_counted_differently_are_both_said(report):
-    counts = report.tables["counts"]
-    counts.loc[(counts["variant"] == "B") & (counts["rank"] == 1), "regions"] = 3
-    assert "compiled regions in every forward: B 4 and 3, C 1." in cliff.figure(report, "counts").summary
-
-
-@pytest.mark.parametrize("draw", [ratios, timings, breakdown])
-def test_a_figure_of_nothing_says_so(draw):
-    import pandas as pd
-
-    columns = ["variant", "rank", "round", "seconds", "kind", "us"]
-    empty = [] if draw is ratios else pd.DataFrame(columns=columns)
-    assert draw(empty).summary.startswith(("Nothing was compared", "No sample", "No forward"))
 
 
 def shown(thing):

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from course.cold import figures as drawn
 from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, segments
 from labkit import Ranks, contract, lessons
-from labkit.report import Report
 
 program = lessons.program("cold")
 
@@ -96,19 +95,6 @@ def test_each_picture_says_what_it_shows():
     assert "rank 0: 6.0 s: Dynamo 1.0 s, run, or wait for a peer 5.0 s" in summary
 
 
-def test_the_picture_of_a_saved_report_has_each_ways_slowest_rank():
-    columns = ["form", "round", "rank", "phase", "from_s", "to_s"]
-    spans = [("cold", 0, 0, DYNAMO, 0.0, 5.0), ("cold", 0, 1, DYNAMO, 0.0, 4.0)]
-    tables = {
-        "spans": pd.DataFrame(spans, columns=columns),
-        "ready": pd.DataFrame({"form": ["cold"], "builds": [1]}),
-    }
-    assert (
-        "cold: 5.0 s, 1 C++ build: Dynamo 5.0 s"
-        in drawn.figure(Report("cold", "t", "shm · cpu", tables)).summary
-    )
-
-
 def used(change, place):
     """On a rank of three: what becomes of its kind of artifact after a change."""
     kind = list(program.KINDS)[dist.get_rank()]
@@ -133,7 +119,7 @@ def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goe
     assert "expected 4, actual 6" in found["shape", "aot_compile"][1]
     assert "different PyTorch version" in found["version string", "aot_compile"][1]
     table = pd.DataFrame(rows, columns=["kind", "change", "outcome", "said"])
-    said = drawn.survival_figure(Report("survival", "t", "shm · cpu", {"outcomes": table})).summary
+    said = drawn.survived(table, "shm · cpu").summary
     assert "Wrong in silence: aot_compile after a change of code" in said
 
 

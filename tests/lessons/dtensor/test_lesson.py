@@ -11,7 +11,6 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 import labkit
-from course.dtensor import figures, placements_figures
 from labkit import lessons
 from labkit.report import Report
 
@@ -129,16 +128,3 @@ def compiled_routes():
 @pytest.mark.slow
 def test_compiled_routes_are_one_graph_with_the_same_collectives(ranks):
     assert ranks.run(compiled_routes).same() == dict.fromkeys("bcd", (1, 1, True))
-
-
-def test_figures_of_saved_reports_say_what_they_draw():
-    columns = ["start", "end", "forward", "backward"]
-    table = pd.DataFrame([("S(0)", "R", "all_gather_into_tensor", "-")], columns=columns)
-    report = Report("placements", "t", "gloo · cpu", {"redistribute": table})
-    assert "S(0), R: all_gather, back: nothing" in placements_figures.figure(report).summary
-    with pytest.raises(ValueError, match="there is moves, matmul"):
-        placements_figures.figure(report, "nothing")
-    columns = ["evidence", "kind", "size", "way", "rank", "round", "seconds"]
-    rows = [("host only", "mlp", "tiny", "a eager", 0, i, 0.001) for i in range(3)]
-    report = Report("routes", "t", "shm · cpu", {"samples": pd.DataFrame(rows, columns=columns)})
-    assert "Medians, host only, mlp tiny: a eager 1 ms" in figures.figure(report).summary

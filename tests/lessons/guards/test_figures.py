@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
-from course.guards import drift_figures
 from course.guards.odd_shape_figures import Attempts
-from labkit.report import PerRank, Report
-
-
-def test_the_figure_of_a_drift_follows_the_numbers():
-    columns = "dtype stage differ differ_min differ_max ratio ratio_min ratio_max n inputs".split()
-    rows = [
-        ("bfloat16", "aot_eager", 0, 0, 0.5, 1, 1, 1, 16, 3),
-        ("bfloat16", "inductor", 0.5, 0.5, 0.5, 1, 1, 1, 16, 16),
-    ]
-    stages = pd.DataFrame(rows, columns=columns)
-    for most, said in (("inductor", "bfloat16 from inductor on"), ("none", "bfloat16 nowhere")):
-        first = pd.DataFrame({"dtype": ["bfloat16"], "most differ from": [most]})
-        drawn = drift_figures.figure(Report("drift", "t", "gloo · cpu", {"stages": stages, "first": first}))
-        assert f"in most inputs: {said}" in drawn.summary
-        assert "aot_eager: 0.0% differ (in 3 of 16 inputs some)" in drawn.summary
+from labkit.report import PerRank
 
 
 def test_the_lanes_of_the_odd_shape_say_how_each_timeout_ended():

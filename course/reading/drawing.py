@@ -16,7 +16,7 @@ from labkit.graphs.nodes import nodes as read
 from labkit.views import style
 from labkit.views.style import KINDS, Figure, Sheet, styled
 
-__all__ = ["graph"]
+__all__ = ["draw_graph"]
 
 MOST = 26  # boxes in a drawing
 _OPS = 3  # operations named in a box
@@ -42,7 +42,7 @@ SIGNS = {"collective": "⇄ ", "wait": "… "}
 
 
 @styled
-def graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
+def draw_graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
     """Draw one graph from top to bottom, collectives in their own colour.
 
     Operations of one line of the reader's code are one box. An arrow, or a line at the right, leads from a box to each
@@ -87,7 +87,7 @@ def _nodes(what: Any, stage: str) -> list[Node]:
         return what.nodes(stage)
     if isinstance(what, str):
         return read(what)
-    raise ValueError(f"graph draws a Frame or a graph's printed text, and got a {type(what).__name__}")
+    raise ValueError(f"draw_graph takes a Frame or a graph's printed text, and got a {type(what).__name__}")
 
 
 def _counts(folded: Folded) -> str:

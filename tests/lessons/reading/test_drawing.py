@@ -5,10 +5,9 @@ from __future__ import annotations
 import matplotlib as mpl
 import pytest
 
+from course.reading.drawing import draw_graph, fold
 from labkit.graphs.frame import Frame
 from labkit.graphs.nodes import nodes
-from labkit.views import graph
-from labkit.views.graph import fold
 
 REDUCE = "torch.ops._c10d_functional.all_reduce.default"
 WAIT = "torch.ops._c10d_functional.wait_tensor.default"
@@ -50,7 +49,7 @@ def test_a_model_of_many_blocks_is_one_block_with_how_often(blocks):
     folded = fold(nodes(model(blocks)))
     assert [box.times for box in folded.boxes] == [1, blocks, blocks, blocks, 1]
     assert dict(folded.collectives) == {"all_reduce": blocks} and folded.operations == 5 * blocks
-    figure = graph(model(blocks), label="host only")
+    figure = draw_graph(model(blocks), label="host only")
     assert figure.get_figheight() < 6
     drawn = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert f"×{blocks}" in drawn and "⇄ all_reduce + wait" in drawn
@@ -73,28 +72,28 @@ def test_a_graph_without_repetition_keeps_its_ends_and_counts_the_middle():
 
 
 def test_collectives_look_different_without_their_colour():
-    from labkit.views.graph import LOOKS, SIGNS
+    from course.reading.drawing import LOOKS, SIGNS
 
     assert LOOKS["collective"][2] > 2 * LOOKS["op"][2] and "collective" in SIGNS
 
 
 def test_nothing_to_draw_and_what_is_no_graph():
-    assert "nothing in it" in " ".join(t.get_text() for t in graph("").texts)
+    assert "nothing in it" in " ".join(t.get_text() for t in draw_graph("").texts)
     with pytest.raises(ValueError, match="got a int"):
-        graph(7)
+        draw_graph(7)
     frame = Frame("0/0", "f", "f.py:1", missing={"dynamo": "no operation on tensors was captured"})
     with pytest.raises(ValueError, match="no operation on tensors"):
-        graph(frame)
+        draw_graph(frame)
 
 
 def test_a_text_that_is_not_quite_python_is_read_line_by_line():
     text = model(2).replace("class G(torch.nn.Module):", "class <lambda> of g(torch.nn.Module) {")
-    assert "2 all_reduce" in graph(text).summary
+    assert "2 all_reduce" in draw_graph(text).summary
 
 
 def test_drawing_leaves_matplotlib_as_it_was():
     before = dict(mpl.rcParams)
-    graph(model(2))
+    draw_graph(model(2))
     assert dict(mpl.rcParams) == before
 
 
@@ -105,7 +104,7 @@ def test_no_line_crosses_a_box_and_no_two_lanes_overlap():
         other = f"x{max(0, i - 3)}"
         lines.append(f'        x{i + 1}: "f32[4]" = torch.ops.aten.op{i}.default(x{i}, {other})')
     text = "\n".join([*lines, "        return (x12,)"])
-    (axes,) = [axes for axes in graph(text).axes if axes.get_label() != "legend"]
+    (axes,) = [axes for axes in draw_graph(text).axes if axes.get_label() != "legend"]
     boxes = [patch.get_bbox() for patch in axes.patches]
     lanes = []
     for line in axes.lines:

@@ -7,36 +7,16 @@ from typing import Any
 
 from matplotlib.patches import Rectangle
 
+from course.reading.drawing import draw_graph
 from labkit.graphs.frame import GRAPHS, STAGES, Frame, Frames, code_block
-from labkit.views.graph import graph
 from labkit.views.style import Figure, Sheet, cut, styled
 from labkit.views.widget import InteractiveFigure
 
-__all__ = ["Stages", "stages", "stages_static"]
+__all__ = ["Stages"]
 
 
-def stages_static(frames: Frames) -> tuple[Figure, str]:
-    """Draw which frame has which stage.
-
-    Args:
-        frames: of `graphs.inspect` or a record.
-
-    Returns:
-        The figure, and a line of text that says the same.
-
-    Raises:
-        ValueError: there are no frames.
-    """
-    _need(frames)
-    figure = _table(frames)
-    several = len(frames.ranks) > 1
-    said = [f"{f'rank {f.rank}: ' if several else ''}{f.title}: {f.said}" for f in frames]
-    text = " | ".join(said[:6]) + (f" | and {len(said) - 6} more frames" if len(said) > 6 else "")
-    return figure, text
-
-
-def stages(frames: Frames) -> Stages:
-    """Show every stage of every frame, with tabs for stages and ranks.
+class Stages(InteractiveFigure):
+    """Every stage of every frame, with tabs for stages and ranks.
 
     As the last line of a cell it shows the widget, and below it a table of what there is and a line of text, which stay
     in a saved notebook.
@@ -44,20 +24,16 @@ def stages(frames: Frames) -> Stages:
     Args:
         frames: of `graphs.inspect` or a record.
 
-    Returns:
-        The interactive figure.
-
     Raises:
         ValueError: there are no frames.
     """
-    return Stages(frames)
-
-
-class Stages(InteractiveFigure):
-    """The interactive figure that `stages` returns."""
 
     def __init__(self, frames: Frames) -> None:
-        super().__init__(*stages_static(frames))
+        _need(frames)
+        several = len(frames.ranks) > 1
+        said = [f"{f'rank {f.rank}: ' if several else ''}{f.title}: {f.said}" for f in frames]
+        more = f" | and {len(said) - 6} more frames" if len(said) > 6 else ""
+        super().__init__(_table(frames), " | ".join(said[:6]) + more)
         self.frames = frames
 
     def show(self, frame: Frame, stage: str, whole: bool = False) -> str:
@@ -117,7 +93,7 @@ class Stages(InteractiveFigure):
             draws = drawn.value and not drawn.disabled
             picture.layout.display = None if draws else "none"
             if draws:
-                picture.value = graph(mine, stage.value, label=self.frames.label).png()
+                picture.value = draw_graph(mine, stage.value, label=self.frames.label).png()
             text.value = self.show(mine, stage.value, whole.value)
 
         rank.observe(choose, "value")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from course.reading.stages import Stages
 from labkit.graphs import STAGES, Frame, Frames
 from labkit.graphs.break_registry import Break
-from labkit.views import stages, stages_static
 
 GRAPH = 'class G(torch.nn.Module):\n    def forward(self, x: "f32[4]"):\n        y: "f32[4]" = x * 2\n        return y'
 
@@ -24,7 +24,7 @@ def frames() -> Frames:
 
 
 def test_the_static_twin_names_every_frame_and_its_stages():
-    figure, text = stages_static(frames())
+    figure, text = (view := Stages(frames())).figure, view.text
     assert "rank 1: 0/0 f at In [3]:1: 1 operation" in text and "ends in a graph break" in text
     assert "rank 0: 0/0 f at In [3]:1 has source, dynamo" in figure.summary
     assert figure.summary.endswith("[gloo · cpu]")
@@ -32,7 +32,7 @@ def test_the_static_twin_names_every_frame_and_its_stages():
 
 def test_the_widget_shows_each_stage_of_each_rank_and_why_one_is_missing():
     ipywidgets = pytest.importorskip("ipywidgets")
-    view = stages(frames())
+    view = Stages(frames())
     head, stage, options, picture, text = view.widget.children
     rank, frame = head.children
     assert [label for label, _ in rank.options] == ["rank 0", "rank 1"] and list(stage.options) == list(
@@ -55,6 +55,6 @@ def test_the_widget_shows_each_stage_of_each_rank_and_why_one_is_missing():
 
 def test_frames_of_which_there_is_none_are_refused_with_the_reason():
     with pytest.raises(ValueError, match="hidden from the compiler"):
-        stages(Frames([], ["f is hidden from the compiler"]))
+        Stages(Frames([], ["f is hidden from the compiler"]))
     with pytest.raises(ValueError, match="got a list"):
-        stages([])
+        Stages([])
