@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import atexit
 import codecs
+import errno
 import gc
 import importlib
 import importlib.util
+import io
 import locale
 import os
 import signal
@@ -15,7 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from labkit import __version__, files, screen
+from labkit import __version__, files
 
 STATUS = """\
 exit status:
@@ -24,6 +26,8 @@ exit status:
   2  a request that cannot be met
   3  done, and what it found could not be saved or printed
 """
+UNWRITTEN = 3
+LEFT = 141  # of a command whose reader left, as a shell gives it for SIGPIPE
 # the commands of what the rest of labkit does not import, by the module that adds them
 DOORS = ("labkit.lessons.door", "labkit.look.door", "ledger.door")
 
@@ -41,20 +45,37 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["PYTHONUTF8"] = "1"  # for the ranks: torch reads files of its own that are not ASCII
     # at its end, the interpreter would look for garbage among all that torch has made, for a second
     atexit.register(gc.freeze)
-    with screen.Screen() as shown:
-        status = _status(arguments)
-    return shown.outcome(status)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may take ASCII only
+            stream.reconfigure(errors="backslashreplace")
+    status = _status(arguments)
+    try:
+        if sys.stdout is not None:  # closed by the shell, as in `labkit list >&-`
+            sys.stdout.flush()
+    except OSError as error:
+        # Python flushes what is left when it exits, and that has to go somewhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return status or _unwritten(error)
+    return status
+
+
+def _unwritten(error: OSError) -> int:
+    """The exit status where standard output takes no more, with a sentence but where its reader left (`| head`)."""
+    if isinstance(error, BrokenPipeError):
+        return LEFT
+    print(f"labkit: cannot write to standard output: {error.strerror}", file=sys.stderr)
+    return UNWRITTEN
 
 
 def _status(arguments: list[str] | None) -> int:
     try:
         given = _parser().parse_args(arguments)
         return given.act(given)
-    except SystemExit as end:  # after --help and --version, or because nobody reads on
+    except SystemExit as end:  # after --help and --version
         return end.code if isinstance(end.code, int) else 0
     except files.Unsaved as error:
         print(f"labkit: {error}", file=sys.stderr)
-        return screen.UNWRITTEN
+        return UNWRITTEN
     except UnicodeDecodeError as error:
         where = f"a file cannot be read as {error.encoding}, which this locale asks for"
         print(f"labkit: {where}: {error.reason}; PYTHONUTF8=1 or LC_ALL=C.UTF-8 helps", file=sys.stderr)
@@ -63,6 +84,11 @@ def _status(arguments: list[str] | None) -> int:
         print(f"labkit: {str(error).strip()}", file=sys.stderr)
         return 2
     except OSError as error:
+        if error.filename is None and error.errno in (
+            errno.EPIPE,
+            errno.ENOSPC,
+        ):  # of a file it would be Unsaved
+            return _unwritten(error)
         where = f"{error.filename}: " if error.filename else ""
         try:
             os.getcwd()
@@ -128,7 +154,7 @@ def _score(given: argparse.Namespace) -> int:
 
     board = scoreboard()
     if given.json:
-        print(screen.json_text(board.frame().to_json(orient="records", indent=1, force_ascii=False)))
+        print(board.frame().to_json(orient="records", indent=1))
     else:
         print(f"{board}\nyour answers: {answers.file()}")
     return 0

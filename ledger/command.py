@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from labkit import files, screen
+from labkit import files
 from labkit.report import provenance
 from labkit.study import environments
 from ledger import versions
@@ -46,7 +46,6 @@ def ledger(given: argparse.Namespace) -> int:
     if given.save is not None:
         path = (files.home() if given.save is True else given.save) / f"{versions.NAME}.json"
         files.writable(path.parent, path.name)
-        screen.keep_going()
         kept = {} if given.again else _usable(facts, path)
 
         def each(one: Answer) -> None:
@@ -60,7 +59,7 @@ def ledger(given: argparse.Namespace) -> int:
     whole = [kept.get(fact.id) or new[fact.id] for fact in chosen]
     if given.json:
         said = {"provenance": provenance(), "facts": [asdict(one) for one in whole]}
-        print(screen.json_text(json.dumps(said, indent=1, ensure_ascii=False)))
+        print(json.dumps(said, indent=1))
     else:
         print(table(whole, facts, shutil.get_terminal_size((150, 40)).columns))
     if unsaved:

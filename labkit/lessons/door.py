@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from labkit import files, hardware, screen
+from labkit import files, hardware
 from labkit.lessons.parameters import chosen, parameters
 from labkit.lessons.standalone import script
 
@@ -66,7 +66,6 @@ def _run(given: argparse.Namespace) -> int:
         if folder.resolve() == lessons[0].parent.resolve():
             raise ValueError(f"{folder} holds the lessons themselves: save elsewhere")
         files.writable(folder, *(path.name for path in lessons))
-        screen.keep_going()
 
     from labkit.lessons.execution import Done, execute  # papermill and pandas, seconds on a slow disk
 
@@ -85,7 +84,7 @@ def _run(given: argparse.Namespace) -> int:
             kept = f"; the notebook up to there: {folder / path.name}" if folder else ""
             print(f"\nlabkit: {done.failed}{kept}", file=sys.stderr, flush=True)
     if given.json:
-        print(screen.json_text(_json(every)))
+        print(_json(every))
     if folder is not None:
         print(f"saved in {folder}: {', '.join(_kept(every))}", file=sys.stderr)
     failed = [done.lesson[:2] for done in every if done.failed]
@@ -113,7 +112,7 @@ def _json(every: list[Any]) -> str:
         }
         for done in every
     ]
-    return json.dumps(bodies, indent=1, ensure_ascii=False)
+    return json.dumps(bodies, indent=1)
 
 
 def _values(lessons: list[Path], typed: dict[str, str]) -> dict[str, dict[str, Any]]:
