@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from course.shared.matrix import Cell, key, matrix
 from labkit.views import style
-from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, patch, styled
 
 __all__ = ["survived", "waterfall"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from course.shared.matrix import Cell, key, matrix
 from labkit.views import style, tables
-from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 
 __all__ = ["figure", "lifetimes"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from course.shared.matrix import Cell, key, matrix
 from labkit.views import style
-from labkit.views.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 
 __all__ = ["swept"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from labkit.views.matrix import Cell, matrix
+from course.shared.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 
 __all__ = ["news"]

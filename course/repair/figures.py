@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 
 from labkit.views import style
-from labkit.views.forwards import variant_record
 from labkit.views.strip import strips
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table
@@ -124,5 +124,9 @@ def fragments(report: Any, stages: tuple[str, ...] = (), **options: Any) -> Figu
     for name in stages:
         if name not in there:
             raise ValueError(f"no stage {name!r} in this report: there are {', '.join(there)}")
-    return strips({name: variant_record(report, name) for name in stages or (there[0], there[-1])},
-                  **{"forward": "typical", "label": report.label, **options})  # fmt: skip
+    records = {}
+    for name in stages or (there[0], there[-1]):
+        parts = {key: table(report, key, ["variant"]) for key in ("segments", "events", "breaks", "counts")}
+        parts = {key: part[part["variant"] == name] for key, part in parts.items()}
+        records[name] = SimpleNamespace(label=report.label, **parts)
+    return strips(records, **{"forward": "typical", "label": report.label, **options})

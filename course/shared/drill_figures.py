@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.views.matrix import Cell, matrix
+from course.shared.matrix import Cell, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import table
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from course.shared.matrix import key
 from labkit.views import style
-from labkit.views.matrix import key
 from labkit.views.style import Figure, Sheet, empty_figure, mark, styled
 from labkit.views.tables import table
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -21,7 +20,6 @@ __all__ = [
     "collectives",
     "merged_record",
     "take_forward",
-    "variant_record",
 ]
 
 SEGMENTS = ("rank", "forward", "kind", "start_us", "end_us", "compile_id", "name")
@@ -121,38 +119,6 @@ def merged_record(record: Any) -> Any:
     if hasattr(type(first), "with_ranks"):
         return first.with_ranks(others)  # type: ignore[union-attr]
     return record
-
-
-def variant_record(report: Any, variant: str | None = None, blocks: int | None = None) -> SimpleNamespace:
-    """Select the tables of one variant and one number of blocks from a report.
-
-    Args:
-        report: a report, a record or a mapping of tables.
-        variant: None for all.
-        blocks: None for all.
-
-    Returns:
-        An object with the selected tables as attributes, like a record.
-
-    Raises:
-        ValueError: the report has no segments, or none of this variant or size; the message names what there is.
-    """
-    found: dict[str, Any] = {"label": getattr(report, "label", "")}
-    for name in ("segments", "events", "breaks", "counts"):
-        frame = table_of(report, name)
-        if frame is None:
-            continue
-        for column, wanted in (("variant", variant), ("blocks", blocks)):
-            if wanted is None or column not in frame.columns:
-                continue
-            if name == "segments" and wanted not in set(frame[column]):
-                there = ", ".join(map(str, pd.unique(frame[column])))
-                raise ValueError(f"no {column} {wanted!r} in table 'segments': it has {there}")
-            frame = frame[frame[column] == wanted]
-        found[name] = frame
-    if "segments" not in found:
-        raise ValueError("this report has no table 'segments': there is nothing to draw a strip from")
-    return SimpleNamespace(**found)
 
 
 def take_forward(
