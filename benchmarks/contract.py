@@ -20,8 +20,8 @@ from labkit.report import provenance
 KIB = (4, 1024, 16384)
 
 
-def measure(rounds: int, calls: int) -> dict[str, tuple[float, ...]]:
-    """On a rank: seconds a call of every part, one sample a round."""
+def measure(rounds: int, calls: int) -> Any:
+    """On a rank: the times of `calls` calls of every part."""
     import torch
     import torch.distributed as dist
 
@@ -73,29 +73,24 @@ def measure(rounds: int, calls: int) -> dict[str, tuple[float, ...]]:
     variants = {name: repeated(call) for name, call in parts.items()}
     variants["compiled call, compile_health open"] = lambda: watched(compiled)
     with torch.no_grad():
-        taken = interleave(variants, rounds=rounds, warmup=2, barrier=dist.barrier)
-    return {name: tuple(sample / calls for sample in found.samples) for name, found in taken.items()}
+        return interleave(variants, rounds=rounds, warmup=2, barrier=dist.barrier)
 
 
 def table(ranks: labkit.Ranks, rounds: int, calls: int) -> labkit.Report:
     """One row a part: microseconds of a call on the slowest rank."""
     import pandas as pd
 
-    from labkit.timing import Measurement
+    from labkit.timing import Times
 
-    found = ranks.run(measure, rounds, calls, timeout=900, stall=60)
-    rows = []
-    for name in found[0]:
-        slowest = Measurement(name, tuple(map(max, zip(*(mine[name] for mine in found), strict=True))))
-        rows.append(
-            {"part": name, "us": slowest.median * 1e6, "p10_us": slowest.p10 * 1e6, "p90_us": slowest.p90 * 1e6,
-             "rounds": rounds}
-        )  # fmt: skip
+    times = Times.merge(ranks.run(measure, rounds, calls, timeout=900, stall=60))
+    quantiles = {"us": 0.5, "p10_us": 0.1, "p90_us": 0.9}
+    us = {column: times.quantile(q) / calls * 1e6 for column, q in quantiles.items()}
+    parts = pd.DataFrame(us).assign(rounds=rounds).rename_axis("part").reset_index()
     return labkit.Report(
         "contract",
         "What each part of the contract costs a call",
         ranks.label,
-        {"parts": pd.DataFrame(rows)},
+        {"parts": parts},
         [],
         provenance(rounds=rounds, calls=calls, world_size=ranks.world_size, threads=ranks.threads),
     )

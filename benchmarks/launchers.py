@@ -29,7 +29,7 @@ import pandas as pd
 import labkit
 from labkit.ranks import RankError, spawn
 from labkit.report import provenance
-from labkit.timing import Measurement, compare, interleave
+from labkit.timing import Times, interleave
 
 BATCH = 10  # calls in a row, as cells make them; a sample is their mean
 
@@ -162,7 +162,7 @@ try:
     taken = interleave({{name: batch(once) for name, (once, _) in made.items()}}, rounds={rounds}, warmup=3)
 finally:
     for _, end in made.values(): end()
-print("samples", json.dumps({{name: [s / {BATCH} for s in m.samples] for name, m in taken.items()}}))
+print("samples", json.dumps({{name: list(taken[name] / {BATCH}) for name in taken.variants}}))
 '''
 
 
@@ -206,7 +206,7 @@ def torchrun() -> None:
         )
 
 
-def replacements(starts: int) -> Measurement:
+def replacements(starts: int) -> Times:
     """From the start of the replacement, right after a failed call is understood, to a finished all_reduce."""
     samples = []
     with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
@@ -227,10 +227,10 @@ def replacements(starts: int) -> Measurement:
             ranks._replace = replace  # type: ignore[method-assign]
             ranks.run(all_reduce)
             samples.append(time.perf_counter() - began[0])
-    return Measurement("replaced after a failure", tuple(samples))
+    return Times({"replaced after a failure": samples})
 
 
-def first_ranks(starts: int) -> list[Measurement]:
+def first_ranks(starts: int) -> Times:
     """The first ranks of a fresh kernel and of a lesson, and the import of torch and its compiler in an interpreter."""
     names = (
         "first ranks of a kernel",
@@ -245,13 +245,13 @@ def first_ranks(starts: int) -> list[Measurement]:
         seconds = (kernel["first"], kernel["failure"], in_a_kernel(LESSON)["lesson"], done.stdout)
         for name, measured in zip(names, seconds, strict=True):
             taken[name].append(float(measured))
-    return [Measurement(name, tuple(samples)) for name, samples in taken.items()]
+    return Times(taken)
 
 
-def to_import(first: list[Measurement]) -> list[Any]:
+def to_import(first: Times) -> list[Any]:
     """The verdicts on what `first_ranks` has measured."""
-    *ranks, plain = first
-    return [compare(measured, plain) for measured in ranks]
+    *ranks, plain = first.variants
+    return [first.compare(name, plain) for name in ranks]
 
 
 def in_a_kernel(code: str) -> dict[str, str]:
@@ -276,11 +276,11 @@ def in_a_kernel(code: str) -> dict[str, str]:
     return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
 
 
-def warm_calls(rounds: int) -> tuple[list[Measurement], list[str], Measurement | None]:
+def warm_calls(rounds: int) -> tuple[Times, list[str], Times | None]:
     """The warm calls, what was left out, and how long ipyparallel took to start."""
     found = in_a_kernel(WARM.format(port=_free_port(), other=_free_port(), rounds=rounds, BATCH=BATCH))
-    taken = [Measurement(name, tuple(s)) for name, s in json.loads(found["samples"]).items()]
-    started = Measurement("ipyparallel", (json.loads(found["started"]),)) if "started" in found else None
+    taken = Times(json.loads(found["samples"]))
+    started = Times({"ipyparallel": [json.loads(found["started"])]}) if "started" in found else None
     left_out = [f"{name} {rest}" for name, rest in found.items() if "left out" in rest]
     return taken, left_out, started
 
@@ -321,35 +321,37 @@ def measure(starts: int, rounds: int, only: str = "") -> labkit.Report:
     first = first_ranks(max(8, starts // 2))  # fewer give no verdict
     kinds = [("first ranks", first)]
     if only:
-        return _report(kinds, to_import(first), {}, [], starts=len(first[0].samples))
+        return _report(kinds, to_import(first), {}, [], starts=len(first[first.variants[0]]))
     fresh()()  # the zygote is up
     began = interleave({"labkit, zygote up": fresh()}, rounds=starts)
     slowly = {"torchrun": torchrun, "labkit, start='fresh'": fresh(start="fresh")}
     slow = interleave(slowly, rounds=max(3, starts // 6), warmup=0)
     warm, notes, parallel = warm_calls(rounds)
     kinds += [
-        ("two ranks started", [*began.values(), *slow.values(), *([parallel] if parallel else [])]),
-        ("replaced", [replacements(starts)]),
+        *(("two ranks started", times) for times in (began, slow, parallel) if times is not None),
+        ("replaced", replacements(starts)),
         ("warm call in a kernel", warm),
     ]
-    by_name = {m.name: m for m in warm}
     floor, ours = "bare processes behind pipes", "labkit"
     pairs = [(ours, floor), ("labkit, with imports of a cell", floor), (ours, "ipyparallel")]
-    verdicts = [*to_import(first), *(compare(by_name[a], by_name[b]) for a, b in pairs if b in by_name)]
+    verdicts = [*to_import(first), *(warm.compare(a, b) for a, b in pairs if b in warm.variants)]
     settings = {"starts": starts, "rounds": rounds, "calls_a_sample": BATCH}
     return _report(kinds, verdicts, {"idle": idle_and_memory()}, notes, **settings)
 
 
 def _report(
-    kinds: list[tuple[str, list[Measurement]]],
+    kinds: list[tuple[str, Times]],
     verdicts: list[Any],
     more: dict[str, pd.DataFrame],
     notes: list[str],
     **settings: int,
 ) -> labkit.Report:
-    rows = [
-        (kind, m.name, m.median * 1e3, m.p10 * 1e3, m.p90 * 1e3, m.n) for kind, taken in kinds for m in taken
-    ]
+    rows = []
+    for kind, times in kinds:
+        middle, low, high = (times.quantile(q) * 1e3 for q in (0.5, 0.1, 0.9))
+        rows += [
+            (kind, name, middle[name], low[name], high[name], len(times[name])) for name in times.variants
+        ]
     summary = pd.DataFrame(rows, columns=["what", "by", "median_ms", "p10_ms", "p90_ms", "n"])
     title, tables = "Starting two ranks and calling them", {"summary": summary, **more}
     return labkit.Report("launchers", title, "gloo · cpu", tables, verdicts, provenance(**settings), notes)

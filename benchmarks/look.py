@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import labkit
-from labkit.timing import Measurement, compare
+from labkit.timing import Times
 
 LIMITS = {"watched": 0.01, "recorded": 0.10}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -84,13 +84,13 @@ def report(rounds: int, steps: int, width: int) -> labkit.Report:
     inner, outer = measure(rounds, steps, width)
     rows, verdicts = [], []
     for clock in CLOCKS:
-        bare = Measurement("bare", tuple(inner[clock, "bare"]))
         for name in LIMITS:
-            verdict = compare(Measurement(f"{name}, {clock}", tuple(inner[clock, name])), bare)
+            times = Times({f"{name}, {clock}": inner[clock, name], "bare": inner[clock, "bare"]})
+            verdict = times.compare(f"{name}, {clock}", "bare")
             verdicts.append(verdict)
             adds = [(ratio - 1) * 100 for ratio in (verdict.ratio, verdict.low, verdict.high)]
             inside, around = (statistics.median(taken[clock, name]) * 1e3 for taken in (inner, outer))
-            rows.append((clock, name, bare.median * 1e3, inside, *adds, around))
+            rows.append((clock, name, times.median["bare"] * 1e3, inside, *adds, around))
     columns = "clock step bare_ms inside_ms adds_percent low_percent high_percent open_and_close_ms"
     table = pd.DataFrame(rows, columns=columns.split())
     about = labkit.report.provenance(rounds=rounds, steps=steps, width=width, threads=1)

@@ -18,7 +18,7 @@ import time
 
 import labkit
 from labkit.report import provenance
-from labkit.timing import Measurement, Verdict, compare
+from labkit.timing import Times, Verdict
 
 LIMIT = 0.05
 
@@ -79,14 +79,14 @@ def table(widths: list[int], rounds: int, calls: int) -> labkit.Report:
     verdicts: list[Verdict] = []
     for width in widths:
         found = measure(width, rounds, calls)
-        without = Measurement("no record", tuple(found["without"]))
+        times = Times({"no record": found["without"], **{n: found[n] for n in ("operators", "regions")}})
+        ms = times.median * 1e3
         for name in ("operators", "regions"):
-            within = Measurement(name, tuple(found[name]))
-            verdict = compare(within, without, case={"width": width})
+            verdict = times.compare(name, "no record", case={"width": width})
             verdicts.append(verdict)
             adds = ((ratio - 1) * 100 for ratio in (verdict.ratio, verdict.low, verdict.high))
             around = statistics.median(found["open and close"]) * 1e3
-            rows.append((width, name, without.median * 1e3, within.median * 1e3, *adds, around))
+            rows.append((width, name, ms["no record"], ms[name], *adds, around))
     return labkit.Report(
         "recording",
         "What a forward costs more while a record is open",

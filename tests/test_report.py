@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from labkit.report import PerRank, Report, run_label
-from labkit.timing import Measurement, compare
+from labkit.timing import Times
 
 
 @pytest.fixture
 def report() -> Report:
     table = pd.DataFrame({"rank": [0, 1] * 10, "kind": ["python", "compute"] * 10, "us": [1.25, None] * 10})
-    verdict = compare(Measurement("A", (1.0,) * 12), Measurement("B", (2.0,) * 12))
+    verdict = Times({"A": [1.0] * 12, "B": [2.0] * 12}).compare("A", "B")
     where = {"hardware": "2-core CPU", "date": "2026-01-02T03:04:05+00:00"}
     return Report("demo", "A demonstration", "gloo · cpu", {"main": table}, [verdict], where, ["a note"])
 

@@ -22,7 +22,7 @@ from labkit.graphs import merge, record
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report
-from labkit.timing import check_rounds, compare, interleave, slowest
+from labkit.timing import Times, check_rounds, interleave
 from labkit.trace.events import collective_op
 
 __all__ = ["clock", "timelines"]
@@ -88,7 +88,7 @@ def timelines(report: Report) -> dict[str, Timeline]:
 
 def _measure(make: Any, routes: dict[str, Build], images: Any, labels: Any, rounds: int) -> dict[str, Any]:
     images, labels = on_device(images, labels)
-    found: dict[str, Any] = {"graphs": {}, "records": {}, "breaks": {}, "samples": {}}
+    found: dict[str, Any] = {"graphs": {}, "records": {}, "breaks": {}}
 
     def step(route: Route, phase: Any = nullcontext) -> None:
         route.model.zero_grad()
@@ -118,8 +118,7 @@ def _measure(make: Any, routes: dict[str, Build], images: Any, labels: Any, roun
                     calls[name] = settled(partial(step, route))
                     for _ in range(3):
                         calls[name]()  # compiled here, under the settings of this route
-                taken = interleave(calls, rounds=rounds, warmup=1, barrier=dist.barrier)
-            found["samples"] = {name: m.samples for name, m in taken.items()}
+                found["times"] = interleave(calls, rounds=rounds, warmup=1, barrier=dist.barrier)
     return found
 
 
@@ -156,19 +155,12 @@ def _report(found: PerRank[dict[str, Any]], label: str, device: str) -> Report:
         "spans": pd.DataFrame(spans, columns=["route", *SPANS]),
     }
     verdicts = []
-    if found[0]["samples"]:
-        samples = {v: {rank: one["samples"][v] for rank, one in found.items()} for v in found[0]["samples"]}
-        times = {name: slowest(name, taken) for name, taken in samples.items()}
-        rows = [
-            (name, rank, i, s)
-            for name, by in samples.items()
-            for rank, taken in by.items()
-            for i, s in enumerate(taken)
-        ]
-        tables["samples"] = pd.DataFrame(rows, columns=["route", "rank", "round", "seconds"])
-        tables["routes"]["ms a step"] = [times[v].median * 1e3 for v in tables["routes"]["route"]]
-        last = list(times)[-1]
-        verdicts = [compare(times[v], times[last]) for v in list(times)[:-1]]
+    if "times" in found[0]:
+        times = Times.merge(found.map(lambda one: one["times"]))
+        tables["samples"] = times.frame.rename(columns={"variant": "route"})
+        tables["routes"]["ms a step"] = [times.median[v] * 1e3 for v in tables["routes"]["route"]]
+        *others, last = times.variants
+        verdicts = [times.compare(v, last) for v in others]
     notes = [] if device == "cpu" else [LAUNCHED]
     return Report("training_clock", "One step on the clock", label, tables, verdicts, notes=notes)
 

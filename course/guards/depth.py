@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.report import Report
-from labkit.timing import CONFIDENCE, Verdict, by_slowest, compare, wider_interval
+from labkit.timing import CONFIDENCE, Times, Verdict, wider_interval
 
 __all__ = ["bends", "compare_slopes", "fit", "grown"]
 
@@ -160,5 +160,5 @@ def _in_each_round(rows: pd.DataFrame) -> tuple[list[float], list[float], list[f
 def _verdicts(samples: pd.DataFrame) -> list[Verdict]:
     deepest = samples["depth"].max()
     mine = samples[samples["depth"] == deepest]
-    taken, case = by_slowest(mine, "form"), {"blocks": int(deepest)}
-    return [compare(taken[a], taken[b], case=case) for a, b in PAIRS if a in taken and b in taken]
+    times, case = Times(mine.rename(columns={"form": "variant"})), {"blocks": int(deepest)}
+    return [times.compare(a, b, case=case) for a, b in PAIRS if {a, b} <= set(times.variants)]

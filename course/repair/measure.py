@@ -18,7 +18,7 @@ from labkit.graphs import merge
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
 from labkit.report import Report
-from labkit.timing import check_rounds, compare_all
+from labkit.timing import Times, check_rounds
 
 __all__ = ["BASELINE", "DELIVERED", "described", "drills", "run", "together"]
 
@@ -96,9 +96,9 @@ def run(
     if rounds:
         timed = {BASELINE: (stages.sources(stages.faults()), False)}
         timed |= {made: (service, True) for made, service in services.items()}
-        taken = ranks.run(on_ranks.timed, timed, rounds, timeout=TIMEOUT_S).frame()
-        whole["samples"] = taken.assign(evidence=ranks.label)
-        verdicts = compare_all(taken, [(made, BASELINE) for made in services])
+        times = Times.merge(ranks.run(on_ranks.timed, timed, rounds, timeout=TIMEOUT_S))
+        whole["samples"] = times.frame.assign(evidence=ranks.label)
+        verdicts = [times.compare(made, BASELINE) for made in services]
     return Report("repair", TITLE, ranks.label, whole, verdicts, notes=ours.notes, view=VIEW)
 
 

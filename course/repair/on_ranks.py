@@ -18,7 +18,7 @@ from labkit.contract import compile_health
 from labkit.graphs import install, record
 from labkit.ranks import here
 from labkit.ranks.output import quiet_stderr
-from labkit.timing import interleave, samples
+from labkit.timing import Times, interleave
 
 __all__ = ["PROMPTS", "day", "timed", "watched"]
 
@@ -84,7 +84,7 @@ def timed(services: Mapping[str, tuple[Any, bool]], rounds: int) -> Any:
         rounds: of the timing; a sample is a frame for each prompt.
 
     Returns:
-        A table of variant, round and seconds a frame.
+        Seconds a frame.
     """
     calls: dict[str, Callable[[], Any]] = {}
     with quiet_stderr(), torch.no_grad():
@@ -97,8 +97,8 @@ def timed(services: Mapping[str, tuple[Any, bool]], rounds: int) -> Any:
             calls[name] = _all_prompts(shard)
             for _ in range(TURNS):
                 calls[name]()
-        taken = samples(interleave(calls, rounds=rounds, barrier=dist.barrier))
-    return taken.assign(seconds=taken["seconds"] / len(PROMPTS))
+        taken = interleave(calls, rounds=rounds, barrier=dist.barrier).frame
+    return Times(taken.assign(seconds=taken["seconds"] / len(PROMPTS)))
 
 
 def _inside(event: Any, others: pd.DataFrame) -> bool:

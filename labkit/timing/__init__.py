@@ -3,8 +3,7 @@
 This is the one statistics core of labkit. Its rule:
 
 1. Variants are timed in the same rounds, in an order that is drawn anew for each (the same on all ranks), with the
-   garbage collector off and a barrier of the group before each. On ranks a round's time is that of its slowest rank
-   (`slowest`).
+   garbage collector off and a barrier of the group before each. On ranks a round's time is that of its slowest rank.
 2. Two variants are compared round by round: the ratio of their two times in a round, so that a machine that slows
    down for both cancels out. The figure is the median of these ratios.
 3. Its interval, at 99 %, is the wider one of two: the exact one by order statistics (`median_interval`), which needs
@@ -12,47 +11,26 @@ This is the one statistics core of labkit. Its rule:
    (`bootstrap_interval`; Politis and Romano, 1992), which moves pairs together and keeps neighbours together, because a
    busy machine stays busy for several rounds. Simulated, the two hold the true median in 99.5 % of runs with
    independent rounds and in about 92 % where neighbours are correlated at 0.6: no interval knows what it did not see.
-4. Hence the noise floor: the same thing is timed twice in the same rounds, and `noise_floor` says how far A strayed
-   from A. A verdict says *faster* or *slower* only where the whole interval lies beyond 1 and beyond that floor; with
-   fewer rounds than eight the interval has no ends. Everything else is "cannot tell".
+4. Hence the noise floor: the same thing is timed twice in the same rounds, and `Times.noise_floor` says how far A
+   strayed from A. A verdict says *faster* or *slower* only where the whole interval lies beyond 1 and beyond that
+   floor; with fewer rounds than eight the interval has no ends. Everything else is "cannot tell".
 
-A time is a finite number of seconds, not negative; anything else is refused where it comes in, as are measurements of
-different lengths and verdicts on a single round.
+A time is a finite number of seconds, not negative; anything else is refused where it comes in, as are comparisons of
+different numbers of rounds and verdicts on a single round.
 """
 
 from __future__ import annotations
 
-from labkit.timing.rounds import check_rounds, interleave
-from labkit.timing.verdicts import (
-    CONFIDENCE,
-    Measurement,
-    Verdict,
-    bootstrap_interval,
-    by_slowest,
-    compare,
-    compare_all,
-    median_interval,
-    noise_floor,
-    quantile,
-    samples,
-    slowest,
-    wider_interval,
-)
+from labkit.timing.times import Times, check_rounds, interleave
+from labkit.timing.verdicts import CONFIDENCE, Verdict, bootstrap_interval, median_interval, wider_interval
 
 __all__ = [
     "CONFIDENCE",
-    "Measurement",
+    "Times",
     "Verdict",
     "bootstrap_interval",
-    "by_slowest",
     "check_rounds",
-    "compare",
-    "compare_all",
     "interleave",
     "median_interval",
-    "noise_floor",
-    "quantile",
-    "samples",
-    "slowest",
     "wider_interval",
 ]

@@ -1,104 +1,18 @@
-"""Measurements, their spread, and verdicts on pairs of them. `labkit.timing` states the rule."""
+"""A verdict on two variants, and the interval it stands on. `labkit.timing` states the rule."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-__all__ = [
-    "CONFIDENCE",
-    "Measurement",
-    "Verdict",
-    "bootstrap_interval",
-    "by_slowest",
-    "compare",
-    "compare_all",
-    "median_interval",
-    "noise_floor",
-    "quantile",
-    "samples",
-    "slowest",
-    "wider_interval",
-]
+__all__ = ["CONFIDENCE", "Verdict", "bootstrap_interval", "median_interval", "wider_interval"]
 
 CONFIDENCE = 0.99
 RESAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Samples of one variant.
-
-    Args:
-        name: of the variant.
-        samples: seconds, in the order of the rounds.
-
-    Raises:
-        ValueError: there are no samples, or one is not a finite number of at least 0.
-
-    >>> Measurement("A", (0.25, 0.5, 0.75)).median
-    0.5
-    """
-
-    name: str
-    samples: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.samples:
-            raise ValueError(f"measurement {self.name!r} has no samples")
-        for i, sample in enumerate(self.samples):
-            if not (math.isfinite(sample) and sample >= 0):
-                raise ValueError(
-                    f"sample {i} of {self.name!r} is {sample:g}: a time is a finite number of seconds, not negative"
-                )
-
-    @property
-    def n(self) -> int:
-        return len(self.samples)
-
-    @property
-    def median(self) -> float:
-        """The middle sample, in seconds."""
-        return self.percentile(50)
-
-    @property
-    def p10(self) -> float:
-        """One sample in ten is below this, in seconds."""
-        return self.percentile(10)
-
-    @property
-    def p90(self) -> float:
-        """One sample in ten is above this, in seconds."""
-        return self.percentile(90)
-
-    def percentile(self, percent: float) -> float:
-        """The time that `percent` of the samples are below.
-
-        Args:
-            percent: 0 to 100.
-
-        Returns:
-            Seconds.
-
-        Raises:
-            ValueError: `percent` is outside of 0 to 100.
-
-        >>> Measurement("A", (0.25, 0.5, 0.75)).percentile(100)
-        0.75
-        """
-        if not 0 <= percent <= 100:
-            raise ValueError(f"a percentile is from 0 to 100, got {percent!r}")
-        return quantile(self.samples, percent / 100)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.median * 1e3:.3g} ms ({self.p10 * 1e3:.3g}-{self.p90 * 1e3:.3g}, n={self.n})"
-        )
 
 
 @dataclass(frozen=True)
@@ -189,6 +103,10 @@ class Verdict:
             raise ValueError(f"a noise floor is a ratio of at least 1, got {floor!r}")
         return replace(self, floor=floor)
 
+    def on(self, evidence: str, case: Mapping[str, Any]) -> Verdict:
+        """The verdict with its evidence and case."""
+        return replace(self, evidence=evidence, case=dict(case))
+
     def __str__(self) -> str:
         percent = f"{self.confidence:.0%}"
         interval = (
@@ -199,25 +117,6 @@ class Verdict:
         if self.outcome == "cannot tell":
             return f"{self.a} against {self.b}: cannot tell ({interval}){where}"
         return f"{self.a} is {self.outcome} than {self.b} ({interval}){where}"
-
-
-def quantile(samples: Sequence[float], q: float) -> float:
-    """The q-quantile of samples, linear between order statistics.
-
-    Args:
-        samples: numbers.
-        q: 0 to 1.
-
-    Raises:
-        ValueError: there are no samples, or one is not a number.
-
-    >>> quantile([1.0, 2.0, 3.0, 4.0], 0.5)
-    2.5
-    """
-    values = np.asarray(samples, dtype=float)
-    if not values.size or np.isnan(values).any():
-        raise ValueError("a quantile needs samples" if not values.size else "a quantile of NaN says nothing")
-    return float(np.quantile(values, q))
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -249,7 +148,7 @@ def bootstrap_interval(ratios: Sequence[float]) -> tuple[float, float]:
     """The percentile interval of the median of paired ratios, by a circular block bootstrap.
 
     Blocks are the cube root of n rounds long. Alone it is too narrow where rounds are few (it holds the median in 94 %
-    of runs of twelve rounds), so `compare` takes the wider of this and `median_interval`.
+    of runs of twelve rounds), so `Times.compare` takes the wider of this and `median_interval`.
 
     Args:
         ratios: one for each round.
@@ -282,155 +181,3 @@ def wider_interval(samples: Sequence[float]) -> tuple[float, float]:
     """
     exact, resampled = median_interval(samples), bootstrap_interval(samples)
     return min(exact[0], resampled[0]), max(exact[1], resampled[1])
-
-
-def compare(
-    a: Measurement,
-    b: Measurement,
-    floor: float = 1.0,
-    evidence: str = "",
-    case: Mapping[str, Any] | None = None,
-) -> Verdict:
-    """Compare two variants measured in the same rounds, pair by pair, by the rule of `labkit.timing`.
-
-    Args:
-        a, b: measurements of the same rounds.
-        floor: what `noise_floor` returned for the same rounds.
-        evidence, case: where the two were measured; see `Verdict`.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        ValueError: the two were not measured in the same number of rounds, in one round only, or with a time of 0 to
-            divide by.
-
-    >>> ten = tuple(0.010 + 0.0001 * i for i in range(20))
-    >>> str(compare(Measurement("C", ten), Measurement("B", tuple(2 * s for s in ten))))
-    'C is faster than B (time ratio 0.50, 99% interval 0.50-0.50, n=20)'
-    """
-    if a.n != b.n:
-        raise ValueError(f"{a.name!r} has {a.n} rounds and {b.name!r} has {b.n}: pairs need the same rounds")
-    if a.n == 1:
-        raise ValueError(f"{a.name!r} and {b.name!r} were timed in one round: one round has no spread")
-    for one in (a, b):
-        if 0 in one.samples:
-            raise ValueError(
-                f"sample {one.samples.index(0)} of {one.name!r} is 0 s: no ratio can be made of it"
-            )
-    ratios = [x / y for x, y in zip(a.samples, b.samples, strict=True)]
-    verdict = Verdict(a.name, b.name, quantile(ratios, 0.5), *wider_interval(ratios), a.n)
-    return replace(verdict.over(floor), evidence=evidence, case=dict(case or {}))
-
-
-def noise_floor(once: Measurement, again: Measurement) -> float:
-    """How far the same thing, timed twice in the same rounds, strayed from itself.
-
-    Where even A against A is told apart, the farther end of its interval is the floor: nothing nearer can be trusted.
-
-    Args:
-        once, again: measurements of the same variant.
-
-    Returns:
-        A ratio of at least 1.
-
-    Raises:
-        ValueError: as for `compare`.
-
-    >>> same = Measurement("A", (0.010, 0.011, 0.012))
-    >>> noise_floor(same, same)
-    1.0
-    """
-    control = compare(once, again)
-    strayed = [control.ratio] if control.outcome == "cannot tell" else [control.low, control.high]
-    return max(max(ratio, 1 / ratio) for ratio in strayed)
-
-
-def slowest(name: str, per_rank: Mapping[int, Sequence[float]]) -> Measurement:
-    """Combine the samples of all ranks into one measurement: a round takes as long as its slowest rank.
-
-    Args:
-        name: of the measurement.
-        per_rank: seconds by rank.
-
-    Returns:
-        The measurement.
-
-    Raises:
-        ValueError: there are no ranks, or two ranks have different numbers of rounds.
-
-    >>> slowest("A", {0: [0.25, 0.5], 1: [0.125, 0.75]}).samples
-    (0.25, 0.75)
-    """
-    if not per_rank:
-        raise ValueError(f"measurement {name!r} has samples of no rank")
-    (first, taken), *others = per_rank.items()
-    for rank, samples in others:
-        if len(samples) != len(taken):
-            raise ValueError(
-                f"measurement {name!r}: rank {first} has {len(taken)} rounds and rank {rank} has {len(samples)}"
-            )
-    # each rank's samples are checked before the maximum could hide a NaN
-    each = [Measurement(f"{name}, rank {rank}", tuple(samples)).samples for rank, samples in per_rank.items()]
-    return Measurement(name, tuple(max(together) for together in zip(*each, strict=True)))
-
-
-def samples(taken: Mapping[str, Measurement]) -> pd.DataFrame:
-    """Lay measurements out as a table; `PerRank.frame` puts the tables of several ranks into one.
-
-    Args:
-        taken: measurements by variant, as `interleave` returns them.
-
-    Returns:
-        A row for each round of each variant, with the columns variant, round and seconds.
-
-    >>> samples({"A": Measurement("A", (0.25, 0.5))})
-      variant  round  seconds
-    0       A      0     0.25
-    1       A      1     0.50
-    """
-    rows = [(name, i, s) for name, one in taken.items() for i, s in enumerate(one.samples)]
-    return pd.DataFrame(rows, columns=["variant", "round", "seconds"])
-
-
-def compare_all(samples: pd.DataFrame, pairs: Iterable[tuple[str, str]], evidence: str = "") -> list[Verdict]:
-    """Compare pairs of variants, each by its slowest rank in every round.
-
-    Args:
-        samples: a table with the columns variant, rank and seconds, in the order of the rounds.
-        pairs: which variants to compare, the first of a pair with the second. A pair with a variant that was not
-            timed is left out.
-        evidence: what the times were taken on, such as 'gloo · cpu' or 'host only'.
-
-    Raises:
-        ValueError: ranks have different numbers of rounds, or there is one round only.
-
-    >>> one = pd.DataFrame({"variant": ["A"] * 9 + ["B"] * 9, "rank": 0, "seconds": [0.25] * 9 + [0.5] * 9})
-    >>> [str(verdict) for verdict in compare_all(one, [("A", "B")])]
-    ['A is faster than B (time ratio 0.50, 99% interval 0.50-0.50, n=9)']
-    """
-    taken = by_slowest(samples, "variant")
-    return [compare(taken[a], taken[b], evidence=evidence) for a, b in pairs if a in taken and b in taken]
-
-
-def by_slowest(samples: pd.DataFrame, column: str) -> dict[Any, Measurement]:
-    """Make a measurement for each value of a column; see `slowest`.
-
-    Args:
-        samples: a table with `rank`, `seconds` and the column.
-        column: its name; a value is the name of its measurement.
-
-    Returns:
-        Measurements by value.
-
-    Raises:
-        ValueError: as for `slowest`.
-
-    >>> table = pd.DataFrame({"way": list("aabb"), "rank": [0, 1, 0, 1], "seconds": [0.25, 0.5, 0.75, 0.5]})
-    >>> by_slowest(table, "way")["b"]
-    Measurement(name='b', samples=(0.75,))
-    """
-    return {
-        value: slowest(str(value), {rank: list(taken) for rank, taken in rows.groupby("rank")["seconds"]})
-        for value, rows in samples.groupby(column, sort=False)
-    }

@@ -17,7 +17,7 @@ from torch import nn
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
 from labkit.ranks.output import quiet_stderr
-from labkit.timing import Measurement, compare, interleave
+from labkit.timing import Times, interleave
 from ledger.bench import Bench
 from ledger.check import CannotTell, Seen, judge, part
 from ledger.graphs import Graphs, calls, first_line
@@ -755,8 +755,8 @@ def first_calls(by_layer: bool, small: int = 1, large: int = 16) -> Seen:
     return against(taken, "large", "small")
 
 
-def against(taken: dict[str, Measurement], a: str, b: str) -> Seen:
-    found = compare(taken[a], taken[b]).to_dict()
+def against(taken: Times, a: str, b: str) -> Seen:
+    found = taken.compare(a, b).to_dict()
     # an interval without an end is no number that JSON has
     ends = {key: found[key] if abs(found[key]) < 1e300 else None for key in ("low", "high")}
     return {"ratio": found["ratio"], **ends}

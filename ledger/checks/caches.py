@@ -701,17 +701,19 @@ def first_call_of(by_block) -> tuple[int, float]:
 
 
 def compared(first, second) -> Seen:
-    taken = {"blocks": [], "whole": []}
+    taken, counted = {"blocks": [], "whole": []}, {}
     for i in range(ROUNDS + 1):
         for name, by_block in (("blocks", first), ("whole", second))[:: 1 if i % 2 else -1]:
             operators, took = first_call_of(by_block)
             if i:
                 taken[name].append(took)
-                taken[f"{name} operators"] = operators
-    a, b = (timing.Measurement(name, tuple(taken[name])) for name in ("blocks", "whole"))
-    verdict = timing.compare(a, b)
-    operators = [taken["blocks operators"], taken["whole operators"]]
-    return {"outcome": verdict.outcome, "said": str(verdict), "operators": operators}
+                counted[name] = operators
+    verdict = timing.Times(taken).compare("blocks", "whole")
+    return {
+        "outcome": verdict.outcome,
+        "said": str(verdict),
+        "operators": [counted["blocks"], counted["whole"]],
+    }
 
 
 def blocks_or_whole(bench: Bench) -> Seen:

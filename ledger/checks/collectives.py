@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import statistics
 import time
 import warnings
 
@@ -13,7 +12,7 @@ import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
 
-from labkit.timing import compare, interleave, slowest
+from labkit.timing import Times, interleave
 from ledger.bench import Bench
 from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import code, first_line
@@ -574,7 +573,7 @@ def in_place_gradient_compiled(seen):
 # --- what a functional collective costs ---
 
 
-def calls_of(device_sum) -> dict[str, tuple[float, ...]]:
+def calls_of(device_sum) -> Times:
     x = torch.zeros(16, 128)
 
     def repeated(call):
@@ -585,8 +584,7 @@ def calls_of(device_sum) -> dict[str, tuple[float, ...]]:
         return run
 
     ways = {"tested": repeated(device_sum), "in place": repeated(summed)}
-    taken = interleave(ways, rounds=40, warmup=3, barrier=dist.barrier)
-    return {way: measured.samples for way, measured in taken.items()}
+    return interleave(ways, rounds=40, warmup=3, barrier=dist.barrier)
 
 
 def summed(x):
@@ -600,10 +598,9 @@ def again(x):
 
 
 def slower(bench: Bench, call) -> Seen:
-    found = bench.run(calls_of, call, backend="shm")
-    both = {way: slowest(way, {rank: one[way] for rank, one in enumerate(found)}) for way in found[0]}
-    told = compare(both["tested"], both["in place"]).to_dict()
-    micros = {way: statistics.median(one.samples) / 50 * 1e6 for way, one in both.items()}
+    times = Times.merge(bench.run(calls_of, call, backend="shm"))
+    told = times.compare("tested", "in place").to_dict()
+    micros = (times.median / 50 * 1e6).to_dict()
     return {**{key: told[key] for key in ("ratio", "low", "high")}, "micros": micros}
 
 

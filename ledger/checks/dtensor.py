@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from labkit.timing import compare, interleave
+from labkit.timing import interleave
 from ledger.bench import Bench
 from ledger.check import CannotTell, Seen, judge, part
 from ledger.graphs import Graphs, calls, first_line
@@ -432,7 +432,7 @@ def costs(as_dtensors, compiled) -> Seen:
 
     with torch.no_grad():
         taken = interleave({"given": repeated(given), "plain": repeated(plain)}, rounds=30, warmup=5)
-    found = compare(taken["given"], taken["plain"]).to_dict()
+    found = taken.compare("given", "plain").to_dict()
     return {key: found[key] for key in ("ratio", "low", "high")}
 
 
