@@ -33,7 +33,7 @@ import torch, torch.distributed as dist
 import labkit
 options = dict(device="cpu", backend="gloo", quiet=True, live=False)
 groups = {{n: labkit.Ranks(n, stall={stall}, **options) for n in (2, 4)}}
-checked = {{n: labkit.Ranks(n, check="collectives", **options) for n in (2, 4)}}
+checked = {{n: labkit.Ranks(n, verify=True, **options) for n in (2, 4)}}
 def in_collective():
     dist.all_reduce(torch.ones(1))
 def in_store():
@@ -64,7 +64,7 @@ FAULTS: dict[str, tuple[str, str, float]] = {
     "a rank sleeps for ever: timeout": ("time.sleep(600)", r"^no end within", TIMEOUT_S),
     "a rank loops for ever: timeout": ("exec('while True: pass')", r"^no end within", TIMEOUT_S),
 }
-# what every rank runs -> code and what the cell must say, with check="collectives"
+# what every rank runs -> code and what the cell must say, with verify=True
 SILENT = {
     "another reduction, checked": (
         "dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX if last else dist.ReduceOp.SUM)",

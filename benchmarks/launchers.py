@@ -150,8 +150,8 @@ made = {{
     "labkit": ranks(backend="gloo"),
     "labkit, with imports of a cell": ranks(short, backend="gloo"),
     "labkit over shm": ranks(backend="shm"),
-    "labkit, check='collectives'": ranks(backend="gloo", check="collectives"),
-    "labkit over shm, check='collectives'": ranks(backend="shm", check="collectives"),
+    "labkit, verify=True": ranks(backend="gloo", verify=True),
+    "labkit over shm, verify=True": ranks(backend="shm", verify=True),
 }}
 try:
     made["ipyparallel"] = parallel()

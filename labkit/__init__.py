@@ -15,7 +15,6 @@ _WHERE = {
     "Report": "labkit.report",
     "record": "labkit.graphs",
     "predict": "labkit.study",
-    "check": "labkit.study",
 }
 
 _PARTS = (
@@ -32,7 +31,7 @@ _PARTS = (
     "views",
 )
 
-__all__ = ["PerRank", "RankError", "Ranks", "Report", "check", "predict", "record"]
+__all__ = ["PerRank", "RankError", "Ranks", "Report", "predict", "record"]
 
 
 def __getattr__(name: str) -> Any:

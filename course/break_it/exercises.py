@@ -18,7 +18,7 @@ from labkit.ranks import RankError, Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import funcol, renamed
 
-__all__ = ["BACKEND", "SEND"]
+__all__ = ["backend", "send"]
 
 Program = Callable[[Any, Any, Any], Any]
 _gather_autograd = torch_compat.functional_op("all_gather_into_tensor", "_c10d_functional_autograd")
@@ -199,7 +199,7 @@ def _talk(attempt: Attempt) -> list[str]:
     return heard
 
 
-BACKEND = Exercise(
+backend = Exercise(
     "break_it.backend",
     "a backend that refuses the wrong group",
     "medium",
@@ -210,7 +210,7 @@ BACKEND = Exercise(
     ),
     judge_backend,
 )
-SEND = Exercise(
+send = Exercise(
     "break_it.send",
     "a sender that strands nobody",
     "medium",

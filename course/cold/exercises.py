@@ -12,7 +12,7 @@ from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["LOCKSTEP"]
+__all__ = ["lockstep"]
 
 # what a service has seen: rows of the batch, and whether the rows are to be centred; four kinds, and two versions of
 # each: with more, Dynamo reaches its limit of recompiles
@@ -126,7 +126,7 @@ def _warm(attempt: Attempt, settles: tuple[int, int], odd: bool) -> dict[str, An
     return {"calls": calls, "after": len(made) - before, "strange": strange, "raised": raised}
 
 
-LOCKSTEP = Exercise(
+lockstep = Exercise(
     "cold.lockstep",
     "a warmup in lockstep",
     "medium",

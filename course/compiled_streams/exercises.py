@@ -21,7 +21,7 @@ from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["MUTATED", "SCHEDULE"]
+__all__ = ["mutated", "schedule"]
 
 LAYERS = 4
 SLOWER, SAVED = 4, 8  # per cent
@@ -224,7 +224,7 @@ def _all_close(values: list[Any], right: list[float]) -> bool:
     )
 
 
-MUTATED = Exercise(
+mutated = Exercise(
     "compiled_streams.mutated",
     "hand over a changed input",
     "medium",
@@ -237,7 +237,7 @@ MUTATED = Exercise(
     ),
     judge_mutated,
 )
-SCHEDULE = Exercise(
+schedule = Exercise(
     "compiled_streams.schedule",
     "offload within a budget",
     "hard",

@@ -18,7 +18,7 @@ from labkit import lessons
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["BUCKETS", "ONE_BY_ONE", "WEIGH"]
+__all__ = ["buckets", "one_by_one", "weigh"]
 
 CAP = 70_000  # bytes; three buckets for the weights of the model below
 HELD_S, LATE_S = 3.0, 0.05  # a future that is not waited for is done so long after backward
@@ -313,7 +313,7 @@ def _weigh(attempt: Attempt, many: tuple[int, ...]) -> dict[str, Any]:
     return {"kind": "", "right": abs(got - want) <= 1e-4 * want, "got": got, "want": want}
 
 
-ONE_BY_ONE = Exercise(
+one_by_one = Exercise(
     "ddp.one_by_one",
     "DDP with an all-reduce for each gradient",
     "medium",
@@ -325,7 +325,7 @@ ONE_BY_ONE = Exercise(
     ),
     judge_one_by_one,
 )
-BUCKETS = Exercise(
+buckets = Exercise(
     "ddp.buckets",
     "DDP with buckets",
     "hard",
@@ -337,7 +337,7 @@ BUCKETS = Exercise(
     ),
     judge_buckets,
 )
-WEIGH = Exercise(
+weigh = Exercise(
     "ddp.weigh",
     "ranks with unequal batches",
     "easy",

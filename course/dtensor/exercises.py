@@ -16,7 +16,7 @@ from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import on_collective
 
-__all__ = ["BYTES", "EXPLICIT", "PLACEMENT"]
+__all__ = ["bytes", "explicit", "placement"]
 
 program = lessons.program("dtensor")
 place, short, counted, PLACED = program.place, program.short, program.counted, tuple(program.PLACEMENTS)
@@ -204,7 +204,7 @@ def _mesh() -> Any:
     return init_device_mesh(torch.device(here().device).type, (here().world_size,))
 
 
-PLACEMENT = Exercise(
+placement = Exercise(
     "dtensor.placement",
     "the placement of a product",
     "medium",
@@ -212,7 +212,7 @@ PLACEMENT = Exercise(
     ("the placement of x @ w for all sixteen pairs", "None where DTensor has to communicate"),
     judge_placement,
 )
-EXPLICIT = Exercise(
+explicit = Exercise(
     "dtensor.explicit",
     "a layer by the first road",
     "medium",
@@ -220,7 +220,7 @@ EXPLICIT = Exercise(
     ("the numbers of the whole layer", "one all-gather and one reduce-scatter, nothing else"),
     judge_explicit,
 )
-BYTES = Exercise(
+bytes = Exercise(
     "dtensor.bytes",
     "a target of bytes",
     "hard",

@@ -19,7 +19,7 @@ from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import default_store
 
-__all__ = ["AXIS", "BARRIER"]
+__all__ = ["axis", "barrier"]
 
 FOUR = 4
 ROUNDS, MANY = 3, 12
@@ -256,7 +256,7 @@ def _four(ranks: Ranks) -> Iterator[Ranks]:
         yield own
 
 
-BARRIER = Exercise(
+barrier = Exercise(
     "groups.barrier",
     "a barrier out of a store",
     "medium",
@@ -268,7 +268,7 @@ BARRIER = Exercise(
     ),
     judge_barrier,
 )
-AXIS = Exercise(
+axis = Exercise(
     "groups.axis",
     "the groups of an axis, by hand",
     "medium",

@@ -16,7 +16,7 @@ from labkit.graphs.reasons import recompile
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["COUNTER", "READING", "base_call", "mystery"]
+__all__ = ["base_call", "counter", "mystery", "reading"]
 
 CALLS = 12
 MOST_GRAPHS = 2
@@ -193,7 +193,7 @@ def _read(attempt: Attempt) -> Any:
     return found
 
 
-COUNTER = Exercise(
+counter = Exercise(
     "guards.counter",
     "a module that counts its calls",
     "medium",
@@ -205,7 +205,7 @@ COUNTER = Exercise(
     ),
     judge_counter,
 )
-READING = Exercise(
+reading = Exercise(
     "guards.reading",
     "read a guard list",
     "medium",

@@ -13,7 +13,7 @@ from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["MEAN"]
+__all__ = ["mean"]
 
 program = lessons.program("mesh")
 
@@ -77,7 +77,7 @@ def _call(attempt: Attempt, ranks: tuple[int, ...]) -> dict[str, Any]:
     return {"value": value, "mesh": called.count("mesh")}
 
 
-MEAN = Exercise(
+mean = Exercise(
     "mesh.mean",
     "a number that everybody has to know",
     "medium",

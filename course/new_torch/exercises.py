@@ -9,7 +9,7 @@ from typing import Any
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["JUDGE", "RELEASE"]
+__all__ = ["judge", "release"]
 
 Seen = dict[str, Any]
 PASSES, EQUAL = "the gradient passes", "is one process's"
@@ -51,7 +51,7 @@ CASES: tuple[tuple[str, Seen, set[str] | None, str], ...] = (
 )  # fmt: skip
 
 
-def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+def judge_judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The judge names for each record the parts that do not hold, and what was measured."""
     hint = (
         "it is called as my_judge(seen) and yields part(words, holds, measured); words stand in the sentence"
@@ -120,7 +120,7 @@ TOLD: tuple[tuple[str, list[tuple[str, str]], str], ...] = (
 VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 
-def release(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+def judge_release(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The function names the versions between which each fact changed, and none where it cannot know."""
     hint = (
         "it is called as my_release(answers) with a dict of version and answer, and returns a list of pairs"
@@ -153,7 +153,7 @@ def _released(attempt: Attempt, records: list[dict[str, str]]) -> list[Any]:
     return found
 
 
-JUDGE = Exercise(
+judge = Exercise(
     "new_torch.judge",
     "a judge whose every part can fail",
     "medium",
@@ -163,13 +163,13 @@ JUDGE = Exercise(
         "where nothing was measured it says so",
         "each part has what was measured",
     ),
-    judge,
+    judge_judge,
 )
-RELEASE = Exercise(
+release = Exercise(
     "new_torch.release",
     "the release that changed it",
     "medium",
     8,
     ("each change is named by the two versions between which it lies", "an error is no answer"),
-    release,
+    judge_release,
 )

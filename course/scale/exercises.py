@@ -11,7 +11,7 @@ from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["BEST"]
+__all__ = ["best_world"]
 
 WORLDS = tuple(2**i for i in range(11))
 # bytes: two norms, attention output, MLP output of 2,048 tokens x 16,384
@@ -113,7 +113,7 @@ def _why(answers: Sequence[Any]) -> str:
     )
 
 
-BEST = Exercise(
+best_world = Exercise(
     "scale.best_world",
     "the world that makes a step shortest",
     "medium",

@@ -16,7 +16,7 @@ from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import funcol
 
-__all__ = ["AS_DATA", "PLACEMENTS", "STAYS", "SWITCHED"]
+__all__ = ["placements", "rank_as_data", "stays", "with_the_switch"]
 
 program = lessons.program("since")
 
@@ -199,7 +199,7 @@ def _whole(named: Sequence[Placement]) -> list[list[float]]:
         return program.parts(placed.redistribute(placements=[Replicate(), Replicate()]))["rank 0"]
 
 
-AS_DATA = Exercise(
+rank_as_data = Exercise(
     "since.rank_as_data",
     "equal graphs without the switch",
     "medium",
@@ -212,7 +212,7 @@ AS_DATA = Exercise(
     ),
     judge_as_data,
 )
-SWITCHED = Exercise(
+with_the_switch = Exercise(
     "since.with_the_switch",
     "equal graphs with the switch",
     "medium",
@@ -224,7 +224,7 @@ SWITCHED = Exercise(
     ),
     judge_switched,
 )
-STAYS = Exercise(
+stays = Exercise(
     "since.stays",
     "the constants that stay",
     "medium",
@@ -232,7 +232,7 @@ STAYS = Exercise(
     ("the letters of the programs whose graphs still differ, as a set",),
     judge_stays,
 )
-PLACEMENTS = Exercise(
+placements = Exercise(
     "since.placements",
     "a placement puzzle",
     "easy",

@@ -13,7 +13,7 @@ from labkit.graphs import record
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["EXERCISE"]
+__all__ = ["largest"]
 
 MORE = 3  # with two ranks, sum and maximum of the ranks' numbers are the same
 LATE_S = 0.1
@@ -93,7 +93,7 @@ def _look(attempt: Attempt, device: str) -> dict[str, Any]:
     }
 
 
-EXERCISE = Exercise(
+largest = Exercise(
     "start.largest",
     "the largest rank",
     "easy",

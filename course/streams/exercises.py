@@ -17,7 +17,7 @@ from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import around_operators, default_store
 
-__all__ = ["ORDERS", "PLACE", "REPAIR", "WAIT"]
+__all__ = ["orders", "place", "repair", "wait"]
 
 UNITS = {"mm": 4.0}  # of the simulation; every other kernel takes 1
 REPAIRED, PLACED = 10.0, 13.0
@@ -217,7 +217,7 @@ def _sound(found: Timeline, program: Captured, right: torch.Tensor) -> None:
         raise Mistake("no race, and another value is returned", "return what the given function returns")
 
 
-REPAIR = Exercise(
+repair = Exercise(
     "streams.repair",
     "two races in ten lines",
     "medium",
@@ -231,7 +231,7 @@ REPAIR = Exercise(
     ),
     judge_repair,
 )
-PLACE = Exercise(
+place = Exercise(
     "streams.place",
     "one wait in the right place",
     "easy",
@@ -245,7 +245,7 @@ PLACE = Exercise(
     ),
     judge_place,
 )
-ORDERS = Exercise(
+orders = Exercise(
     "streams.orders",
     "which order races?",
     "easy",
@@ -253,7 +253,7 @@ ORDERS = Exercise(
     ("a list with the name of each function that races, and of no other",),
     judge_orders,
 )
-WAIT = Exercise(
+wait = Exercise(
     "streams.wait",
     "compute while it travels",
     "medium",

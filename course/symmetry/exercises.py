@@ -18,7 +18,7 @@ from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import compile_counts, dynamo_reset, funcol
 
-__all__ = ["HEALTH", "PARITY", "REPAIR", "WATCHDOG"]
+__all__ = ["health", "parity", "repair", "watchdog"]
 
 USUAL = {"attention": "flash", "compile": True, "fullgraph": True}
 # settings of rank 1, and the words that every rank has to say; none where it has to be let through
@@ -300,7 +300,7 @@ def _watch(attempt: Attempt, what: str) -> dict[str, Any]:
     return {"blocked": blocked, "alarm": alarm, "alarms": len(alarms)}
 
 
-PARITY = Exercise(
+parity = Exercise(
     "symmetry.parity",
     "settings compared on every rank",
     "easy",
@@ -311,7 +311,7 @@ PARITY = Exercise(
     ),
     judge_parity,
 )
-HEALTH = Exercise(
+health = Exercise(
     "symmetry.health",
     "what every rank compiled",
     "medium",
@@ -319,7 +319,7 @@ HEALTH = Exercise(
     ("every rank gets the graphs and breaks of all", "only those of this run are counted"),
     judge_health,
 )
-REPAIR = Exercise(
+repair = Exercise(
     "symmetry.repair",
     "a branch that no rank takes alone",
     "medium",
@@ -331,7 +331,7 @@ REPAIR = Exercise(
     ),
     judge_repair,
 )
-WATCHDOG = Exercise(
+watchdog = Exercise(
     "symmetry.watchdog",
     "a worker whose leader falls silent",
     "hard",

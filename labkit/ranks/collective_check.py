@@ -1,4 +1,4 @@
-"""`Ranks(check="collectives")`: before every collective the ranks compare what each is about to call.
+"""`Ranks(verify=True)`: before every collective the ranks compare what each is about to call.
 
 The process group is wrapped, so collectives of compiled graphs and of C++ (DDP) are compared as well. Signatures travel
 through the rendezvous store on a connection of their own. A collective starts once every rank of the group is about to

@@ -55,8 +55,8 @@ class Ranks:
             do not count, however long they take.
         collective_timeout: Seconds that a collective waits for its peers before it raises. NCCL ends its process
             instead.
-        check: "collectives" compares every collective between the ranks before it runs (name, shapes, dtypes,
-            reduction, root, source lines), so that ranks that diverge raise instead of computing something wrong. It
+        verify: Compare every collective between the ranks before it runs (name, shapes, dtypes, reduction, root,
+            source lines), so that ranks that diverge raise instead of computing something wrong. It
             works on gloo and shm.
         threads: Intra-op threads of each rank.
         port: The port of the rendezvous store; 0 for any free one.
@@ -90,7 +90,7 @@ class Ranks:
         timeout: float | None = 300.0,
         stall: float | None = 30.0,
         collective_timeout: float = 120.0,
-        check: str | None = None,
+        verify: bool = False,
         threads: int = 1,
         port: int = 0,
         env: Mapping[str, str | None] | None = None,
@@ -110,17 +110,17 @@ class Ranks:
         _positive("stall", stall, none=True)
         _positive("collective_timeout", collective_timeout)
         _positive("threads", threads)
-        if check not in (None, "collectives"):
-            raise ValueError(f"check must be None or 'collectives', got {check!r}")
-        if check and choice.backend not in ("gloo", "shm"):
-            raise ValueError(f"check='collectives' works on gloo and shm, and this is {choice.backend}")
+        if not isinstance(verify, bool):
+            raise ValueError(f"verify must be True or False, got {verify!r}")
+        if verify and choice.backend not in ("gloo", "shm"):
+            raise ValueError(f"verify=True works on gloo and shm, and this is {choice.backend}")
         self.world_size, self.device = world_size, choice.device
         self.backend, self.why = choice.backend, choice.why
         gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
         self.label = run_label(self.backend, self.device, world_size, gpus)
         self.timeout, self.collective_timeout = timeout, collective_timeout
         self.threads, self.port = threads, port
-        self.stall, self.check, self.start = stall, check, start
+        self.stall, self.verify, self.start = stall, verify, start
         self._logs = logs and os.path.abspath(logs)
         self._progress = Progress(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         # none on the CPU, where compiling would use one; a rank's successor has the same
@@ -282,7 +282,7 @@ class Ranks:
             "label": self.label,
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
-            "check": self.check,
+            "verify": self.verify,
             "logs": self._logs,
             "path": list(sys.path),
             "cwd": os.getcwd(),

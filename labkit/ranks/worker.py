@@ -210,7 +210,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         {} if listener_fd is None else {"master_listen_fd": listener_fd, "is_master": True}
     )
     store = dist.TCPStore(world_size=world_size, **reach, **serves)
-    if config["check"]:
+    if config["verify"]:
         from labkit.ranks import collective_check
 
         collective_check.install(backend, dist.TCPStore(**reach), kind)

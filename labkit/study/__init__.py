@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.study.exercises import check
 from labkit.study.predictions import predict, reveal
 from labkit.study.scores import scoreboard
 
-__all__ = ["check", "predict", "reveal", "scoreboard"]
+__all__ = ["predict", "reveal", "scoreboard"]

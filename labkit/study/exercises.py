@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import html
-import importlib
 import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkit import registry
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.errors import Outcome, waiting
 from labkit.report import PerRank
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "check", "on_ranks", "on_three_too"]
+__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "on_ranks", "on_three_too"]
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
@@ -84,8 +82,11 @@ class Exercise:
     Raises:
         ValueError: the difficulty is unknown, or minutes or targets are missing.
 
-    >>> Exercise("demo.sum", "the sum", "easy", 5, ("right sums",), lambda attempt, ranks, say: None).header()
+    >>> demo = Exercise("demo.sum", "the sum", "easy", 5, ("right sums",), lambda attempt, ranks, say: say("right"))
+    >>> demo.header()
     '**Exercise** `demo.sum` · easy · 5 minutes. **Target:** right sums.'
+    >>> demo.check(sum, None)
+    passed: right
     """
 
     name: str
@@ -110,7 +111,20 @@ class Exercise:
         )
 
     def check(self, attempt: Attempt, ranks: Ranks) -> Answer:
-        """Judge an attempt on ranks."""
+        """Check an attempt; a wrong one gets the hint for its mistake.
+
+        Args:
+            attempt: the reader's function or class.
+            ranks: the ranks to run it on.
+
+        Returns:
+            Whether it passes, with what was seen.
+
+        Raises:
+            ValueError: the attempt is not what is asked for.
+        """
+        if not callable(attempt) or isinstance(attempt, type) != (self.takes == "class"):
+            raise ValueError(f"the attempt at {self.name!r} must be a {self.takes}, got {_kind(attempt)}")
         findings: list[str] = []
         try:
             self.judge(attempt, ranks, findings.append)
@@ -216,43 +230,6 @@ def _own(outcome: Outcome) -> Outcome:
     called = outcome.collectives and [c for c in outcome.collectives if not OURS.match(c.place)]
     frames = [frame for frame in outcome.frames if not OURS.match(frame[0])]
     return replace(outcome, frames=frames, collectives=called)
-
-
-def check(exercise: str, attempt: Callable[..., Any], ranks: Ranks) -> Answer:
-    """Check an attempt at an exercise; a wrong one gets the hint for its mistake.
-
-    Args:
-        exercise: its name.
-        attempt: the reader's function.
-        ranks: the ranks to run it on.
-
-    Returns:
-        Whether it passes, with what was seen.
-
-    Raises:
-        ValueError: there is no such exercise, or the attempt is not a function.
-
-    >>> from labkit import lessons
-    >>> with Ranks(2, device="cpu", backend="shm", quiet=True) as ranks:
-    ...     bool(check("cliff.loop", lessons.program("cliff").functional, ranks))
-    False
-    """
-    asked = _find(exercise)
-    if not callable(attempt) or isinstance(attempt, type) != (asked.takes == "class"):
-        raise ValueError(f"the attempt at {exercise!r} must be a {asked.takes}, got {_kind(attempt)}")
-    return asked.check(attempt, ranks)
-
-
-def _find(name: str) -> Exercise:
-    """The exercise of that name; of modules with exercises only those are imported that are looked at before it."""
-    topic, known = name.partition(".")[0], list[str]()
-    for module in sorted(registry.modules("exercises"), key=lambda module: module.split(".")[1] != topic):
-        for value in vars(importlib.import_module(module)).values():
-            if isinstance(value, Exercise):
-                if value.name == name:
-                    return value
-                known.append(value.name)
-    raise ValueError(f"unknown exercise {name!r}: there is {', '.join(known)}")
 
 
 def _kind(attempt: Any) -> str:

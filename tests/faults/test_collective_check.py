@@ -1,4 +1,4 @@
-"""`check="collectives"`: each way of diverging that gloo lets pass in silence is an error on every rank."""
+"""`verify=True`: each way of diverging that gloo lets pass in silence is an error on every rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.kernel
 
 START = """
 backends = {2: 'gloo', 3: 'shm', 4: 'gloo'}
-groups = {n: labkit.Ranks(n, device='cpu', backend=b, check='collectives', quiet=True) for n, b in backends.items()}
+groups = {n: labkit.Ranks(n, device='cpu', backend=b, verify=True, quiet=True) for n, b in backends.items()}
 ranks = groups[2]
 import torch.distributed._functional_collectives as fc
 """
@@ -113,8 +113,8 @@ def test_calls_on_some_ranks_and_after_each_other(lesson):
 
 
 def test_what_cannot_be_checked_is_refused(lesson):
-    assert "check must be None or 'collectives'" in lesson.cell("labkit.Ranks(2, check='all')").error
+    assert "verify must be True or False, got 'all'" in lesson.cell("labkit.Ranks(2, verify='all')").error
     assert (
         "works on gloo and shm, and this is fake"
-        in lesson.cell("labkit.Ranks(2, backend='fake', check='collectives')").error
+        in lesson.cell("labkit.Ranks(2, backend='fake', verify=True)").error
     )

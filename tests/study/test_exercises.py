@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from lessons.start.endless import dies, raises, takes_nothing, waits_alone
-from lessons.start.wrong import summed
 
 import labkit
-from labkit import check, files, registry
+from labkit import files, registry
 from labkit.ranks.errors import Outcome, RankError
 from labkit.ranks.introspect import Collective
 from labkit.study import exercises
@@ -35,9 +32,9 @@ class Found:
 
     def __init__(self, cells: list[Any], index: int):
         self.words, self.stub, self.check, self.solution = cells[index - 1 : index + 3]
-        call = ast.parse(self.check.source).body[-1].value
-        assert isinstance(call, ast.Call) and call.func.id == "check", self.check.source
-        self.name, self.function = call.args[0].value, call.args[1].id
+        (self.name,) = re.findall(r"\*\*Exercise\*\* `([\w.]+)`", self.words.source)
+        call = rf"exercises\.{self.name.partition('.')[2]}\.check\((\w+), \w+\)"
+        self.function = re.fullmatch(call, self.check.source.splitlines()[-1])[1]
         self.solved = self.function + ("_solution" if self.function.islower() else "Solution")
         # imports, definitions and numbers that stand above, as a reader who ran the lesson has them
         self.names: dict[str, Any] = {"__name__": "__main__"}
@@ -120,7 +117,7 @@ def ranks_for(name: str, request) -> labkit.Ranks:
 @pytest.mark.slow
 @each
 def test_the_solution_of_the_notebook_passes(name, request):
-    answer = check(name, reader(name)[IN_LESSONS[name][1].solved], ranks_for(name, request))
+    answer = EXERCISES[name].check(reader(name)[IN_LESSONS[name][1].solved], ranks_for(name, request))
     assert answer, repr(answer)
     assert not answer.hint and "passed: " in repr(answer)
 
@@ -144,7 +141,7 @@ def attempts_of(part: str) -> dict[str, Any]:
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_right_answer_of_another_approach_passes(name, attempt, request):
-    answer = check(name, attempt, ranks_for(name, request))
+    answer = EXERCISES[name].check(attempt, ranks_for(name, request))
     assert answer, repr(answer)
 
 
@@ -166,7 +163,7 @@ def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(
 )
 def test_each_mistake_gets_its_own_hint(name, attempt, request, impatient):
     impatient(MISTAKES[name][attempt])
-    answer = check(name, attempt, ranks_for(name, request))
+    answer = EXERCISES[name].check(attempt, ranks_for(name, request))
     assert not answer
     assert MISTAKES[name][attempt] in answer.hint, repr(answer)
     others = [words for words in MISTAKES[name].values() if words != MISTAKES[name][attempt]]
@@ -189,7 +186,7 @@ def test_each_mistake_gets_its_own_hint(name, attempt, request, impatient):
 )
 def test_an_attempt_without_an_end_gets_a_clear_answer(ranks, attempt, seen, hint, impatient):
     impatient("the ranks wait for each other" if attempt is waits_alone else "")
-    answer = check("start.largest", attempt, ranks)
+    answer = EXERCISES["start.largest"].check(attempt, ranks)
     assert not answer
     assert seen in repr(answer) and hint in answer.hint
     assert not OURS.search(repr(answer))  # the reader's lines, not ours
@@ -211,25 +208,14 @@ def test_torchs_own_not_implemented_is_not_taken_for_a_stub(ranks):
     def not_there(device):
         raise NotImplementedError("aten::nothing is not implemented for this device")
 
-    assert "is not implemented for this device" in repr(check("start.largest", not_there, ranks))
+    assert "is not implemented for this device" in repr(EXERCISES["start.largest"].check(not_there, ranks))
 
 
-def test_unknown_exercises_and_attempts_are_refused(ranks):
-    with pytest.raises(ValueError, match="unknown exercise 'x': there is start.largest, groups.barrier"):
-        check("x", summed, ranks)
+def test_what_is_no_attempt_is_refused(ranks):
     with pytest.raises(ValueError, match="must be a function, got int"):
-        check("cliff.loop", 3, ranks)  # type: ignore[arg-type]
+        EXERCISES["cliff.loop"].check(3, ranks)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must be a function, got the class int"):
-        check("cliff.loop", int, ranks)
-
-
-def test_the_first_check_imports_the_exercises_of_its_topic_alone():
-    code = (
-        "import sys; from labkit.study import exercises; print(exercises._find('groups.axis').name); "
-        "print(*(name for name in sys.modules if name.startswith('course.') and 'exercises' in name))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["groups.axis", "course.groups.exercises"]
+        EXERCISES["cliff.loop"].check(int, ranks)
 
 
 def test_an_exercise_declares_what_it_takes():

@@ -14,7 +14,7 @@ from labkit.graphs import record
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["EXERCISE"]
+__all__ = ["census"]
 
 cliff = lessons.program("cliff")
 
@@ -111,7 +111,7 @@ def _case(attempt: Attempt, name: str, fn: Any, outside: int | None) -> dict[str
     }
 
 
-EXERCISE = Exercise(
+census = Exercise(
     "cliff.census",
     "a census",
     "medium",

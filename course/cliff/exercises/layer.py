@@ -14,7 +14,7 @@ from labkit.graphs import record
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["EXERCISE"]
+__all__ = ["layer"]
 
 DIM, HIDDEN, TOKENS = 8, 24, 3
 CLOSE = 1e-4
@@ -141,7 +141,7 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-EXERCISE = Exercise(
+layer = Exercise(
     "cliff.layer",
     "a layer in one graph",
     "medium",

@@ -14,7 +14,7 @@ from labkit.graphs import record
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["EXERCISE", "STEPS", "NO_NUMBERS", "apart", "copies", "damped"]
+__all__ = ["NO_NUMBERS", "STEPS", "apart", "copies", "damped", "loop"]
 
 STEPS = 8
 CLOSE = 1e-4
@@ -149,7 +149,7 @@ def copies(rec: Any) -> int:
     return sum(".copy_(" in line for line in lines)
 
 
-EXERCISE = Exercise(
+loop = Exercise(
     "cliff.loop",
     "the loop",
     "medium",

@@ -1,1 +1,9 @@
 """The exercises of the lesson on sharded training."""
+
+from __future__ import annotations
+
+from course.fsdp.exercises.ahead import ahead
+from course.fsdp.exercises.gather import gather
+from course.fsdp.exercises.optimizer import optimizer
+
+__all__ = ["ahead", "gather", "optimizer"]

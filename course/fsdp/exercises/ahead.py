@@ -13,7 +13,7 @@ from labkit import lessons
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["AHEAD"]
+__all__ = ["ahead"]
 
 SIZES = (16, 32, 4)
 BLOCKS, MOST_HELD = SIZES[2], 2
@@ -111,7 +111,7 @@ def _watch(attempt: Attempt) -> dict[str, Any]:
     return found
 
 
-AHEAD = Exercise(
+ahead = Exercise(
     "fsdp.ahead",
     "gather the next unit while this one computes",
     "medium",

@@ -15,7 +15,7 @@ from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["GATHER"]
+__all__ = ["gather"]
 
 ROWS, COLUMNS = 6, 4
 
@@ -137,7 +137,7 @@ def _collectives(graphs: list[Any]) -> list[str]:
     return [name for name in short if name and name != "wait_tensor"]
 
 
-GATHER = Exercise(
+gather = Exercise(
     "fsdp.gather",
     "a weight that is whole only where it is used",
     "medium",

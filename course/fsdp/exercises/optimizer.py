@@ -13,7 +13,7 @@ from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 from labkit.torch_compat import on_collective
 
-__all__ = ["OPTIMIZER"]
+__all__ = ["optimizer"]
 
 STEPS, TOLERANCE = 3, 1e-5
 
@@ -134,7 +134,7 @@ def _train(attempt: Attempt) -> dict[str, Any]:
     return found
 
 
-OPTIMIZER = Exercise(
+optimizer = Exercise(
     "fsdp.optimizer",
     "one part of the optimizer's state on each rank",
     "hard",

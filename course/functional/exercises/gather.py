@@ -12,7 +12,7 @@ from labkit import torch_compat
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["EXERCISE"]
+__all__ = ["gather"]
 
 # the dimension to join along, and whether the loss is a plain sum: its gradient is one number, expanded
 CASES = {"dim 0": (0, False), "dim 1": (1, False), "dim 0, a plain sum": (0, True)}
@@ -125,7 +125,7 @@ def _look_at(attempt: Any, dim: int, plain: bool) -> dict[str, Any]:
     }
 
 
-EXERCISE = Exercise(
+gather = Exercise(
     "semantics.gather",
     "an all-gather with its backward",
     "medium",

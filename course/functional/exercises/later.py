@@ -12,7 +12,7 @@ import torch.distributed as dist
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["EXERCISE"]
+__all__ = ["later"]
 
 LATE_S = 0.05
 # calls with tensors that are under way, and the hint for what goes wrong there
@@ -128,7 +128,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     return found
 
 
-EXERCISE = Exercise(
+later = Exercise(
     "semantics.later",
     "an asynchronous tensor",
     "hard",

@@ -11,7 +11,7 @@ from labkit import torch_compat
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["EXERCISE"]
+__all__ = ["ring"]
 
 WORLD, ELEMENTS = 4, 64
 UNEVEN = (66, 5)  # elements: no equal parts for four ranks, and torch.chunk makes three parts of five
@@ -92,7 +92,7 @@ def _look(attempt: Attempt, elements: int) -> dict[str, Any]:
     return {"none": False, "others": others, "sent": sent, "finished": finished, "changed": changed}
 
 
-EXERCISE = Exercise(
+ring = Exercise(
     "semantics.ring",
     "a ring",
     "medium",

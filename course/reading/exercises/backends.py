@@ -15,7 +15,7 @@ from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import dynamo_reset, functional_op, world_name
 
-__all__ = ["DIFFER", "WAITS"]
+__all__ = ["differ", "waits"]
 
 all_reduce, wait_tensor = functional_op("all_reduce"), functional_op("wait_tensor")
 all_gather, broadcast = functional_op("all_gather_into_tensor"), functional_op("broadcast")
@@ -190,7 +190,7 @@ def _compile(attempt: Attempt, program: Callable[..., Any], unsafe: bool) -> dic
     return {"refused": refused, "wrong": wrong, "nodes": nodes}
 
 
-WAITS = Exercise(
+waits = Exercise(
     "reading.waits",
     "a backend that refuses a result used before its wait",
     "medium",
@@ -201,7 +201,7 @@ WAITS = Exercise(
     ),
     _waits,
 )
-DIFFER = Exercise(
+differ = Exercise(
     "reading.differ",
     "a backend that refuses graphs that differ between ranks",
     "hard",

@@ -14,7 +14,7 @@ from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import dynamo_reset, functional_op, world_name
 
-__all__ = ["EXERCISE"]
+__all__ = ["bucket"]
 
 all_reduce, wait_tensor = functional_op("all_reduce"), functional_op("wait_tensor")
 
@@ -188,7 +188,7 @@ class _Unordered(Exception):
     """A graph in which a node stands before one of its inputs."""
 
 
-EXERCISE = Exercise(
+bucket = Exercise(
     "reading.bucket",
     "a pass that makes one all-reduce of several",
     "hard",

@@ -13,7 +13,7 @@ from labkit.graphs import inspect, record
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["EXERCISE", "tangled"]
+__all__ = ["one", "tangled"]
 
 CLOSE = 1e-5
 ABOVE_0 = ("positive", "small", "mixed above 0")  # the inputs on which `tangled` takes the square root
@@ -116,7 +116,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     return found
 
 
-EXERCISE = Exercise(
+one = Exercise(
     "reading.one",
     "five graphs made one",
     "medium",

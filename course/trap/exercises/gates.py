@@ -18,7 +18,7 @@ from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import dynamo_reset, funcol, renamed
 
-__all__ = ["GATE", "GUARD"]
+__all__ = ["gate", "guardrail"]
 
 cliff = lessons.program("cliff")
 
@@ -257,7 +257,7 @@ def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
     return found
 
 
-GATE = Exercise(
+gate = Exercise(
     "trap.gate",
     "a gate where it is needed",
     "medium",
@@ -269,7 +269,7 @@ GATE = Exercise(
     ),
     _judge_gate,
 )
-GUARD = Exercise(
+guardrail = Exercise(
     "trap.guardrail",
     "the guardrail as a mode",
     "medium",

@@ -15,7 +15,7 @@ from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import on_eager_collective
 
-__all__ = ["EXERCISE"]
+__all__ = ["measure"]
 
 NAMES, ROUNDS = ("first", "uneven", "late"), 5
 SLEEP_S, CLOSE = 0.008, 0.2  # a unit; how far a ratio may be from what the variants took
@@ -198,7 +198,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         return {"result": attempt(variants, ROUNDS), "calls": calls}
 
 
-EXERCISE = Exercise(
+measure = Exercise(
     "trap.measure",
     "a measuring loop",
     "medium",
