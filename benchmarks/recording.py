@@ -66,7 +66,7 @@ def measure(width: int, rounds: int, calls: int) -> dict[str, list[float]]:
                     outside = time.perf_counter()
                 if name == "operators":
                     found["open and close"].append(time.perf_counter() - outside + inside - began)
-                assert rec.counts().loc[0, "regions"] == calls, rec.counts()
+                assert rec.counts.loc[0, "regions"] == calls, rec.counts
     return found
 
 
@@ -109,7 +109,7 @@ def main() -> int:
     import torch.distributed as dist
 
     from labkit import torch_compat
-    from labkit.graphs import install
+    from labkit.records import install
 
     install()
     torch.set_num_threads(1)

@@ -13,17 +13,21 @@ _WHERE = {
     "RankError": "labkit.ranks",
     "PerRank": "labkit.per_rank",
     "Report": "labkit.report",
-    "record": "labkit.graphs",
+    "Frames": "labkit.records",
+    "diff": "labkit.records",
+    "inspect": "labkit.records",
+    "merge": "labkit.records",
+    "record": "labkit.records",
     "predict": "labkit.study",
 }
 
 _PARTS = (
     "contract",
-    "graphs",
     "hardware",
     "lessons",
     "look",
     "ranks",
+    "records",
     "report",
     "study",
     "timing",
@@ -31,7 +35,18 @@ _PARTS = (
     "views",
 )
 
-__all__ = ["PerRank", "RankError", "Ranks", "Report", "predict", "record"]
+__all__ = [
+    "Frames",
+    "PerRank",
+    "RankError",
+    "Ranks",
+    "Report",
+    "diff",
+    "inspect",
+    "merge",
+    "predict",
+    "record",
+]
 
 
 def __getattr__(name: str) -> Any:

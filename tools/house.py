@@ -28,7 +28,7 @@ STARTED = (
     ("labkit.ranks.magic", "unload"),
     ("labkit.ranks.worker", "main"),
     ("labkit.ranks.zygote", "main"),
-    ("labkit.graphs.compile_log", "install"),
+    ("labkit.records.compile_log", "install"),
     # names that are resolved on first use, and what is found by name in a process of ours
     *(("labkit", name) for name in ("_WHERE", "_PARTS", "__getattr__", "__dir__")),
     ("labkit.torch_compat", "__getattr__"),
@@ -54,7 +54,7 @@ def note(frame, event, argument):
             seen.add((name.removeprefix(HERE), frame.f_code.co_qualname))
 
 import labkit
-from labkit import graphs, views
+from labkit import records, views
 from labkit.lessons import program
 
 cliff = program("cliff")
@@ -81,7 +81,7 @@ threading.setprofile(note)
 sys.setprofile(note)
 ranks = labkit.Ranks(2, backend="shm", quiet=True)
 out = ranks.run(recorded, cliff.disabled)
-views.strip(graphs.merge(rec for rec, _ in out), label=ranks.label).png()
+views.strip(records.merge(rec for rec, _ in out), label=ranks.label).png()
 sys.setprofile(None)
 threading.setprofile(None)
 ranks.close()

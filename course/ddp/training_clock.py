@@ -18,9 +18,9 @@ from course.shared.streams import Timeline, overlap
 from course.shared.streams.timeline import SPANS
 from course.shared.training import Build, Graphs, Route, built, digits, on_device
 from labkit import torch_compat
-from labkit.graphs import merge, record
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
+from labkit.records import merge, record
 from labkit.report import PerRank, Report
 from labkit.timing import Times, check_rounds, interleave
 from labkit.trace.events import collective_op

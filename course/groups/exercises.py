@@ -13,9 +13,9 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from labkit.graphs import record
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
+from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import default_store
 

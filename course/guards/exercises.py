@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from course.shared.variants import with_own_code
 from labkit import torch_compat
-from labkit.graphs.compile_log import install
-from labkit.graphs.names import Names
-from labkit.graphs.reasons import recompile
 from labkit.ranks import Ranks
+from labkit.records.compile_log import install
+from labkit.records.names import Names
+from labkit.records.reasons import recompile
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["base_call", "counter", "mystery", "reading"]

@@ -10,9 +10,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from labkit.graphs.frame import Frame
-from labkit.graphs.nodes import Node
-from labkit.graphs.nodes import nodes as read
+from labkit.records.frame import Frame
+from labkit.records.nodes import Node
+from labkit.records.nodes import nodes as read
 from labkit.views import style
 from labkit.views.style import KINDS, Figure, Sheet, styled
 

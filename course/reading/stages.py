@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.patches import Rectangle
 
 from course.reading.drawing import draw_graph
-from labkit.graphs.frame import GRAPHS, STAGES, Frame, Frames, code_block
+from labkit.records.frame import GRAPHS, STAGES, Frame, Frames, code_block
 from labkit.views.style import Figure, Sheet, cut, styled
 from labkit.views.widget import InteractiveFigure
 
@@ -22,7 +22,7 @@ class Stages(InteractiveFigure):
     in a saved notebook.
 
     Args:
-        frames: of `graphs.inspect` or a record.
+        frames: of `labkit.inspect` or a record.
 
     Raises:
         ValueError: there are no frames.

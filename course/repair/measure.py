@@ -14,9 +14,9 @@ from course.repair.checks import judge
 from course.shared.options import chosen
 from course.shared.outcomes import judge as judge_end
 from course.shared.program import choose as choose_program
-from labkit.graphs import merge
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
+from labkit.records import merge
 from labkit.report import Report
 from labkit.timing import Times, check_rounds
 
@@ -197,7 +197,7 @@ def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str,
         A table for each name that `run` lists, without the stage's own name.
     """
     record = merge(found["record"] for found in facts)
-    counts = record.counts().set_index("rank")
+    counts = record.counts.set_index("rank")
     facts = PerRank([found | {"breaks": float(counts.loc[rank, "breaks"])} for rank, found in facts.items()])
     checks = pd.DataFrame(judge(facts, drilled))
     most = {name: float(counts[name].max()) for name in ("breaks", "regions", "collectives")}
@@ -213,7 +213,7 @@ def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str,
     return {
         "stages": pd.DataFrame([row]),
         "checks": checks,
-        "counts": record.counts(),
+        "counts": record.counts,
         "breaks": record.breaks,
         **last,
     }

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from course.repair.stages import build
 from labkit import places
 from labkit.contract import compile_health
-from labkit.graphs import install, record
 from labkit.ranks import here
 from labkit.ranks.output import quiet_stderr
+from labkit.records import install, record
 from labkit.timing import Times, interleave
 
 __all__ = ["PROMPTS", "day", "timed", "watched"]

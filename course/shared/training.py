@@ -19,9 +19,9 @@ from course.shared.memory import peak
 from course.shared.options import whole as whole_numbers
 from course.shared.variants import with_own_code
 from labkit import torch_compat
-from labkit.graphs import record
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quiet_stderr
+from labkit.records import record
 from labkit.report import PerRank, Report
 from labkit.trace.events import collective_op
 
@@ -289,7 +289,7 @@ def _compare(make: Any, build: Build, images: Any, labels: Any, steps: int) -> d
                 route.model.zero_grad()
                 route.backward(images[index], labels[index])
         memory = _memory(route, lambda: route.backward(images[index], labels[index]))
-    counts = rec.counts().iloc[0]
+    counts = rec.counts.iloc[0]
     return {
         "loss": losses,
         "reference": reference,

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.graphs import record
 from labkit.ranks import Ranks, here
+from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["largest"]
@@ -81,7 +81,7 @@ def _look(attempt: Attempt, device: str) -> dict[str, Any]:
         time.sleep(LATE_S)
     with record() as rec:
         found = attempt(device)
-    counts = rec.counts()
+    counts = rec.counts
     called = rec.events[rec.events["kind"] == "collective"]["name"].str.split(":").str[-1].str.strip("_")
     number = isinstance(found, numbers.Real) and not isinstance(found, bool)
     return {

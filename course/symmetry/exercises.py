@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from course.shared.harness import own_reduce
-from labkit.graphs import record
 from labkit.ranks import Ranks, here
+from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import compile_counts, dynamo_reset, funcol
 
@@ -178,7 +178,7 @@ def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
         y = run(x.clone())
         value = None if y is None else float(y.sum())
         close = value is not None and y.shape == right.shape and bool(torch.allclose(y, right, atol=1e-5))
-    counts = rec.counts().iloc[0]
+    counts = rec.counts.iloc[0]
     found = {name: int(counts[name]) for name in ("collectives", "graphs", "breaks")}
     return {"value": value, "right": float(right.sum()), "close": close, **found}
 

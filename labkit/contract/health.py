@@ -24,7 +24,7 @@ from labkit import torch_compat
 from labkit.contract.exchange import ContractError, Exchange, by_rank, differences
 
 if TYPE_CHECKING:
-    from labkit.graphs.compile_log import CompileLog
+    from labkit.records.compile_log import CompileLog
 
 __all__ = ["Health", "HealthError", "assert_same_health", "compile_health"]
 
@@ -43,7 +43,7 @@ class Health:
 
     Args:
         graphs: Dynamo's graphs; one that DDPOptimizer cuts for the backend counts once.
-        breaks: Runs of a region whose compile ended in a break, as `breaks` in `labkit.record().counts()`. A break in
+        breaks: Runs of a region whose compile ended in a break, as `breaks` in `labkit.record().counts`. A break in
             an inlined function breaks its caller as well, so these are more than the places in the source.
         recompiles: Recompiles.
         regions: Compiled regions that were entered.
@@ -58,12 +58,13 @@ class Health:
     sites: list[str] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
 
+    @property
     def counts(self) -> dict[str, int]:
         """Return the numbers that ranks have to agree on."""
         return {"graphs": self.graphs, "breaks": self.breaks, "recompiles": self.recompiles}
 
     def __str__(self) -> str:
-        return ", ".join(f"{value} {name}" for name, value in self.counts().items())
+        return ", ".join(f"{value} {name}" for name, value in self.counts.items())
 
 
 @contextlib.contextmanager
@@ -71,8 +72,8 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
     """Count what is compiled and run in a block on this rank.
 
     Torch's structured trace writes only while it compiles; entering a region costs about a microsecond more. The first
-    call starts labkit's log of compiles (`labkit.graphs.install`), which stays on, so that a later block knows what was
-    compiled before it. Of code that is older than the log, a break after which nothing is left to compile is not seen.
+    call starts labkit's log of compiles (`labkit.records.install`), which stays on, so that a later block knows what
+    was compiled before it. Of code that is older than the log, a break after which nothing is left to compile is not seen.
 
     Args:
         place: A function from a file and a line to the text of a site; without it, the file's name and the line.
@@ -89,7 +90,7 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
     >>> print(health)
     1 graphs, 0 breaks, 0 recompiles
     """
-    from labkit.graphs.compile_log import install  # not at the top: labkit.graphs brings pandas
+    from labkit.records.compile_log import install  # not at the top: labkit.records brings pandas
 
     health, log = Health(), install()
     listener = _Listener(health, place or (lambda file, line: f"{os.path.basename(file)}:{line}"))
@@ -153,7 +154,7 @@ def assert_same_health(exchange: Exchange, mine: Health, what: str = "compile he
         first other break: rank 0 none, rank 1 print at a.py:3
     """
     every = {rank: Health(**said) for rank, said in exchange.gather(what, asdict(mine)).items()}
-    differs = differences({rank: health.counts() for rank, health in every.items()})
+    differs = differences({rank: health.counts for rank, health in every.items()})
     lines = [f"{name}: {by_rank(values)}" for name, values in differs.items()]
     for head, texts in (
         ("first other break", {rank: health.sites for rank, health in every.items()}),

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.graphs import Difference, Record, diff, merge
-from labkit.graphs.break_registry import read_break
-from labkit.graphs.reasons import Why
-from labkit.graphs.record_tables import TABLES
 from labkit.look.steps import Options
+from labkit.records import Difference, Record, diff, merge
+from labkit.records.break_registry import read_break
+from labkit.records.reasons import Why
+from labkit.records.record_tables import TABLES
 from labkit.report import Report
 from labkit.trace.events import collective_op, marked, point_to_point
 from labkit.views.forwards import take_forward
@@ -55,16 +55,17 @@ class Looked:
     @property
     def steps(self) -> int:
         """Number of steps that every rank recorded."""
-        return int(self.record.counts()["forwards"].min()) if len(self.record.events) else 0
+        return int(self.record.counts["forwards"].min()) if len(self.record.events) else 0
 
     @property
     def ranks(self) -> list[int]:
         """The ranks, ascending."""
         return sorted(int(rank) for rank in self.whole["graphs"]["rank"].unique()) or self.record.ranks
 
+    @property
     def counts(self) -> pd.DataFrame:
         """Count, one row for each rank: regions, breaks and collectives per step; the others in the whole run."""
-        found = self.record.counts().set_index("rank")[["regions", "breaks", "collectives"]]
+        found = self.record.counts.set_index("rank")[["regions", "breaks", "collectives"]]
         graphs, breaks = self.whole["graphs"], self.whole["breaks"]
         for name, rows in (
             ("frames given up", breaks[breaks["kind"] == "skip"]),
@@ -79,6 +80,7 @@ class Looked:
         sizes = self.whole["breaks"].groupby("rank").size().reindex(self.ranks).fillna(0)
         return ", ".join(f"{size:g} on rank {rank}" for rank, size in sizes.items())
 
+    @property
     def collectives(self) -> pd.DataFrame:
         """Count each rank's collectives per step, by operation and place, in the order of the first call."""
         events = self.record.events
@@ -167,7 +169,7 @@ class Looked:
         first: Difference | None = self.record.first_difference() if len(self.record.ranks) > 1 else None
         if first is not None:
             return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
-        counts = self.counts().set_index("rank")
+        counts = self.counts.set_index("rank")
         for name in COUNTS:
             if counts[name].nunique() > 1:
                 said = ", ".join(f"{value:g} on rank {rank}" for rank, value in counts[name].items())
@@ -200,8 +202,8 @@ class Looked:
 
     def report(self, name: str = "look") -> Report:
         """Return everything as one Report, whose view is the fragment strip."""
-        tables = {"summary": self.counts(), "costly": self.breaks, **self.record.tables}
-        tables |= {"counts": self.record.counts()}
+        tables = {"summary": self.counts, "costly": self.breaks, **self.record.tables}
+        tables |= {"counts": self.record.counts}
         tables |= {f"all_{part}": table for part, table in self.whole.items()}
         apart = self.apart()
         verdicts = [f"ranks differ: {apart}" if apart else "all ranks did the same"]
@@ -212,7 +214,7 @@ class Looked:
     def text(self) -> str:
         """Describe in plain text: the counts, the three breaks to begin with, and whether ranks differ."""
         lines = [f"{self.name}: {self.steps} {self.unit}s recorded  [{self.record.label}]", ""]
-        lines += [self.counts().to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
+        lines += [self.counts.to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
         for number, row in enumerate(self.breaks.head(3).itertuples(), 1):
             lines.append(f"{number}. {row.place}: {row.reason}")
             lines.append(f"   {self.cost(row)} outside compiled code")

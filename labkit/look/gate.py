@@ -29,7 +29,7 @@ def counts(looked: Looked) -> dict[str, Any]:
         raise ValueError(
             "the gate needs operators, which cannot be recorded while the script runs a profiler"
         )
-    table, breaks, calls = looked.counts().set_index("rank"), looked.breaks, looked.collectives()
+    table, breaks, calls = looked.counts.set_index("rank"), looked.breaks, looked.collectives
     ranks = {}
     for rank in table.index:
         mine = {name: float(table.loc[rank, name]) for name in GATED}

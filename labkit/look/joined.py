@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from labkit import files
-from labkit.graphs import install
 from labkit.look import program as running
 from labkit.look.launch import MEET_S, Launch, Post
 from labkit.look.program import Program
 from labkit.look.steps import Options, Steps
 from labkit.ranks import Here, declare
+from labkit.records import install
 from labkit.report import run_label
 from labkit.torch_compat import log_to
 

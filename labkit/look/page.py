@@ -75,7 +75,7 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
         else "<p class='good'>All ranks ran the same regions, breaks and collectives in the same order.</p>"
         if len(looked.ranks) > 1
         else "",
-        table(looked.counts(), f"Regions, breaks and collectives per {unit}; the others in the whole run."),
+        table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",
         picture(strip(looked.record, "typical"), strip_text(looked.record, "typical")),
@@ -85,7 +85,7 @@ def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -
         table(recompiles, "The guard that failed, and where its value is used."),
         *_first_call(looked),
         f"<h2>Collectives per {unit}</h2>",
-        table(looked.collectives(), behind),
+        table(looked.collectives, behind),
         f"<h2>Compiled regions per {unit}</h2>",
         table(looked.regions()),
         "<h2>tlparse</h2>",
@@ -120,7 +120,7 @@ def picture(figure: Any, text: str) -> str:
 def _to_do(looked: Looked) -> list[str]:
     breaks = looked.breaks.head(3)
     if breaks.empty:
-        compiled, given_up = looked.counts()[["graphs", "frames given up"]].max()
+        compiled, given_up = looked.counts[["graphs", "frames given up"]].max()
         more = " Frames given up run as plain Python: see the table of breaks." if given_up else ""
         if not compiled and not given_up:
             more = " Nothing was compiled at all: torch skips its own functions, and what is only Python."

@@ -22,11 +22,11 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import report
-from labkit.graphs import Record, install
-from labkit.graphs import guards as guarding
-from labkit.graphs.record_builder import build_record
 from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
+from labkit.records import Record, install
+from labkit.records import guards as guarding
+from labkit.records.record_builder import build_record
 from labkit.report import Report
 from labkit.torch_compat import default_store, process_groups
 from labkit.trace import RawEvent

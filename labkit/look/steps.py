@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from labkit.graphs import Record, install, record
+from labkit.records import Record, install, record
 from labkit.torch_compat import hide_from_dynamo
 
 __all__ = ["Options", "Steps", "watching"]

@@ -23,7 +23,7 @@ from labkit.ranks.transfer import pack_call
 from labkit.report import PerRank, run_label
 from labkit.torch_compat import check_version
 
-HOOKS = ("labkit.graphs:install",)  # run in every rank as it starts
+HOOKS = ("labkit.records:install",)  # run in every rank as it starts
 ZYGOTE_IMPORTS = "the import of torch, Dynamo and Inductor, once for all ranks of this kernel"
 AGAIN_S = 0.5  # a second press of stop within this time means the same call
 

@@ -23,8 +23,8 @@ from labkit import torch_compat
 from labkit.ranks.environment import Started, complete
 from labkit.ranks.process import Process, Starter, StartError, crash_file, plumbing
 
-# what ranks need; labkit.graphs brings pandas and the structured-trace subscriber
-PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.shm", "labkit.graphs")
+# what ranks need; labkit.records brings pandas and the structured-trace subscriber
+PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.shm", "labkit.records")
 START_LIMIT_S = 120.0
 KEPT = 2  # zygotes that serve no group and stay, the one used last first
 LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at

@@ -98,9 +98,9 @@ def test_the_widgets_change_the_picture_and_the_text(notebook, times):
 def test_the_stages_of_a_function_can_be_clicked_through(notebook):
     page = notebook(
         [
-            "import torch\nfrom course.reading.stages import Stages\nfrom labkit import graphs\n"
+            "import torch\nfrom course.reading.stages import Stages\nfrom labkit import records\n"
             "def twice(x):\n    y = x * 2\n    print('twice')\n    return y.relu()\n"
-            "frames = graphs.inspect(torch.compile(twice, backend='aot_eager'), torch.ones(4))\nStages(frames)"
+            "frames = records.inspect(torch.compile(twice, backend='aot_eager'), torch.ones(4))\nStages(frames)"
         ],
     )
     page.run(0, 90)

@@ -107,7 +107,7 @@ def _compile(break_on, gate):
     warm = contract.warm_up(
         exchange, lambda: (compiled(torch.ones(2), exchange.rank in break_on) + 0)[0].item(), gate=gate
     )
-    return warm.rounds, warm.health.counts()
+    return warm.rounds, warm.health.counts
 
 
 def test_the_health_gather_sees_a_break_on_one_rank_only(ranks):

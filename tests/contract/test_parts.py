@@ -328,9 +328,9 @@ def test_health_counts_the_breaks_that_a_record_counts(function, breaks):
         compiled(x), compiled(x)
     with labkit.record() as rec, rec.forward():
         compiled(x)
-    (counted,) = rec.counts()["breaks"]
+    (counted,) = rec.counts["breaks"]
     assert (first.breaks, steady.breaks, counted) == (breaks, 2 * breaks, breaks)
-    assert first.regions == rec.counts()["regions"].item() and steady.graphs == 0
+    assert first.regions == rec.counts["regions"].item() and steady.graphs == 0
 
 
 OLDER = """

@@ -103,7 +103,7 @@ def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path
             text = log.read_text()
             printed[name], at = text[at:], len(text)
     for name, (graphs, breaks, in_counters, given_up, recompiles) in EXPECTED.items():
-        counts = looked[name].counts().iloc[0]
+        counts = looked[name].counts.iloc[0]
         assert list(counts[["graphs", "frames given up", "recompiles"]]) == [graphs, given_up, recompiles], (
             name
         )
@@ -112,7 +112,7 @@ def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path
         assert len(re.findall("Recompiling function", printed[name])) == recompiles, name
         assert json.loads((tmp_path / f"{name}.json").read_text()) == [graphs, in_counters], name
         assert f"Breaks compiled</b>, frames given up included: {breaks} on rank 0" in page.html(looked[name])
-    assert looked["loop"].counts()["breaks"][0] == 4, "executed breaks, of two that were compiled"
+    assert looked["loop"].counts["breaks"][0] == 4, "executed breaks, of two that were compiled"
 
     tool = _tool()
     assert tool, "tlparse is in the lock"

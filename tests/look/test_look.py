@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from labkit.graphs import guards
 from labkit.look import gate, page
 from labkit.look.call import look
 from labkit.look.found import together
 from labkit.look.program import watch
 from labkit.look.steps import Options
+from labkit.records import guards
 
 
 def forwards(count: int, apart: bool = False) -> dict:
@@ -79,7 +79,7 @@ def found(reports):
 
 def test_each_outermost_compiled_call_is_a_forward(found):
     assert (found.unit, found.steps) == ("forward", 3)
-    counts = found.counts()
+    counts = found.counts
     assert list(counts["regions"]) == [2, 2] and list(counts["breaks"]) == [1, 1]
     assert list(counts["graphs"]) == [2, 2] and list(counts["recompiles"]) == [0, 0]
     assert found.apart() == ""
@@ -87,7 +87,7 @@ def test_each_outermost_compiled_call_is_a_forward(found):
 
 def test_what_it_looks_at_compiles_as_it_does_alone(ranks, found):
     alone = ranks.run(forwards, 6)[0]
-    assert alone["unique_graphs"] == found.counts()["graphs"][0]
+    assert alone["unique_graphs"] == found.counts["graphs"][0]
     breaks = found.breaks
     assert alone["breaks"] == len(breaks) == 1
     assert list(breaks["place"]) == ["test_look.py:32 (model)"] and "graph_break()" in breaks["hints"][0]
@@ -156,7 +156,7 @@ def test_a_program_without_steps_is_an_error_that_says_why(ranks):
 def test_ranks_that_differ_are_named(ranks):
     found = together(list(ranks.run(watch, forwards, (6, True), {}, Options(3, 3))))
     assert found.apart() and "all ranks did the same" not in found.text()
-    assert list(found.counts()["recompiles"]) == [0, 2]
+    assert list(found.counts["recompiles"]) == [0, 2]
     assert "Ranks differ" in page.html(found)
 
 
@@ -189,7 +189,7 @@ def test_guards_that_differ_by_an_address_only_are_no_difference():
 
 def test_a_program_with_a_profiler_of_its_own_has_its_breaks_counted(ranks):
     found = together(list(ranks.run(watch, profiled, (6,), {}, Options())))
-    assert list(found.counts()["breaks"]) == [1, 1] and list(found.breaks["rank 0"]) == [1.0]
+    assert list(found.counts["breaks"]) == [1, 1] and list(found.breaks["rank 0"]) == [1.0]
     assert "operators were not recorded" in found.text() and "an unknown part" in page.html(found)
     with pytest.raises(ValueError, match="while the script runs a profiler"):
         gate.counts(found)

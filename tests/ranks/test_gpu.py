@@ -44,7 +44,7 @@ def compiled_forward():
         y = model(x)
         with record() as rec, rec.forward():
             y = model(x)
-    return float((y.cpu() - expected).abs().max()), rec.counts().iloc[0].to_dict(), set(rec.events["kind"])
+    return float((y.cpu() - expected).abs().max()), rec.counts.iloc[0].to_dict(), set(rec.events["kind"])
 
 
 def test_what_is_chosen_here_adds_up_on_the_gpu():

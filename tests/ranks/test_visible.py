@@ -10,8 +10,8 @@ import torch
 
 import labkit
 from labkit import hardware
-from labkit.graphs import record_builder
 from labkit.ranks import wire, worker
+from labkit.records import record_builder
 
 
 def told(name: str) -> str | None:

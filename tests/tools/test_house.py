@@ -31,7 +31,7 @@ def test_the_path_from_lesson_04s_cell_to_its_figure_gets_no_longer():
     files = {file for file, _ in found}
     assert len(files) <= PATH_FILES and len(found) <= PATH_FUNCTIONS, sorted(files)
     # both ends and the middle were seen: the kernel's side, a rank's, and the drawing
-    assert {"labkit/ranks/group.py", "labkit/graphs/record.py", "labkit/views/strip.py"} <= files
+    assert {"labkit/ranks/group.py", "labkit/records/record.py", "labkit/views/strip.py"} <= files
 
 
 @pytest.fixture

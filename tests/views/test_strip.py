@@ -126,7 +126,7 @@ def test_the_records_own_difference_wins(broken):
         tables = {"segments": broken.segments, "breaks": broken.breaks}
 
         def first_difference(self):
-            from labkit.graphs.rank_difference import Difference, Step
+            from labkit.records.rank_difference import Difference, Step
 
             start = 5_280.0 + 20
             steps = {0: Step("region", "mine", start, start + 200), 1: None}

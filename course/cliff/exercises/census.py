@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from course.shared.variants import own
 from labkit import lessons
-from labkit.graphs import record
 from labkit.ranks import Ranks
+from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["census"]
@@ -93,7 +93,7 @@ def _case(attempt: Attempt, name: str, fn: Any, outside: int | None) -> dict[str
             fn(x)
         with profile(activities=[ProfilerActivity.CPU]) as prof, torch.profiler.record_function(MARK):
             fn(x)
-    counts = rec.counts().iloc[0]
+    counts = rec.counts.iloc[0]
     regions, collectives = int(counts["regions"]), int(counts["collectives"])
     events = prof.events()
     mine = next(e.thread for e in events if e.name == MARK)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from course.cliff.exercises.loop import NO_NUMBERS, apart, copies
 from course.shared.variants import with_own_code
-from labkit.graphs import record
 from labkit.ranks import Ranks, here
+from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
 __all__ = ["layer"]
@@ -121,7 +121,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         "error": apart(y, expected),
         "finite": bool(y.isfinite().all()),
         "changed": not torch.equal(given, x),
-        "eager": int(rec.counts().iloc[0]["collectives"]),
+        "eager": int(rec.counts.iloc[0]["collectives"]),
     }
 
 
@@ -133,7 +133,7 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
         compiled(x.clone())
         with record() as rec, rec.forward():
             compiled(x.clone())
-    counts = rec.counts().iloc[0]
+    counts = rec.counts.iloc[0]
     return {
         "regions": int(counts["regions"]),
         "breaks": int(counts["breaks"]),

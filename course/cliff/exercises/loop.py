@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from course.shared.harness import own_reduce
-from labkit.graphs import record
 from labkit.ranks import Ranks, here
+from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
 __all__ = ["NO_NUMBERS", "STEPS", "apart", "copies", "damped", "loop"]
@@ -102,7 +102,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
             y = mine(given)
         if y is None:
             return {**found, "none": True}
-        found["eager_collectives"] = int(rec.counts().iloc[0]["collectives"])
+        found["eager_collectives"] = int(rec.counts.iloc[0]["collectives"])
         found["changed"] |= not torch.equal(given, x)
         if y.shape != x.shape:
             found["shape"] = tuple(y.shape)
@@ -125,7 +125,7 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
             compiled(x.clone())
         with rec.forward():
             y = compiled(inputs[-1].clone())
-    counts = rec.counts().iloc[0]
+    counts = rec.counts.iloc[0]
     found: dict[str, Any] = {
         name: int(counts[name]) for name in ("regions", "breaks", "at_collective", "collectives")
     }

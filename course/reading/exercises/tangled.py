@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from course.shared.harness import own_reduce
-from labkit.graphs import inspect, record
 from labkit.ranks import Ranks, here
+from labkit.records import inspect, record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["one", "tangled"]
@@ -109,7 +109,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         )
         if bool((y.isnan() & ~expected.isnan()).any()):
             found["nan"].append(name)
-        found["collectives"] = int(rec.counts().iloc[0]["collectives"])
+        found["collectives"] = int(rec.counts.iloc[0]["collectives"])
     frames = inspect(torch.compile(mine, backend="eager"), inputs["positive"].clone(), fresh=True)
     found["graphs"] = len(frames.graphs)
     found["reasons"] = [frame.breaks.reason for frame in frames.breaks if frame.breaks]

@@ -14,7 +14,7 @@ import lesson_cells
 import pytest
 
 from course.shared import program
-from labkit import files, graphs, lessons
+from labkit import files, lessons, records
 from labkit.ranks import RankError, here
 
 LESSON = "04_graph_break_cliff"
@@ -45,14 +45,14 @@ def look(module, reduce, blocks=1):
     with torch.no_grad():
         for _ in range(2):
             model(config.sample())
-        with graphs.record() as rec, rec.forward():
+        with records.record() as rec, rec.forward():
             model(config.sample())
     return rec
 
 
 @pytest.mark.slow
 def test_break_tables_name_the_cell_and_the_line(shm_ranks):
-    breaks = graphs.merge(shm_ranks.run(look, own, own.disabled)).breaks
+    breaks = records.merge(shm_ranks.run(look, own, own.disabled)).breaks
     norm = line_of("scale = torch.rsqrt(self.reduce(squares) / self.dim + self.eps)")
     linear = line_of("return partial if self.world_size == 1 else self.reduce(partial)")
     assert f"{norm} (RMSNorm.forward)" in set(breaks["place"])

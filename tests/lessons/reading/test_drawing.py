@@ -6,8 +6,8 @@ import matplotlib as mpl
 import pytest
 
 from course.reading.drawing import draw_graph, fold
-from labkit.graphs.frame import Frame
-from labkit.graphs.nodes import nodes
+from labkit.records.frame import Frame
+from labkit.records.nodes import nodes
 
 REDUCE = "torch.ops._c10d_functional.all_reduce.default"
 WAIT = "torch.ops._c10d_functional.wait_tensor.default"

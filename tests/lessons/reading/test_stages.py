@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from course.reading.stages import Stages
-from labkit.graphs import STAGES, Frame, Frames
-from labkit.graphs.break_registry import Break
+from labkit.records import STAGES, Frame, Frames
+from labkit.records.break_registry import Break
 
 GRAPH = 'class G(torch.nn.Module):\n    def forward(self, x: "f32[4]"):\n        y: "f32[4]" = x * 2\n        return y'
 

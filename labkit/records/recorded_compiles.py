@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from labkit import torch_compat
-from labkit.graphs import reasons
-from labkit.graphs.compile_log import Compile, CompileLog
-from labkit.graphs.names import Names
+from labkit.records import reasons
+from labkit.records.compile_log import Compile, CompileLog
+from labkit.records.names import Names
 from labkit.trace import Event
 
 __all__ = ["KnownCompile", "RecordedCompiles", "UnwatchedRegion", "match_compiles"]

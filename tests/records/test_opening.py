@@ -12,7 +12,7 @@ import torch
 
 import labkit
 from labkit import torch_compat
-from labkit.graphs.record_tables import TABLES
+from labkit.records.record_tables import TABLES
 from labkit.views import strip
 
 
@@ -23,12 +23,12 @@ def test_an_exception_passes_through_and_leaves_nothing_open():
             with rec.forward():
                 run(torch.ones(2))
                 raise KeyError("mine")
-    assert rec.counts().loc[0, "regions"] == 1  # what ran until then
+    assert rec.counts.loc[0, "regions"] == 1  # what ran until then
     assert not torch_compat.profiler_running()
     with labkit.record() as again:
         with again.forward():
             run(torch.ones(2))
-    assert again.counts().loc[0, "regions"] == 1
+    assert again.counts.loc[0, "regions"] == 1
 
 
 def test_records_and_forwards_do_not_nest():
@@ -41,7 +41,7 @@ def test_records_and_forwards_do_not_nest():
                 with rec.forward():
                     pass
             torch.ones(2).sin()
-    assert rec.counts().loc[0, "forwards"] == 1
+    assert rec.counts.loc[0, "forwards"] == 1
     with pytest.raises(ValueError, match="inside the"):
         rec.forward()
 
@@ -54,7 +54,7 @@ def test_a_record_is_not_read_or_sent_while_it_is_open():
         with pytest.raises(ValueError, match="still open"):
             pickle.dumps(rec)
         assert repr(rec) == "Record(open)"
-    assert pickle.loads(pickle.dumps(rec)).counts().equals(rec.counts())
+    assert pickle.loads(pickle.dumps(rec)).counts.equals(rec.counts)
 
 
 def test_a_running_profiler_is_named():
@@ -72,7 +72,7 @@ def test_a_profiler_inside_the_block_takes_the_events_and_the_record_says_so():
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             torch.ones(2).sin()
     assert "another profiler inside the block" in rec.notes[0]
-    assert rec.counts().empty and repr(rec).startswith("Record(nothing)")
+    assert rec.counts.empty and repr(rec).startswith("Record(nothing)")
 
 
 def test_an_empty_record_has_all_its_tables_and_no_counts():
@@ -81,7 +81,7 @@ def test_an_empty_record_has_all_its_tables_and_no_counts():
     for name, columns in TABLES.items():
         assert list(getattr(rec, name).columns) == list(columns)
         assert isinstance(getattr(rec, name), pd.DataFrame)
-    assert (rec.counts().drop(columns=["rank", "forwards"]) == 0).all(axis=None)
+    assert (rec.counts.drop(columns=["rank", "forwards"]) == 0).all(axis=None)
     assert rec.first_difference() is None
     assert "<table" in rec._repr_html_()
 
@@ -108,7 +108,7 @@ def test_steps_are_counted_as_forwards_and_called_steps():
         with pytest.raises(ValueError, match="this record marks steps"), rec.forward():
             pass
     assert repr(rec).startswith("Record(rank 0: 2 steps, each with 0 regions")
-    assert rec.counts()["forwards"].tolist() == [2]
+    assert rec.counts["forwards"].tolist() == [2]
     assert strip(rec, forward=1).summary.startswith("Eager: no collective and no compiled region in one step")
     with pytest.raises(ValueError, match=r"rec.step\(\) marks a step inside"):
         rec.step()

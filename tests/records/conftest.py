@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit import torch_compat
-from labkit.graphs import install
+from labkit.records import install
 
 
 def in_place(x):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import linecache
 import re
 
-from labkit.graphs import decompiled
-from labkit.graphs.break_registry import Break, read_break
-from labkit.graphs.compile_log import Compile
-from labkit.graphs.frame import STAGES, Frame, Frames
-from labkit.graphs.names import Names
-from labkit.graphs.recorded_compiles import KnownCompile, RecordedCompiles
+from labkit.records import decompiled
+from labkit.records.break_registry import Break, read_break
+from labkit.records.compile_log import Compile
+from labkit.records.frame import STAGES, Frame, Frames
+from labkit.records.names import Names
+from labkit.records.recorded_compiles import KnownCompile, RecordedCompiles
 
 __all__ = ["frames_of"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import html
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, overload
 
 import pandas as pd
 
-from labkit.graphs import record_tables
-from labkit.graphs.frame import Frames
-from labkit.graphs.frame import together as merge_frames
-from labkit.graphs.rank_difference import Difference, first_difference
+from labkit.records import record_tables
+from labkit.records.frame import Frames, merge_frames
+from labkit.records.rank_difference import Difference, first_difference
 from labkit.trace.events import marked, point_to_point
 
 __all__ = ["Record", "merge"]
@@ -160,6 +159,7 @@ class Record:
 
     # --- what they add up to ---
 
+    @property
     def counts(self) -> pd.DataFrame:
         """Count what ran, one row for each rank: regions, breaks, at_collective, collectives, lookups, graph_runs.
 
@@ -214,6 +214,7 @@ class Record:
                 found[column] = found[column].astype("int64")
         return found
 
+    @property
     def breakdown(self) -> pd.DataFrame:
         """Sum up each forward's time by kind of segment.
 
@@ -245,7 +246,7 @@ class Record:
             return "Record(open)"
         said: dict[str, list[int]] = {}
         unit = marked(self.events["name"])
-        for row in self.counts().to_dict("records"):
+        for row in self.counts.to_dict("records"):
             cut = (
                 f" ({row['backend_graphs']} for the backend)" if row["backend_graphs"] > row["graphs"] else ""
             )
@@ -263,7 +264,7 @@ class Record:
     def _repr_html_(self) -> str:
         if self._tables is None:
             return html.escape(repr(self))
-        parts = [self.counts().to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}")]
+        parts = [self.counts.to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}")]
         if len(self.breaks):
             columns = ["rank", "kind", "name", "reason", "place", "executed", "at_collective"]
             parts.append(self.breaks[columns].to_html(index=False, border=0))
@@ -289,27 +290,33 @@ def _n(count: float, noun: str = "") -> str:
     return f"{text} {noun}{'' if count == 1 else 's'}" if noun else text
 
 
-def merge(records: Iterable[Record]) -> Record:
-    """Combine the records of several ranks in one, on one clock: `merge(ranks.run(fn))`.
+@overload
+def merge(parts: Iterable[Record]) -> Record: ...
+@overload
+def merge(parts: Iterable[Frames]) -> Frames: ...
+def merge(parts: Iterable[Any]) -> Any:
+    """Combine the records of several ranks in one, on one clock, or their frames: `merge(ranks.run(fn))`.
 
     Ranks of several machines have no clock in common: the times of each machine then begin at its own first event,
     and a note says so.
 
     Args:
-        records: One record a rank, as a list or a PerRank.
+        parts: One record a rank, as a list or a PerRank; or Frames of each.
 
     Returns:
-        A record with the rows of all ranks. It has frames where all of the records have.
+        A record with the rows of all ranks, which has frames where all of the records have; or Frames.
 
     Raises:
-        ValueError: If there is no record, something is not a record, or two are of the same rank.
+        ValueError: If there is nothing to merge, something is neither, or two records are of the same rank.
     """
-    records = list(records)
+    records = list(parts)
+    if records and all(isinstance(part, Frames) for part in records):
+        return merge_frames(records)
     if not records:
         raise ValueError("merge needs at least one record")
     strangers = [type(r).__name__ for r in records if not isinstance(r, Record)]
     if strangers:
-        raise ValueError(f"merge takes records, one a rank, and got a {strangers[0]}")
+        raise ValueError(f"merge takes records or Frames, one a rank, and got a {strangers[0]}")
     seen: set[int] = set()
     for record in records:
         twice = seen & set(record.ranks)

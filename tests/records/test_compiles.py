@@ -9,9 +9,9 @@ import torch
 
 import labkit
 from labkit import torch_compat
-from labkit.graphs import compile_log
-from labkit.graphs.names import Names
-from labkit.graphs.recorded_compiles import match_compiles
+from labkit.records import compile_log
+from labkit.records.names import Names
+from labkit.records.recorded_compiles import match_compiles
 from labkit.trace import Event
 
 
@@ -39,10 +39,10 @@ def test_recompiles_say_which_guard_failed_and_where():
     assert shape["place"] == f"test_compiles.py:{line_of(branch, 'def branch')} (branch)"
     assert flag["reason"] == "flag == True"
     assert flag["place"] == f"test_compiles.py:{line_of(branch, 'if flag')} (branch)"
-    assert rec.counts().loc[0, "recompiles"] == 2
+    assert rec.counts.loc[0, "recompiles"] == 2
     with labkit.record() as warm:
         run(torch.ones(5), False)
-    assert warm.recompiles.empty and warm.counts().loc[0, "recompiles"] == 0
+    assert warm.recompiles.empty and warm.counts.loc[0, "recompiles"] == 0
 
 
 def test_a_frame_compiled_too_often_is_given_up_by_name():
@@ -69,7 +69,7 @@ def test_compiles_give_seconds_and_say_whether_the_cache_was_hit(model):
     row = rec.compiles.iloc[0]
     assert row["cached"] is True and row["during"]
     assert row["seconds"] > 0 and row["dynamo_s"] + row["backend_s"] == pytest.approx(row["seconds"])
-    assert set(rec.breakdown()["kind"]) >= {"compile", "compute", "collective"}
+    assert set(rec.breakdown["kind"]) >= {"compile", "compute", "collective"}
     plain = torch.compile(lambda x: x + 1, backend="eager")
     with labkit.record() as rec:
         plain(torch.ones(2))

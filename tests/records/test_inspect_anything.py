@@ -12,7 +12,7 @@ from torch import nn
 import labkit
 from course.reading.drawing import draw_graph
 from course.reading.stages import Stages
-from labkit import graphs
+from labkit import records
 
 
 def compiled(fn):
@@ -36,7 +36,7 @@ class Scaler(nn.Module):
 
 
 def test_a_function_never_compiled_is_compiled_here():
-    frames = graphs.inspect(add_one, torch.ones(4))
+    frames = records.inspect(add_one, torch.ones(4))
     assert frames[0].name == "add_one" and "inductor" in frames[0].stages
 
 
@@ -47,10 +47,10 @@ def test_a_lambda_a_method_a_module_and_a_partial_are_functions_too():
         (scaler.scaled, "Scaler.scaled"),
         (scaler, "Scaler.forward"),
     ]:
-        frames = graphs.inspect(compiled(fn), torch.ones(4))
+        frames = records.inspect(compiled(fn), torch.ones(4))
         assert len(frames.graphs) == 1, name
         assert frames.graphs[0].name == name and "aot_forward" in frames.graphs[0].stages
-    frames = graphs.inspect(compiled(functools.partial(torch.add, torch.ones(4))), torch.ones(4))
+    frames = records.inspect(compiled(functools.partial(torch.add, torch.ones(4))), torch.ones(4))
     assert len(frames.graphs) == 1
 
 
@@ -63,14 +63,14 @@ def test_a_lambda_a_method_a_module_and_a_partial_are_functions_too():
     ],
 )
 def test_what_compiles_nothing_is_said_in_one_sentence(fn, said):
-    frames = graphs.inspect(fn, torch.ones(4))
+    frames = records.inspect(fn, torch.ones(4))
     assert not frames.graphs and len(frames.notes) == 1
     assert said in frames.notes[0] or any(word in frames.notes[0] for word in said.split("|"))
     assert frames.notes[0] in repr(frames) and "\n" not in frames.notes[0]
 
 
 def test_a_builtin_operator_of_torch_gives_a_graph_or_a_sentence():
-    frames = graphs.inspect(torch.sin, torch.ones(4))
+    frames = records.inspect(torch.sin, torch.ones(4))
     assert frames.graphs or frames.notes
 
 
@@ -89,7 +89,7 @@ def generator(x):
 )
 def test_what_is_no_function_is_refused(fn, said):
     with pytest.raises(ValueError, match=said):
-        graphs.inspect(fn, torch.ones(4))
+        records.inspect(fn, torch.ones(4))
 
 
 def test_a_frame_given_up_says_why():
@@ -100,7 +100,7 @@ def test_a_frame_given_up_says_why():
             x = hidden(x * 2)
         return x
 
-    frames = graphs.inspect(compiled(looping), torch.ones(4))
+    frames = records.inspect(compiled(looping), torch.ones(4))
     assert not frames.graphs and "ran as plain Python: Dynamo gave looping up" in frames.notes[0]
     assert "given up" in repr(frames) and frames[0].missing["aot_forward"].startswith(
         "the frame was given up"
@@ -112,17 +112,17 @@ def test_an_error_in_the_function_passes_through_and_the_next_inspect_works():
         raise RuntimeError("tripped")
 
     with pytest.raises(RuntimeError, match="tripped"):
-        graphs.inspect(compiled(wrong), torch.ones(4))
-    assert graphs.inspect(compiled(add_one), torch.ones(4)).graphs
+        records.inspect(compiled(wrong), torch.ones(4))
+    assert records.inspect(compiled(add_one), torch.ones(4)).graphs
 
 
 def test_inside_a_record_it_says_that_records_do_not_nest():
     with labkit.record(), pytest.raises(ValueError, match="do not nest"):
-        graphs.inspect(compiled(add_one), torch.ones(4))
+        records.inspect(compiled(add_one), torch.ones(4))
 
 
 def test_indexing_what_is_not_there_says_what_is():
-    frames = graphs.inspect(compiled(add_one), torch.ones(4))
+    frames = records.inspect(compiled(add_one), torch.ones(4))
     with pytest.raises(IndexError, match="there is no frame 3: 1 frame"):
         frames[3]
 
@@ -139,7 +139,7 @@ def test_a_graph_of_2000_nodes_in_bounded_time():
     run(torch.ones(4))
     plain = time.perf_counter() - began
     began = time.perf_counter()
-    frames = graphs.inspect(run, torch.ones(4), fresh=True)
+    frames = records.inspect(run, torch.ones(4), fresh=True)
     took = time.perf_counter() - began
     one = frames.graphs[0]
     assert one.ops == 2000 and len(one.nodes()) > 2000

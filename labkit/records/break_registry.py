@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from labkit.graphs.reasons import Why, clean
+from labkit.records.reasons import Why, clean
 
 __all__ = ["Break", "kind_of_break", "read_break"]
 

@@ -30,7 +30,7 @@ def places_of(word: str) -> str:
 
 
 def counted(rec) -> list[float]:
-    return rec.counts().loc[0, COUNTS].tolist()
+    return rec.counts.loc[0, COUNTS].tolist()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_segments_are_exclusive_and_add_up_to_the_forward(model):
         assert (mine["start_us"].iloc[1:].to_numpy() == mine["end_us"].iloc[:-1].to_numpy()).all()
         whole = forwards.loc[number, "end_us"] - forwards.loc[number, "start_us"]
         assert (mine["end_us"] - mine["start_us"]).sum() == pytest.approx(whole, abs=0.01)
-    total = rec.breakdown().groupby("forward")["us"].sum()
+    total = rec.breakdown.groupby("forward")["us"].sum()
     assert total.tolist() == pytest.approx((forwards["end_us"] - forwards["start_us"]).tolist(), abs=0.01)
 
 
@@ -201,7 +201,7 @@ def test_async_collectives_barriers_and_broadcasts_are_collectives(fake_group):
         run(torch.ones(2))
     calls = rec.events[rec.events["kind"] == "collective"]
     assert calls["name"].tolist() == ["c10d::allreduce_", "c10d::barrier", "c10d::broadcast_"]
-    assert rec.counts().loc[0, "at_collective"] == 3
+    assert rec.counts.loc[0, "at_collective"] == 3
     assert rec.breaks["reason"].str.contains("async_op=True").any()
     assert rec.breaks["place"].str.endswith("(several)").all()
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from labkit.graphs import guards as guarding
-from labkit.graphs.break_registry import Break
-from labkit.graphs.nodes import Node, nodes
+from labkit.records import guards as guarding
+from labkit.records.break_registry import Break
+from labkit.records.nodes import Node, nodes
 
-__all__ = ["GRAPHS", "STAGES", "Frame", "Frames", "code_block", "fold_inductor", "together"]
+__all__ = ["GRAPHS", "STAGES", "Frame", "Frames", "code_block", "fold_inductor", "merge_frames"]
 
 # in the order in which a function passes through them
 STAGES: dict[str, str] = {
@@ -234,19 +234,8 @@ class Frames:
         return f"<div>{head}{body}{notes}{label}</div>"
 
 
-def together(parts: Iterable[Any]) -> Frames:
-    """Combine the frames of several ranks: `together(ranks.run(inspect_it))`.
-
-    Args:
-        parts: One Frames for each rank, as a list or a PerRank.
-
-    Raises:
-        ValueError: If there is none, or something else among them.
-    """
-    parts = list(parts)
-    if not parts or any(not isinstance(part, Frames) for part in parts):
-        got = ", ".join(sorted({type(part).__name__ for part in parts})) or "nothing"
-        raise ValueError(f"together takes Frames, one a rank, and got {got}")
+def merge_frames(parts: Sequence[Frames]) -> Frames:
+    """Combine the frames of several ranks; see `merge`."""
     notes = []
     for part in parts:
         ranks = ", ".join(map(str, part.ranks))

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import labkit
-from labkit import graphs, torch_compat
-from labkit.graphs import decompiled, guards
+from labkit import records, torch_compat
+from labkit.records import decompiled, guards
 
 
 def broken(x, w):
@@ -42,10 +42,10 @@ def grad():
 
 
 def test_a_function_with_a_break_has_two_frames_with_every_stage(inputs, grad):
-    frames = graphs.inspect(broken, *inputs, fresh=True)
+    frames = records.inspect(broken, *inputs, fresh=True)
     first, second = frames
     assert len(frames.graphs) == 2 and [f.ops for f in frames] == [2, 2]
-    assert first.stages == tuple(s for s in graphs.STAGES if s != "inductor_backward")
+    assert first.stages == tuple(s for s in records.STAGES if s != "inductor_backward")
     assert "print" in first.stage("decompiled") and "__compiled_fn_" in first.stage("decompiled")
     assert ".mm." in first.stage("aot_forward") and "tangents" in first.stage("aot_backward")
     assert "def call(" in first.stage("inductor") and "import torch" not in first.stage("inductor")
@@ -55,7 +55,7 @@ def test_a_function_with_a_break_has_two_frames_with_every_stage(inputs, grad):
 
 
 def test_the_source_marks_where_a_break_leaves_and_where_the_rest_goes_on(inputs):
-    first, second = graphs.inspect(torch.compile(broken, backend="eager"), *inputs)
+    first, second = records.inspect(torch.compile(broken, backend="eager"), *inputs)
     at = line_of('print(end="")')
     assert f"{at:5} ✗     print(end" in first.stage("source")
     assert f"{at:5} ▶     print(end" in second.stage("source")
@@ -63,9 +63,9 @@ def test_the_source_marks_where_a_break_leaves_and_where_the_rest_goes_on(inputs
 
 
 def test_frames_travel_as_text_alone(inputs):
-    frames = graphs.inspect(torch.compile(whole, backend="aot_eager"), *inputs)
+    frames = records.inspect(torch.compile(whole, backend="aot_eager"), *inputs)
     data = pickle.dumps(frames)
-    assert b"torch" not in data.split(b"labkit.graphs.frame")[0] and len(data) < 100_000
+    assert b"torch" not in data.split(b"labkit.records.frame")[0] and len(data) < 100_000
     again = pickle.loads(data)
     assert again[0] == frames[0] and repr(again) == repr(frames)
     assert __file__.rpartition("/")[0] not in data.decode("latin1")
@@ -80,7 +80,7 @@ def test_frames_travel_as_text_alone(inputs):
     ],
 )
 def test_a_missing_stage_says_why(inputs, backend, stage, why):
-    one = graphs.inspect(torch.compile(whole, backend=backend), *inputs)[0]
+    one = records.inspect(torch.compile(whole, backend=backend), *inputs)[0]
     assert why in one.missing[stage]
     with pytest.raises(ValueError, match=why):
         one.stage(stage)
@@ -93,12 +93,12 @@ def test_a_missing_stage_says_why(inputs, backend, stage, why):
 def test_code_compiled_before_stages_were_kept_says_so_and_fresh_has_them(inputs):
     run = torch.compile(whole, backend="aot_eager")
     run(*inputs)
-    one = graphs.inspect(run, *inputs)[0]
+    one = records.inspect(run, *inputs)[0]
     assert not one.during and one.calls == 1 and one.stages == ("source", "dynamo")
     assert all(
         "fresh=True" in one.missing[stage] for stage in ("guards", "aot_forward", "bytecode", "decompiled")
     )
-    assert "aot_forward" in graphs.inspect(run, *inputs, fresh=True)[0].stages
+    assert "aot_forward" in records.inspect(run, *inputs, fresh=True)[0].stages
 
 
 def test_a_recompile_is_another_frame_of_the_same_function():
@@ -127,7 +127,7 @@ def test_guards_are_grouped_by_what_they_protect_and_the_frequent_ones_folded():
     def scaled(x, n):
         return x * n
 
-    one = graphs.inspect(torch.compile(scaled, backend="eager"), torch.ones(3), 2)[0]
+    one = records.inspect(torch.compile(scaled, backend="eager"), torch.ones(3), 2)[0]
     text, full = one.stage("guards"), one.stage("guards", whole=True)
     assert "L['n']\n    EQUALS_MATCH: L['n'] == 2" in text
     assert "TENSOR_MATCH: float32 [3], stride [1]" in text
@@ -138,10 +138,10 @@ def test_guards_are_grouped_by_what_they_protect_and_the_frequent_ones_folded():
 
 
 def test_a_break_carries_its_registry_entry(inputs):
-    one = graphs.inspect(torch.compile(broken, backend="eager"), *inputs)[0].breaks
+    one = records.inspect(torch.compile(broken, backend="eager"), *inputs)[0].breaks
     assert one.id.startswith("GB") and "print" in one.explanation and one.hints
-    assert graphs.kind_of_break(one.id).kind == one.kind
-    assert graphs.kind_of_break("GB9999") is None
+    assert records.kind_of_break(one.id).kind == one.kind
+    assert records.kind_of_break("GB9999") is None
 
 
 def test_a_record_without_stages_says_so_and_merging_keeps_both_ranks(inputs):
@@ -155,13 +155,13 @@ def test_a_record_without_stages_says_so_and_merging_keeps_both_ranks(inputs):
     other = pickle.loads(pickle.dumps(rec))
     for frame in other.tables.values():
         frame["rank"] = 1
-    other._frames = graphs.Frames(dataclasses.replace(f, rank=1) for f in rec.frames)
-    both = graphs.merge([rec, other]).frames
+    other._frames = records.Frames(dataclasses.replace(f, rank=1) for f in rec.frames)
+    both = records.merge([rec, other]).frames
     assert both.ranks == [0, 1] and both.of_rank(1)[0].name == "whole"
     with pytest.raises(ValueError, match="no frames of rank 3"):
         both.of_rank(3)
-    with pytest.raises(ValueError, match="together takes Frames"):
-        graphs.together([rec])
+    with pytest.raises(ValueError, match="takes records or Frames, one a rank, and got a Frames"):
+        records.merge([rec, rec.frames])
 
 
 def test_depyf_that_fails_leaves_the_bytecode_and_says_so(inputs, monkeypatch):
@@ -171,7 +171,7 @@ def test_depyf_that_fails_leaves_the_bytecode_and_says_so(inputs, monkeypatch):
         raise KeyError("no such instruction")
 
     monkeypatch.setattr(depyf, "decompile", fails)
-    one = graphs.inspect(torch.compile(whole, backend="eager"), *inputs)[0]
+    one = records.inspect(torch.compile(whole, backend="eager"), *inputs)[0]
     text = one.stage("decompiled")
     assert (
         text.startswith("# depyf cannot decompile it (KeyError: 'no such instruction')")
@@ -179,12 +179,12 @@ def test_depyf_that_fails_leaves_the_bytecode_and_says_so(inputs, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "depyf", None)
     torch_compat.dynamo_reset()
-    one = graphs.inspect(torch.compile(whole, backend="eager"), *inputs)[0]
+    one = records.inspect(torch.compile(whole, backend="eager"), *inputs)[0]
     assert one.stage("decompiled").startswith("# depyf is not installed")
 
 
 def test_what_is_decompiled_is_python_without_bookkeeping(inputs):
-    one = graphs.inspect(torch.compile(broken, backend="eager"), *inputs)[0]
+    one = records.inspect(torch.compile(broken, backend="eager"), *inputs)[0]
     text = one.stage("decompiled")
     ast.parse(text)
     assert "record_pregraph" not in text and "__builtins_dict__" not in text and "extend([])" not in text
@@ -211,7 +211,7 @@ def test_profiler_marks_that_ask_for_a_profiler_first_are_folded_away():
 
 
 def test_html_folds_every_stage_and_escapes(inputs):
-    frames = graphs.inspect(torch.compile(broken, backend="eager"), *inputs)
+    frames = records.inspect(torch.compile(broken, backend="eager"), *inputs)
     page = frames._repr_html_()
     assert page.count("<details>") == len(frames) + sum(len(f.stages) for f in frames)
     assert "<lambda>" not in page and "&gt;" in page

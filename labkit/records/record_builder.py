@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 
 from labkit import places, report, torch_compat
-from labkit.graphs import reasons
-from labkit.graphs.compile_log import CompileLog
-from labkit.graphs.frame_builder import frames_of
-from labkit.graphs.names import Names
-from labkit.graphs.record import Record
-from labkit.graphs.record_tables import table
-from labkit.graphs.recorded_compiles import RecordedCompiles, match_compiles
+from labkit.records import reasons
+from labkit.records.compile_log import CompileLog
+from labkit.records.frame_builder import frames_of
+from labkit.records.names import Names
+from labkit.records.record import Record
+from labkit.records.record_tables import table
+from labkit.records.recorded_compiles import RecordedCompiles, match_compiles
 from labkit.trace import Event, RawEvent, partition, tidy
 from labkit.trace.profiler import shared_clock
 
@@ -177,7 +177,7 @@ def _notes(events: Sequence[Event], compiles: RecordedCompiles, log: CompileLog)
     if compiles.unwatched:
         notes.append(
             f"{len(compiles.unwatched)} regions were compiled before labkit listened, so their breaks are unknown, and "
-            "whether DDPOptimizer cut their graphs: call labkit.graphs.install() before compiling"
+            "whether DDPOptimizer cut their graphs: call labkit.records.install() before compiling"
         )
     if log.error:
         notes.append(f"a record of torch's structured trace could not be read ({log.error})")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from labkit import places
-from labkit.graphs.names import Names
+from labkit.records.names import Names
 
 __all__ = ["Why", "graph_break", "recompile"]
 

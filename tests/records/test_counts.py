@@ -137,7 +137,7 @@ def recorded(make, operators, warm, forwards=3):
 
 def all_counts(rec):
     per_frame = rec.graphs[["name", "ops", "calls"]].values.tolist()
-    return rec.counts().loc[0, COUNTED].tolist(), per_frame, rec.breaks["executed"].tolist()
+    return rec.counts.loc[0, COUNTED].tolist(), per_frame, rec.breaks["executed"].tolist()
 
 
 @needs_every_region
@@ -151,14 +151,14 @@ def test_counts_are_the_same_without_operators(make, warm):
 @needs_every_region
 @pytest.mark.parametrize("operators", [True, False])
 def test_a_region_without_a_graph_counts_with_its_break(operators):
-    found = recorded(nothing_between, operators, warm=True, forwards=1).counts().loc[0]
+    found = recorded(nothing_between, operators, warm=True, forwards=1).counts.loc[0]
     assert found[["regions", "breaks", "graph_runs", "graphs"]].tolist() == [3, 2, 2, 2]
 
 
 @pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="Dynamo of 2.11 crashes on a second thread")
 @pytest.mark.parametrize("operators", [True, False])
 def test_regions_are_those_of_the_profiler_on_every_thread(operators):
-    assert recorded(another_thread, operators, warm=True).counts().loc[0, "regions"] == 2
+    assert recorded(another_thread, operators, warm=True).counts.loc[0, "regions"] == 2
     if torch_compat.sees_every_region():
         run = branch_and_loop()
         run()
@@ -166,7 +166,7 @@ def test_regions_are_those_of_the_profiler_on_every_thread(operators):
             run()
         seen = sum(e.name.startswith("Torch-Compiled Region") for e in profile.events())
         regions = 6 if sys.version_info < (3, 12) else 1  # what Dynamo makes of the loop
-        assert recorded(branch_and_loop, operators, warm=True).counts().loc[0, "regions"] == seen == regions
+        assert recorded(branch_and_loop, operators, warm=True).counts.loc[0, "regions"] == seen == regions
 
 
 def test_no_profiler_runs_without_operators_and_nothing_stays_behind():
@@ -182,14 +182,14 @@ def test_no_profiler_runs_without_operators_and_nothing_stays_behind():
     assert utils.record_pregraph_bytecode_enter is plain
     with torch.profiler.profile() as profile, labkit.record(operators=False) as rec:
         run()
-    assert rec.counts().loc[0, "regions"] and len(profile.events())
+    assert rec.counts.loc[0, "regions"] and len(profile.events())
 
 
 def test_a_torch_that_hides_regions_without_a_graph_is_said_in_the_record(monkeypatch):
     """As torch 2.11 does it, which has the mark in front of a graph and no more; 2.15 has not even that."""
     monkeypatch.setattr(recording, "_CALLBACK", "torch._C._dynamo.eval_frame.no_such_name")
     rec = recorded(nothing_between, False, warm=True)
-    assert rec.counts().loc[0, "regions"] < 3
+    assert rec.counts.loc[0, "regions"] < 3
     assert "only regions with a graph" in rec.notes[-1] and "only regions with a graph" in repr(rec)
     assert not any("only regions with a graph" in note for note in recorded(nested, True, warm=True).notes)
 
@@ -265,7 +265,7 @@ def trained(shard):
         ran.clear()
         with labkit.record(operators=operators) as rec, rec.forward():
             compiled(torch.ones(2, 600)).backward()
-        found.append((rec.counts().loc[0, COUNTED].tolist(), rec.graphs["backend_graphs"].tolist()))
+        found.append((rec.counts.loc[0, COUNTED].tolist(), rec.graphs["backend_graphs"].tolist()))
         found.append((len(ran), len(given), repr(rec), dist.get_rank()))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import hardware
-from labkit.graphs import merge
+from labkit.records import merge
 
 
 def compile_model(gate: str):
@@ -60,7 +60,7 @@ def record_model():
 def test_ranks_agree_and_code_compiled_by_an_earlier_call_has_its_name(ranks, gate, expected):
     ranks.run(compile_model, gate)
     both = merge(ranks.run(record_model))
-    counts = both.counts()
+    counts = both.counts
     assert both.ranks == [0, 1] and both.label == "gloo · cpu" and both.notes == []
     for _, row in counts.iterrows():
         assert row[["regions", "breaks", "at_collective", "collectives", "graphs"]].tolist() == expected
@@ -127,7 +127,7 @@ def test_a_break_on_one_rank_is_where_they_part(ranks):
     found = both.first_difference()
     assert (found.forward, found.index, found.odd) == (0, 0, [1])
     assert found.steps[0].kind == "region" and found.steps[0].end_us > found.steps[0].start_us
-    assert both.counts()["breaks"].tolist() == [0, 1]
+    assert both.counts["breaks"].tolist() == [0, 1]
     assert "graph_break()" in both.breaks.iloc[0]["reason"] and "(step)" in both.breaks.iloc[0]["place"]
 
 
@@ -207,6 +207,6 @@ def test_a_failing_block_leaves_the_rank_able_to_record(ranks):
 def test_collectives_over_shared_memory_are_counted_once(shm_ranks):
     shm_ranks.run(compile_model, "disabled")
     both = merge(shm_ranks.run(record_model))
-    assert both.counts()["collectives"].tolist() == [2, 2]
-    assert both.counts()["at_collective"].tolist() == [2, 2]
+    assert both.counts["collectives"].tolist() == [2, 2]
+    assert both.counts["at_collective"].tolist() == [2, 2]
     assert both.label == "shm · cpu"

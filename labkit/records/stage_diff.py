@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from labkit.graphs import decompiled
-from labkit.graphs.frame import GRAPHS, STAGES, Frame, Frames
-from labkit.graphs.nodes import Node, nodes
+from labkit.records import decompiled
+from labkit.records.frame import GRAPHS, STAGES, Frame, Frames
+from labkit.records.nodes import Node, nodes
 
 __all__ = ["Diff", "Row", "diff"]
 

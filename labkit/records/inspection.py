@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from labkit import torch_compat
-from labkit.graphs.frame import Frames
-from labkit.graphs.recorder import record
+from labkit.records.frame import Frames
+from labkit.records.recorder import record
 
 __all__ = ["inspect"]
 

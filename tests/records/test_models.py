@@ -9,7 +9,7 @@ import torch
 
 from course.reading.drawing import draw_graph
 from course.reading.stages import Stages
-from labkit import graphs, torch_compat
+from labkit import records, torch_compat
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_a_model_is_read_whole_and_counted_as_explain_counts(make):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.no_grad():
-            frames = graphs.inspect(torch.compile(model, backend="aot_eager"), **inputs, fresh=True)
+            frames = records.inspect(torch.compile(model, backend="aot_eager"), **inputs, fresh=True)
             told = torch_compat.require("torch._dynamo").explain(model)(**inputs)
     assert len(frames.graphs) == told.graph_count
     for one in frames.graphs:

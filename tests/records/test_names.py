@@ -5,8 +5,8 @@ from __future__ import annotations
 import linecache
 
 from labkit import places
-from labkit.graphs import reasons
-from labkit.graphs.names import Names
+from labkit.records import reasons
+from labkit.records.names import Names
 
 CELL = "/scratch/ipykernel_3/21.py"
 SOURCE = """\

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from labkit import graphs, torch_compat
-from labkit.graphs.nodes import nodes
+from labkit import records, torch_compat
+from labkit.records.nodes import nodes
 
 
 def plain(x, w):
@@ -36,20 +36,20 @@ def straight(x, w):
 
 
 def look(fn):
-    return graphs.inspect(torch.compile(fn, backend="aot_eager"), torch.ones(4, 4), torch.ones(4, 4))
+    return records.inspect(torch.compile(fn, backend="aot_eager"), torch.ones(4, 4), torch.ones(4, 4))
 
 
 @pytest.mark.parametrize("stage", ["dynamo", "aot_forward", "guards", "bytecode_after", "decompiled"])
 def test_the_same_function_compiled_twice_has_no_difference(stage):
     first = look(plain)
     torch_compat.dynamo_reset()
-    found = graphs.diff(first, look(plain), stage)
+    found = records.diff(first, look(plain), stage)
     assert found.same and found.first is None and "agree on all" in found.said
 
 
 @pytest.mark.parametrize("stage", ["dynamo", "aot_forward"])
 def test_an_operation_more_is_one_line_and_what_follows_is_still_aligned(stage):
-    found = graphs.diff(look(plain), look(with_one_more), stage)
+    found = records.diff(look(plain), look(with_one_more), stage)
     kinds = [row.kind for row in found.rows if row.kind != "same"]
     # the addition itself, and the operation that now takes its result
     assert kinds == ["right", "rewired"] and "add" in found.first.right or "+" in found.first.right
@@ -57,14 +57,14 @@ def test_an_operation_more_is_one_line_and_what_follows_is_still_aligned(stage):
 
 
 def test_another_constant_is_the_first_difference():
-    found = graphs.diff(look(plain), look(with_another_number), "aot_forward")
+    found = records.diff(look(plain), look(with_another_number), "aot_forward")
     assert found.different == 1
     assert found.first.left.endswith("2)") and found.first.right.endswith("3)")
     assert "→  - mul" in str(found) and "lines the same" in str(found)
 
 
 def test_the_same_operations_on_other_inputs_are_a_difference():
-    found = graphs.diff(look(crossed), look(straight), "aot_forward")
+    found = records.diff(look(crossed), look(straight), "aot_forward")
     assert found.first.kind == "rewired" and not found.same
 
 
@@ -73,10 +73,10 @@ def test_devices_groups_and_ids_are_no_difference():
     def forward(self, x: "f32[4]{0}"):
         y: "f32[4]{0}" = torch.ops._c10d_functional.all_reduce.default(x, 'sum', '{1}')
         return (y,)"""
-    a = graphs.diff(graph.format("cuda:0", "0"), graph.format("cuda:1", "7"))
+    a = records.diff(graph.format("cuda:0", "0"), graph.format("cuda:1", "7"))
     assert a.same
     other = graph.replace("'sum'", "'max'").format("cuda:0", "0")
-    assert graphs.diff(graph.format("cuda:0", "0"), other).different == 1
+    assert records.diff(graph.format("cuda:0", "0"), other).different == 1
 
 
 def test_a_ranks_own_gpu_in_inductors_code_and_in_guards_is_no_difference():
@@ -88,9 +88,9 @@ def test_a_ranks_own_gpu_in_inductors_code_and_in_guards_is_no_difference():
     kernel.run(buf0, 8, stream=raw_stream{0})
     full([2], 1, device=device(type='cuda', index={0}))
     check_tensor(x, Tensor, device={0}, requires_grad=False)"""
-    assert graphs.diff(code.format(0), code.format(1), "inductor").same
-    assert graphs.diff("stream1.wait()", "stream2.wait()", "inductor").different  # names of the reader's own
-    assert graphs.diff("f(index=1)", "f(index=2)", "inductor").different
+    assert records.diff(code.format(0), code.format(1), "inductor").same
+    assert records.diff("stream1.wait()", "stream2.wait()", "inductor").different  # names of the reader's own
+    assert records.diff("f(index=1)", "f(index=2)", "inductor").different
 
 
 def test_frames_of_several_functions_are_compared_in_order():
@@ -99,18 +99,18 @@ def test_frames_of_several_functions_are_compared_in_order():
         print(end="")
         return y.relu()
 
-    found = graphs.diff(look(broken), look(plain))
+    found = records.diff(look(broken), look(plain))
     assert not found.same and any("# frame" in row.left for row in found.rows)
 
 
 def test_what_cannot_be_compared_says_so():
-    eager = graphs.inspect(torch.compile(plain, backend="eager"), torch.ones(4, 4), torch.ones(4, 4))
+    eager = records.inspect(torch.compile(plain, backend="eager"), torch.ones(4, 4), torch.ones(4, 4))
     with pytest.raises(ValueError, match="without AOTAutograd"):
-        graphs.diff(eager, eager, "aot_forward")
+        records.diff(eager, eager, "aot_forward")
     with pytest.raises(ValueError, match="is no stage"):
-        graphs.diff(eager, eager, "triton")
+        records.diff(eager, eager, "triton")
     with pytest.raises(ValueError, match="got a int"):
-        graphs.diff(eager, 7)
+        records.diff(eager, 7)
 
 
 def long_graph(n: int, odd: int = -1) -> str:
@@ -125,8 +125,8 @@ def long_graph(n: int, odd: int = -1) -> str:
 def test_a_graph_of_5000_nodes_is_read_and_compared_in_bounded_time():
     began = time.process_time()
     assert len(nodes(long_graph(5000))) == 5002
-    one = graphs.diff(long_graph(5000), long_graph(5000, odd=2500))
+    one = records.diff(long_graph(5000), long_graph(5000, odd=2500))
     assert one.different == 1 and "2502" in one.said
-    two = graphs.diff(long_graph(5000), long_graph(4000, odd=100))
+    two = records.diff(long_graph(5000), long_graph(4000, odd=100))
     assert not two.same and two.first.left_line == 102
     assert len(two._repr_html_()) > 0 and time.process_time() - began < 30

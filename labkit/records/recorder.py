@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.graphs.compile_log import install
-from labkit.graphs.record import Record
-from labkit.graphs.record_builder import build_record
+from labkit.records.compile_log import install
+from labkit.records.record import Record
+from labkit.records.record_builder import build_record
 from labkit.trace.profiler import BODY, FORWARD, STEP, Profile
 from labkit.trace.regions import RegionListener, add_unprofiled_threads
 

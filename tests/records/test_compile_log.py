@@ -11,8 +11,8 @@ import torch
 
 import labkit
 from labkit import torch_compat
-from labkit.graphs import compile_log, install
-from labkit.graphs.compile_log import CompileLog, compile_id
+from labkit.records import compile_log, install
+from labkit.records.compile_log import CompileLog, compile_id
 
 
 def said(frame: int, number: int = 0, **what) -> dict:
@@ -45,8 +45,8 @@ def test_installing_twice_listens_once():
 def test_the_first_compile_of_a_process_is_heard_and_nothing_is_printed():
     # torch's own handler leaves the list while the first record is handled, which would hide it from the next one
     code = """
-import labkit.graphs, torch
-log = labkit.graphs.install()
+import labkit.records, torch
+log = labkit.records.install()
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 known = log.known()
 print(len(known), known[0].id, known[0].begun, known[0].finished, known[0].ops, log.error or "read all")
@@ -62,7 +62,7 @@ print(len(known), known[0].id, known[0].begun, known[0].finished, known[0].ops, 
 def test_torch_trace_still_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_TRACE", str(tmp_path))
     code = (
-        "import labkit.graphs, torch\nlabkit.graphs.install()\n"
+        "import labkit.records, torch\nlabkit.records.install()\n"
         "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2))"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.graphs import Record, merge
-from labkit.graphs.record_tables import TABLES, table
+from labkit.records import Record, merge
+from labkit.records.record_tables import TABLES, table
 
 
 def event(rank: int, kind: str, name: str, start: float, **more) -> dict:
@@ -79,7 +79,7 @@ def test_merging_puts_ranks_on_one_clock():
     starts = both.events[both.events["kind"] == "collective"].set_index("rank")["start_us"]
     assert starts.to_dict() == {0: 3005.0, 1: 5.0} and both.origin_ns == 2_000_000
     assert both.segments.set_index("rank")["end_us"].to_dict() == {0: 3100.0, 1: 100.0}
-    assert both.counts()["rank"].tolist() == [0, 1] and both.label == "gloo · cpu"
+    assert both.counts["rank"].tolist() == [0, 1] and both.label == "gloo · cpu"
 
 
 def test_ranks_of_two_machines_share_no_clock():
