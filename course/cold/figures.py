@@ -10,7 +10,7 @@ from course.shared.matrix import Cell, key, matrix
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, patch, styled
 
-__all__ = ["survived", "waterfall"]
+__all__ = ["survival", "waterfall"]
 
 ROW = 0.34  # inches
 # a phase: its colour (Okabe-Ito) and a hatch that tells it without the colour
@@ -89,7 +89,7 @@ def _s(seconds: float) -> str:
 
 
 @styled
-def survived(cells: pd.DataFrame, label: str) -> Figure:
+def survival(cells: pd.DataFrame, label: str) -> Figure:
     """Draw kinds of artifacts against changes.
 
     Args:

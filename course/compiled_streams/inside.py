@@ -19,7 +19,7 @@ from course.shared.streams.graph import StreamGraphs
 from course.shared.streams.ops import StreamError
 from labkit import files, torch_compat
 
-__all__ = ["inductor_code", "inductor_text", "look", "unchecked"]
+__all__ = ["inductor_code", "inductor_text", "look", "capture_without_check"]
 
 FILE = files.ours("data/captured/inductor_streams.json")
 GRAPH = "__compiled_fn"
@@ -41,7 +41,7 @@ def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> tuple[list[
     return in_a_child(_look, fn, tensors, streams)
 
 
-def unchecked(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
+def capture_without_check(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
     """The graphs of `fn` without Dynamo's check of events behind a changed input: what the check protects from."""
     check_streams(streams)
     return in_a_child(_unchecked, fn, tensors, streams)

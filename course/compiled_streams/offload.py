@@ -24,7 +24,7 @@ from course.shared.streams.ops import StreamError
 from course.shared.streams.program import Program
 from labkit import torch_compat
 
-__all__ = ["NEEDED", "OffloadGraphs", "OffloadNode", "Rates", "modelled", "step", "traced"]
+__all__ = ["NEEDED", "OffloadGraphs", "OffloadNode", "Rates", "model_times", "step", "trace"]
 
 NEEDED = ("Shape", "Model", "WAYS")  # what is taken of the program
 TRANSFER = "transfer"
@@ -79,7 +79,7 @@ class OffloadGraphs:
 shipped.ships(OffloadNode, OffloadGraphs)
 
 
-def traced(
+def trace(
     shape: Any,
     ways: Sequence[str] = (),
     *,
@@ -119,7 +119,7 @@ def step(graphs: OffloadGraphs, rates: Rates | None = None) -> Program:
     return _Step(graphs, rates or Rates()).program
 
 
-def modelled(graphs: Mapping[str, OffloadGraphs], rates: Rates | None = None) -> pd.DataFrame:
+def model_times(graphs: Mapping[str, OffloadGraphs], rates: Rates | None = None) -> pd.DataFrame:
     """Model the step of each way.
 
     Args:

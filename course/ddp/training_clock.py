@@ -16,7 +16,7 @@ from course.shared.harness import settled
 from course.shared.options import whole
 from course.shared.streams import Timeline, overlap
 from course.shared.streams.timeline import SPANS
-from course.shared.training import Build, Graphs, Route, built, digits, on_device
+from course.shared.training import Build, Graphs, Route, build_route, digits, on_device
 from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
@@ -97,7 +97,7 @@ def _measure(make: Any, routes: dict[str, Build], images: Any, labels: Any, roun
     with quiet_stderr(), torch_compat.quiet_dynamo():
         for name, build in routes.items():
             seen = Graphs()
-            with built(make, build, seen) as route:
+            with build_route(make, build, seen) as route:
                 with record(operators=False) as cold:
                     step(route, seen.phase)
                 for _ in range(2):
@@ -114,7 +114,7 @@ def _measure(make: Any, routes: dict[str, Build], images: Any, labels: Any, roun
             with ExitStack() as open_:
                 calls: dict[str, Callable[[], Any]] = {}
                 for name, build in routes.items():
-                    route = open_.enter_context(built(make, build, "aot_eager", fresh=not calls))
+                    route = open_.enter_context(build_route(make, build, "aot_eager", fresh=not calls))
                     calls[name] = settled(partial(step, route))
                     for _ in range(3):
                         calls[name]()  # compiled here, under the settings of this route

@@ -12,7 +12,7 @@ import pandas as pd
 from labkit.report import Report
 from labkit.timing import CONFIDENCE, Times, Verdict, wider_interval
 
-__all__ = ["bends", "compare_slopes", "fit", "grown"]
+__all__ = ["bends", "compare_slopes", "fit", "growth"]
 
 VIEW = "course.guards.depth_figures:figure"
 WHOLE, BLOCKS, NESTED = "whole", "block by block", "nested region"
@@ -22,7 +22,7 @@ LEAST_DEPTHS = 4  # for a word on how the seconds of a further block grow
 TOLERANCE = 1e-4
 
 
-def grown(rows: Sequence[dict[str, Any]], label: str, compiler: str = "eager") -> Report:
+def growth(rows: Sequence[dict[str, Any]], label: str, compiler: str = "eager") -> Report:
     """Make the report of first calls.
 
     Args:

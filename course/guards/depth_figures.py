@@ -20,7 +20,7 @@ LOOKS = {"whole": ("#D55E00", "o"), "block by block": ("#009E73", "s"), "nested 
 
 @styled
 def figure(report: Any) -> Figure:
-    """Draw a report of `course.guards.depth.grown`: seconds of the first call over the number of blocks.
+    """Draw a report of `course.guards.depth.growth`: seconds of the first call over the number of blocks.
 
     A mark is the median over rounds, its bar reaches from the tenth to the ninetieth percentile, the line is the median
     of the rounds' own fits.

@@ -8,7 +8,7 @@ from course.shared.matrix import Cell, key, matrix
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 
-__all__ = ["swept"]
+__all__ = ["sweep_matrix"]
 
 ROW = 0.34  # inches
 # a state: its colour, dark for what hurts, and the letter that tells it without the colour
@@ -22,7 +22,7 @@ LOOKS: dict[str, tuple[str, str, str]] = {
 
 
 @styled
-def swept(steps: pd.DataFrame, label: str = "") -> Figure:
+def sweep_matrix(steps: pd.DataFrame, label: str = "") -> Figure:
     """Draw what each call of a sweep did under the default policy.
 
     Args:

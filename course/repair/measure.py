@@ -20,7 +20,7 @@ from labkit.records import merge
 from labkit.report import Report
 from labkit.timing import Times, check_rounds
 
-__all__ = ["BASELINE", "DELIVERED", "described", "drills", "run", "together"]
+__all__ = ["BASELINE", "DELIVERED", "described", "drills", "run", "merge"]
 
 TITLE, VIEW = "A service, repaired fault by fault", "course.repair.figures:progress"
 
@@ -102,7 +102,7 @@ def run(
     return Report("repair", TITLE, ranks.label, whole, verdicts, notes=ours.notes, view=VIEW)
 
 
-def together(reports: Sequence[Report]) -> Report:
+def merge(reports: Sequence[Report]) -> Report:
     """Put the reports of several stages into one, in this order, with the last one's label and notes.
 
     Each was timed against eager in rounds of its own: verdicts compare within these, and the rounds of eager of all

@@ -33,7 +33,7 @@ __all__ = [
     "Graphs",
     "Route",
     "batch",
-    "built",
+    "build_route",
     "compare",
     "differences",
     "digits",
@@ -161,7 +161,9 @@ def plain_name(name: str) -> str:
 
 
 @contextmanager
-def built(make: Callable[[], nn.Module], build: Build, backend: Any, fresh: bool = True) -> Iterator[Route]:
+def build_route(
+    make: Callable[[], nn.Module], build: Build, backend: Any, fresh: bool = True
+) -> Iterator[Route]:
     """Build a route on this rank from a new model; settings of DDP that the route changes are undone at the end.
 
     fresh: forget all compiles before, as routes share the code of DDP.
@@ -266,7 +268,7 @@ def _compare(make: Any, build: Build, images: Any, labels: Any, steps: int) -> d
     losses: list[float] = []
     reference: list[float] = []
     # gloo and DDP's wrapper warn of what the report says
-    with quiet_stderr(), torch_compat.quiet_dynamo(), built(make, build, seen) as route:
+    with quiet_stderr(), torch_compat.quiet_dynamo(), build_route(make, build, seen) as route:
         began = time.perf_counter()
         for step in range(steps):
             index = batch(step, BATCH, len(images) - HELD_OUT)
@@ -305,12 +307,12 @@ def _compare(make: Any, build: Build, images: Any, labels: Any, steps: int) -> d
     }
 
 
-def held(tensors: Iterable[Any]) -> int:
+def local_bytes(tensors: Iterable[Any]) -> int:
     """Bytes of tensors on this rank: of a DTensor its own piece, of a memory that several share once.
 
     >>> import torch
     >>> x = torch.ones(4)
-    >>> held([x, x.view(2, 2), torch.ones(2)])
+    >>> local_bytes([x, x.view(2, 2), torch.ones(2)])
     24
     """
     found = {}
@@ -328,11 +330,11 @@ def _collectives(rec: Any) -> dict[str, int]:
 
 def _memory(route: Any, step: Any) -> dict[str, int]:
     parameters = list(route.model.parameters())
-    kept = held(parameters)
-    gradients = held(p.grad for p in parameters if p.grad is not None)
+    kept = local_bytes(parameters)
+    gradients = local_bytes(p.grad for p in parameters if p.grad is not None)
     optimizer = torch.optim.Adam(parameters, foreach=False)
     optimizer.step()
-    moments = held(t for state in optimizer.state.values() for t in state.values() if t.dim())
+    moments = local_bytes(t for state in optimizer.state.values() for t in state.values() if t.dim())
     route.model.zero_grad()
     return dict(zip(MEMORY, (kept, gradients, moments, peak(step)), strict=True))
 

@@ -10,7 +10,7 @@ from course.shared.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table
 
-__all__ = ["carried", "constants", "figure", "first_calls"]
+__all__ = ["constants", "figure", "first_calls", "portability"]
 
 EQUAL, DIFFERENT = "#009E73", "#E69F00"  # Okabe-Ito
 # an outcome: its colour, and what it means; the word itself stands in the cell
@@ -64,7 +64,7 @@ def constants(graphs: pd.DataFrame, label: str) -> Figure:
 
 
 @styled
-def carried(found: pd.DataFrame, label: str) -> Figure:
+def portability(found: pd.DataFrame, label: str) -> Figure:
     """Draw what became on each rank of what one process compiled.
 
     Args:

@@ -5,30 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from labkit.look.found import Looked, nothing, together
+from labkit.look.found import Look, nothing, together
 from labkit.look.program import watch
 from labkit.look.steps import Options
 
 if TYPE_CHECKING:
     from labkit.ranks import Ranks
-    from labkit.report import Report
 
-__all__ = ["look", "looked"]
-
-
-def look(ranks: Ranks, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
-    """Call a function on ranks, record some of its steps, and report what `labkit look` shows of a script.
-
-    Takes what `looked` takes, and raises what it raises.
-
-    Returns:
-        A Report with tables `summary`, `costly` (executed breaks, those that cost most first), those of
-        `labkit.record()`, and what was compiled in the whole call; its figure is the fragment strip.
-    """
-    return looked(ranks, fn, *args, **kwargs).report()
+__all__ = ["look"]
 
 
-def looked(
+def look(
     ranks: Ranks,
     fn: Callable[..., Any],
     *args: Any,
@@ -36,8 +23,8 @@ def looked(
     steps: int = 3,
     step: str = "",
     **kwargs: Any,
-) -> Looked:
-    """Call a function on ranks and record some of its steps; `labkit.look.gate` compares what it returns.
+) -> Look:
+    """Call a function on ranks and record some of its steps, as `labkit look` does for a script.
 
     Steps are found as in a script: by calls of compiled callables and of `optimizer.step`. What the function calls has
     to be compiled inside it.
@@ -53,7 +40,7 @@ def looked(
         **kwargs: Its keyword arguments.
 
     Returns:
-        The records of all ranks.
+        The records of all ranks: `labkit.look.gate` compares them, and their `report()` has tables and the fragment strip.
 
     Raises:
         ValueError: If no step was found.

@@ -91,7 +91,7 @@ def _merge(given: argparse.Namespace) -> int:
     return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
 
 
-def _page(folder: Path, step: str, failure: str, hurry: bool = False) -> found.Looked | None:
+def _page(folder: Path, step: str, failure: str, hurry: bool = False) -> found.Look | None:
     """Write the page of what the ranks have written to a folder, and say where it is.
 
     In a hurry, tlparse is left out: torchrun ends a rank 30 s after another one has failed.

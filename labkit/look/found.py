@@ -20,7 +20,7 @@ from labkit.report import Report
 from labkit.trace.events import collective_op, marked, point_to_point
 from labkit.views.forwards import take_forward
 
-__all__ = ["Looked", "gather", "nothing", "read", "together"]
+__all__ = ["Look", "gather", "nothing", "read", "together"]
 
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
 NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
@@ -28,7 +28,7 @@ COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "colle
 
 
 @dataclass
-class Looked:
+class Look:
     """The records of all ranks of one program.
 
     Args:
@@ -224,7 +224,7 @@ class Looked:
         return "\n".join([*lines, f"ranks differ: {apart}" if apart else "all ranks did the same"])
 
 
-def read(folder: Path) -> Looked | None:
+def read(folder: Path) -> Look | None:
     """Read what ranks have written to a folder; None where they wrote nothing.
 
     Raises:
@@ -272,7 +272,7 @@ def _of_rank(path: Path) -> Report:
         raise ValueError(f"{path} is no record of a rank: {type(error).__name__}: {error}") from None
 
 
-def together(reports: list[Report]) -> Looked:
+def together(reports: list[Report]) -> Look:
     """Merge what each rank said.
 
     Args:
@@ -294,10 +294,10 @@ def together(reports: list[Report]) -> Looked:
     shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock")}
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
-    return Looked(reports[0].title, merged, whole, shown, notes, missing)
+    return Look(reports[0].title, merged, whole, shown, notes, missing)
 
 
-def nothing(looked: Looked | None, options: Options) -> str:
+def nothing(looked: Look | None, options: Options) -> str:
     """Say why no step was recorded."""
     if looked is None:
         return "the ranks wrote nothing"

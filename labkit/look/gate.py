@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look.found import COUNTS, Looked
+from labkit.look.found import COUNTS, Look
 
 __all__ = ["compare", "counts", "load", "save", "table"]
 
@@ -19,7 +19,7 @@ APART = "ranks differ"
 _PLACE = re.compile(r"^\S+:\d+ ")  # a file and a line
 
 
-def counts(looked: Looked) -> dict[str, Any]:
+def counts(looked: Look) -> dict[str, Any]:
     """Return what a baseline holds: counts by rank, executed breaks by place, and where ranks differ.
 
     Raises:

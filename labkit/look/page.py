@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.look.found import Looked
+from labkit.look.found import Look
 from labkit.views import strip, strip_text
 
 __all__ = ["document", "html", "picture", "table"]
@@ -47,7 +47,7 @@ so it is an upper bound of what the break costs. It was taken under the profiler
 """
 
 
-def html(looked: Looked, failure: str = "", step: str = "", tlparse: str = "") -> str:
+def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> str:
     """Return the page.
 
     Args:
@@ -117,7 +117,7 @@ def picture(figure: Any, text: str) -> str:
     return f"<img alt='{_e(text)}' src='data:image/png;base64,{data}'>"
 
 
-def _to_do(looked: Looked) -> list[str]:
+def _to_do(looked: Look) -> list[str]:
     breaks = looked.breaks.head(3)
     if breaks.empty:
         compiled, given_up = looked.counts[["graphs", "frames given up"]].max()
@@ -136,7 +136,7 @@ def _to_do(looked: Looked) -> list[str]:
     return ["<h2>What to do first</h2>", f"<ol class='first'>{''.join(items)}</ol>"]
 
 
-def _breaks(looked: Looked) -> list[str]:
+def _breaks(looked: Look) -> list[str]:
     costly = looked.breaks
     parts = [f"<h2>Executed breaks per {looked.unit}</h2>"]
     if len(costly):
@@ -156,7 +156,7 @@ def _breaks(looked: Looked) -> list[str]:
     return parts
 
 
-def _ranks(looked: Looked) -> list[str]:
+def _ranks(looked: Look) -> list[str]:
     if len(looked.ranks) < 2:
         return []
     parts = ["<h2>What differs between ranks</h2>"]
@@ -170,7 +170,7 @@ def _ranks(looked: Looked) -> list[str]:
     return [*parts, "<p>No graph and no guard.</p>"] if len(parts) == 1 else parts
 
 
-def _first_call(looked: Looked) -> list[str]:
+def _first_call(looked: Look) -> list[str]:
     compiles = looked.whole["compiles"]
     sums = compiles.groupby("rank")[list(PHASES)].sum().reset_index().rename(columns=PHASES)
     sums.insert(1, "compiles", compiles.groupby("rank").size().to_numpy())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from labkit import places
 
-__all__ = ["Guard", "grouped", "parse"]
+__all__ = ["Guard", "group", "parse"]
 
 GLOBAL = "torch's own state"
 # of each input there are five of these, and they say only that nobody marked a dimension as dynamic
@@ -84,7 +84,7 @@ def parse(tree: str) -> list[Guard]:
     return [replace(g, minor=True) if g.protects.startswith(modules) else g for g in found]
 
 
-def grouped(tree: str, minor: bool = False) -> str:
+def group(tree: str, minor: bool = False) -> str:
     """Format the guards of a tree, one paragraph for each thing that they protect.
 
     Args:

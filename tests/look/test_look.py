@@ -95,14 +95,14 @@ def test_what_it_looks_at_compiles_as_it_does_alone(ranks, found):
 
 
 def test_a_training_step_ends_with_the_optimizer(ranks):
-    report = look(ranks, train, 6)
+    report = look(ranks, train, 6).report()
     assert list(report.frame["regions"]) == [2, 2], "two forwards for each step, and none of what follows it"
     assert report.title == "train: 3 steps of 2 ranks"
     assert "labkit.step" in set(report.tables["events"]["name"])
 
 
 def test_a_named_function_is_the_step(ranks):
-    report = look(ranks, forwards, 4, step="forwards", skip=0, steps=1)
+    report = look(ranks, forwards, 4, step="forwards", skip=0, steps=1).report()
     assert list(report.frame["regions"]) == [8, 8]
 
 
@@ -130,7 +130,7 @@ def serving(count: int) -> None:
 
 @pytest.mark.parametrize("step", ["Server.frame", "one_frame"])
 def test_a_function_that_the_program_uses_is_the_step(ranks, step):
-    report = look(ranks, serving, 5, step=step)
+    report = look(ranks, serving, 5, step=step).report()
     assert list(report.frame["regions"]) == [2, 2]
     with pytest.raises(ValueError, match="Server.other was never called"):
         look(ranks, serving, 5, step="Server.other")
@@ -196,7 +196,7 @@ def test_a_program_with_a_profiler_of_its_own_has_its_breaks_counted(ranks):
 
 
 def test_the_figure_is_the_strip(ranks):
-    report = look(ranks, forwards, 6)
+    report = look(ranks, forwards, 6).report()
     assert "2 compiled regions" in report.figure("typical").summary
     assert list(report.tables["costly"]["rank 0"]) == [1.0]
 

@@ -118,7 +118,7 @@ def test_a_guard_on_a_size_belongs_to_its_input_though_it_stands_at_the_root():
     root = "+- RootGuardManager"
     size = "+- LAMBDA_GUARD: 2 <= L['x'].size()[0]  # y = x.sum(0)  # model.py:3 in f"
     state = "| +- GLOBAL_STATE: ___check_global_state()"
-    text = guards.grouped("\n".join([root, state, size]))
+    text = guards.group("\n".join([root, state, size]))
     assert text.splitlines()[:2] == ["L['x']", "    LAMBDA_GUARD: 2 <= L['x'].size()[0]    # y = x.sum(0)"]
     assert "torch's own state (1)" in text
 

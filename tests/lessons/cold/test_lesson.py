@@ -119,13 +119,13 @@ def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goe
     assert "expected 4, actual 6" in found["shape", "aot_compile"][1]
     assert "different PyTorch version" in found["version string", "aot_compile"][1]
     table = pd.DataFrame(rows, columns=["kind", "change", "outcome", "said"])
-    said = drawn.survived(table, "shm · cpu").summary
+    said = drawn.survival(table, "shm · cpu").summary
     assert "Wrong in silence: aot_compile after a change of code" in said
 
 
 def test_a_matrix_without_a_wrong_cell_says_so():
     cells = pd.DataFrame([{"kind": "second process", "change": "shape", "outcome": "miss"}])
-    summary = drawn.survived(cells, "gloo · cpu").summary
+    summary = drawn.survival(cells, "gloo · cpu").summary
     assert "Nothing went wrong in silence" in summary and "second process: shape miss" in summary
 
 

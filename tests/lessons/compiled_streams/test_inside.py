@@ -73,6 +73,6 @@ def test_the_cache_does_not_see_streams():
 
 @pytest.mark.slow
 def test_without_the_check_the_write_back_comes_last():
-    graph = inside.unchecked(writes_and_records, torch.ones(4)).forward[0]
+    graph = inside.capture_without_check(writes_and_records, torch.ones(4)).forward[0]
     order = [n.target if n.word == "kernel" else n.word for n in graph.nodes]
     assert order.index("record_event") < order.index("copy_") and simulate(graph.program()).races == ()

@@ -97,7 +97,7 @@ def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_strea
         captured.capture(mine, torch.ones(4))
     shape = lessons.program("compiled_streams").Shape(layers=3)
     with pytest.raises(torch_compat.UnsupportedTorch, match="there is none of traced with these arguments"):
-        offload.traced(shape, ["kept"])
+        offload.trace(shape, ["kept"])
 
 
 def test_torch_2_11_has_the_names_and_no_streams():

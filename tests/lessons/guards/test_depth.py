@@ -22,11 +22,11 @@ def test_growth_takes_two_depths_and_a_depth_that_is_given_twice_counts_once():
         }
 
     rows = [row(d, form, i) for i in range(2) for d in (1, 1, 2) for form in depth.FORMS]
-    report = depth.grown(rows, "gloo · cpu", "inductor")
+    report = depth.growth(rows, "gloo · cpu", "inductor")
     assert report.tables["summary"]["n"].tolist() == [2] * 6 and report.frame.empty
     assert "outputs agree" in report.notes[0] and "backend inductor" in report.figure().summary
     with pytest.raises(ValueError, match="two different depths at least, got"):
-        depth.grown([row(4, "whole", 0)], "gloo · cpu")
+        depth.growth([row(4, "whole", 0)], "gloo · cpu")
 
 
 def test_the_fit_finds_the_growth_that_is_there():

@@ -152,9 +152,9 @@ def test_reports_of_single_stages_are_put_together(path):
     one = dataclasses.replace(path, tables={k: t.assign(stage="a") if "stage" in t else t.assign(variant="a")
                                             for k, t in path.tables.items()})  # fmt: skip
     with pytest.raises(ValueError, match="there are no reports"):
-        measure.together([])
+        measure.merge([])
     first = {key: table.head(1) for key, table in one.tables.items()}
-    both = measure.together([path, dataclasses.replace(one, tables=first)])
+    both = measure.merge([path, dataclasses.replace(one, tables=first)])
     assert list(both.frame["stage"]) == [*PATH, "a"]
 
 
@@ -172,11 +172,11 @@ def test_rounds_of_several_reports_stay_apart():
 
     again = [timed("a", (0.004, 0.008)), timed("a", (0.002, 0.002)), timed("a 2", (1, 1)), timed("a", (1, 1))]
     again = [dataclasses.replace(report, verdicts=[verdict(report)]) for report in again]
-    numbered = measure.together(again)
+    numbered = measure.merge(again)
     names = ["a", "a 2", "a 2 2", "a 3"]
     assert list(numbered.frame["stage"]) == [verdict.a for verdict in numbered.verdicts] == names
     assert list(numbered.tables["samples"]["variant"]) == [n for name in names for n in ("eager", name)]
-    both = measure.together([timed("a", (0.004, 0.008)), timed("b", (0.002, 0.002))])
+    both = measure.merge([timed("a", (0.004, 0.008)), timed("b", (0.002, 0.002))])
     assert list(both.tables["samples"]["round"]) == [0, 0, 1, 1]
     assert "eager 375 frames per second" in figures.progress(both).summary
 

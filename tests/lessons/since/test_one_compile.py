@@ -54,7 +54,7 @@ def test_figures_say_in_words_what_they_show():
     assert "Of 2 programs whose graphs differ by rank, the switch makes 1 equal" in said.summary
     point = {"store": "aot_compile", "form": "mesh", "switch": "on", "outcome": "right"}
     carried = pd.DataFrame([point | {"rank": rank} for rank in (0, 1)])
-    said = figures.carried(carried, "gloo · cpu").summary
+    said = figures.portability(carried, "gloo · cpu").summary
     assert "aot_compile, mesh, on: rank 0 right" in said and said.startswith("In 1 of 1 ways every rank runs")
 
 
@@ -69,7 +69,7 @@ def test_tables_without_rows_are_drawn():
     graphs = pd.DataFrame(columns=["program", "ranks", "switch", "graphs"])
     carried = pd.DataFrame(columns=["store", "form", "switch", "rank", "outcome"])
     assert "No program was compiled" in figures.constants(graphs, "gloo · cpu").summary
-    assert "Nothing was stored" in figures.carried(carried, "gloo · cpu").summary
+    assert "Nothing was stored" in figures.portability(carried, "gloo · cpu").summary
 
 
 def test_the_text_of_a_graph_has_no_file_names():

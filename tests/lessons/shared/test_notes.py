@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course.shared.noted import noted
+from course.shared.notes import note_run
 from course.shared.timelines import timelines
 
 
@@ -43,7 +43,7 @@ def served(how, note):
     ],
 )
 def test_notes_outlive_their_ranks(ranks, how, said, unfinished):
-    notes, ends, error = noted(ranks, how, served, how, stall=1.0)
+    notes, ends, error = note_run(ranks, how, served, how, stall=1.0)
     assert list(ends["said"]) == said and (error is None) == (how == "returns")
     assert list(notes.loc[notes["what"] == "a, layer", "rank"]) == [0, 1]
     assert list(notes.loc[notes["end"].isna(), "rank"]) == unfinished

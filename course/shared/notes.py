@@ -21,7 +21,7 @@ __all__ = ["noted"]
 SAID = {"ok": "returned", "error": "raised", "dead": "died"}
 
 
-def noted(
+def note_run(
     ranks: Ranks, drill: str, program: Callable[..., Any], *arguments: Any, **limits: Any
 ) -> tuple[pd.DataFrame, pd.DataFrame, RankError | None]:
     """Run a program on ranks, and note when each rank began and ended each piece of its work.
@@ -38,7 +38,7 @@ def noted(
         has no end. A rank's part ends with its last piece of work, or with the call where a piece did not end.
 
     >>> with Ranks(1, device="cpu", backend="gloo", quiet=True) as ranks:
-    ...     notes, ends, error = noted(ranks, "d", lambda note: note("compute", "layer").__enter__())
+    ...     notes, ends, error = note_run(ranks, "d", lambda note: note("compute", "layer").__enter__())
     >>> notes["what"].item(), notes["end"].isna().item(), ends["said"].item(), error
     ('layer', True, 'returned', None)
     """
