@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from course.compiled_streams.offload import NEEDED, OffloadGraphs, Rates, _traced, modelled, traced
+from course.compiled_streams.offload import NEEDED, OffloadGraphs, Rates, _traced, model_times, trace
 from course.compiled_streams.shipped import SINCE
 from course.compiled_streams.threads import Replay, tried
 from course.shared.program import choose
@@ -91,7 +91,7 @@ def judge_schedule(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
     words = [n.word for n in (*graphs[AT_ONCE].forward, *graphs[AT_ONCE].backward)]
     if {word: words.count(word) for word in ("offload", "reload", "wait")} != _moves():
         raise Mistake("a copy or a wait is gone", "move nodes, and leave all of them in their graphs")
-    found = modelled({KEPT: kept, AT_ONCE: graphs[AT_ONCE]}).loc[AT_ONCE]
+    found = model_times({KEPT: kept, AT_ONCE: graphs[AT_ONCE]}).loc[AT_ONCE]
     said = f"modelled: {found['slower_percent']:.1f} % slower, {found['saved_percent']:.1f} % less memory"
     if found["saved_percent"] < SAVED:
         raise Mistake(
@@ -119,7 +119,7 @@ def _is_at_once(graphs: OffloadGraphs) -> bool:
 
 @functools.cache
 def _kept() -> OffloadGraphs:
-    return traced(_shape(), [KEPT])[KEPT]
+    return trace(_shape(), [KEPT])[KEPT]
 
 
 def _program() -> Any:

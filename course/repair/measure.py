@@ -16,7 +16,7 @@ from course.shared.outcomes import judge as judge_end
 from course.shared.program import choose as choose_program
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
-from labkit.records import merge
+from labkit.records import merge as merge_records
 from labkit.report import Report
 from labkit.timing import Times, check_rounds
 
@@ -196,7 +196,7 @@ def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str,
     Returns:
         A table for each name that `run` lists, without the stage's own name.
     """
-    record = merge(found["record"] for found in facts)
+    record = merge_records(found["record"] for found in facts)
     counts = record.counts.set_index("rank")
     facts = PerRank([found | {"breaks": float(counts.loc[rank, "breaks"])} for rank, found in facts.items()])
     checks = pd.DataFrame(judge(facts, drilled))

@@ -16,7 +16,7 @@ from course.shared.timelines import ENDS, NOTES
 from labkit.ranks import Outcome, RankError, Ranks, here
 from labkit.ranks.output import quiet_stderr
 
-__all__ = ["noted"]
+__all__ = ["note_run"]
 
 SAID = {"ok": "returned", "error": "raised", "dead": "died"}
 

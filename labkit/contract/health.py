@@ -73,7 +73,8 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
 
     Torch's structured trace writes only while it compiles; entering a region costs about a microsecond more. The first
     call starts labkit's log of compiles (`labkit.records.install`), which stays on, so that a later block knows what
-    was compiled before it. Of code that is older than the log, a break after which nothing is left to compile is not seen.
+    was compiled before it. Of code that is older than the log, a break after which nothing is left to compile is not
+    seen.
 
     Args:
         place: A function from a file and a line to the text of a site; without it, the file's name and the line.

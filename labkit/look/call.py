@@ -40,7 +40,7 @@ def look(
         **kwargs: Its keyword arguments.
 
     Returns:
-        The records of all ranks: `labkit.look.gate` compares them, and their `report()` has tables and the fragment strip.
+        The records of all ranks: `labkit.look.gate` compares them; `report()` has tables and the fragment strip.
 
     Raises:
         ValueError: If no step was found.

@@ -95,7 +95,7 @@ class Frame:
             raise ValueError(f"frame {self.id} ({self.name}) has no stage {name!r}: {why}")
         text = self.raw[name]
         if name == "guards":
-            return guarding.grouped(text, minor=whole)
+            return guarding.group(text, minor=whole)
         if whole:
             return text
         return fold_inductor(text) if name.startswith("inductor") else text
