@@ -18,8 +18,9 @@ from course.compiled_streams.captured import as_data, check_streams, compiled, i
 from course.shared.streams.graph import StreamGraphs
 from course.shared.streams.ops import StreamError
 from labkit import files, torch_compat
+from labkit.torch_compat import pretend_streams
 
-__all__ = ["inductor_code", "inductor_text", "look", "capture_without_check"]
+__all__ = ["capture_without_check", "inductor_code", "inductor_text", "look", "pretend_streams"]
 
 FILE = files.ours("data/captured/inductor_streams.json")
 GRAPH = "__compiled_fn"

@@ -15,8 +15,17 @@ from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.report import PerRank, Report
+from labkit.torch_compat import no_default_overlap, overlap_scheduling, stated_hardware
 
-__all__ = ["TOLERANCE", "between", "calls_of", "run"]
+__all__ = [
+    "TOLERANCE",
+    "between",
+    "calls_of",
+    "no_default_overlap",
+    "overlap_scheduling",
+    "run",
+    "stated_hardware",
+]
 
 TOLERANCE = 1e-5  # of the largest gradient of the same weight, float32
 CALLS = re.compile(

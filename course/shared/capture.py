@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from labkit import torch_compat
+from labkit.torch_compat import aot_backend, inductor_code, on_collective
 
-__all__ = ["Capture", "calls"]
+__all__ = ["Capture", "aot_backend", "calls", "inductor_code", "on_collective"]
 
 
 class Capture:
@@ -25,7 +25,7 @@ class Capture:
         self.dynamo: list[Any] = []
         self.forward: list[Any] = []
         self.backward: list[Any] = []
-        self._aot = torch_compat.aot_backend(self.forward, self.backward) if aot else None
+        self._aot = aot_backend(self.forward, self.backward) if aot else None
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         self.dynamo.append(graph)
