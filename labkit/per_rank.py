@@ -15,17 +15,22 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class PerRank(Sequence[T], Generic[T]):
-    """One value from each rank, in rank order: what `Ranks.run` returns.
+class NoSuchRank(KeyError):
+    """A rank that gave no value; unlike a KeyError it shows its sentence without quotes."""
 
-    Indexing is by rank number, so a result of `%%ranks 1` has `[1]` and no `[0]`.
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class PerRank(Mapping[int, T], Generic[T]):
+    """One value from each rank, by rank, in rank order: what `Ranks.run` returns.
 
     Args:
         values: in the order of ranks, or by rank.
 
     >>> losses = PerRank([0.25, 0.5])
-    >>> losses[1]
-    0.5
+    >>> losses[1], list(losses.values())
+    (0.5, [0.25, 0.5])
     >>> losses.map(lambda v: v * 4)
     PerRank(rank 0: 1.0, rank 1: 2.0)
     """
@@ -36,31 +41,22 @@ class PerRank(Sequence[T], Generic[T]):
         pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
         self._values: dict[int, T] = dict(sorted(pairs))
 
-    def __getitem__(self, rank):  # type: ignore[override]
+    def __getitem__(self, rank: int) -> T:
         try:
             return self._values[rank]
         except (KeyError, TypeError):
-            raise IndexError(f"no value from rank {rank!r}: this result has ranks {self.ranks}") from None
+            raise NoSuchRank(f"no value from rank {rank!r}: this result has ranks {list(self)}") from None
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._values.values())
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PerRank) and self._values == other._values
 
     __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def ranks(self) -> list[int]:
-        """The rank numbers that gave a value, ascending."""
-        return list(self._values)
-
-    def items(self) -> list[tuple[int, T]]:
-        """Pairs of rank and value."""
-        return list(self._values.items())
 
     def map(self, fn: Callable[[T], U]) -> PerRank[U]:
         """Apply a function to the value of every rank, in the calling process."""

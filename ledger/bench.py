@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from labkit import hardware
-from labkit.per_rank import PerRank
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 
@@ -51,7 +50,7 @@ class Bench:
         ranks: int = 2,
         backend: str = "gloo",
         device: str = "cpu",
-    ) -> PerRank:
+    ) -> list[Any]:
         """Call a function on shared ranks, and drop what torch writes to stderr meanwhile.
 
         Args:
@@ -60,15 +59,16 @@ class Bench:
             backend, device: of the ranks.
 
         Returns:
-            The value of each rank.
+            The value of each rank, in rank order.
 
         Raises:
             RankError: the function failed on a rank.
         """
         settings = {"env": NEUTRAL} if device == "cuda" else {}
-        return self.ranks(ranks, backend, device, **settings).run(quietly, function, *arguments)
+        found = self.ranks(ranks, backend, device, **settings).run(quietly, function, *arguments)
+        return list(found.values())
 
-    def on_gpus(self, function: Callable[..., Any], *arguments: Any, ranks: int = 0) -> PerRank:
+    def on_gpus(self, function: Callable[..., Any], *arguments: Any, ranks: int = 0) -> list[Any]:
         """Call a function on one rank for each GPU over NCCL, on two where there are two.
 
         Args:
@@ -77,7 +77,7 @@ class Bench:
             ranks: so many ranks, whether they share a GPU or not; 0 for one for each GPU.
 
         Returns:
-            The value of each rank.
+            The value of each rank, in rank order.
 
         Raises:
             ValueError: there is no GPU.

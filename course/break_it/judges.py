@@ -68,7 +68,7 @@ def _values(
     def judge(found: PerRank | RankError) -> Judged:
         if isinstance(found, RankError):
             return False, _ended(found)
-        values = list(found)
+        values = list(found.values())
         return check(values), say(values)
 
     return judge

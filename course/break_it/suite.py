@@ -73,7 +73,7 @@ def ending(found: PerRank | RankError, passed: bool) -> str:
         return "expected"
     if isinstance(found, RankError):
         return "waits" if any(o.kind == "unfinished" for o in found.outcomes) else "error"
-    return "measured" if all(isinstance(value, dict) for value in found) else "silent"
+    return "measured" if all(isinstance(value, dict) for value in found.values()) else "silent"
 
 
 def _attempt(ranks: Ranks, body: Body, defended: bool) -> PerRank | RankError:

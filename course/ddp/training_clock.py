@@ -128,7 +128,7 @@ def _measure(make: Any, routes: dict[str, Build], images: Any, labels: Any, roun
 def _report(found: PerRank[dict[str, Any]], label: str, device: str) -> Report:
     routes, spans = [], []
     for name in found[0]["records"]:
-        record = merge([one["records"][name] for one in found])
+        record = merge(found.map(lambda one, name=name: one["records"][name]))
         step = _middle(record.events)
         here = record.events[(record.events["rank"] == 0) & record.events["forward"].isin([step, step + 1])]
         mine, bars = _placed(record.events, step)
@@ -142,7 +142,7 @@ def _report(found: PerRank[dict[str, Any]], label: str, device: str) -> Report:
                 "route": name,
                 "forward graphs": found[0]["graphs"][name][0],
                 "backward graphs": found[0]["graphs"][name][1],
-                "breaks": max(one["breaks"][name] for one in found),
+                "breaks": max(one["breaks"][name] for one in found.values()),
                 "regions": int((here["kind"] == "region").sum()),
                 "collectives": len(each),
                 "first starts at": min((row["share"] for row in reduced), default=float("nan")),

@@ -28,7 +28,7 @@ FUNCTIONAL = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broad
 def judge_placement(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The reader's rule for all sixteen pairs of placements, against what DTensor does on the ranks."""
     hint = "it is called as my_placement(x, w) with two of 'R', 'S(0)', 'S(1)', 'P'"
-    for rank, seen in on_ranks(ranks, quietly, _products, attempt, hint=hint).items():
+    for rank, seen in enumerate(on_ranks(ranks, quietly, _products, attempt, hint=hint)):
         for row in seen:
             pair = f"x {row['x']}, w {row['w']}"
             said, real = row["said"], row["real"]
@@ -88,7 +88,7 @@ def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
 
 
 def _judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None], hint: str) -> None:
-    for rank, found in on_ranks(ranks, quietly, _by_hand, attempt, hint=hint).items():
+    for rank, found in enumerate(on_ranks(ranks, quietly, _by_hand, attempt, hint=hint)):
         names = [_plain(name) for name in found["collectives"]]
         finding = f"rank {rank}: collectives: {', '.join(names) or 'none'}"
         if found["shape"] != (TOKENS // found["size"], DIM):
@@ -144,7 +144,7 @@ def judge_bytes(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
     tokens = TOKENS * DIM * 4
     target = ring_bytes("all_gather", size, tokens // size) + ring_bytes("reduce_scatter", size, tokens)
     hint = "it is called as my_mlp(x, gate, up, down) with DTensors, and returns one"
-    for rank, found in on_ranks(ranks, quietly, _thrifty, attempt, hint=hint).items():
+    for rank, found in enumerate(on_ranks(ranks, quietly, _thrifty, attempt, hint=hint)):
         if found["kind"] != "DTensor":
             raise Mistake(
                 f"rank {rank}: it returns a {found['kind']}", "return a DTensor, split by tokens as x is"

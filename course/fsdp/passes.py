@@ -145,8 +145,8 @@ def _report(found: PerRank[list[dict[str, Any]]], label: str) -> Report:
                 "gathers": calls.count("all_gather"),
                 "scatters": calls.count("reduce_scatter"),
                 "products between": between(calls),
-                "ranks alike": all(one[i]["calls"] == calls for one in found),
-                "gradients apart": max(one[i]["apart"] for one in found),
+                "ranks alike": all(one[i]["calls"] == calls for one in found.values()),
+                "gradients apart": max(one[i]["apart"] for one in found.values()),
                 "calls": " ".join(calls),
             }
         )

@@ -196,13 +196,15 @@ def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str,
     Returns:
         A table for each name that `run` lists, without the stage's own name.
     """
-    record = merge_records(found["record"] for found in facts)
+    record = merge_records(facts.map(lambda found: found["record"]))
     counts = record.counts.set_index("rank")
-    facts = PerRank([found | {"breaks": float(counts.loc[rank, "breaks"])} for rank, found in facts.items()])
+    facts = PerRank(
+        {rank: found | {"breaks": float(counts.loc[rank, "breaks"])} for rank, found in facts.items()}
+    )
     checks = pd.DataFrame(judge(facts, drilled))
     most = {name: float(counts[name].max()) for name in ("breaks", "regions", "collectives")}
-    most["recompiles"] = max(found["recompiles"] for found in facts)
-    most["functional"] = max(found["functional"] for found in facts)
+    most["recompiles"] = max(found["recompiles"] for found in facts.values())
+    most["functional"] = max(found["functional"] for found in facts.values())
     row = {**most, "fails": ", ".join(checks[~checks["passed"]]["check"])}
     last = {
         key: table[table["forward"] == table["forward"].max()]

@@ -347,10 +347,10 @@ def _report(found: dict[str, PerRank[dict[str, Any]]], label: str) -> Report:
     for name, seen in found.items():
         first = seen[0]
         # ranks with the same part of the batch have the same loss: one of each counts
-        parts = {one["share"]: one["loss"] for one in seen}
+        parts = {one["share"]: one["loss"] for one in seen.values()}
         mean = [sum(values) / len(values) for values in zip(*parts.values(), strict=True)]
         off = max(abs(a - b) for a, b in zip(mean, first["reference"], strict=True))
-        apart = max(max(one["apart"].values()) for one in seen)
+        apart = max(max(one["apart"].values()) for one in seen.values())
         rows.append(
             {
                 "route": name,
@@ -365,9 +365,9 @@ def _report(found: dict[str, PerRank[dict[str, Any]]], label: str) -> Report:
                 "collectives": sum(first["collectives"].values()),
                 "ranks": len(seen),
                 "ranks alike": all(
-                    (o["graphs"], o["breaks"]) == (first["graphs"], first["breaks"]) for o in seen
+                    (o["graphs"], o["breaks"]) == (first["graphs"], first["breaks"]) for o in seen.values()
                 ),
-                "first step, s": max(one["first_s"] for one in seen),
+                "first step, s": max(one["first_s"] for one in seen.values()),
             }
         )
         pairs = enumerate(zip(mean, first["reference"], strict=True))

@@ -47,7 +47,7 @@ def look(
         RankError: As `Ranks.run` does.
     """
     options = Options(skip, steps, step)
-    found = together(list(ranks.run(watch, fn, args, kwargs, options)))
+    found = together(list(ranks.run(watch, fn, args, kwargs, options).values()))
     if not found.steps:
         raise ValueError(nothing(found, options))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
 import pandas as pd
@@ -291,9 +291,9 @@ def _n(count: float, noun: str = "") -> str:
 
 
 @overload
-def merge(parts: Iterable[Record]) -> Record: ...
+def merge(parts: Iterable[Record] | Mapping[int, Record]) -> Record: ...
 @overload
-def merge(parts: Iterable[Frames]) -> Frames: ...
+def merge(parts: Iterable[Frames] | Mapping[int, Frames]) -> Frames: ...
 def merge(parts: Iterable[Any]) -> Any:
     """Combine the records of several ranks in one, on one clock, or their frames: `merge(ranks.run(fn))`.
 
@@ -309,7 +309,7 @@ def merge(parts: Iterable[Any]) -> Any:
     Raises:
         ValueError: If there is nothing to merge, something is neither, or two records are of the same rank.
     """
-    records = list(parts)
+    records = list(parts.values() if isinstance(parts, Mapping) else parts)
     if records and all(isinstance(part, Frames) for part in records):
         return merge_frames(records)
     if not records:

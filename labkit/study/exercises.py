@@ -11,7 +11,6 @@ from typing import Any
 
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.errors import Outcome, waiting
-from labkit.report import PerRank
 
 __all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "on_ranks", "on_three_too"]
 
@@ -140,7 +139,7 @@ def on_ranks(
     only: int | None = None,
     hint: str = "",
     timeout: float = TIMEOUT_S,
-) -> PerRank:
+) -> list[Any]:
     """Run a function that calls the attempt.
 
     Args:
@@ -152,14 +151,14 @@ def on_ranks(
         timeout: in seconds.
 
     Returns:
-        The value of each rank.
+        The value of each rank, in rank order.
 
     Raises:
         Mistake: nothing is written yet, an error, a process that dies, ranks that wait for each other, or no end within
             the timeout.
     """
     try:
-        return ranks.run(look, *args, timeout=timeout, stall=STALL_S, ranks=only)
+        return list(ranks.run(look, *args, timeout=timeout, stall=STALL_S, ranks=only).values())
     except RankError as error:
         raise _mistake(error, hint) from error
 

@@ -598,7 +598,7 @@ def again(x):
 
 
 def slower(bench: Bench, call) -> Seen:
-    times = Times.merge(bench.run(calls_of, call, backend="shm"))
+    times = Times.merge(dict(enumerate(bench.run(calls_of, call, backend="shm"))))
     told = times.compare("tested", "in place").to_dict()
     micros = (times.median / 50 * 1e6).to_dict()
     return {**{key: told[key] for key in ("ratio", "low", "high")}, "micros": micros}
