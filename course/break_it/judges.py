@@ -104,8 +104,8 @@ def _ended(error: RankError) -> str:
     return "; ".join(dict.fromkeys(parts))
 
 
-def _by_rank(values: Any) -> str:
-    said = ", ".join(f"rank {rank} {value}" for rank, value in enumerate(values))
+def _by_rank(found: PerRank) -> str:
+    said = ", ".join(f"rank {rank} {value}" for rank, value in found.items())
     return said.replace(".0,", ",").replace(".0]", "]")
 
 

@@ -47,7 +47,7 @@ def run(ranks: Ranks, drills: Mapping[str, Callable[[], float]], *, stall: float
     rows = []
     for name in names:
         try:
-            apart = max(ranks.run(_play, drills[name], timeout=TIMEOUT_S, stall=stall))
+            apart = max(ranks.run(_play, drills[name], timeout=TIMEOUT_S, stall=stall).values())
         except RankError as error:
             first = error.outcomes[0]
             ended = WAITS if error.hung else RAISES

@@ -128,7 +128,7 @@ def _measure(make: Any, routes: dict[str, Build], images: Any, labels: Any, roun
 def _report(found: PerRank[dict[str, Any]], label: str, device: str) -> Report:
     routes, spans = [], []
     for name in found[0]["records"]:
-        record = merge(found.map(lambda one, name=name: one["records"][name]))
+        record = merge([one["records"][name] for one in found.values()])
         step = _middle(record.events)
         here = record.events[(record.events["rank"] == 0) & record.events["forward"].isin([step, step + 1])]
         mine, bars = _placed(record.events, step)

@@ -23,19 +23,19 @@ def _alike(facts: Facts) -> Judged:
 
 
 def _numbers(facts: Facts) -> Judged:
-    error = max(found["error"] for found in facts)
+    error = max(found["error"] for found in facts.values())
     return error <= TOLERANCE, f"largest difference from one process {error:.0e}"
 
 
 def _warm(facts: Facts) -> Judged:
     first = {shard: ", ".join(found["first"]) or "nothing" for shard, found in facts.items()}
     said = ", ".join(f"shard {shard} {names}" for shard, names in first.items())
-    return not any(found["first"] for found in facts), f"first compiled in traffic: {said}"
+    return not any(found["first"] for found in facts.values()), f"first compiled in traffic: {said}"
 
 
 def _steady(facts: Facts) -> Judged:
     again = {shard: found["recompiles"] for shard, found in facts.items()}
-    guards = [guard for found in facts for guard in found["guards"]]
+    guards = [guard for found in facts.values() for guard in found["guards"]]
     why = f"; {_listed(guards)}" if guards else ""
     return not any(again.values()), f"recompiles in traffic: {_by_shard(again)}{why}"
 

@@ -99,7 +99,7 @@ def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path
     with labkit.Ranks(1, device="cpu", quiet=True, env=asked, logs=log.parent) as one:
         for name in EXPECTED:
             program = (name, 6, tmp_path / f"{name}.json")
-            looked[name] = together(list(one.run(watch, run, program, {}, Options(2, 4))))
+            looked[name] = together(list(one.run(watch, run, program, {}, Options(2, 4)).values()))
             text = log.read_text()
             printed[name], at = text[at:], len(text)
     for name, (graphs, breaks, in_counters, given_up, recompiles) in EXPECTED.items():

@@ -69,7 +69,7 @@ def profiled(count: int) -> None:
 
 @pytest.fixture(scope="module")
 def reports(ranks):
-    return list(ranks.run(watch, forwards, (6,), {}, Options()))
+    return list(ranks.run(watch, forwards, (6,), {}, Options()).values())
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_a_program_without_steps_is_an_error_that_says_why(ranks):
 
 
 def test_ranks_that_differ_are_named(ranks):
-    found = together(list(ranks.run(watch, forwards, (6, True), {}, Options(3, 3))))
+    found = together(list(ranks.run(watch, forwards, (6, True), {}, Options(3, 3)).values()))
     assert found.apart() and "all ranks did the same" not in found.text()
     assert list(found.counts["recompiles"]) == [0, 2]
     assert "Ranks differ" in page.html(found)
@@ -188,7 +188,7 @@ def test_guards_that_differ_by_an_address_only_are_no_difference():
 
 
 def test_a_program_with_a_profiler_of_its_own_has_its_breaks_counted(ranks):
-    found = together(list(ranks.run(watch, profiled, (6,), {}, Options())))
+    found = together(list(ranks.run(watch, profiled, (6,), {}, Options()).values()))
     assert list(found.counts["breaks"]) == [1, 1] and list(found.breaks["rank 0"]) == [1.0]
     assert "operators were not recorded" in found.text() and "an unknown part" in page.html(found)
     with pytest.raises(ValueError, match="while the script runs a profiler"):

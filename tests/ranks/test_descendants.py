@@ -54,7 +54,7 @@ def leave(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["close", "restart", "raise", "exit", "kill"])
 def test_nothing_of_what_a_rank_has_started_outlives_it(two, how):
-    started = [pid for pids in two.run(family) for pid in pids]
+    started = [pid for pids in two.run(family).values() for pid in pids]
     assert len(started) == 2 * KINDS and all(map(alive, started))
     if how in ("close", "restart"):
         getattr(two, how)()
@@ -68,7 +68,7 @@ def test_the_family_of_a_rank_of_another_group_stays(two):
     mine = two.run(family)
     with labkit.Ranks(2, device="cpu", backend="fake", quiet=True) as others:
         others.run(family)
-    assert all(alive(pid) for pids in mine for pid in pids)
+    assert all(alive(pid) for pids in mine.values() for pid in pids)
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_nor_the_process_that_made_the_ranks(number):
 @pytest.mark.slow
 def test_of_a_fresh_interpreter_what_stayed_in_its_process_group():
     with labkit.Ranks(1, device="cpu", backend="fake", start="fresh", quiet=True) as ranks:
-        (started,) = ranks.run(family)
+        (started,) = ranks.run(family).values()
         with pytest.raises(RankError, match="exit code 3"):
             ranks.run(os._exit, 3)
         assert gone(started[:1]) == []

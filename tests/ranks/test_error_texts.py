@@ -124,7 +124,7 @@ def test_a_stopped_rank_is_called_that():
 
 def test_ranks_that_another_thread_closes_end_the_call_and_stay_closed():
     ranks = labkit.Ranks(2, device="cpu", backend="fake", quiet=True)
-    pids = list(ranks.run(os.getpid))
+    pids = list(ranks.run(os.getpid).values())
     timer = threading.Timer(0.3, ranks.close)
     timer.start()
     with pytest.raises(RuntimeError, match="these ranks were closed while this call ran"):
@@ -157,11 +157,11 @@ def test_a_rank_that_lost_its_kernel_and_ended_itself_is_not_out_of_memory(ranks
 
 def test_when_the_zygote_is_killed_the_next_call_has_new_ranks(capsys):
     with labkit.Ranks(2, device="cpu", backend="fake", quiet=True) as ranks:
-        pids = list(ranks.run(os.getpid))
+        pids = list(ranks.run(os.getpid).values())
         os.kill(ranks.run(os.getppid)[0], signal.SIGKILL)
         while any(os.path.exists(f"/proc/{pid}") for pid in pids):
             time.sleep(0.01)
-        assert set(ranks.run(os.getpid)).isdisjoint(pids)
+        assert set(ranks.run(os.getpid).values()).isdisjoint(pids)
         assert "had ended since the last call: ranks replaced" in capsys.readouterr().err
 
 

@@ -51,8 +51,8 @@ def test_what_is_chosen_here_adds_up_on_the_gpu():
     with labkit.Ranks(2) as ranks:
         assert ranks.device == "cuda"
         found = ranks.run(add_up)
-    assert {total for _, total in found} == {3.0 * (1 << 16)}
-    assert all(device.startswith("cuda:") for device, _ in found)
+    assert {total for _, total in found.values()} == {3.0 * (1 << 16)}
+    assert all(device.startswith("cuda:") for device, _ in found.values())
 
 
 def test_one_rank_over_nccl():
@@ -64,7 +64,7 @@ def test_one_rank_over_nccl():
 def test_two_ranks_over_nccl_on_one_gpu():
     with labkit.Ranks(2, backend="nccl") as ranks:
         assert ranks.label == ("nccl" if len(hardware.gpus()) > 1 else "nccl · 1 gpu")
-        assert [total for _, total in ranks.run(add_up)] == [3.0 * (1 << 16)] * 2
+        assert [total for _, total in ranks.run(add_up).values()] == [3.0 * (1 << 16)] * 2
 
 
 def gathered():
@@ -85,13 +85,13 @@ def gathered():
 def test_functional_gathers_of_cuda_tensors_over_gloo():
     """In torch alone they end the process (pytorch/pytorch#152645)."""
     with labkit.Ranks(2, device="cuda", backend="gloo") as ranks:
-        for found in ranks.run(gathered):
+        for found in ranks.run(gathered).values():
             assert found == [[0, 1, 10, 11], [1, 2, 11, 12], [2, 4, 22, 24]]
 
 
 def test_the_compiled_model_is_right_and_whole_on_the_gpu():
     with labkit.Ranks(2, timeout=300) as ranks:
-        for error, counts, kinds in ranks.run(compiled_forward):
+        for error, counts, kinds in ranks.run(compiled_forward).values():
             assert error < 1e-3
             assert (counts["regions"], counts["breaks"], counts["collectives"]) == (1, 0, 8)
             assert "kernel" in kinds
@@ -149,4 +149,4 @@ def test_a_cuda_result_arrives_as_a_cpu_tensor():
         return torch.ones(3, device=here().device)
 
     with labkit.Ranks(2) as ranks:
-        assert {value.device.type for value in ranks.run(tensor)} == {"cpu"}
+        assert {value.device.type for value in ranks.run(tensor).values()} == {"cpu"}

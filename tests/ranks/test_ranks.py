@@ -35,7 +35,7 @@ def rank_of() -> int:
 def test_a_function_runs_on_every_rank_and_its_collective_is_right(ranks):
     found = ranks.run(all_reduce, 1)
     assert found.same() == [3.0, 3.0, 3.0]
-    assert len(set(ranks.run(os.getpid))) == 2
+    assert len(set(ranks.run(os.getpid).values())) == 2
 
 
 def test_keyword_arguments_closures_and_tensors_travel(ranks):
@@ -109,7 +109,7 @@ def test_one_rank_raises_while_the_other_waits_in_a_collective(ranks, culprit):
             raise KeyError("lost")
         dist.all_reduce(torch.ones(2))
 
-    before = set(ranks.run(os.getpid))
+    before = set(ranks.run(os.getpid).values())
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         ranks.run(half, culprit)
@@ -211,21 +211,21 @@ def test_a_rank_that_sleeps_with_pythons_lock_is_part_of_a_stall(ranks, monkeypa
 
 
 def test_a_result_that_cannot_travel_leaves_the_ranks_up(ranks):
-    before = list(ranks.run(os.getpid))
+    before = list(ranks.run(os.getpid).values())
     with pytest.raises(RankError, match="cannot travel back.*generator") as caught:
         ranks.run(lambda: (i for i in range(3)))
     assert caught.value.ended == "not returned"
-    assert list(ranks.run(os.getpid)) == before
+    assert list(ranks.run(os.getpid).values()) == before
 
 
 def test_arguments_that_cannot_travel_are_named_before_any_rank_hears_of_it(ranks):
-    before, calls = list(ranks.run(os.getpid)), ranks.calls
+    before, calls = list(ranks.run(os.getpid).values()), ranks.calls
     with pytest.raises(ValueError, match=r"argument 2 \(generator\) cannot travel"):
         ranks.run(max, 1, (i for i in range(3)))
     with pytest.raises(ValueError, match=r"argument key= \(socket\) cannot travel"):
         ranks.run(max, key=socket.socket())
     assert ranks.calls == calls
-    assert list(ranks.run(os.getpid)) == before
+    assert list(ranks.run(os.getpid).values()) == before
 
 
 def test_a_compiled_function_is_refused_with_the_way_out(ranks):
@@ -274,7 +274,7 @@ def test_an_unsupported_torch_is_refused(monkeypatch):
 
 def test_closed_ranks_say_so_and_leave_no_process():
     ranks = labkit.Ranks(2, device="cpu", quiet=True)
-    pids = list(ranks.run(os.getpid))
+    pids = list(ranks.run(os.getpid).values())
     ranks.close()
     ranks.close()
     assert gone(pids, 2.0) == []
@@ -284,7 +284,7 @@ def test_closed_ranks_say_so_and_leave_no_process():
 
 def test_dropped_ranks_end():
     ranks = labkit.Ranks(2, device="cpu", quiet=True)
-    pids = list(ranks.run(os.getpid))
+    pids = list(ranks.run(os.getpid).values())
     del ranks
     assert gone(pids, 2.0) == []
 

@@ -14,7 +14,7 @@ def test_one_row_a_rank(ranks):
     before = ranks.status()[0]["calls"]
     pids = ranks.run(os.getpid)
     status = ranks.status()
-    assert [row["pid"] for row in status] == list(pids) and len(status) == 2
+    assert [row["pid"] for row in status] == list(pids.values()) and len(status) == 2
     assert [row["state"] for row in status] == ["idle", "idle"]
     assert status[0]["calls"] == before + 1
     assert all(1 < row["memory_mb"] < 500 for row in status)

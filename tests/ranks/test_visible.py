@@ -21,10 +21,10 @@ def told(name: str) -> str | None:
 def test_ranks_on_the_cpu_see_no_gpu_whatever_the_kernel_sees(monkeypatch):
     monkeypatch.setenv(hardware.VISIBLE, "1")
     with labkit.Ranks(2, device="cpu", quiet=True) as ranks:
-        assert list(ranks.run(told, hardware.VISIBLE)) == ["", ""]
+        assert list(ranks.run(told, hardware.VISIBLE).values()) == ["", ""]
         monkeypatch.delenv(hardware.VISIBLE)
         ranks.restart()
-        assert list(ranks.run(told, hardware.VISIBLE)) == ["", ""]
+        assert list(ranks.run(told, hardware.VISIBLE).values()) == ["", ""]
 
 
 def test_ranks_on_gpus_see_what_the_kernel_sees_now(monkeypatch):

@@ -274,7 +274,7 @@ def trained(shard):
 @pytest.mark.parametrize("shard", [False, True], ids=["DDP", "FSDP2"])
 def test_a_training_step_counts_what_the_backend_was_given(shard):
     with labkit.Ranks(2, device="cpu", backend="gloo", timeout=120) as ranks:
-        for full, seen, light, again in ranks.run(trained, shard):
+        for full, seen, light, again in ranks.run(trained, shard).values():
             counts = dict(zip(COUNTED, full[0], strict=True))
             assert full == light and seen[:2] == again[:2]
             assert (counts["graph_runs"], counts["backend_graphs"]) == seen[:2]

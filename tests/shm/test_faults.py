@@ -87,7 +87,7 @@ def test_a_rank_that_does_not_come_runs_into_the_deadline_of_the_others(three):
             time.sleep(1.5)
         dist.all_reduce(x, op=dist.ReduceOp.MAX, group=group)
 
-    first, second, late = three.run(attempt, calls, 0.3)
+    first, second, late = three.run(attempt, calls, 0.3).values()
     assert "Deadline" in (first[0], second[0])
     for kind, text, seconds in (first, second):
         assert kind in ("Deadline", "PeerLeft") and seconds > 0.25
@@ -140,7 +140,7 @@ def test_ranks_in_different_calls_all_raise_and_name_both(three, what):
 
     usual, other = MISMATCHES[what]
     found = three.run(attempt, calls)
-    for kind, text, seconds in found:
+    for kind, text, seconds in found.values():
         assert kind == "Mismatch" and seconds < 9
         assert f"called {usual}" in text and f"rank 2 called {other}" in text
 
@@ -153,7 +153,7 @@ def test_disagreement_in_the_counts_of_all_to_all_is_seen_by_every_rank(three):
         taken = [1, 1, 2] if rank == 0 else [1, 1, 1]
         dist.all_to_all_single(torch.zeros(sum(taken)), torch.ones(3), taken, [1, 1, 1], group=group)
 
-    for kind, text, _ in three.run(attempt, calls):
+    for kind, text, _ in three.run(attempt, calls).values():
         assert kind == "Mismatch"
         assert "rank 2 sends 1 elements to rank 0, which expects 2" in text
 
@@ -178,7 +178,7 @@ def test_an_interrupt_breaks_the_wait_and_the_group_stays_closed(three):
         finally:
             signal.signal(signal.SIGINT, before)
 
-    interrupted, *others = three.run(attempt, calls)
+    interrupted, *others = three.run(attempt, calls).values()
     assert interrupted[0] == "ShmError" and "ended earlier and cannot be used again" in interrupted[1]
     assert "KeyboardInterrupt" in interrupted[1]
     for kind, text, _ in others:
@@ -242,7 +242,7 @@ def test_threads_get_their_turn_between_fast_collectives(three):
         thread.join()
         return len(ticks)
 
-    assert min(three.run(spin)) >= 5
+    assert min(three.run(spin).values()) >= 5
 
 
 def test_groups_leave_no_file_no_descriptor_and_no_memory(three):
@@ -272,7 +272,7 @@ def test_groups_leave_no_file_no_descriptor_and_no_memory(three):
                 dist.destroy_process_group(group)
         return before, held()
 
-    for before, after in three.run(many, 30):
+    for before, after in three.run(many, 30).values():
         assert before == after
         assert after[1:] == (1, [])  # the world itself, which has no name
 
@@ -310,7 +310,7 @@ def test_no_room_for_the_segment_is_said_by_every_rank(three):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    found = list(three.run(short_of_memory))
+    found = list(three.run(short_of_memory).values())
     three.restart()  # c10d has forgotten half of the group
     assert [kind for kind, _ in found] == ["OutOfMemory"] * 3
     assert "no 1.5 MiB of shared memory for 3 ranks (memfd: " in found[0][1] and "/dev/shm: " in found[0][1]
@@ -332,7 +332,7 @@ def test_ranks_of_two_machines_are_told_so(three):
             return str(error), time.monotonic() - began
         return "", 0.0
 
-    first, _, last = three.run(elsewhere)
+    first, _, last = three.run(elsewhere).values()
     three.restart()
     assert "shm joins ranks of one machine" in last[0] and "use gloo" in last[0]
     assert "rank 2: shm joins ranks of one machine" in first[0] and first[1] < 60

@@ -48,7 +48,7 @@ def test_groups_within_the_world_and_meshes(four):
         dist.all_reduce(z, group=mesh["tensor"].get_group())
         return x.item(), y.item(), z.item()
 
-    assert list(four.run(work)) == [(2, 2, 1), (4, 3, 1), (2, 2, 5), (4, 3, 5)]
+    assert list(four.run(work).values()) == [(2, 2, 1), (4, 3, 1), (2, 2, 5), (4, 3, 5)]
 
 
 def test_handles_of_calls_that_do_not_wait(shm_ranks):
@@ -96,9 +96,11 @@ def test_messages_and_objects(four):
         return ring.item(), any_source, [e["rank"] for e in everyone], told
 
     found = four.run(work)
-    assert [ring for ring, *_ in found] == [3, 0, 1, 2]
+    assert [ring for ring, *_ in found.values()] == [3, 0, 1, 2]
     assert found[0][1] == [(1, 1), (2, 2), (3, 3)]
-    assert all(rest == ([0, 1, 2, 3], ["from two"]) for _, _, *rest in found for rest in [tuple(rest)])
+    assert all(
+        rest == ([0, 1, 2, 3], ["from two"]) for _, _, *rest in found.values() for rest in [tuple(rest)]
+    )
 
 
 @pytest.mark.slow

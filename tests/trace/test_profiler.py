@@ -139,7 +139,7 @@ def _behind_a_late_peer(rounds: int) -> list[bool]:
 
 def test_a_profile_ends_after_the_collectives_that_write_into_it(ranks):
     # gloo writes a collective's end into a profile that may be freed by then, and the process dies of it later
-    assert all(map(all, ranks.run(_behind_a_late_peer, 5)))
+    assert all(map(all, ranks.run(_behind_a_late_peer, 5).values()))
 
 
 def test_a_collective_without_an_end_keeps_a_profile_for_a_while_only(ranks):

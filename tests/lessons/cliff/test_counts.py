@@ -54,7 +54,7 @@ def test_one_graph_and_no_break_without_disable(space):
     space["VARIANTS"]["E"] = (True, space["inplace"])
     space["ranks"].restart()  # a record also lists what B's frames have given up
     found = space["ranks"].run(space["measure"], "E", timeout=300)
-    plain = labkit.records.merge(one["records"]["E"] for one in found).counts
+    plain = labkit.records.merge(one["records"]["E"] for one in found.values()).counts
     for table in (space["counts"].loc["C"], plain):
         one = counts(table)
         assert (one["regions"], one["breaks"], one["graphs"], one["skips"]) == (1, 0, 1, 0)

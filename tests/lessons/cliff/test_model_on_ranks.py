@@ -58,7 +58,7 @@ def test_the_disabled_variant_cannot(ranks):
         except RuntimeError as error:
             return str(error)
 
-    for message in ranks.run(refused, SMALL):
+    for message in ranks.run(refused, SMALL).values():
         assert "the collective is hidden from the compiler" in message
 
 
@@ -79,7 +79,7 @@ def test_four_collectives_a_block_in_the_documented_order(ranks):
         return shapes, seen.get_total_counts()
 
     statistic, output = (1, SMALL.tokens, 1), (1, SMALL.tokens, SMALL.dim)
-    for shapes, total in ranks.run(count, SMALL):
+    for shapes, total in ranks.run(count, SMALL).values():
         assert shapes == [statistic, statistic, output, output] * SMALL.blocks
         assert total == SMALL.collectives == 8
 
@@ -103,7 +103,7 @@ def test_an_in_place_reduce_only_gets_tensors_that_the_layer_owns(ranks):
         model(config.sample())
         return len(theirs), shared
 
-    for watched, shared in ranks.run(foreign, SMALL):
+    for watched, shared in ranks.run(foreign, SMALL).values():
         assert watched > 20 and shared == []
 
 
@@ -119,7 +119,7 @@ def test_eager_results_of_the_variants(ranks):
             found[name] = (y.tolist(), x.tolist(), y is x)
         return found
 
-    for rank, found in enumerate(ranks.run(reduced)):
+    for rank, found in enumerate(ranks.run(reduced).values()):
         kept = [rank + 1.0] * 2
         assert found.pop("functional") == ([3.0, 3.0], kept, False)
         assert all(result == ([3.0, 3.0], [3.0, 3.0], True) for result in found.values()) and len(found) == 3
@@ -140,7 +140,7 @@ def test_a_group_of_its_own_is_used(ranks, reduce, compiled):
         return model(config.sample()).clone()
 
     # each rank adds up with nobody, so the two keep different partial sums
-    one, two = ranks.run(alone, SMALL, reduce)
+    one, two = ranks.run(alone, SMALL, reduce).values()
     assert not one.allclose(two)
 
 
@@ -164,7 +164,7 @@ def test_half_precision_keeps_its_type(ranks):
         model = tp.Model(config, 2, dist.get_rank(), tp.inplace).bfloat16()
         return model(config.sample(dtype=torch.bfloat16))
 
-    for y in ranks.run(half, SMALL):
+    for y in ranks.run(half, SMALL).values():
         assert y.dtype == torch.bfloat16
         expected = tp.full(SMALL)(SMALL.sample())
         torch.testing.assert_close(y.float(), expected, rtol=0.05, atol=0.1)

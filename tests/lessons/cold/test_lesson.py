@@ -52,12 +52,15 @@ def test_the_check_of_cpu_instructions_is_a_phase_of_its_own_and_not_inductors(p
     monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)
     first = fresh(cold, place)
     second = fresh(program.serve, program.compiled, place, "caches")
-    for found in (*first, *second):  # paid in every process, also in one that finds its caches
+    for found in (
+        *first.values(),
+        *second.values(),
+    ):  # paid in every process, also in one that finds its caches
         phases = {phase for phase, _, _ in found["spans"]}
         assert CHECK in phases and found["check_s"] > 0 and found["error"] < 1e-4
-    assert all(one["builds"] and not one["hit"] and len(one["latency"]) == 4 for one in first)
-    assert all(not one["builds"] and one["hit"] == 2 and not one["miss"] for one in second)
-    assert all(INDUCTOR in {phase for phase, _, _ in one["spans"]} for one in first)
+    assert all(one["builds"] and not one["hit"] and len(one["latency"]) == 4 for one in first.values())
+    assert all(not one["builds"] and one["hit"] == 2 and not one["miss"] for one in second.values())
+    assert all(INDUCTOR in {phase for phase, _, _ in one["spans"]} for one in first.values())
 
 
 def test_the_check_of_cpu_instructions_is_seen_where_torch_counts_code_generation():
@@ -107,7 +110,7 @@ def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goe
     shutil.copytree(place / "machine", products / "machine")
     fresh(program.leave_products, products)
     changes = ["nothing", "shape", "code", "version string"]
-    rows = [row for change in changes for row in fresh(used, change, products, world_size=3)]
+    rows = [row for change in changes for row in fresh(used, change, products, world_size=3).values()]
     found = {(change, kind): (outcome, said) for kind, change, outcome, said in rows}
     outcomes = {change: [found[change, kind][0] for kind in list(program.KINDS)[:3]] for change in changes}
     assert outcomes == {

@@ -81,7 +81,7 @@ def shares(kind, *sizes):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "sizes", "sums"), [("MLP", (), 1), ("Block", (4,), 2)])
 def test_all_routes_hold_the_same_shares_and_give_the_same_numbers(ranks, kind, sizes, sums):
-    for found in ranks.run(shares, kind, *sizes):
+    for found in ranks.run(shares, kind, *sizes).values():
         assert len({held for held, _, _ in found.values()}) == 1
         assert max(error for _, error, _ in found.values()) < 1e-4
         assert {called for _, _, called in found.values()} == {sums}
@@ -95,7 +95,7 @@ def edges():
 
 def test_ranks_hold_what_the_placement_says(ranks):
     x = [[3.0 * (4 * i + j + 1) for j in range(4)] for i in range(4)]
-    zero, one = ranks.run(edges)
+    zero, one = ranks.run(edges).values()
     assert zero["R"] == one["R"] == x and one["S(0)"] == x[2:] and zero["S(1)"] == [row[:2] for row in x]
     assert zero["P"] == [[v / 3 for v in row] for row in x]
 

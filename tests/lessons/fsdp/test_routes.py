@@ -130,7 +130,7 @@ def test_the_older_fsdp_compiles_where_there_is_a_gpu():
     if torch.cuda.device_count() < 1:
         pytest.skip("no GPU here, and the older FSDP wants an accelerator where no device is named")
     with Ranks(2 if torch.cuda.device_count() > 1 else 1, device="cuda", quiet=True) as ranks:
-        assert all(ranks.run(_older_fsdp))
+        assert all(ranks.run(_older_fsdp).values())
 
 
 @pytest.mark.gpu

@@ -46,7 +46,10 @@ def alone():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEFAULT)
 def test_each_dimension_does_what_it_is_known_to_do_on_one_rank_and_in_step_on_two(ranks, alone, name):
-    for rows in [*alone.run(code.walk, code.Layer, name), *ranks.run(code.walk, code.Layer, name)]:
+    for rows in [
+        *alone.run(code.walk, code.Layer, name).values(),
+        *ranks.run(code.walk, code.Layer, name).values(),
+    ]:
         assert states(rows) == DEFAULT[name] and all(row["right"] for row in rows)
 
 
@@ -132,7 +135,7 @@ def test_what_a_length_costs_under_each_setting(ranks):
 
 @pytest.mark.slow
 def test_a_stack_is_traced_block_by_block_or_one_block_of_it(shm_ranks):
-    for rows in shm_ranks.run(code.one_depth, 6, 0):
+    for rows in shm_ranks.run(code.one_depth, 6, 0).values():
         traced = {row["form"]: row["traced"] for row in rows}
         assert traced["whole"] == 6 and traced["block by block"] == 1 and traced["nested region"] < 6
         assert max(row["error"] for row in rows) < 1e-4
@@ -167,6 +170,6 @@ def test_a_norm_drifts_where_it_is_decomposed_and_a_product_does_not_before_indu
 )
 def test_an_odd_shape_ends_in_an_error_only_where_the_compile_outlasts_the_timeout(asked, ended, compiles):
     with Ranks(2, device="cpu", backend="gloo", quiet=True) as two:  # a group that timed out is lost
-        found = list(two.run(code.odd_call, 6.0, **asked))
+        found = list(two.run(code.odd_call, 6.0, **asked).values())
     assert {one["ended"].partition(":")[0] for one in found} == {ended}
     assert compiles is None or tuple(len(one["dynamic"]) for one in found) == compiles

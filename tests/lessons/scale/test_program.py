@@ -91,7 +91,7 @@ def where_a_group_is() -> tuple[str, float]:
 
 
 def test_a_process_with_a_group_is_refused_and_keeps_it(ranks):
-    for said, total in ranks.run(where_a_group_is):
+    for said, total in ranks.run(where_a_group_is).values():
         assert "twice" in said and total == 2
 
 

@@ -9,7 +9,7 @@ def test_on_the_cpu_a_settled_call_is_the_call_itself(ranks):
     def same() -> bool:
         return harness.settled(len) is len
 
-    assert list(ranks.run(same)) == [True, True]
+    assert list(ranks.run(same).values()) == [True, True]
 
 
 def test_a_report_of_the_cpu_says_so_on_a_machine_with_gpus():

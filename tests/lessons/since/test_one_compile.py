@@ -20,7 +20,7 @@ def test_the_switch_removes_what_torch_writes_and_not_what_python_computes(size)
     with labkit.Ranks(size, device="cpu", backend="fake", quiet=True) as fake:
 
         def graphs(name):
-            return tuple(len(set(fake.run(program.graphs_of, name, on))) for on in (False, True))
+            return tuple(len(set(fake.run(program.graphs_of, name, on).values())) for on in (False, True))
 
         assert graphs("uneven shards") == (size, 1)
         assert graphs("a sub mesh") == (size // 2, 1)
@@ -39,7 +39,7 @@ def test_one_process_compiles_for_four_ranks_where_the_program_is_given_its_mesh
             (tmp_path / str(on)).mkdir()
             way = ("aot_compile", "mesh", on, tmp_path / str(on))
             assert one.run(program.compile_ahead, *way, ranks=0)[0] is None
-            found[on] = list(four.run(program.use, *way))
+            found[on] = list(four.run(program.use, *way).values())
     assert [outcome for outcome, _ in found[False]] == ["right", "right", "refused", "refused"]
     assert "guard" in found[False][2][1]
     assert found[True] == 4 * [("right", "")]

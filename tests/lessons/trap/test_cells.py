@@ -66,7 +66,7 @@ def sizes_of(single, collective, nbytes):
 def test_single_calls_have_the_size_that_was_asked_for(shm_ranks):
     single = run(shm_ranks, "trap-sweep", SIZES=[8], LINKS=["shm"], ROUNDS=2)["single"]
     for collective, nbytes in (("all_reduce", 64), ("all_gather", 64), ("reduce_scatter", 32)):
-        for result, operations, returned in shm_ranks.run(sizes_of, single, collective, 64):
+        for result, operations, returned in shm_ranks.run(sizes_of, single, collective, 64).values():
             assert (result, operations, returned) == (nbytes, 1, None)
         assert shm_ranks.run(sizes_of, single, collective, 4)[0][1] == 1  # at least a number for each rank
 
