@@ -13,9 +13,8 @@ import pandas as pd
 from labkit import files
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
-from labkit.records.break_registry import read_break
-from labkit.records.reasons import Why
-from labkit.records.record_tables import TABLES
+from labkit.records.reasons import Why, read_break
+from labkit.records.record import TABLES
 from labkit.report import Report
 from labkit.trace.events import collective_op, marked, point_to_point
 from labkit.views.forwards import take_forward

@@ -26,7 +26,7 @@ from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
 from labkit.records import Record, install
 from labkit.records import guards as guarding
-from labkit.records.record_builder import build_record
+from labkit.records.recorder import build_record
 from labkit.report import Report
 from labkit.torch_compat import default_store, process_groups
 from labkit.trace import RawEvent

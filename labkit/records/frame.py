@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from labkit.records import guards as guarding
-from labkit.records.break_registry import Break
 from labkit.records.nodes import Node, nodes
+from labkit.records.reasons import Break
 
 __all__ = ["GRAPHS", "STAGES", "Frame", "Frames", "code_block", "fold_inductor", "merge_frames"]
 

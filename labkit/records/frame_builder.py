@@ -6,10 +6,10 @@ import linecache
 import re
 
 from labkit.records import decompiled
-from labkit.records.break_registry import Break, read_break
 from labkit.records.compile_log import Compile
 from labkit.records.frame import STAGES, Frame, Frames
 from labkit.records.names import Names
+from labkit.records.reasons import Break, read_break
 from labkit.records.recorded_compiles import KnownCompile, RecordedCompiles
 
 __all__ = ["frames_of"]

@@ -9,12 +9,11 @@ from typing import Any, overload
 
 import pandas as pd
 
-from labkit.records import record_tables
 from labkit.records.frame import Frames, merge_frames
 from labkit.records.rank_difference import Difference, first_difference
 from labkit.trace.events import marked, point_to_point
 
-__all__ = ["Record", "merge"]
+__all__ = ["TABLES", "Record", "merge", "table"]
 
 COUNTS = ["rank", "forwards", "regions", "breaks", "at_collective", "collectives", "lookups"]
 COUNTS += ["graph_runs", "graphs", "backend_graphs", "static_breaks", "skips", "recompiles"]
@@ -326,7 +325,7 @@ def merge(parts: Iterable[Any]) -> Any:
     clocks = {record.clock for record in records}
     origins = {c: min(r.origin_ns for r in records if r.clock == c) for c in clocks}
     together = {}
-    for name in record_tables.TABLES:
+    for name in TABLES:
         parts = []
         for record in records:
             part = record.tables[name]
@@ -345,3 +344,47 @@ def merge(parts: Iterable[Any]) -> Any:
     shared = records[0].clock if len(clocks) == 1 else ""
     label = labels.pop() if len(labels) == 1 else ""
     return Record(together, origins[records[0].clock], label, notes, frames, shared)
+
+
+# --- The columns and dtypes of a record's tables ---
+
+# table -> column -> dtype
+TABLES: dict[str, dict[str, str]] = {
+    "events": {
+        "rank": "int64", "forward": "int64", "kind": "str", "name": "str", "start_us": "float64",
+        "end_us": "float64", "thread": "str", "depth": "int64", "compile_id": "str", "place": "str",
+        "shapes": "str",
+    },
+    "segments": {
+        "rank": "int64", "forward": "int64", "kind": "str", "start_us": "float64", "end_us": "float64",
+        "compile_id": "str", "name": "str",
+    },
+    "graphs": {
+        "rank": "int64", "compile_id": "str", "name": "str", "place": "str", "ops": "int64",
+        "collectives": "int64", "calls": "int64", "backend_graphs": "int64", "code": "str", "digest": "str",
+    },
+    "breaks": {
+        "rank": "int64", "compile_id": "str", "kind": "str", "name": "str", "reason": "str", "place": "str",
+        "executed": "int64", "at_collective": "int64", "during": "bool", "text": "str",
+    },
+    "recompiles": {
+        "rank": "int64", "compile_id": "str", "name": "str", "reason": "str", "place": "str", "text": "str",
+    },
+    "compiles": {
+        "rank": "int64", "compile_id": "str", "name": "str", "place": "str", "seconds": "float64",
+        "dynamo_s": "float64", "backend_s": "float64", "cached": "object", "during": "bool",
+    },
+}  # fmt: skip
+
+
+def table(name: str, rows: Iterable[dict[str, Any]], extra: Iterable[str] = ()) -> pd.DataFrame:
+    """Make a table of a record, with its columns and dtypes even where there is no row.
+
+    Args:
+        name: A key of `TABLES`.
+        rows: The rows, as dicts by column.
+        extra: Columns of text behind those of `TABLES`.
+    """
+    types = TABLES[name]
+    made = pd.DataFrame(list(rows), columns=[*types, *extra])
+    return made.astype(types)

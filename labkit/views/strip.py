@@ -8,9 +8,8 @@ from typing import Any
 
 from labkit.views import style
 from labkit.views.forwards import Forward, Reason, collectives, merged_record, take_forward
-from labkit.views.lanes import LABEL, Lanes, draw_number, key_entries
+from labkit.views.lanes import LABEL, Lanes, Span, choose_piece, draw_number, key_entries, same_piece
 from labkit.views.style import Figure, Sheet, styled
-from labkit.views.zoom import Span, choose_piece, same_piece
 
 __all__ = ["strip", "strip_text", "strips"]
 

@@ -12,7 +12,7 @@ import weakref
 import pytest
 import torch
 
-from labkit.ranks import kept_pickles, wire
+from labkit.ranks import transfer, wire
 
 PROGRAM = """
 import collections
@@ -91,7 +91,7 @@ def program():
 def pickled(fn):
     """The pickle that is sent, and how many were made for it."""
     made = []
-    data = kept_pickles.pickled(fn, lambda: made.append(wire.dumps(fn)) or made[0])
+    data = transfer.pickled(fn, lambda: made.append(wire.dumps(fn)) or made[0])
     return data, len(made)
 
 
@@ -145,7 +145,7 @@ def test_what_can_change_unseen_is_pickled_each_time(value):
     assert [pickled(step)[1] for _ in range(3)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("value", [list(range(kept_pickles.PARTS + 1)), bytes(kept_pickles.LONG)])
+@pytest.mark.parametrize("value", [list(range(transfer.PARTS + 1)), bytes(transfer.LONG)])
 def test_what_is_large_is_pickled_each_time(value):
     step = types.FunctionType((lambda: VALUE).__code__, {"VALUE": value})  # noqa: F821
     assert [pickled(step)[1] for _ in range(2)] == [1, 1]
@@ -157,7 +157,7 @@ def test_an_error_is_raised_each_time(program):
 
     for _ in range(2):
         with pytest.raises(ValueError, match="cannot travel"):
-            kept_pickles.pickled(program["step"], refuse)
+            transfer.pickled(program["step"], refuse)
 
 
 def test_it_keeps_nothing_alive(program):

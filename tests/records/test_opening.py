@@ -12,7 +12,7 @@ import torch
 
 import labkit
 from labkit import torch_compat
-from labkit.records.record_tables import TABLES
+from labkit.records.record import TABLES
 from labkit.views import strip
 
 

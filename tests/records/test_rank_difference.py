@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.records import Record, merge
-from labkit.records.record_tables import TABLES, table
+from labkit.records.record import TABLES, table
 
 
 def event(rank: int, kind: str, name: str, start: float, **more) -> dict:

@@ -6,7 +6,7 @@ import pytest
 
 from course.reading.stages import Stages
 from labkit.records import STAGES, Frame, Frames
-from labkit.records.break_registry import Break
+from labkit.records.reasons import Break
 
 GRAPH = 'class G(torch.nn.Module):\n    def forward(self, x: "f32[4]"):\n        y: "f32[4]" = x * 2\n        return y'
 
