@@ -88,7 +88,7 @@ class Code:
         root: the folder that holds the packages.
 
     >>> code = Code()
-    >>> ("labkit.timing.rounds", "interleave") in code.reached([("labkit.timing", "interleave")])
+    >>> ("labkit.timing.times", "interleave") in code.reached([("labkit.timing", "interleave")])
     True
     """
 

@@ -61,7 +61,7 @@ class Attempts(InteractiveFigure):
 
 
 def _title(runs: Mapping[float | None, Any]) -> str:
-    ended = {one["ended"] == "right" for by_rank in runs.values() for one in by_rank}
+    ended = {one["ended"] == "right" for by_rank in runs.values() for one in by_rank.values()}
     if ended == {True}:
         return "Every timeout outlasts the compile: slow, and right"
     return (
@@ -77,6 +77,6 @@ def _limit(timeout: float | None) -> str:
 
 def _outcomes(runs: Mapping[float | None, Any]) -> str:
     return ", ".join(
-        f"{_limit(timeout)} {'right' if all(one['ended'] == 'right' for one in by_rank) else 'error'}"
+        f"{_limit(timeout)} {'right' if all(one['ended'] == 'right' for one in by_rank.values()) else 'error'}"
         for timeout, by_rank in runs.items()
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, overload
+from typing import Any
 
 import pandas as pd
 
@@ -289,10 +289,6 @@ def _n(count: float, noun: str = "") -> str:
     return f"{text} {noun}{'' if count == 1 else 's'}" if noun else text
 
 
-@overload
-def merge(parts: Iterable[Record] | Mapping[int, Record]) -> Record: ...
-@overload
-def merge(parts: Iterable[Frames] | Mapping[int, Frames]) -> Frames: ...
 def merge(parts: Iterable[Any]) -> Any:
     """Combine the records of several ranks in one, on one clock, or their frames: `merge(ranks.run(fn))`.
 

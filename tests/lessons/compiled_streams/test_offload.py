@@ -9,7 +9,7 @@ import lesson_cells
 import pandas as pd
 import pytest
 
-from course.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, modelled, step, traced
+from course.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, model_times, step, trace
 from course.shared.streams import StreamError, ops, simulate
 from labkit import RankError, Ranks, Report, hardware, lessons, timing
 from labkit.ranks.errors import Outcome
@@ -26,16 +26,16 @@ def program():
 
 @pytest.fixture(scope="module")
 def graphs():
-    return traced(program().Shape(layers=2))
+    return trace(program().Shape(layers=2))
 
 
 def test_bad_input_is_named():
     with pytest.raises(StreamError, match="no way is called 'x'; there is kept, in line"):
-        traced(program().Shape(), ["x"])
+        trace(program().Shape(), ["x"])
     with pytest.raises(StreamError, match="link_gbytes must be a number above 0, got -1"):
         Rates(link_gbytes=-1)
     with pytest.raises(ValueError, match="no way to compare"):
-        modelled({})
+        model_times({})
 
 
 def test_a_step_by_hand():
@@ -69,13 +69,15 @@ def test_the_ways_do_what_they_are_called(graphs):
 @pytest.mark.slow
 def test_the_model_trades_time_for_memory_and_has_no_race(graphs):
     assert not any(simulate(step(one)).races for one in graphs.values())
-    table = modelled(graphs)
+    table = model_times(graphs)
     assert table.loc[AT_ONCE, "step_ms"] == pytest.approx(table.loc[IN_LINE, "step_ms"])
     assert 0 < table.loc[AT_THE_END, "slower_percent"] < table.loc[AT_ONCE, "slower_percent"]
     assert 0 < table.loc[AT_THE_END, "saved_percent"] < table.loc[AT_ONCE, "saved_percent"]
     # two values of (tokens, width) in bfloat16 are 64 MiB each: the first three of four sums are offloaded
     assert table.loc[KEPT, "peak_mib"] - table.loc[AT_ONCE, "peak_mib"] == pytest.approx(3 * 64)
-    slow, fast = (modelled(graphs, Rates(link_gbytes=g)).loc[AT_THE_END, "slower_percent"] for g in (20, 400))
+    slow, fast = (
+        model_times(graphs, Rates(link_gbytes=g)).loc[AT_THE_END, "slower_percent"] for g in (20, 400)
+    )
     assert slow > fast and abs(fast) < 1
 
 
@@ -86,7 +88,7 @@ def test_a_schedule_may_move_nodes_and_not_break_the_graph():
 
     shape = program().Shape(width=64, layers=1, batch=1, sequence=16)
     with pytest.raises(Exception, match="used before it has been defined"):
-        traced(shape, [AT_ONCE], schedule=reversed_wait)
+        trace(shape, [AT_ONCE], schedule=reversed_wait)
 
 
 def reported(ranks, tmp_path, shapes, tables=None):
@@ -127,12 +129,12 @@ class OnGpu:
             raise RankError("rank 0 raised OutOfMemoryError", [lack], ended="raised")
         seconds = {way: 0.1 * (1 + i / 4) for i, way in enumerate(ways)}
         peaks = {way: 1000.0 - 100 * i for i, way in enumerate(ways)}
-        return [({way: timing.Measurement(way, (s,) * rounds) for way, s in seconds.items()}, peaks)]
+        return [(timing.Times({way: [s] * rounds for way, s in seconds.items()}), peaks)]
 
 
 @pytest.mark.slow
 def test_without_a_gpu_the_lesson_reports_the_model(graphs, tmp_path):
-    tables = {"Small": modelled(graphs)}
+    tables = {"Small": model_times(graphs)}
     report, shown = reported(types.SimpleNamespace(device="cpu"), tmp_path, ["Small"], tables)
     assert (report.name, report.label) == ("offload", "modelled") and not report.verdicts
     assert report.notes[0].startswith("not measured: it takes a GPU")

@@ -33,7 +33,7 @@ def moved(ranks):
 
 
 def test_every_value_and_gradient_is_that_of_the_whole_matrix(moved):
-    for found in moved:
+    for found in moved.values():
         right = {pair: one["right"] for pair, one in found.items() if "refused" not in one}
         assert all(right.values()) and len(right) == 13
 

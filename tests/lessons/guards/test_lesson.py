@@ -9,7 +9,6 @@ import pytest
 import labkit
 from course.guards import figures as drawn
 from labkit import Ranks, lessons
-from labkit.report import Report
 
 DEFAULT = {
     "sequence length": "1.D.........",
@@ -78,8 +77,7 @@ def test_the_map_says_where_ranks_differ():
         for name in ("batch", "dtype")
         for i, state in enumerate(["first compile", "gave up" if name == "dtype" and r == 0 else "reused"])
     ]  # fmt: skip
-    report = Report("guards", "t", "gloo · cpu", {"steps": pd.DataFrame(rows)})
-    said = drawn.figure(report).summary
+    said = drawn.sweep_matrix(pd.DataFrame(rows), "gloo · cpu").summary
     assert "AND THE RANKS DIFFER" in said and "dtype ends in giving up" in said
 
 

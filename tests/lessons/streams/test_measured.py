@@ -22,6 +22,7 @@ NAMES = {
     "dist": dist,
     "pd": pd,
     "timing": timing,
+    "Times": timing.Times,
     "partial": functools.partial,
     "labkit": labkit,
 }
