@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from labkit.study.exercises import check
-from labkit.study.predictions import predict, reveal
-from labkit.study.scores import scoreboard
+from labkit.study.predictions import predict, reveal, scoreboard
 
 __all__ = ["check", "predict", "reveal", "scoreboard"]
