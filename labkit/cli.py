@@ -130,6 +130,7 @@ def _score(given: argparse.Namespace) -> int:
     if given.json:
         print(screen.json_text(board.to_json(orient="records", indent=1, force_ascii=False)))
     else:
-        print(board.set_index(["lesson", "question"]).to_string(na_rep="-"))
+        table = board.set_index(["lesson", "question"])
+        print(table.to_string(na_rep="-", float_format=lambda number: f"{number:g}"))
         print(f"your answers: {predictions.file()}")
     return 0
