@@ -298,7 +298,7 @@ def _questions() -> dict[str, tuple[str, str]]:
                         match node:
                             case ast.Call(ast.Name("predict"), [ast.Constant(str(name)), *_], words):
                                 units = [word.value for word in words if word.arg == "unit"]
-                                unit = "".join(u.value for u in units if isinstance(u, ast.Constant))
+                                unit = "".join(str(u.value) for u in units if isinstance(u, ast.Constant))
                                 found.setdefault(name, (path.stem, unit))
     return found
 
