@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         if importlib.util.find_spec(name.rpartition(".")[0]):
             importlib.import_module(name).add(commands)
     score = command(_score, "score", "your predictions in the lessons, beside what was measured")
-    flags(score, json="print JSON, with when and on what it was measured")
+    flags(score, json="print JSON")
     return parser
 
 
@@ -150,11 +150,13 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _score(given: argparse.Namespace) -> int:
-    from labkit.study import answers, scoreboard
+    from labkit.study import predictions
 
-    board = scoreboard()
+    board = predictions.scoreboard()
     if given.json:
-        print(board.frame().to_json(orient="records", indent=1))
+        print(board.to_json(orient="records", indent=1))
     else:
-        print(f"{board}\nyour answers: {answers.file()}")
+        table = board.set_index(["lesson", "question"])
+        print(table.to_string(na_rep="-", float_format=lambda number: f"{number:g}"))
+        print(f"your answers: {predictions.file()}")
     return 0

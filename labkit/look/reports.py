@@ -14,7 +14,6 @@ from labkit.study import scoreboard
 __all__ = ["PAGE", "write"]
 
 PAGE = "report.html"
-ASKED = ["lesson", "question", "predicted", "measured", "unit", "score"]
 
 
 def write(folder: Path) -> Path:
@@ -73,8 +72,6 @@ def _parts(report: Report) -> list[str]:
 
 
 def _predictions() -> list[str]:
-    asked = scoreboard().frame()
-    asked = asked[asked["predicted"].notna()]
-    if asked.empty:
-        return []
-    return ["<h2>Predictions</h2>", page.table(asked[[name for name in ASKED if name in asked.columns]])]
+    board = scoreboard()
+    given = board[board["predicted"].notna()]
+    return [] if given.empty else ["<h2>Predictions</h2>", page.table(given)]

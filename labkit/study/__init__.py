@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from labkit.study.predictions import predict, reveal
-from labkit.study.scores import scoreboard
+from labkit.study.predictions import predict, reveal, scoreboard
 
 __all__ = ["predict", "reveal", "scoreboard"]

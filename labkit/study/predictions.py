@@ -1,25 +1,42 @@
-"""Predictions before a run, and the measured number beside them after it.
+"""Predictions before a run, the measured numbers beside them after it, and the score.
 
-Answers are kept in the reader's own file (`labkit.study.answers`), from one session to the next.
+The reader's own file holds them, one JSON object a line; labkit only appends to it. It lies outside the checkout, so
+that it outlives the checkout and is never committed with it.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import datetime
+import functools
 import html
+import json
 import math
-from numbers import Real
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from labkit import hardware
+import pandas as pd
+
+from labkit import files, hardware
 from labkit.ranks import current
-from labkit.study import answers
-from labkit.study.scores import Row, digits, row_of, words
 
-__all__ = ["Prediction", "predict", "reveal"]
+__all__ = ["Prediction", "file", "predict", "reveal", "scoreboard"]
 
-WIDGET = "application/vnd.jupyter.widget-view+json"
+# the largest factor, whichever way round, its name, its points; 1.1 itself is spot on, however a quotient was rounded
+GRADES = (
+    (1.1 + 1e-9, "spot on", 3),
+    (2, "close", 2),
+    (10, "right order of magnitude", 1),
+    (math.inf, "a surprise", 0),
+)
+NUMBERS = ["predicted", "measured", "factor"]
 
 _units: dict[str, str] = {}  # of the questions asked in this kernel
+_unwritten: list[bytes] = []  # lines that the file could not take, kept for this kernel
 
 
 class Said(str):
@@ -53,11 +70,9 @@ def predict(question: str, value: float | None = None, unit: str = "") -> Predic
     >>> predict("doctest.breaks")  # asked again, later
     you predict 160 breaks
     """
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"a question is a name such as 'cliff.breaks_per_forward', got {question!r}")
+    asked = Prediction(_named(question), unit)
     if unit:
         _units[question] = unit
-    asked = Prediction(question, unit)
     if value is not None:
         asked.answer(value)
     return asked
@@ -66,18 +81,8 @@ def predict(question: str, value: float | None = None, unit: str = "") -> Predic
 class Prediction:
     """A question and the reader's answer: a field to type into where there are widgets, otherwise a line of text."""
 
-    _shown: dict[str, Prediction] = {}
-
     def __init__(self, question: str, unit: str = "") -> None:
-        self.question, self.unit = question, unit
-        self.trouble = ""
-        self._widget: Any = None
-
-    @property
-    def value(self) -> float | None:
-        """The answer that counts, or where none counts the last one; None without an answer."""
-        row = row_of(self.question)
-        return row.predicted if row.predicted is not None else row.later
+        self.question, self.unit, self._trouble = question, unit, ""
 
     def answer(self, value: float | str) -> None:
         """Keep an answer; the same number again adds nothing.
@@ -85,115 +90,54 @@ class Prediction:
         Raises:
             ValueError: the value is not a finite number.
         """
-        number = _number(self.question, value)
-        row = row_of(self.question)
-        if number != (row.later if row.later is not None else row.predicted):
-            self.trouble = answers.add(answers.PREDICTED, self.question, number, self.unit)
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"a prediction is a finite number, got {value!r} for {self.question!r}")
+        if number != _known()[self.question].answer:
+            self._trouble = _keep("predicted", self.question, number, self.unit)
 
-    @property
-    def text(self) -> str:
-        """One line: the answer as it is kept, or that there is none."""
-        row = row_of(self.question)
-        unit = self.unit or row.unit
-        if row.predicted is None and row.later is None:
-            return f"no prediction given for {self.question}: fine, just run on"
-        parts = []
-        if row.predicted is not None:
-            parts.append(f"you predict {row.predicted:g} {unit}".rstrip())
-        if row.later is not None:
-            parts.append(f"{row.later:g} {unit}".rstrip() + " came after the measurement: kept, not scored")
-        return "; ".join([*parts, *([self.trouble] if self.trouble else [])])
-
-    @property
-    def how(self) -> str:
-        """The call that answers the question without a widget."""
-        unit = f', unit="{self.unit}"' if self.unit else ""
-        return f'predict("{self.question}", 100{unit})'
-
-    @property
-    def widget(self) -> Any:
-        """The field to type into, made on first use; None where ipywidgets is not installed."""
-        if self._widget is None:
-            try:
-                import ipywidgets
-            except ImportError:
-                return None
-            self._widget = self._build(ipywidgets)
-        return self._widget
-
-    def close(self) -> None:
-        """Close the widget; the answer stays."""
-        if self._widget is not None:
-            for part in (*self._widget.children, self._widget):
-                part.unobserve_all()
-                for own in (part.layout, getattr(part, "style", None), part):
-                    if own is not None:
-                        own.close()
-        self._widget = None
-
-    def _build(self, widgets: Any) -> Any:
-        # a text field, not a number field: that one starts at 0, and 0 is a fair prediction
-        kept = self.value
-        field = widgets.Text(
-            value="" if kept is None else f"{kept:g}",
-            placeholder="a number",
-            continuous_update=False,
-            layout=widgets.Layout(width="110px"),
-        )
-        before = widgets.HTML(f"<b>Your prediction</b>: {html.escape(_plain(self.question, self.unit))}?")
-        unit = widgets.HTML(html.escape(self.unit))
-        state = widgets.HTML(self._state())
+    def field(self) -> Any:
+        """Make the ipywidgets field to type the answer into: the question, the field, and what is kept so far."""
+        import ipywidgets
 
         def answered(change: Any) -> None:
-            if not change["new"].strip():
-                return  # an answer that was given stays
             try:
-                self.answer(change["new"])
-                state.value = self._state()
+                if change["new"].strip():  # an answer that was given stays
+                    self.answer(change["new"])
+                said.value = html.escape(str(self))
             except ValueError as error:
-                state.value = html.escape(str(error))
+                said.value = html.escape(str(error))
 
-        field.observe(answered, "value")
-        return widgets.HBox(
-            [before, field, unit, state], layout=widgets.Layout(flex_flow="row wrap", align_items="center")
-        )
-
-    def _state(self) -> str:
-        if self.value is None:
-            return "<i>Enter keeps it; none is fine, just run on</i>"
-        return f"<i>{html.escape(self.text)}</i>"
-
-    def _repr_html_(self) -> str:
-        said = html.escape(self.text)
-        if self.value is not None:
-            return f"<div>{said}</div>"
-        asked = _plain(self.question, self.unit)
-        unit = f", in {self.unit}" if self.unit and self.unit not in asked.split() else ""
-        return (
-            f"<div><b>Your prediction</b>: {html.escape(asked + unit)}? "
-            f"{said[0].upper()}{said[1:]}.<br>"
-            f"<span style='opacity:.7'>To answer in code: <code>{html.escape(self.how)}</code></span></div>"
-        )
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        """One output: the widget where there is a kernel, and its twin in words for everywhere else.
-
-        A question without an answer is marked as one, so that a saved page can leave it out.
-        """
-        bundle: dict[str, Any] = {"text/plain": self.text, "text/html": self._repr_html_()}
-        if self.widget is not None:
-            before = Prediction._shown.get(self.question)
-            if before is not None and before is not self:
-                before.close()  # ipywidgets keeps every widget alive until it is closed
-            Prediction._shown[self.question] = self
-            made = self._widget._repr_mimebundle_() or {}
-            data = made[0] if isinstance(made, tuple) else made
-            if WIDGET in data:
-                bundle[WIDGET] = data[WIDGET]
-        return bundle, ({"labkit": "question"} if self.value is None else {})
+        kept = _known()[self.question].answer
+        name = self.question.rpartition(".")[2].replace("_", " ").removesuffix(f" {self.unit}")
+        asked = ipywidgets.HTML(f"<b>Your prediction</b>: {html.escape(name)}?")
+        # a text field, not a number field: that one starts at 0, and 0 is a fair prediction
+        typed = ipywidgets.Text("" if kept is None else f"{kept:g}", placeholder="a number, then Enter")
+        typed.continuous_update, typed.layout.width = False, "160px"
+        typed.observe(answered, "value")
+        unit, said = ipywidgets.HTML(html.escape(self.unit)), ipywidgets.HTML(html.escape(str(self)))
+        layout = {"flex_flow": "row wrap", "align_items": "center"}
+        return ipywidgets.HBox([asked, typed, unit, said], layout=layout)
 
     def __repr__(self) -> str:
-        return self.text
+        known = _known()[self.question]
+        unit = self.unit or known.unit
+        said = [] if known.predicted is None else [f"you predict {known.predicted:g} {unit}".rstrip()]
+        if known.later is not None:
+            said.append(f"{known.later:g} {unit}".rstrip() + " came after the measurement: kept, not scored")
+        if not said:
+            return f"no prediction given for {self.question}: fine, just run on"
+        return "; ".join([*said, self._trouble] if self._trouble else said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        """The field, and its twin in words for where there is no kernel; a saved page leaves out a mere question."""
+        shown = {"text/plain": str(self), "text/html": f"<div>{html.escape(str(self))}</div>"}
+        with contextlib.suppress(ImportError):
+            shown = self.field()._repr_mimebundle_() | shown
+        return shown, ({"labkit": "question"} if _known()[self.question].answer is None else {})
 
 
 def reveal(question: str, measured: Any) -> Said:
@@ -207,69 +151,188 @@ def reveal(question: str, measured: Any) -> Said:
         A sentence.
 
     Raises:
-        ValueError: `measured` is not a number.
+        ValueError: the question is not a name, or `measured` not a number.
 
     >>> _ = predict("doctest.regions", 100, unit="regions")
     >>> reveal("doctest.regions", 400)
     measured: 400 regions; you predicted 100, which is 4.0 times too low
     """
-    value = _measured(question, measured)
-    unit = _units.get(question, "")
+    unit = _units.get(_named(question), "")
+    try:
+        value = float(measured)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"a measurement is a number, got {measured!r} for {question!r}") from None
     if not math.isfinite(value):
         return Said(f"measured: {value:g}, which is no number to compare with: not kept")
-    trouble = answers.add(answers.MEASURED, question, value, unit, **_where())
-    row = row_of(question)
-    head = f"measured: {_counted(value, unit or row.unit)}"
-    said = head if row.predicted is None and row.later is None else f"{head}{_beside(row, value)}"
+    ranks = current()
+    where = {"torch": hardware.torch_version(), "hardware": hardware.name()}
+    trouble = _keep("measured", question, value, unit, **where, label="" if ranks is None else ranks.label)
+    known = _known()[question]
+    said = f"measured: {_counted(value, unit or known.unit)}"
+    if known.predicted is not None:
+        said += f"; you predicted {_beside(known.predicted, value)}"
+    if known.later is not None:
+        late = f"you predicted {known.later:g} after you had seen it, not scored"
+        said += f"; {late}" if known.predicted is None else f" ({late})"
     return Said(f"{said}; {trouble}" if trouble else said)
 
 
-def _beside(row: Row, measured: float) -> str:
-    later = "" if row.later is None else f"you predicted {row.later:g} after you had seen it, not scored"
-    if row.predicted is None:
-        return f"; {later}"
-    return f"; you predicted {words(row.predicted, measured)}" + (f" ({later})" if later else "")
+def scoreboard(lesson: str | None = None) -> pd.DataFrame:
+    """List every question of the lessons and of the reader's file, with the prediction, the measurement and the score.
+
+    A prediction is scored by the factor between it and the last measurement. Within 10 % is spot on (3 points), within
+    a factor of 2 close (2), within 10 the right order of magnitude (1), beyond that a surprise (0). Where one of the
+    two is 0 or their signs differ there is no factor: spot on if they are equal, else a surprise.
+
+    Args:
+        lesson: its number or whole name, to list its questions only.
+
+    Returns:
+        A row for each question, and a last one with the total; missing numbers are NaN.
+
+    Raises:
+        ValueError: no lesson of that name asks anything.
+
+    >>> scoreboard("19")[["question", "score"]]
+                         question           score
+    0  new_torch.differ_percent     not run yet
+    1                       total  nothing scored
+    """
+    found = _known()
+    asked = _questions()
+    asked |= {question: ("elsewhere", "") for question in found if question not in asked}
+    rows: list[list[Any]] = []
+    points = []
+    for question, (name, unit) in asked.items():
+        if lesson not in (None, name, name.partition("_")[0]):
+            continue
+        known, factor = found[question], None
+        if known.measured is None:
+            score = "not run yet" if known.predicted is None else "predicted, not run yet"
+        elif known.predicted is None:
+            score = "no prediction" if known.later is None else "after the measurement: not scored"
+        else:
+            factor, grade, worth = _grade(known.predicted, known.measured)
+            score = f"{grade} ({worth})"
+            points.append(worth)
+        rows.append([name, question, known.unit or unit, known.predicted, known.measured, factor, score])
+    if lesson is not None and not rows:
+        there = ", ".join(sorted({name for name, _ in asked.values()}))
+        raise ValueError(f"no lesson {lesson!r} asks anything: there is {there}")
+    total = f"{sum(points)} of {3 * len(points)} points, from {len(points)} of {len(rows)} questions"
+    rows.append(["", "total", "", None, None, None, total if points else "nothing scored"])
+    columns = ["lesson", "question", "unit", *NUMBERS, "score"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(NUMBERS, float))
 
 
-def _number(question: str, value: Any) -> float:
-    if isinstance(value, str):
-        try:
-            value = float(value.strip())
-        except ValueError:
-            raise ValueError(f"a prediction is a number, got {value!r} for {question!r}") from None
-    elif not isinstance(value, Real) or isinstance(value, bool):
-        raise ValueError(f"a prediction is a number, got {value!r} for {question!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"a prediction is a finite number, got {value!r} for {question!r}")
-    return float(value)
+def file() -> Path:
+    """The path of the reader's file; it need not exist yet.
+
+    >>> file().name
+    'predictions.jsonl'
+    """
+    return files.home() / "predictions.jsonl"
 
 
-def _measured(question: str, value: Any) -> float:
+@dataclass
+class _Known:
+    """What is known of a question: the prediction that counts, a later one that does not, and the last measurement."""
+
+    unit: str = ""
+    predicted: float | None = None
+    later: float | None = None
+    measured: float | None = None
+
+    @property
+    def answer(self) -> float | None:
+        return self.predicted if self.later is None else self.later
+
+
+def _known() -> defaultdict[str, _Known]:
+    """What the file says of each question; lines that cannot be read are passed over."""
+    found: defaultdict[str, _Known] = defaultdict(_Known)
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"a measurement is a number, got {value!r} for {question!r}") from None
+        lines = file().read_bytes().splitlines() + _unwritten
+    except OSError:
+        lines = _unwritten
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            entry = json.loads(line)
+            kind, question, value = entry["kind"], entry["question"], float(entry["value"])
+            if kind in ("predicted", "measured") and isinstance(question, str) and math.isfinite(value):
+                known = found[question]
+                late = kind == "predicted" and known.measured is not None
+                setattr(known, "later" if late else kind, value)
+                known.unit = entry.get("unit") or known.unit
+    return found
+
+
+def _keep(kind: str, question: str, value: float, unit: str, **where: str) -> str:
+    """Append a line to the file; where that cannot be, a sentence says why."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    entry = {"kind": kind, "question": question, "value": value, "unit": unit, "date": now, **where}
+    line = json.dumps(entry).encode() + b"\n"
+    try:
+        file().parent.mkdir(parents=True, exist_ok=True)
+        # unbuffered: a line is one write, so that two kernels may append at once
+        with open(file(), "ab+", buffering=0, opener=functools.partial(os.open, mode=0o600)) as out:
+            out.seek(max(out.tell() - 1, 0))
+            whole = out.read(1) in (b"", b"\n")  # otherwise its writer died half-way through the last line
+            out.write(line if whole else b"\n" + line)
+    except OSError as error:
+        _unwritten.append(line)
+        return f"cannot write {file()} ({error.strerror or error}): kept for this kernel only"
+    return ""
+
+
+def _questions() -> dict[str, tuple[str, str]]:
+    """The questions that the lessons ask: name -> (lesson, unit). A damaged lesson or cell is passed over."""
+    found: dict[str, tuple[str, str]] = {}
+    # by stem, so that a lesson comes before a copy that the reader made of it
+    for path in sorted(files.lessons(), key=lambda path: path.stem):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+                code = "".join(cell["source"]) if cell["cell_type"] == "code" else ""
+                with contextlib.suppress(SyntaxError):
+                    for node in ast.walk(ast.parse(code if "predict(" in code else "")):
+                        match node:
+                            case ast.Call(ast.Name("predict"), [ast.Constant(str(name)), *_], words):
+                                units = [word.value for word in words if word.arg == "unit"]
+                                unit = "".join(str(u.value) for u in units if isinstance(u, ast.Constant))
+                                found.setdefault(name, (path.stem, unit))
+    return found
+
+
+def _grade(predicted: float, measured: float) -> tuple[float, str, int]:
+    """The factor between the two, infinite where none leads from one to the other; its name; its points."""
+    if predicted == measured:
+        factor = 1.0
+    else:
+        factor = max(predicted / measured, measured / predicted) if predicted * measured > 0 else math.inf
+    return factor, *next((name, points) for most, name, points in GRADES if factor <= most)
+
+
+def _beside(predicted: float, measured: float) -> str:
+    factor, grade, _ = _grade(predicted, measured)
+    if factor == 1:
+        return f"{predicted:g}: exactly that"
+    if grade == "spot on":
+        return f"{predicted:g}, within 10 %"
+    if math.isinf(factor) or measured < 0:
+        return f"{predicted:g}"
+    return f"{predicted:g}, which is {factor:.1f} times too {'low' if predicted < measured else 'high'}"
 
 
 def _counted(value: float, unit: str) -> str:
-    """'2 graphs', '1 graph', '1 ms'."""
+    """'2 graphs', '1 graph', '1 ms'; no more digits than a measurement is worth."""
     first, _, rest = unit.partition(" ")
-    if value == 1 and len(first) > 2 and first.endswith("s"):
-        first = first[:-1]
-    return f"{digits(value)} {first} {rest}".rstrip()
+    if value == 1 and len(first) > 2:
+        first = first.removesuffix("s")
+    digits = f"{value:.4g}" if abs(value) < 1e4 else f"{value:g}"
+    return f"{digits} {first} {rest}".rstrip()
 
 
-def _plain(question: str, unit: str) -> str:
-    """'cliff.breaks_per_forward' as words, 'breaks per forward', without a unit at the end."""
-    name = question.rpartition(".")[2].replace("_", " ")
-    return (name.removesuffix(f" {unit}") if unit else name) or question
-
-
-def _where() -> dict[str, str]:
-    """Where the measurement was made: torch, hardware, and the label of the running ranks."""
-    ranks = current()
-    return {
-        "torch": hardware.torch_version(),
-        "hardware": hardware.name(),
-        "label": ranks.label if ranks is not None else "",
-    }
+def _named(question: str) -> str:
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError(f"a question is a name such as 'cliff.breaks_per_forward', got {question!r}")
+    return question

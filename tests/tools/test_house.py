@@ -9,7 +9,7 @@ from tools.reach import Code
 
 # these numbers only go down: whoever brings one down writes it here
 AT_MOST = {
-    "lines that only a test reaches": 41,
+    "lines that only a test reaches": 40,
     "names of ours in cells": 118,
     "of these in one lesson only": 70,
     "of these from torch_compat": 19,
