@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from labkit.torch_compat import aot_backend, inductor_code, on_collective
+from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Capture", "aot_backend", "calls", "inductor_code", "on_collective"]
+from labkit.torch_compat import aot_backend, inductor_code, on_collective, quiet_profiler
+
+__all__ = ["Capture", "aot_backend", "calls", "inductor_code", "on_collective", "operations"]
 
 
 class Capture:
@@ -30,6 +33,19 @@ class Capture:
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         self.dynamo.append(graph)
         return self._aot(graph, inputs) if self._aot else graph.forward
+
+
+def operations(call: Callable[[], Any]) -> Counter[str]:
+    """Count what torch's profiler records of a call, by name.
+
+    >>> import torch
+    >>> operations(lambda: torch.ones(4).neg_())["aten::neg_"]
+    1
+    """
+    quiet_profiler()
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as prof:  # or torch 2.12 warns
+        call()
+    return Counter(event.name for event in prof.events())
 
 
 def calls(graph: Any) -> list[str]:

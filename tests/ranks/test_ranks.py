@@ -49,7 +49,7 @@ def test_keyword_arguments_closures_and_tensors_travel(ranks):
 def test_chosen_ranks_only(ranks):
     found = ranks.run(rank_of, ranks=[1])
     assert list(found.items()) == [(1, 1)]
-    with pytest.raises(IndexError, match="no value from rank 0"):
+    with pytest.raises(KeyError, match="no value from rank 0: this result has ranks"):
         found[0]
 
 

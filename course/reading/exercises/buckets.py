@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from course.shared.capture import operations
 from course.shared.variants import own
-from labkit.contract import dispatched
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import dynamo_reset, functional_op, world_name
@@ -173,7 +173,7 @@ def _compile(attempt: Attempt, program: Callable[..., Any]) -> dict[str, Any]:
                 y.dtype == right.dtype and torch.equal(y, right)
                 for y, right in zip(results, expected, strict=True)
             )
-            found["runs"] = dispatched(lambda: compiled(*given))["_c10d_functional::all_reduce"]
+            found["runs"] = operations(lambda: compiled(*given))["_c10d_functional::all_reduce"]
         except Exception as error:
             inner = getattr(error, "inner_exception", error)  # of torch's BackendCompilerFailed
             if inner is not error and not isinstance(inner, _Unordered):

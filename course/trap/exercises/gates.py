@@ -11,9 +11,9 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
+from course.shared.capture import operations
 from course.shared.variants import own
 from labkit import lessons
-from labkit.contract import dispatched
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import dynamo_reset, funcol, renamed
@@ -88,7 +88,7 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
 
     def names(call: Callable[[], Any]) -> list[str]:
         return [
-            n.partition("::")[2].rstrip("_") for n in dispatched(call) if n.startswith("_c10d_functional")
+            n.partition("::")[2].rstrip("_") for n in operations(call) if n.startswith("_c10d_functional")
         ]
 
     found: dict[str, Any] = {"right": [2.0 * me.world_size] * 2, "compiled": []}

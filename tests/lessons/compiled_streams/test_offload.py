@@ -104,7 +104,7 @@ def reported(ranks, tmp_path, shapes, tables=None):
     steps = {name: code.Shape(layers=2) for name in shapes}
     names |= {
         "pd": pd,
-        "timing": timing,
+        "Times": timing.Times,
         "RankError": RankError,
         "Report": report,
         "rates": Rates(),
