@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from labkit import files, hardware, torch_compat
 
-__all__ = ["examine", "features", "gpu_tests"]
+__all__ = ["PrivateName", "examine", "features", "gpu_tests", "private_names"]
 
 
 def examine() -> list[tuple[str, str]]:
@@ -32,18 +35,15 @@ def examine() -> list[tuple[str, str]]:
         rows.append((f"Ranks({count})", f"{choice.backend} on {choice.device}: {choice.why}"))
     torch_compat.check_version(facts["torch"])
     rows.append(("labkit on", _tested(facts["torch"])))
-    known, missing = torch_compat.names()
-    lacking = f"; this torch lacks {', '.join(missing)}: what needs one of them says so" if missing else ""
-    rows.append(
-        (
-            "private",
-            f"{known - len(missing)} of {known} private names of torch that labkit uses are there{lacking}",
-        )
-    )
-    for feature, lacks in torch_compat.features():
-        if lacks:
-            what = f"{feature.title} (torch {feature.versions}): no {', '.join(lacks)}"
-            rows.append(("lacking", f"{what}; lost is {feature.without}"))
+    asked = [name for name in private_names() if name.in_range or not name.optional]
+    lacking = [name for name in asked if not name.there]
+    known, lacks = ({str(name): None for name in names} for names in (asked, lacking))
+    rest = f"; this torch lacks {', '.join(lacks)}: what needs one of them says so" if lacks else ""
+    count = f"{len(known) - len(lacks)} of {len(known)}"
+    rows.append(("private", f"{count} private names of torch that labkit uses are there{rest}"))
+    for (function, does, versions, _), names in _by_function(lacking).items():
+        what = f"{function} (torch {versions}): no {', '.join(map(str, names))}"
+        rows.append(("lacking", f"{what}; lost: {does}"))
     if tests := gpu_tests():
         where = sorted({path for path, _ in tests})
         there = "run them with: pytest -m gpu" if facts["gpus"] else "not run here, no GPU"
@@ -51,25 +51,103 @@ def examine() -> list[tuple[str, str]]:
     return rows
 
 
+@dataclass(frozen=True)
+class PrivateName:
+    """A private or version-dependent torch name that a function of `labkit.torch_compat` asks for.
+
+    Args:
+        function: The function.
+        does: What it does, the first sentence of its docstring.
+        names: The dotted name; of several, one is enough.
+        since: The first torch version that has it.
+        until: The last one.
+        optional: The function works without it as well.
+
+    >>> PrivateName("dynamo_reset", "", ("torch._dynamo.reset",), "2.11", "2.15", False).there
+    True
+    """
+
+    function: str
+    does: str
+    names: tuple[str, ...]
+    since: str
+    until: str
+    optional: bool
+
+    def __str__(self) -> str:
+        return " or ".join(self.names)
+
+    @property
+    def there(self) -> bool:
+        """Say whether the installed torch has it."""
+        return any(torch_compat.find(name, self) is not self for name in self.names)
+
+    @property
+    def in_range(self) -> bool:
+        """Say whether the installed torch is one of those that are said to have it."""
+        return torch_compat.within(metadata.version("torch"), self.since, self.until)
+
+
+def private_names() -> list[PrivateName]:
+    """Read off the sources of `labkit.torch_compat` which torch names its functions ask for, and of which versions.
+
+    >>> str(next(name for name in private_names() if name.function == "no_mutation_check"))
+    'torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation'
+    """
+    found = []
+    for path in sorted(Path(torch_compat.__file__).parent.glob("*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+        for function in [node for name, node in functions.items() if not name.startswith("_")]:
+            does = " ".join((ast.get_docstring(function) or "").split()).partition(". ")[0].rstrip(".")
+            found += [PrivateName(function.name, does, *asked) for asked in _asked(function, functions)]
+    return found
+
+
+def _asked(function: ast.AST, functions: dict[str, ast.FunctionDef]) -> Iterator[tuple[Any, ...]]:
+    """What a function asks for by a literal name, itself or in the private functions that it calls."""
+    for node in ast.walk(function):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            continue
+        called = node.func.id
+        if called.startswith("_") and called in functions:
+            yield from _asked(functions[called], functions)
+        texts = tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))
+        named = {word.arg: word.value for word in node.keywords if word.arg}
+        if texts and called == "patched":  # its keywords are settings
+            yield from (((f"torch._{texts[0]}.{name}",), *torch_compat.SUPPORTED, False) for name in named)
+        elif texts and called in ("require", "replaced", "find"):
+            versions = zip(("since", "until"), torch_compat.SUPPORTED, strict=True)
+            low, high = (ast.literal_eval(named[w]) if w in named else usual for w, usual in versions)
+            yield texts if called == "require" else texts[:1], low, high, called == "find"
+
+
+def _by_function(names: list[PrivateName]) -> dict[tuple[str, str, str, bool], list[PrivateName]]:
+    """Names by function, what that does, the versions that have them, and whether it works without."""
+    found: dict[tuple[str, str, str, bool], list[PrivateName]] = {}
+    for name in dict.fromkeys(names):
+        versions = torch_compat.span(name.since, name.until)
+        found.setdefault((name.function, name.does, versions, name.optional), []).append(name)
+    return found
+
+
 def features() -> str:
-    """List the features that use private names of torch, in a table: versions of torch that have them, names found
-    here.
+    """List the functions of `labkit.torch_compat` that need private names of torch, in a table.
 
     Returns:
-        The table, with the sources of the version ranges below.
+        The table: function, versions of torch that have its names, names found here, and what it does; below it where
+        the versions come from.
 
-    >>> print(features().splitlines()[1])
-    functional collectives                           2.11 to 2.15  2 of 2
+    >>> print(features().splitlines()[1][:60])
+    compile_backend         2.11 to 2.15  1 of 1            Look
     """
-    rows, sources = [("feature", "torch", "names there")], {torch_compat.READ: ["Ranges"]}
-    for feature, lacks in torch_compat.features():
-        known = len(feature.needs)
-        rows.append((feature.title, feature.versions, f"{known - len(lacks)} of {known}"))
-        if feature.source != torch_compat.READ:
-            sources.setdefault(feature.source, []).append(feature.title)
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [f"{title:<{wide[0]}}  {versions:<{wide[1]}}  {names}" for title, versions, names in rows]
-    return "\n".join([*table, "", *(f"{', '.join(titles)}: {source}" for source, titles in sources.items())])
+    rows = [("function", "torch", "names there", "what it does")]
+    for (function, does, versions, optional), names in _by_function(private_names()).items():
+        count = f"{sum(name.there for name in names)} of {len(names)}"
+        rows.append((function, versions, f"{count}, optional" if optional else count, does))
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)][:3]
+    table = ["  ".join([*map(str.ljust, row[:3], wide), row[3]]) for row in rows]
+    return "\n".join([*table, "", f"Versions: {torch_compat.READ}"])
 
 
 def _tested(version: str) -> str:
