@@ -112,14 +112,15 @@ def _asked(function: ast.AST, functions: dict[str, ast.FunctionDef]) -> Iterator
         called = node.func.id
         if called.startswith("_") and called in functions:
             yield from _asked(functions[called], functions)
-        texts = tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))
-        named = {word.arg: word.value for word in node.keywords if word.arg}
-        if texts and called == "patched":  # its keywords are settings
-            yield from (((f"torch._{texts[0]}.{name}",), *torch_compat.SUPPORTED, False) for name in named)
-        elif texts and called in ("require", "replaced", "find"):
-            versions = zip(("since", "until"), torch_compat.SUPPORTED, strict=True)
-            low, high = (ast.literal_eval(named[w]) if w in named else usual for w, usual in versions)
-            yield texts if called == "require" else texts[:1], low, high, called == "find"
+        low, high = torch_compat.SUPPORTED
+        names = tuple(arg.value for arg in node.args if isinstance(arg, ast.Constant))
+        said = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+        if names and called == "patched":  # its keywords are settings
+            for setting in said:
+                yield (f"torch._{names[0]}.{setting}",), low, high, False
+        elif names and called in ("require", "replaced", "find"):
+            names = names if called == "require" else names[:1]
+            yield names, said.get("since", low), said.get("until", high), called == "find"
 
 
 def _by_function(names: list[PrivateName]) -> dict[tuple[str, str, str, bool], list[PrivateName]]:

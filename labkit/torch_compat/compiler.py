@@ -34,8 +34,9 @@ def hide_from_dynamo(*codes: types.CodeType) -> None:
     """Make Dynamo run these code objects as they are, and not compile them. Dynamo is not imported for it."""
     action = require("torch._C._dynamo.eval_frame._FrameAction")
     skip = require("torch._C._dynamo.eval_frame._FrameExecStrategy")(action.SKIP, action.DEFAULT)
+    hide = require("torch._C._dynamo.eval_frame.set_code_exec_strategy")
     for code in codes:
-        require("torch._C._dynamo.eval_frame.set_code_exec_strategy")(code, skip)
+        hide(code, skip)
 
 
 def is_fake(tensor: Any) -> bool:

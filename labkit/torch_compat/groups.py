@@ -36,8 +36,7 @@ def gather_cuda_over_gloo() -> None:
 
     def gathered(source: Any, size: int, name: Any, out: Any = None) -> Any:
         target = source.new_empty((source.shape[0] * size, *source.shape[1:])) if out is None else out
-        group = resolve(name)
-        register(target, group._allgather_base(target, source.contiguous()))
+        register(target, resolve(name)._allgather_base(target, source.contiguous()))
         return target
 
     def coalesced(sources: list[Any], size: int, name: Any) -> list[Any]:
@@ -108,15 +107,14 @@ def not_in_flight_record(backend: str) -> None:
     own, asks C++ for the backend's name, and raises "Could not find the default backend type" where the backend is a
     subclass of ProcessGroup.
     """
-    # older ones hook into none
+    # older ones hook into no group
     find("torch.distributed.distributed_c10d._FR_SELF_RECORDING_BACKENDS", set(), since="2.15").add(backend)
 
 
 def replace_process_group(kind: type) -> None:
     """Make c10d build its process groups from this subclass of ProcessGroup."""
-    require(
-        "torch.distributed.distributed_c10d._new_process_group_helper"
-    )  # it builds them, from the next name
+    # this builds them, from the class that the next name has
+    require("torch.distributed.distributed_c10d._new_process_group_helper")
     replaced("torch.distributed.distributed_c10d.ProcessGroup", kind).start()
 
 

@@ -11,7 +11,8 @@ from labkit.torch_compat.versions import find, replaced, require
 def has_stream_graphs() -> bool:
     """Say whether this torch compiles streams into its graphs, as it does in beta since torch 2.12.
 
-    torch 2.11.0 has the operators' names, numbers the streams otherwise and checks no event behind a changed input.
+    The slides on streams say so. torch 2.11.0 has the operators' names, numbers the streams otherwise and checks no
+    event behind a changed input.
     """
     check = find(
         "torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation", since="2.12"
@@ -55,6 +56,7 @@ def no_mutation_check() -> None:
 
 def state_product(milliseconds: float) -> None:
     """State how long a product takes; the pass that prefetches offloaded tensors would measure it on a GPU."""
+    # torch 2.11.0 offloads too, without the asynchronous passes and the setting of the link's rate
     replaced(
         "torch._functorch._activation_offloading.activation_offloading.benchmark_node",
         lambda node: milliseconds,
