@@ -30,7 +30,7 @@ UPWARDS = {("labkit.ranks.worker", "labkit.shm")}
 # nothing else of labkit imports these; their commands are found through a table of names in cli.py
 ROOMS = {"look", "contract"}
 COMPAT = (  # the same within torch_compat
-    "__init__ cold pretend streams dtensor dispatch backends recording compiler groups versions"
+    "__init__ names cold pretend streams dtensor dispatch backends recording compiler groups versions"
 ).split()
 
 
@@ -231,24 +231,14 @@ def asked(tree: ast.AST) -> list[ast.Call]:
     return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ASK]
 
 
-def literals(trees: list[ast.Module]) -> list[str]:
-    return [
-        arg.value
-        for tree in trees
-        for call in asked(tree)
-        for arg in call.args
-        if isinstance(arg, ast.Constant)
-    ]
+def texts_in(tree: ast.AST) -> list[ast.Constant]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 def not_asked_for(tree: ast.AST, names: list[str]) -> list[str]:
     """Private names that are reached without asking for them whole; the text of a module is part of such a name."""
-    texts = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    parts = {
-        f"line {text.lineno}: {text.value}" for text in texts if any(n.startswith(text.value) for n in names)
-    }
+    told = [(text.lineno, text.value) for text in texts_in(tree)]
+    parts = {f"line {line}: {text}" for line, text in told if any(name.startswith(text) for name in names)}
     reached = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
@@ -259,7 +249,8 @@ def not_asked_for(tree: ast.AST, names: list[str]) -> list[str]:
 
 def test_in_it_each_private_torch_name_is_asked_for_by_its_whole_name():
     trees = {path: parse(path) for path in MODULES if path.parent.name == "torch_compat"}
-    names = [*literals(list(trees.values())), "torch.__trace"]  # the last is a logger's
+    names = [text.value for tree in trees.values() for call in asked(tree) for text in texts_in(call)]
+    names.append("torch.__trace")  # a logger's
     found = {path.name: not_asked_for(tree, names) for path, tree in trees.items()}
     assert {path: texts for path, texts in found.items() if texts} == {}
     others = {

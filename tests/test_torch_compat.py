@@ -22,22 +22,24 @@ MODULES = {
 
 
 def test_the_versions_that_are_said_to_have_a_name_are_right_about_the_installed_torch():
-    names = doctor.private_names()
+    names = torch_compat.private_names()
     wrong = [(n.function, str(n), n.since, n.until, n.there) for n in names if n.there != n.in_range]
     assert len(names) > 80 and wrong == []
 
 
 def test_a_name_that_is_asked_for_is_what_is_needed_and_not_the_module_that_has_it():
-    asked = {name for one in doctor.private_names() for name in one.names}
+    asked = {name for one in torch_compat.private_names() for name in one.names}
     assert {name for name in asked if isinstance(torch_compat.find(name), types.ModuleType)} == MODULES
 
 
 def test_the_doctor_reads_helpers_settings_alternatives_and_optional_names():
-    found = {(one.function, str(one), one.since, one.until, one.optional) for one in doctor.private_names()}
+    found = {
+        (one.function, str(one), one.since, one.until, one.optional) for one in torch_compat.private_names()
+    }
     callback = "torch._C._dynamo.eval_frame.set_bytecode_debugger_callback"
     rates = "torch.utils._runtime_estimation.get_gpu_dram_gbps or torch.utils._runtime_estimation.get_device_dram_gbps"
     assert {
-        ("on_region_entry", callback, "2.12", "2.15", False),
+        ("on_region_entry", callback, "2.12", "2.15", True),
         ("sees_every_region", callback, "2.12", "2.15", True),
         ("no_compile_caches", "torch._inductor.config.force_disable_caches", "2.11", "2.15", False),
         ("stated_hardware", rates, "2.11", "2.15", False),

@@ -83,8 +83,8 @@ def no_default_overlap() -> dict[str, Any]:
 def overlap_scheduling(**more: Any) -> dict[str, Any]:
     """Return settings for `patched("inductor.config")` that overlap collectives by estimates and merge none.
 
-    torch 2.11 lacks two of these: it times products on a GPU where this asks for an estimate, so that there each takes
-    1 ms unless `more` says otherwise.
+    torch 2.11 times products on a GPU where this asks for an estimate, so that there each takes 1 ms unless `more` says
+    otherwise.
 
     Args:
         more: further settings of `aten_distributed_optimizations`.
@@ -96,9 +96,14 @@ def overlap_scheduling(**more: Any) -> dict[str, Any]:
         **more,
     }
     if find("torch._inductor.config.aten_distributed_optimizations.compute_estimator", since="2.12"):
-        wanted |= {"compute_estimator": "analytical", "pre_bucketing_fsdp_collectives": False}
+        wanted["compute_estimator"] = "analytical"
     else:
         wanted.setdefault("custom_runtime_estimation", _one_millisecond)
+    merges = find(
+        "torch._inductor.config.aten_distributed_optimizations.pre_bucketing_fsdp_collectives", since="2.13"
+    )
+    if merges is not None:
+        wanted["pre_bucketing_fsdp_collectives"] = False
     return {f"aten_distributed_optimizations.{name}": value for name, value in wanted.items()}
 
 

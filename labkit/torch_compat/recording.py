@@ -153,8 +153,8 @@ def sees_every_region() -> bool:
 
 def _listen_to_every_entry() -> Callable[[], None]:
     """Through the callback of Dynamo's own debugger of bytecode, called right before any code that Dynamo made."""
-    ask = require("torch._C._dynamo.eval_frame.get_bytecode_debugger_callback", since="2.12")
-    tell = require("torch._C._dynamo.eval_frame.set_bytecode_debugger_callback", since="2.12")
+    ask = find("torch._C._dynamo.eval_frame.get_bytecode_debugger_callback", since="2.12")
+    tell = find("torch._C._dynamo.eval_frame.set_bytecode_debugger_callback", since="2.12")
     before = ask()
 
     def enter(code: types.CodeType) -> None:

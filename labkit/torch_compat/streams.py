@@ -60,14 +60,15 @@ def state_product(milliseconds: float) -> None:
     replaced(
         "torch._functorch._activation_offloading.activation_offloading.benchmark_node",
         lambda node: milliseconds,
-        since="2.12",
     ).start()
 
 
 def pinned_pool() -> Any:
     """Give a context in which offloaded tensors reuse pinned host memory; else each step gets new memory."""
     return find(
-        "torch._functorch._activation_offloading.offload_ops.pinned_memory_pool", contextlib.nullcontext
+        "torch._functorch._activation_offloading.offload_ops.pinned_memory_pool",
+        contextlib.nullcontext,
+        since="2.13",
     )()
 
 

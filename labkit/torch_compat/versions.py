@@ -20,8 +20,9 @@ RUN = {
     "2.14.0": "the quick tests passed, the lessons of 2026-11-22 ran; an eager functional collective is 2 operations",
     "2.12.0": "the quick tests passed, the lessons of 2026-11-22 ran",
     "2.11.0": (
-        "the quick tests passed, the lessons of 2026-11-22 ran; shapes of collectives are not recorded, there are"
-        " no graphs of streams but those shipped, and compiling again on another thread crashes in torch itself"
+        "the quick tests passed, the lessons of 2026-11-22 ran; shapes of collectives and regions without a graph are"
+        " not recorded, there are no graphs of streams but those shipped, and compiling again on another thread crashes"
+        " in torch itself"
     ),
 }
 # Where a range comes from: each name was looked up in these wheels (Python 3.11; macOS, whose are the smallest, but
