@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(f"--{name}", action="store_true", help=what)
 
     doctor = command(_doctor, "doctor", "what this machine has, and what ranks would run on")
-    flags(doctor, features="what stands on private names of torch, and on which versions")
+    flags(doctor, features="what needs private names of torch, and which versions have them")
     for name in DOORS:
         if importlib.util.find_spec(name.rpartition(".")[0]):
             importlib.import_module(name).add(commands)

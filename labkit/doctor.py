@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import files, hardware, torch_compat
+from labkit.torch_compat import PrivateName, private_names
 
 __all__ = ["examine", "features", "gpu_tests"]
 
@@ -32,18 +33,15 @@ def examine() -> list[tuple[str, str]]:
         rows.append((f"Ranks({count})", f"{choice.backend} on {choice.device}: {choice.why}"))
     torch_compat.check_version(facts["torch"])
     rows.append(("labkit on", _tested(facts["torch"])))
-    known, missing = torch_compat.names()
-    lacking = f"; this torch lacks {', '.join(missing)}: what needs one of them says so" if missing else ""
-    rows.append(
-        (
-            "private",
-            f"{known - len(missing)} of {known} private names of torch that labkit uses are there{lacking}",
-        )
-    )
-    for feature, lacks in torch_compat.features():
-        if lacks:
-            what = f"{feature.title} (torch {feature.versions}): no {', '.join(lacks)}"
-            rows.append(("lacking", f"{what}; lost is {feature.without}"))
+    asked = [name for name in private_names() if name.in_range or not name.optional]
+    lacking = [name for name in asked if not name.there]
+    known, lacks = ({str(name): None for name in names} for names in (asked, lacking))
+    rest = f"; this torch lacks {', '.join(lacks)}: what needs one of them says so" if lacks else ""
+    found = f"{len(known) - len(lacks)} of {len(known)}"
+    rows.append(("private", f"{found} private names of torch that labkit uses are there{rest}"))
+    for (function, does, versions, _), names in _by_function(lacking).items():
+        what = f"{function} (torch {versions}): no {', '.join(map(str, names))}"
+        rows.append(("lacking", f"{what}; lost: {does}"))
     if tests := gpu_tests():
         where = sorted({path for path, _ in tests})
         there = "run them with: pytest -m gpu" if facts["gpus"] else "not run here, no GPU"
@@ -51,25 +49,32 @@ def examine() -> list[tuple[str, str]]:
     return rows
 
 
+def _by_function(names: list[PrivateName]) -> dict[tuple[str, str, str, bool], list[PrivateName]]:
+    """Names by function, what that does, the versions that have them, and whether it works without."""
+    found: dict[tuple[str, str, str, bool], list[PrivateName]] = {}
+    for name in dict.fromkeys(names):
+        versions = torch_compat.span(name.since, name.until)
+        found.setdefault((name.function, name.does, versions, name.optional), []).append(name)
+    return found
+
+
 def features() -> str:
-    """List the features that use private names of torch, in a table: versions of torch that have them, names found
-    here.
+    """List the functions of `labkit.torch_compat` that need private names of torch, in a table.
 
     Returns:
-        The table, with the sources of the version ranges below.
+        The table: function, versions of torch that have its names, names found here, and what it does; below it where
+        the versions come from.
 
-    >>> print(features().splitlines()[1])
-    functional collectives                           2.11 to 2.15  2 of 2
+    >>> print(features().splitlines()[1][:60])
+    compile_backend         2.11 to 2.15  1 of 1            Look
     """
-    rows, sources = [("feature", "torch", "names there")], {torch_compat.READ: ["Ranges"]}
-    for feature, lacks in torch_compat.features():
-        known = len(feature.needs)
-        rows.append((feature.title, feature.versions, f"{known - len(lacks)} of {known}"))
-        if feature.source != torch_compat.READ:
-            sources.setdefault(feature.source, []).append(feature.title)
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [f"{title:<{wide[0]}}  {versions:<{wide[1]}}  {names}" for title, versions, names in rows]
-    return "\n".join([*table, "", *(f"{', '.join(titles)}: {source}" for source, titles in sources.items())])
+    rows = [("function", "torch", "names there", "what it does")]
+    for (function, does, versions, optional), names in _by_function(private_names()).items():
+        count = f"{sum(name.there for name in names)} of {len(names)}"
+        rows.append((function, versions, f"{count}, optional" if optional else count, does))
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)][:3]
+    table = ["  ".join([*map(str.ljust, row[:3], wide), row[3]]) for row in rows]
+    return "\n".join([*table, "", f"Versions: {torch_compat.READ}"])
 
 
 def _tested(version: str) -> str:

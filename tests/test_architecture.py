@@ -30,7 +30,7 @@ UPWARDS = {("labkit.ranks.worker", "labkit.shm")}
 # nothing else of labkit imports these; their commands are found through a table of names in cli.py
 ROOMS = {"look", "contract"}
 COMPAT = (  # the same within torch_compat
-    "__init__ cold pretend streams dtensor dispatch backends recording compiler groups versions"
+    "__init__ names cold pretend streams dtensor dispatch backends recording compiler groups versions"
 ).split()
 
 
@@ -217,6 +217,65 @@ def dotted_path(node: ast.expr, aliases: dict[str, str]) -> str:
 def is_private_torch(dotted: str) -> bool:
     first, *rest = dotted.split(".")
     return first == "torch" and any(s.startswith("_") and not s.endswith("__") for s in rest)
+
+
+ASK = ("require", "find", "replaced")  # what takes a torch name within torch_compat
+# private attributes there of objects, not of modules; and a name that no version has, but builds with CUDA
+OF_OBJECTS = {"_getframe", "_timeout", "_devices", "_replace", "_allgather_base", "_orig_mod"}
+OF_OBJECTS |= {"_torchdynamo_orig_callable", "_dump_nccl_trace"}
+NOT_LITERAL = {"functional_op", "patched"}  # operators of a namespace, settings of a compiler
+
+
+def asked(tree: ast.AST) -> list[ast.Call]:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ASK]
+
+
+def texts_in(tree: ast.AST) -> list[ast.Constant]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def not_asked_for(tree: ast.AST, names: list[str]) -> list[str]:
+    """Private names that are reached without asking for them whole; the text of a module is part of such a name."""
+    told = [(text.lineno, text.value) for text in texts_in(tree)]
+    parts = {f"line {line}: {text}" for line, text in told if any(name.startswith(text) for name in names)}
+    reached = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+            reached += [arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant)]
+    private = {name for name in reached if re.match("_(?!_)", name)}
+    return sorted({*private_torch_names(tree)} - parts) + sorted(private - OF_OBJECTS)
+
+
+def test_in_it_each_private_torch_name_is_asked_for_by_its_whole_name():
+    trees = {path: parse(path) for path in MODULES if path.parent.name == "torch_compat"}
+    names = [text.value for tree in trees.values() for call in asked(tree) for text in texts_in(call)]
+    names.append("torch.__trace")  # a logger's
+    found = {path.name: not_asked_for(tree, names) for path, tree in trees.items()}
+    assert {path: texts for path, texts in found.items() if texts} == {}
+    others = {
+        function.name
+        for path, tree in trees.items()
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef) and path.name != "versions.py"
+        for call in asked(function)
+        if not isinstance(call.args[0], ast.Constant)
+    }
+    assert others == NOT_LITERAL
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch._dynamo.config",
+        'require("torch._dynamo")._enable()',
+        'getattr(require("torch._C"), "_profiler", None)',
+        'sys.modules.get("torch._inductor.codecache")',
+        "import torch._dynamo",
+    ],
+)
+def test_a_private_torch_name_that_is_not_asked_for_would_be_found(source):
+    assert not_asked_for(ast.parse(source), ["torch._dynamo.reset"])
 
 
 def test_private_torch_names_stand_in_one_package():

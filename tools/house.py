@@ -101,9 +101,8 @@ def unreached(code: Code | None = None) -> dict[str, int]:
         roots |= code.everything(module)
     roots |= code.everything("ledger") | code.in_texts(map(repr, views_of_saved_reports()))
     roots |= code.everything("labkit.cli", "labkit.__main__", *cli.DOORS)
-    # parts to copy, the tables that `labkit doctor` reads, and what our tools make data with
+    # parts to copy, and what our tools make data with
     roots |= code.everything(*(name for name in code.modules if name.startswith("labkit.contract")))
-    roots |= {(name, "FEATURES") for name in code.modules if name.startswith("labkit.torch_compat.")}
     roots |= code.in_texts(path.read_text() for path in (ROOT / "tools").glob("*.py"))
     there = code.size(code.reached(roots))
     lines = {name: len(module.lines) - there.get(name, 0) for name, module in code.modules.items()}

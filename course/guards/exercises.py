@@ -104,7 +104,7 @@ def mystery(x, steps=2, mode=None):  # type: ignore[no-untyped-def]
 def base_call(f: Callable[..., Any]) -> Any:
     """The call that the list was made for."""
     x = torch.ones(4, 8)
-    torch_compat.mark(x, 0, "mark_dynamic")
+    torch_compat.mark_dynamic(x, 0)
     return f(x)
 
 

@@ -64,7 +64,7 @@ def collective(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def entry(self: ShmProcessGroup, *args: Any, **kwargs: Any) -> Any:
             try:
                 if profiling():
-                    with torch_compat.fast_range(shown):
+                    with torch_compat.profiler_mark(shown):
                         return run(self, *args, **kwargs)
                 return run(self, *args, **kwargs)
             except FakeTensorGiven:

@@ -1,26 +1,13 @@
 """The only package that touches a private or version-dependent torch name.
 
-Everything here works on torch 2.11 to 2.15, but for what `features()` says of narrower ranges; a name that the
-installed torch lacks raises `UnsupportedTorch`, which says the name, the installed version and the supported range.
+Everything here works on torch 2.11 to 2.15, but where a call says `since=` or `until=`. A name that the installed torch
+lacks raises `UnsupportedTorch`, which says the name, the installed version and those that have it.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
-from labkit.torch_compat import (
-    backends,
-    cold,
-    compiler,
-    dispatch,
-    dtensor,
-    groups,
-    pretend,
-    recording,
-    streams,
-)
 from labkit.torch_compat.backends import (
     aot_backend,
     compile_backend,
@@ -42,7 +29,7 @@ from labkit.torch_compat.compiler import (
     fake_tensors,
     hide_from_dynamo,
     is_fake,
-    mark,
+    mark_dynamic,
     no_default_overlap,
     overlap_scheduling,
     patched,
@@ -68,6 +55,7 @@ from labkit.torch_compat.groups import (
     replace_process_group,
     world_name,
 )
+from labkit.torch_compat.names import PrivateName, private_names
 from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_hardware
 from labkit.torch_compat.recording import (
     bytecode_hook,
@@ -76,7 +64,6 @@ from labkit.torch_compat.recording import (
     current_compile_id,
     dynamo_frames_seen,
     event_shapes,
-    fast_range,
     log_to,
     on_region_entry,
     profiler_events,
@@ -102,49 +89,13 @@ from labkit.torch_compat.versions import (
     RUN,
     SUPPORTED,
     TESTED,
-    Feature,
     UnsupportedTorch,
     check_version,
+    find,
     require,
+    span,
+    within,
 )
-
-# each part states the private names that it needs in its `FEATURES`
-PARTS = (
-    groups, recording, compiler, backends, dispatch, dtensor, streams, pretend, cold,
-)  # fmt: skip
-
-
-def features() -> list[tuple[Feature, tuple[str, ...]]]:
-    """List every feature of labkit that needs private names of torch.
-
-    Returns:
-        Each feature with the names it needs that the installed torch lacks.
-
-    >>> feature, missing = features()[0]
-    >>> feature.title, feature.versions, missing
-    ('functional collectives', '2.11 to 2.15', ())
-    """
-    return [(feature, feature.missing()) for part in PARTS for feature in part.FEATURES]
-
-
-def names() -> tuple[int, list[str]]:
-    """Count the private torch names that this package asks for by name.
-
-    Returns:
-        Their number, and those that the installed torch lacks.
-
-    >>> names()[0] > 20
-    True
-    """
-    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.py")]
-    asked = sorted(set(re.findall(r'require\(\s*"(torch[\w.]+)"\s*\)', "\n".join(sources))))
-    missing = []
-    for dotted in asked:
-        try:
-            require(dotted)
-        except UnsupportedTorch:
-            missing.append(dotted)
-    return len(asked), missing
 
 
 def __getattr__(name: str) -> Any:

@@ -8,40 +8,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
-
-FEATURES = (
-    Feature(
-        "backends by name",
-        ("torch._dynamo.backends.registry.lookup_backend",),
-        "lesson 09, and compiling within a `contract.Domain`",
-    ),
-    Feature(
-        "compiled autograd",
-        ("torch._dynamo.compiled_autograd._enable",),
-        "backward passes that are captured whole, in lesson 13",
-    ),
-    Feature(
-        "graphs of AOTAutograd",
-        (
-            "torch._dynamo.backends.common.aot_autograd",
-            "functorch.compile.make_boxed_func",
-            "functorch.compile.min_cut_rematerialization_partition",
-        ),
-        "forward and backward graphs: lessons 06, 07, 10, 13 and 16",
-    ),
-    Feature(
-        "code of Inductor",
-        (
-            "torch._inductor.compile_fx.compile_fx_inner",
-            "torch._inductor.graph.GraphLowering.save_output_code",
-            "torch._inductor.decomposition.select_decomp_table",
-            "torch._dynamo.backends.common.aot_autograd",
-            "functorch.compile.make_boxed_func",
-        ),
-        "the experiments on Inductor's passes, and its code for streams",
-    ),
-)
+from labkit.torch_compat.versions import UnsupportedTorch, replaced, require
 
 
 def compile_backend(name: str) -> Callable[..., Any]:
@@ -50,15 +17,16 @@ def compile_backend(name: str) -> Callable[..., Any]:
     Raises:
         UnsupportedTorch: this torch knows no such backend.
     """
+    look_up = require("torch._dynamo.backends.registry.lookup_backend")
     try:
-        return require("torch._dynamo.backends.registry").lookup_backend(name)
+        return look_up(name)
     except Exception as error:
         raise UnsupportedTorch(f"torch.compile has no backend {name!r} here: {error}") from None
 
 
 def compiled_autograd(compiler: Callable[..., Any]) -> Any:
     """Give a context in which each backward pass is captured whole and handed to `compiler` (compiled autograd)."""
-    return require("torch._dynamo.compiled_autograd")._enable(compiler)
+    return require("torch._dynamo.compiled_autograd._enable")(compiler)
 
 
 def aot_backend(
@@ -80,7 +48,7 @@ def aot_backend(
     Returns:
         The backend.
     """
-    boxed = require("functorch.compile").make_boxed_func
+    boxed = require("functorch.compile.make_boxed_func")
 
     def keep(graphs: list[Any]) -> Callable[..., Any]:
         def compiler(graph: Any, inputs: Any) -> Any:
@@ -90,7 +58,7 @@ def aot_backend(
         return compiler
 
     def partition(*given: Any, **named: Any) -> Any:
-        pair = require("functorch.compile").min_cut_rematerialization_partition(*given, **named)
+        pair = require("functorch.compile.min_cut_rematerialization_partition")(*given, **named)
         if schedule is not None:
             schedule(pair[0].graph, pair[1].graph)
             for one in pair:
@@ -98,8 +66,7 @@ def aot_backend(
                 one.recompile()
         return pair
 
-    aot_autograd = require("torch._dynamo.backends.common").aot_autograd
-    return aot_autograd(
+    return require("torch._dynamo.backends.common.aot_autograd")(
         fw_compiler=keep(forward),
         bw_compiler=keep(backward),
         inference_compiler=keep(forward),
@@ -115,18 +82,14 @@ def only_written() -> Iterator[list[str]]:
     Yields:
         The list of the texts that it wrote.
     """
-    lowering = require("torch._inductor.graph").GraphLowering
-    kept, written = lowering.__dict__["save_output_code"], []
+    written: list[str] = []
 
     def keep(source: str) -> None:
         written.append(source)
         raise RuntimeError("written, and not to be compiled")
 
-    lowering.save_output_code = staticmethod(keep)
-    try:
+    with replaced("torch._inductor.graph.GraphLowering.save_output_code", staticmethod(keep)):
         yield written
-    finally:
-        lowering.save_output_code = kept
 
 
 def inductor_code(texts: list[str], execute: bool = False) -> Callable[..., Any]:
@@ -139,9 +102,8 @@ def inductor_code(texts: list[str], execute: bool = False) -> Callable[..., Any]
     Returns:
         The backend.
     """
-    boxed = require("functorch.compile").make_boxed_func
-    inner = require("torch._inductor.compile_fx").compile_fx_inner
-    tool = require("torch._inductor.graph").GraphLowering
+    boxed = require("functorch.compile.make_boxed_func")
+    inner = require("torch._inductor.compile_fx.compile_fx_inner")
 
     def keep(graph: Any, inputs: Any, backward: bool) -> Any:
         if not execute:
@@ -149,12 +111,9 @@ def inductor_code(texts: list[str], execute: bool = False) -> Callable[..., Any]
                 inner(copy.deepcopy(graph), inputs, is_backward=backward)
             texts.extend(written)
             return boxed(graph.forward)
-        kept, tool.save_output_code = tool.__dict__["save_output_code"], staticmethod(texts.append)
-        try:
+        with replaced("torch._inductor.graph.GraphLowering.save_output_code", staticmethod(texts.append)):
             return inner(graph, inputs, is_backward=backward)
-        finally:
-            tool.save_output_code = kept
 
-    table = require("torch._inductor.decomposition").select_decomp_table()
+    table = require("torch._inductor.decomposition.select_decomp_table")()
     compilers = {f"{way}_compiler": functools.partial(keep, backward=way == "bw") for way in ("fw", "bw")}
-    return require("torch._dynamo.backends.common").aot_autograd(**compilers, decompositions=table)
+    return require("torch._dynamo.backends.common.aot_autograd")(**compilers, decompositions=table)

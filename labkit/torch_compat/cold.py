@@ -11,33 +11,20 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from labkit.torch_compat.compiler import patched
 from labkit.torch_compat.recording import trace_logger
-from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
-
-FEATURES = (
-    Feature(
-        "compile caches, and how often they were hit",
-        ("torch._inductor.config.force_disable_caches", "torch._dynamo.utils.counters"),
-        "compiling without caches, and the hits in lesson 12",
-    ),
-    Feature("phases of a compile", ("torch._dynamo.utils.ChromiumEventLogger",), "the phases in lesson 12"),
-    Feature(
-        "Inductor's check of the CPU",
-        ("torch._inductor.cpu_vec_isa.VecISA.check_build",),
-        "Inductor in lesson 12",
-    ),
-)
+from labkit.torch_compat.versions import replaced, require
 
 
 def no_compile_caches() -> Any:
     """Give a context in which Inductor and AOTAutograd neither read nor fill their caches."""
     warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # said once, of what was asked for
-    return require("torch._inductor.config").patch(force_disable_caches=True)
+    return patched("inductor.config", force_disable_caches=True)
 
 
 def compile_counts() -> dict[str, int]:
     """Read how many graphs and graph breaks Dynamo has counted in this process, by name."""
-    counters = require("torch._dynamo.utils").counters
+    counters = require("torch._dynamo.utils.counters")
     breaks = sum(counters["graph_break"].values())
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": breaks}
 
@@ -57,8 +44,6 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
     Yields:
         A list of (seconds since the epoch, 'B' for begin or 'E' for end, name, thread), which grows in the block.
     """
-    import torch
-
     logger, seen = trace_logger(), []  # type: tuple[logging.Logger, list[tuple[float, str, str, int]]]
 
     class Listener(logging.Handler):
@@ -71,12 +56,7 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
                 seen.append((said["ts"] / 1e6, said["ph"], said["name"], threading.get_ident()))
 
     require("torch._dynamo.utils.ChromiumEventLogger")
-    isa = require("torch._inductor.cpu_vec_isa.VecISA")
-    check = getattr(isa, "check_build", None)
-    if check is None:
-        raise UnsupportedTorch(
-            f"torch {torch.__version__} has no torch._inductor.cpu_vec_isa.VecISA.check_build"
-        )
+    check = require("torch._inductor.cpu_vec_isa.VecISA.check_build")
 
     def checked(*arguments: Any, **keywords: Any) -> Any:
         seen.append((time.time(), "B", CPU_CHECK, threading.get_ident()))
@@ -89,11 +69,10 @@ def compile_events() -> Iterator[list[tuple[float, str, str, int]]]:
     logger.addHandler(listener)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
-    isa.check_build = checked
     try:
-        yield seen
+        with replaced("torch._inductor.cpu_vec_isa.VecISA.check_build", checked):
+            yield seen
     finally:
-        isa.check_build = check
         logger.removeHandler(listener)
         logger.setLevel(level)
         logger.propagate = passed_on

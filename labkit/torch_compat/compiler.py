@@ -10,50 +10,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
-
-FEATURES = (
-    Feature(
-        "Dynamo forgets",
-        ("torch._dynamo.reset",),
-        "whatever compiles the same function more than once: most experiments",
-    ),
-    Feature(
-        "code that Dynamo leaves alone",
-        (
-            "torch._C._dynamo.eval_frame._FrameExecStrategy",
-            "torch._C._dynamo.eval_frame._FrameAction",
-            "torch._C._dynamo.eval_frame.set_code_exec_strategy",
-        ),
-        "the `shm` backend, checked groups, and counting executed regions",
-    ),
-    Feature(
-        "the compilers' settings",
-        ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config"),
-        "experiments that compare settings, and `contract` on settings in effect",
-    ),
-    Feature(
-        "the modes of DDP",
-        (
-            "torch._dynamo.config.optimize_ddp",
-            "torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST",
-            "torch._dynamo.trace_rules.get_legacy_mod_inlinelist",
-            "torch._inductor.config._fuse_ddp_communication",
-            "torch._inductor.config._fuse_ddp_bucket_size",
-        ),
-        "DDP in lesson 13",
-    ),
-    Feature(
-        "tensors without memory",
-        ("torch._subclasses.fake_tensor.FakeTensorMode", "torch._subclasses.fake_tensor.FakeTensor"),
-        "lesson 16 and offloading in lesson 07",
-    ),
-    Feature(
-        "sizes that are said to vary",
-        ("torch._dynamo.mark_dynamic", "torch._dynamo.decorators.mark_unbacked"),
-        "dynamic shapes in lesson 09",
-    ),
-)
+from labkit.torch_compat.versions import find, require
 
 COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
@@ -64,7 +21,7 @@ PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "torch._inductor.compi
 
 def dynamo_reset() -> None:
     """Forget everything Dynamo compiled or skipped in this process (`torch._dynamo.reset`)."""
-    require("torch._dynamo").reset()
+    require("torch._dynamo.reset")()
 
 
 def uncompiled(fn: Any) -> Any:
@@ -75,24 +32,23 @@ def uncompiled(fn: Any) -> Any:
 
 def hide_from_dynamo(*codes: types.CodeType) -> None:
     """Make Dynamo run these code objects as they are, and not compile them. Dynamo is not imported for it."""
-    frames = require("torch._C._dynamo.eval_frame")
-    try:
-        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-        for code in codes:
-            frames.set_code_exec_strategy(code, skip)
-    except AttributeError:
-        raise UnsupportedTorch("this torch's Dynamo has no set_code_exec_strategy, which shm needs") from None
+    action = require("torch._C._dynamo.eval_frame._FrameAction")
+    skip = require("torch._C._dynamo.eval_frame._FrameExecStrategy")(action.SKIP, action.DEFAULT)
+    hide = require("torch._C._dynamo.eval_frame.set_code_exec_strategy")
+    for code in codes:
+        hide(code, skip)
 
 
 def is_fake(tensor: Any) -> bool:
     """Say whether a tensor is fake: it stands for another one while a program is traced."""
-    module = sys.modules.get("torch._subclasses.fake_tensor")
-    return module is not None and isinstance(tensor, module.FakeTensor)
+    if "torch._subclasses.fake_tensor" not in sys.modules:
+        return False
+    return isinstance(tensor, require("torch._subclasses.fake_tensor.FakeTensor"))
 
 
 def fake_tensors() -> Any:
     """Give a context in which new tensors are fake: they have a shape and no memory."""
-    return require("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
+    return require("torch._subclasses.fake_tensor.FakeTensorMode")(allow_non_fake_inputs=True)
 
 
 def renamed(owner: Any, new: str, old: str) -> Any:
@@ -108,7 +64,11 @@ def renamed(owner: Any, new: str, old: str) -> Any:
 
 def patched(dotted: str, **values: Any) -> Any:
     """Give a context with other settings of the compiler, such as `patched("inductor.config", max_autotune=True)`."""
-    return require(f"torch._{dotted}").patch(**values) if values else contextlib.nullcontext()
+    if not values:
+        return contextlib.nullcontext()
+    for name in values:
+        require(f"torch._{dotted}.{name}")
+    return require(f"torch._{dotted}.patch")(**values)
 
 
 def no_default_overlap() -> dict[str, Any]:
@@ -116,30 +76,34 @@ def no_default_overlap() -> dict[str, Any]:
 
     Since torch 2.14 Inductor moves some by default; before, there is nothing to turn off.
     """
-    there = hasattr(require("torch._inductor.config").aten_distributed_optimizations, "enable_simple_overlap")
-    return {"aten_distributed_optimizations.enable_simple_overlap": False} if there else {}
+    moves = find("torch._inductor.config.aten_distributed_optimizations.enable_simple_overlap", since="2.14")
+    return {} if moves is None else {"aten_distributed_optimizations.enable_simple_overlap": False}
 
 
 def overlap_scheduling(**more: Any) -> dict[str, Any]:
     """Return settings for `patched("inductor.config")` that overlap collectives by estimates and merge none.
 
-    torch 2.11 lacks two of these: it times products on a GPU where this asks for an estimate, so that there each takes
-    1 ms unless `more` says otherwise.
+    torch 2.11 times products on a GPU where this asks for an estimate, so that there each takes 1 ms unless `more` says
+    otherwise.
 
     Args:
         more: further settings of `aten_distributed_optimizations`.
     """
-    there = require("torch._inductor.config").aten_distributed_optimizations
     wanted = {
         "enable_overlap_scheduling": True,
         "max_memory_increase_gb": 10.0,
         "collective_bucketing": False,
         **more,
     }
-    later = {"compute_estimator": "analytical", "pre_bucketing_fsdp_collectives": False}
-    wanted |= {name: value for name, value in later.items() if hasattr(there, name)}
-    if not hasattr(there, "compute_estimator"):
+    if find("torch._inductor.config.aten_distributed_optimizations.compute_estimator", since="2.12"):
+        wanted["compute_estimator"] = "analytical"
+    else:
         wanted.setdefault("custom_runtime_estimation", _one_millisecond)
+    merges = find(
+        "torch._inductor.config.aten_distributed_optimizations.pre_bucketing_fsdp_collectives", since="2.13"
+    )
+    if merges is not None:
+        wanted["pre_bucketing_fsdp_collectives"] = False
     return {f"aten_distributed_optimizations.{name}": value for name, value in wanted.items()}
 
 
@@ -156,8 +120,8 @@ def ddp_mode(mode: str) -> Iterator[None]:
     Where DDP uses its Python reducer it leaves two things behind: an Inductor setting, and its own module among those
     that Dynamo looks into, which changes how every later DDP model compiles (torch/nn/parallel/distributed.py).
     """
-    rules = require("torch._dynamo.trace_rules")
-    kept = set(rules.LEGACY_MOD_INLINELIST)
+    inlined = require("torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST")
+    kept = set(inlined)
     try:
         with (
             patched("dynamo.config", optimize_ddp=mode),
@@ -165,21 +129,13 @@ def ddp_mode(mode: str) -> Iterator[None]:
         ):
             yield
     finally:
-        rules.LEGACY_MOD_INLINELIST.intersection_update(kept)
-        rules.get_legacy_mod_inlinelist.cache_clear()
+        inlined.intersection_update(kept)
+        require("torch._dynamo.trace_rules.get_legacy_mod_inlinelist").cache_clear()
 
 
-def mark(tensor: Any, axis: int, how: str) -> None:
-    """Tell Dynamo that a size of a tensor varies.
-
-    Args:
-        tensor: the tensor.
-        axis: the dimension whose size varies.
-        how: 'mark_dynamic' or 'mark_unbacked' (torch/_dynamo/decorators.py).
-    """
-    require(f"torch._dynamo.{how}" if how == "mark_dynamic" else f"torch._dynamo.decorators.{how}")(
-        tensor, axis
-    )
+def mark_dynamic(tensor: Any, axis: int) -> None:
+    """Tell Dynamo that the size of a tensor along one axis varies."""
+    require("torch._dynamo.mark_dynamic")(tensor, axis)
 
 
 @contextlib.contextmanager

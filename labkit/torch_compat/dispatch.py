@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.torch_compat.versions import Feature, require
-
-FEATURES = (
-    Feature(
-        "hearing operators and collectives",
-        ("torch.utils._python_dispatch.TorchDispatchMode", "torch.distributed.tensor.DTensor"),
-        "the collectives that lesson 10 counts",
-    ),
-)
+from labkit.torch_compat.versions import require
 
 
 def around_operators(run: Callable[[Any, Any, Any], Any]) -> Any:
     """Give a context in which `run(func, args, kwargs)` is called for every operator that this thread dispatches."""
-    base = require("torch.utils._python_dispatch").TorchDispatchMode
+    base = require("torch.utils._python_dispatch.TorchDispatchMode")
 
     class Around(base):  # type: ignore[misc, valid-type]
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -36,8 +28,8 @@ def on_collective(seen: Callable[[str, int], None]) -> Any:
     """
     import torch
 
-    base = require("torch.utils._python_dispatch").TorchDispatchMode
-    dtensor = require("torch.distributed.tensor").DTensor
+    base = require("torch.utils._python_dispatch.TorchDispatchMode")
+    dtensor = require("torch.distributed.tensor.DTensor")
 
     class Seen(base):  # type: ignore[misc, valid-type]
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]

@@ -10,61 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
-
-FEATURES = (
-    Feature(
-        "functional collectives",
-        ("torch.distributed._functional_collectives.all_reduce", "torch.ops._c10d_functional.wait_tensor"),
-        "no collective stands in a graph: the functional variants of every experiment",
-    ),
-    Feature(
-        "the default group and its store",
-        (
-            "torch.distributed.distributed_c10d._get_default_group",
-            "torch.distributed.distributed_c10d._get_default_store",
-            "torch.distributed.distributed_c10d._world",
-        ),
-        "`labkit look`, lesson 01 on stores, and the checks that call bare functional operators",
-    ),
-    Feature(
-        "the fake backend",
-        ("torch.testing._internal.distributed.fake_pg.FakeStore",),
-        "ranks on the fake backend, and lesson 16",
-    ),
-    Feature(
-        "the flight recorder",
-        ("torch._C._distributed_c10d._dump_fr_trace",),
-        "nothing stops, but reports of waiting ranks and profiles lack what torch recorded of collectives",
-    ),
-    Feature(
-        "functional all-gathers on a GPU that ranks share",
-        (
-            "torch._C._distributed_c10d._register_work",
-            "torch._C._distributed_c10d._resolve_process_group",
-        ),
-        "`Ranks` that share a GPU over gloo",
-    ),
-    Feature(
-        "groups that are checked",
-        (
-            "torch.distributed.distributed_c10d.ProcessGroup",
-            "torch.distributed.distributed_c10d._new_process_group_helper",
-            "torch.distributed.Backend._plugins",
-        ),
-        "`Ranks(check='collectives')`",
-    ),
-    Feature(
-        "hearing eager collectives",
-        ("torch.distributed.distributed_c10d._rank_not_in_group", "torch.compiler.disable"),
-        "a `contract.Domain` cannot refuse an eager collective of the wrong group",
-    ),
-    Feature(
-        "gloo that connects when it is first used",
-        ("torch.distributed.ProcessGroupGloo._Options", "torch.distributed.ProcessGroupGloo.create_device"),
-        "send and receive on the `shm` backend",
-    ),
-)
+from labkit.torch_compat.versions import find, replaced, require
 
 
 def functional_collectives() -> Any:
@@ -83,50 +29,52 @@ def gather_cuda_over_gloo() -> None:
     """
     if _mended:
         return
-    torch, c10d = require("torch"), require("torch._C._distributed_c10d")
-    functional = torch.ops._c10d_functional
+    import torch
+
+    resolve = require("torch._C._distributed_c10d._resolve_process_group")
+    register = require("torch._C._distributed_c10d._register_work")
 
     def gathered(source: Any, size: int, name: Any, out: Any = None) -> Any:
         target = source.new_empty((source.shape[0] * size, *source.shape[1:])) if out is None else out
-        group = c10d._resolve_process_group(name)
-        c10d._register_work(target, group._allgather_base(target, source.contiguous()))
+        register(target, resolve(name)._allgather_base(target, source.contiguous()))
         return target
 
     def coalesced(sources: list[Any], size: int, name: Any) -> list[Any]:
         return [gathered(source, size, name) for source in sources]
 
     library = torch.library.Library("_c10d_functional", "IMPL", "CUDA")
-    library.impl(functional.all_gather_into_tensor.default, gathered)
+    library.impl(require("torch.ops._c10d_functional.all_gather_into_tensor.default"), gathered)
     library.impl(
-        functional.all_gather_into_tensor_out.default, lambda s, n, g, *, out: gathered(s, n, g, out)
+        require("torch.ops._c10d_functional.all_gather_into_tensor_out.default"),
+        lambda s, n, g, *, out: gathered(s, n, g, out),
     )
-    library.impl(functional.all_gather_into_tensor_coalesced.default, coalesced)
+    library.impl(require("torch.ops._c10d_functional.all_gather_into_tensor_coalesced.default"), coalesced)
     _mended.append(library)
 
 
 def functional_op(name: str, namespace: str = "_c10d_functional") -> Any:
     """Return the operator behind a functional collective, without its wrapper: 'all_reduce', 'wait_tensor'."""
-    return getattr(getattr(require("torch.ops"), namespace), name)
+    return require(f"torch.ops.{namespace}.{name}")
 
 
 def world_name() -> str:
     """Return the name by which a functional operator knows the default process group."""
-    return require("torch.distributed.distributed_c10d")._get_default_group().group_name
+    return require("torch.distributed.distributed_c10d._get_default_group")().group_name
 
 
 def process_groups() -> list[Any]:
     """Return every process group that is up on this rank."""
-    return list(require("torch.distributed.distributed_c10d")._world.pg_map)
+    return list(require("torch.distributed.distributed_c10d._world").pg_map)
 
 
 def default_store() -> Any:
     """Return the store that the default process group was made with."""
-    return require("torch.distributed.distributed_c10d")._get_default_store()
+    return require("torch.distributed.distributed_c10d._get_default_store")()
 
 
 def fake_store() -> Any:
     """Make a store for the 'fake' backend, whose collectives return at once and move nothing."""
-    return require("torch.testing._internal.distributed.fake_pg").FakeStore()
+    return require("torch.testing._internal.distributed.fake_pg.FakeStore")()
 
 
 def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
@@ -140,11 +88,12 @@ def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
         The entries, oldest first; those of collectives that have ended say `retired`. Empty where this torch does not
         record. The recorder may leave out what has ended, but never does so for gloo.
     """
-    c10d = require("torch._C._distributed_c10d")
     stacks = stacks and "torch._dynamo" in sys.modules
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    dumps = [find("torch._C._distributed_c10d._dump_fr_trace")]
     # NCCL's groups have a recorder of their own, which only builds with CUDA know
-    for dump in (getattr(c10d, name, None) for name in ("_dump_fr_trace", "_dump_nccl_trace")):
+    dumps.append(getattr(require("torch._C._distributed_c10d"), "_dump_nccl_trace", None))
+    for dump in dumps:
         for entry in [] if dump is None else pickle.loads(dump(True, stacks)).get("entries", []):
             key = tuple(entry.get(part) for part in ("time_created_ns", "pg_id", "profiling_name"))
             found.setdefault(key, entry)
@@ -158,19 +107,15 @@ def not_in_flight_record(backend: str) -> None:
     own, asks C++ for the backend's name, and raises "Could not find the default backend type" where the backend is a
     subclass of ProcessGroup.
     """
-    c10d = require("torch.distributed.distributed_c10d")
-    recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())  # older ones hook into none
-    recording.add(backend)
+    # older ones hook into no group
+    find("torch.distributed.distributed_c10d._FR_SELF_RECORDING_BACKENDS", set(), since="2.15").add(backend)
 
 
 def replace_process_group(kind: type) -> None:
     """Make c10d build its process groups from this subclass of ProcessGroup."""
-    c10d = require("torch.distributed.distributed_c10d")
-    if not isinstance(getattr(c10d, "ProcessGroup", None), type) or not hasattr(
-        c10d, "_new_process_group_helper"
-    ):
-        raise UnsupportedTorch("this torch makes its process groups elsewhere, so they cannot be checked")
-    c10d.ProcessGroup = kind
+    # this builds them, from the class that the next name has
+    require("torch.distributed.distributed_c10d._new_process_group_helper")
+    replaced("torch.distributed.distributed_c10d.ProcessGroup", kind).start()
 
 
 def replace_backend(name: str, create: Callable[..., Any]) -> None:
@@ -180,7 +125,7 @@ def replace_backend(name: str, create: Callable[..., Any]) -> None:
         name: of the backend.
         create: the function.
     """
-    plugins = require("torch.distributed").Backend._plugins
+    plugins = require("torch.distributed.Backend._plugins")
     plugins[name.upper()] = plugins[name.upper()]._replace(creator_fn=create)
 
 
@@ -202,11 +147,9 @@ def on_eager_collective(seen: Callable[[str, Any], None]) -> Iterator[None]:
             seen(name, group)
         return usual(group)
 
-    c10d._rank_not_in_group = require("torch.compiler").disable(asked)
-    try:
+    asks_first = require("torch.compiler.disable")(asked)
+    with replaced("torch.distributed.distributed_c10d._rank_not_in_group", asks_first):
         yield
-    finally:
-        c10d._rank_not_in_group = usual
 
 
 def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
@@ -218,8 +161,8 @@ def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         size: how many ranks there are.
         timeout: of its collectives.
     """
-    gloo = require("torch.distributed").ProcessGroupGloo
-    options = gloo._Options()
+    options = require("torch.distributed.ProcessGroupGloo._Options")()
     options._timeout = timeout
-    options._devices = [gloo.create_device(hostname="127.0.0.1", lazy_init=True)]
-    return gloo(store, rank, size, options)
+    device = require("torch.distributed.ProcessGroupGloo.create_device")
+    options._devices = [device(hostname="127.0.0.1", lazy_init=True)]
+    return require("torch.distributed.ProcessGroupGloo")(store, rank, size, options)

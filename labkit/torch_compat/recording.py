@@ -12,58 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.torch_compat.compiler import hide_from_dynamo
-from labkit.torch_compat.versions import Feature, UnsupportedTorch, require, there
-
-_MARK = "record_pregraph_bytecode_enter"
-_CALLBACK = "torch._C._dynamo.eval_frame.set_bytecode_debugger_callback"  # from torch 2.12 on
-
-FEATURES = (
-    Feature(
-        "ranges and raw events of the profiler",
-        (
-            "torch.autograd.profiler._is_profiler_enabled",
-            "torch.autograd._profiler_enabled",
-            "torch.autograd.profiler.profile",  # whose objects have kineto_results
-            "torch._C._profiler._RecordFunctionFast",
-        ),
-        "the timelines of `record`, and the `shm` backend",
-    ),
-    Feature(
-        "what was compiled, by its id",
-        (
-            "torch._dynamo.utils.get_compilation_metrics",
-            "torch._dynamo.convert_frame.FRAME_COUNTER",
-            "torch._guards.CompileContext.current_compile_id",
-            "torch._dynamo.convert_frame.orig_code_map",
-            "torch._C._dynamo.eval_frame._debug_get_cache_entry_list",
-        ),
-        "`record` cannot say which compile a graph came from, nor tell the story of compiles before it",
-    ),
-    Feature(
-        "entry into compiled code",
-        (
-            f"{_CALLBACK} torch._dynamo.utils.{_MARK}",  # torch 2.11 has only the second
-        ),
-        "the counts of executed regions in `record`, and `contract`'s compile health",
-    ),
-    Feature(
-        "entry into compiled code without a graph",
-        (_CALLBACK,),
-        "regions and breaks of functions without a graph, in `record(operators=False)` and `contract`'s compile health",
-        since="2.12",
-    ),
-    Feature(
-        "logs of each rank in a file of its own",
-        ("torch._logging._internal._init_logs", "torch._logging._internal.LOG_TRACE_HANDLER"),
-        "`Ranks(logs=...)`, and tlparse's report of `labkit look`",
-        source="names looked up in torch 2.13.0 only",
-    ),
-    Feature(
-        "Dynamo's bytecode",
-        ("torch._dynamo.convert_frame.register_bytecode_hook",),
-        "`record(stages=True)` and the code around graphs with streams",
-    ),
-)
+from labkit.torch_compat.versions import UnsupportedTorch, find, replaced, require
 
 
 def trace_logger() -> logging.Logger:
@@ -81,13 +30,15 @@ def log_to(path: str, traces: str) -> None:
         path: the file for the logs.
         traces: the folder for the trace.
     """
-    internal = require("torch._logging._internal")
-    asked = {internal.LOG_OUT_ENV_VAR: path, internal.TRACE_ENV_VAR: traces}
+    asked = {
+        require("torch._logging._internal.LOG_OUT_ENV_VAR"): path,
+        require("torch._logging._internal.TRACE_ENV_VAR"): traces,
+    }
     before = {name: os.environ.get(name) for name in asked}
     os.environ |= asked
-    internal.LOG_TRACE_HANDLER = None
+    replaced("torch._logging._internal.LOG_TRACE_HANDLER", None).start()
     try:
-        internal._init_logs()
+        require("torch._logging._internal._init_logs")()
     finally:  # a compiler's own processes have files of their own
         for name, value in before.items():
             if value is None:
@@ -98,9 +49,7 @@ def log_to(path: str, traces: str) -> None:
 
 def profiler_running() -> bool:
     """Say whether a torch profiler is on in this process."""
-    import torch
-
-    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
+    return bool(require("torch.autograd.profiler._is_profiler_enabled"))
 
 
 _CLEARS = "Warning: Profiler clears events at the end of each cycle"
@@ -139,10 +88,7 @@ def profiler_mark(name: str, tensors: Sequence[Any] = ()) -> Any:
         name: of the range.
         tensors: whose shapes the profile has, where it asks for shapes.
     """
-    import torch
-
-    fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
-    return fast(name, list(tensors)) if fast else torch.profiler.record_function(name)
+    return require("torch._C._profiler._RecordFunctionFast")(name, list(tensors))
 
 
 def profiling_flag() -> Callable[[], bool]:
@@ -150,27 +96,22 @@ def profiling_flag() -> Callable[[], bool]:
     return require("torch.autograd._profiler_enabled")
 
 
-def fast_range(name: str) -> Any:
-    """Give a context that the profiler shows as a range, at a tenth of the cost of `record_function`."""
-    return require("torch._C._profiler")._RecordFunctionFast(name)
-
-
 def dynamo_frames_seen() -> int | None:
     """Count the frames that Dynamo has numbered since it was last reset; None where this torch does not say."""
-    module = sys.modules.get("torch._dynamo.convert_frame")
-    return getattr(module, "FRAME_COUNTER", 0 if module is None else None)
+    loaded = "torch._dynamo.convert_frame" in sys.modules
+    return find("torch._dynamo.convert_frame.FRAME_COUNTER") if loaded else 0
 
 
 def compilation_metrics() -> list[Any]:
     """Read torch's metrics of the last compiles, 64 by default; they are kept whether or not anyone listens."""
     if "torch._dynamo.utils" not in sys.modules:
         return []
-    return list(require("torch._dynamo.utils").get_compilation_metrics())
+    return list(require("torch._dynamo.utils.get_compilation_metrics")())
 
 
 def current_compile_id() -> str:
     """Return the id of the compile that this thread is in, as the structured trace writes it; '' outside of one."""
-    compile_id = require("torch._guards").CompileContext.current_compile_id()
+    compile_id = require("torch._guards.CompileContext.current_compile_id")()
     return "" if compile_id is None else str(compile_id)
 
 
@@ -207,13 +148,14 @@ def on_region_entry(seen: Callable[[types.CodeType], None]) -> Callable[[], None
 
 def sees_every_region() -> bool:
     """Say whether `on_region_entry` shows code without a graph as well, as it does from torch 2.12 on."""
-    return there(_CALLBACK)
+    return find("torch._C._dynamo.eval_frame.set_bytecode_debugger_callback", since="2.12") is not None
 
 
 def _listen_to_every_entry() -> Callable[[], None]:
     """Through the callback of Dynamo's own debugger of bytecode, called right before any code that Dynamo made."""
-    frames = require("torch._C._dynamo.eval_frame")
-    before = frames.get_bytecode_debugger_callback()
+    ask = find("torch._C._dynamo.eval_frame.get_bytecode_debugger_callback", since="2.12")
+    tell = find("torch._C._dynamo.eval_frame.set_bytecode_debugger_callback", since="2.12")
+    before = ask()
 
     def enter(code: types.CodeType) -> None:
         for listener in tuple(_entry_seen):
@@ -222,18 +164,17 @@ def _listen_to_every_entry() -> Callable[[], None]:
             before(code)
 
     hide_from_dynamo(enter.__code__)
-    frames.set_bytecode_debugger_callback(enter)
+    tell(enter)
 
     def undo() -> None:
-        if frames.get_bytecode_debugger_callback() is enter:
-            frames.set_bytecode_debugger_callback(before)
+        if ask() is enter:
+            tell(before)
 
     return undo
 
 
 def _listen_to_the_mark() -> Callable[[], None]:
     """Through what compiled code calls before its graph, profiler or not."""
-    utils = require("torch._dynamo.utils")
     original = require("torch._dynamo.utils.record_pregraph_bytecode_enter")
 
     def enter() -> Any:
@@ -243,14 +184,16 @@ def _listen_to_the_mark() -> Callable[[], None]:
         return original()
 
     hide_from_dynamo(enter.__code__)
-    setattr(utils, _MARK, enter)
-    return lambda: setattr(utils, _MARK, original)
+    marked = replaced("torch._dynamo.utils.record_pregraph_bytecode_enter", enter)
+    marked.start()
+    return marked.stop
 
 
 def compile_id_of(code: types.CodeType) -> str:
     """Return the id of the compile that made some code, while Dynamo holds that code for use; '' for other code."""
-    module = sys.modules.get("torch._dynamo.convert_frame")
-    original = getattr(module, "orig_code_map", {}).get(code)
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        return ""
+    original = require("torch._dynamo.convert_frame.orig_code_map").get(code)
     if original is None:
         return ""
     held = require("torch._C._dynamo.eval_frame._debug_get_cache_entry_list")(original)
@@ -266,4 +209,4 @@ def bytecode_hook(hook: Callable[[types.CodeType, types.CodeType], Any]) -> Call
     Returns:
         A function that ends it.
     """
-    return require("torch._dynamo.convert_frame").register_bytecode_hook(hook).remove
+    return require("torch._dynamo.convert_frame.register_bytecode_hook")(hook).remove

@@ -5,55 +5,19 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from labkit.torch_compat.versions import Feature, UnsupportedTorch, require
-
-FEATURES = (
-    Feature(
-        "streams in compiled graphs",
-        (
-            "torch._dynamo.variables.streams",
-            "torch._dynamo.graph_bytecode_inputs.index_to_external_object_weakref",
-        ),
-        "capturing stream graphs of your own in lesson 07; those of the lesson are shipped",
-        since="2.12",
-        source="beta since torch 2.12, as the slides on streams say; the 2.11.0 wheel has these names too",
-    ),
-    Feature(
-        "operators tied to what they stay behind",
-        ("torch._inductor.fx_passes.control_dependencies.control_deps",),
-        "reading and running graphs in which stream operators are held in place",
-    ),
-    Feature(
-        "the error about an event behind a changed input",
-        ("torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation",),
-        "what lesson 07 shows with and without that error",
-        since="2.12",
-    ),
-    Feature(
-        "activation offloading",
-        (
-            "torch._functorch._activation_offloading.activation_offloading.benchmark_node",
-            "torch._functorch._activation_offloading.offload_ops",
-        ),
-        "offloading of your own graphs in lesson 07; those of the lesson are shipped",
-        since="2.12",
-        source="the 2.11.0 wheel offloads too, without the asynchronous passes and the setting of the link's rate",
-    ),
-    Feature(
-        "the CUDA sanitizer's clocks",
-        ("torch.cuda._sanitizer.EventHandler",),
-        "torch's own verdict beside labkit's race check",
-    ),
-)
+from labkit.torch_compat.versions import find, replaced, require
 
 
 def has_stream_graphs() -> bool:
     """Say whether this torch compiles streams into its graphs, as it does in beta since torch 2.12.
 
-    torch 2.11.0 has the operators' names, numbers the streams otherwise and checks no event behind a changed input.
+    The slides on streams say so. torch 2.11.0 has the operators' names, numbers the streams otherwise and checks no
+    event behind a changed input.
     """
-    graph = require("torch._dynamo.output_graph").OutputGraph
-    return hasattr(graph, "check_event_record_after_input_mutation")
+    check = find(
+        "torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation", since="2.12"
+    )
+    return check is not None
 
 
 def stream_names() -> dict[int, int]:
@@ -71,36 +35,43 @@ def stream_names() -> dict[int, int]:
 
 def external_objects() -> dict[int, Any]:
     """Map the index by which graphs of this process fetch an object to that object, a stream or an event."""
-    known = require("torch._dynamo.graph_bytecode_inputs").index_to_external_object_weakref
+    known = require("torch._dynamo.graph_bytecode_inputs.index_to_external_object_weakref")
     pairs = known.items() if isinstance(known, dict) else enumerate(known)  # a list from torch 2.15 on
     return {index: reference() for index, reference in pairs}
 
 
 def control_deps() -> Any:
     """Return the operator that keeps a stream operator behind what it depends on (Inductor's control_dependencies)."""
-    return require("torch._inductor.fx_passes.control_dependencies").control_deps
+    return require("torch._inductor.fx_passes.control_dependencies.control_deps")
 
 
 def no_mutation_check() -> None:
     """Turn off Dynamo's error about an event behind a changed input, to see what it protects from."""
-    graph = require("torch._dynamo.output_graph").OutputGraph
-    if not hasattr(graph, "check_event_record_after_input_mutation"):
-        raise UnsupportedTorch("this torch does not check events behind a changed input")
-    graph.check_event_record_after_input_mutation = lambda self, stream_index: None
+    replaced(
+        "torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation",
+        lambda self, stream_index: None,
+        since="2.12",
+    ).start()
 
 
 def state_product(milliseconds: float) -> None:
     """State how long a product takes; the pass that prefetches offloaded tensors would measure it on a GPU."""
-    passes = require("torch._functorch._activation_offloading.activation_offloading")
-    passes.benchmark_node = lambda node: milliseconds
+    # torch 2.11.0 offloads too, without the asynchronous passes and the setting of the link's rate
+    replaced(
+        "torch._functorch._activation_offloading.activation_offloading.benchmark_node",
+        lambda node: milliseconds,
+    ).start()
 
 
 def pinned_pool() -> Any:
     """Give a context in which offloaded tensors reuse pinned host memory; else each step gets new memory."""
-    ops = require("torch._functorch._activation_offloading.offload_ops")
-    return getattr(ops, "pinned_memory_pool", contextlib.nullcontext)()
+    return find(
+        "torch._functorch._activation_offloading.offload_ops.pinned_memory_pool",
+        contextlib.nullcontext,
+        since="2.13",
+    )()
 
 
 def cuda_sanitizer() -> Any:
     """Make an engine of torch's CUDA sanitizer. It is fed by hand, so that it needs no GPU."""
-    return require("torch.cuda._sanitizer").EventHandler()
+    return require("torch.cuda._sanitizer.EventHandler")()

@@ -1,13 +1,16 @@
-"""The torch versions that labkit supports, and `require`, which imports a private torch name or says it is missing.
+"""The torch versions that labkit supports, and how the rest of this package gets a private torch name.
 
-Every other part of this package states in `FEATURES` what it gives, on which torch versions, and by which names.
+`require`, `find` and `replaced` are called with the whole name and the versions that have it; without versions all
+supported ones do. `labkit doctor` reads these calls.
 """
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
+import functools
+import pkgutil
+import sys
 from typing import Any
+from unittest import mock
 
 SUPPORTED = ("2.11", "2.15")
 TESTED = ("2.13.0", "2.15.0")  # the whole test suite passed on these
@@ -17,8 +20,9 @@ RUN = {
     "2.14.0": "the quick tests passed, the lessons of 2026-11-22 ran; an eager functional collective is 2 operations",
     "2.12.0": "the quick tests passed, the lessons of 2026-11-22 ran",
     "2.11.0": (
-        "the quick tests passed, the lessons of 2026-11-22 ran; shapes of collectives are not recorded, there are"
-        " no graphs of streams but those shipped, and compiling again on another thread crashes in torch itself"
+        "the quick tests passed, the lessons of 2026-11-22 ran; shapes of collectives and regions without a graph are"
+        " not recorded, there are no graphs of streams but those shipped, and compiling again on another thread crashes"
+        " in torch itself"
     ),
 }
 # Where a range comes from: each name was looked up in these wheels (Python 3.11; macOS, whose are the smallest, but
@@ -27,6 +31,9 @@ READ = (
     "names looked up in the released wheels of torch 2.11.0, 2.12.0, 2.13.0, 2.14.0 and 2.15.0; "
     f"run in full on {', '.join(TESTED)}, in part on {', '.join(RUN)}"
 )
+
+
+_MISSING = object()
 
 
 class UnsupportedTorch(RuntimeError):
@@ -38,6 +45,15 @@ def _numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def within(version: str, since: str = SUPPORTED[0], until: str = SUPPORTED[1]) -> bool:
+    """Say whether a torch version such as '2.13.0+cpu' is in a range, by default in the supported one.
+
+    >>> within("2.13.0+cpu"), within("2.13.0", since="2.14"), within("2.14.1", until="2.14")
+    (True, False, True)
+    """
+    return _numbers(since) <= _numbers(version) <= _numbers(until)
+
+
 def check_version(version: str) -> None:
     """Check that a torch version such as '2.13.0+cpu' is within 2.11 to 2.15.
 
@@ -46,100 +62,96 @@ def check_version(version: str) -> None:
 
     >>> check_version("2.13.0+cpu")
     """
-    if not _numbers(SUPPORTED[0]) <= _numbers(version) <= _numbers(SUPPORTED[1]):
-        low, high = SUPPORTED
-        raise UnsupportedTorch(f"torch {version} is installed; labkit supports torch {low} to {high}")
+    if not within(version):
+        raise UnsupportedTorch(f"torch {version} is installed; labkit supports torch {span(*SUPPORTED)}")
 
 
-def require(dotted: str) -> Any:
-    """Import a private torch name by its dotted path.
+@functools.cache
+def span(since: str, until: str) -> str:
+    """Give a range of torch versions in words.
 
     Raises:
-        UnsupportedTorch: If the installed torch lacks it; it names the torch version and the supported range.
+        ValueError: If it is no range within the supported versions.
 
-    >>> require("torch.distributed._functional_collectives").__name__
-    'torch.distributed._functional_collectives'
+    >>> span("2.12", "2.14"), span("2.13", "2.13")
+    ('2.12 to 2.14', '2.13')
     """
-    module, _, name = dotted.rpartition(".")
     try:
-        try:
-            return importlib.import_module(dotted)
-        except ModuleNotFoundError:
-            return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
-        import torch
-
-        low, high = SUPPORTED
-        raise UnsupportedTorch(
-            f"torch {torch.__version__} has no {dotted}, which this needs; labkit supports torch {low} to {high}"
-        ) from None
+        low, first, last, high = map(_numbers, (SUPPORTED[0], since, until, SUPPORTED[1]))
+        right = low <= first <= last <= high
+    except ValueError:
+        right = False
+    if not right:
+        raise ValueError(f"from {since!r} to {until!r} is no range within torch {' to '.join(SUPPORTED)}")
+    return since if since == until else f"{since} to {until}"
 
 
-def there(dotted: str) -> bool:
-    """Say whether the installed torch has a name: a module, or an attribute of a module, class or object.
-
-    >>> there("torch._dynamo.reset"), there("torch.Tensor.shape"), there("torch._dynamo.nothing.such")
-    (True, True, False)
-    """
-    parts = dotted.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
-            break
-        except ImportError:
-            continue
-    else:
-        return False
-    try:
-        for name in parts[cut:]:
-            found = getattr(found, name)
-    except AttributeError:
-        return False
-    return True
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A feature of labkit that needs private names of torch, and the torch versions that have them.
+def find(dotted: str, default: Any = None, *, since: str = SUPPORTED[0], until: str = SUPPORTED[1]) -> Any:
+    """Import a torch name by its dotted path, where this torch has it.
 
     Args:
-        title: The feature in a few words.
-        needs: Dotted torch names. Where one string holds several names with spaces between, one of them is enough.
-        without: What a user loses where a name is missing.
-        since: The first supported torch version that has the names, such as '2.12'.
+        dotted: A module, or an attribute of a module, class or object.
+        default: What is returned where this torch lacks it.
+        since: The first torch version that has it.
         until: The last one.
-        source: Where this range comes from.
+
+    >>> find("torch.distributed._functional_collectives").__name__
+    'torch.distributed._functional_collectives'
+    >>> find("torch._dynamo.nothing.such", "nothing")
+    'nothing'
+    """
+    span(since, until)
+    home, _, name = dotted.rpartition(".")
+    try:
+        return getattr(sys.modules[home], name)  # 0.3 us where it is imported, and 15 us the other way
+    except (KeyError, AttributeError):
+        try:
+            return pkgutil.resolve_name(dotted)
+        except (ImportError, AttributeError):
+            return default
+
+
+def require(dotted: str, *others: str, since: str = SUPPORTED[0], until: str = SUPPORTED[1]) -> Any:
+    """Import a torch name by its dotted path.
+
+    Args:
+        dotted: A module, or an attribute of a module, class or object.
+        others: Names that it has on other versions; the first one that is there is taken.
+        since: The first torch version that has one of them.
+        until: The last one.
 
     Raises:
-        ValueError: If `since` to `until` is no range within the supported versions.
+        UnsupportedTorch: If the installed torch lacks it; it names the torch version and those that have it.
 
-    >>> gone = Feature("a feature", ("torch._dynamo.reset", "torch._C._no_such_name"), "nothing", "2.12", "2.14")
-    >>> gone.versions, gone.missing()
-    ('2.12 to 2.14', ('torch._C._no_such_name',))
+    >>> require("torch._dynamo.nothing", since="2.14")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    labkit.torch_compat.versions.UnsupportedTorch: torch ... has no torch._dynamo.nothing; torch 2.14 to 2.15 has it
     """
+    for name in (dotted, *others):
+        if (found := find(name, _MISSING, since=since, until=until)) is not _MISSING:
+            return found
+    import torch
 
-    title: str
-    needs: tuple[str, ...]
-    without: str
-    since: str = SUPPORTED[0]
-    until: str = SUPPORTED[1]
-    source: str = READ
+    names = " or ".join((dotted, *others))
+    raise UnsupportedTorch(f"torch {torch.__version__} has no {names}; torch {span(since, until)} has it")
 
-    def __post_init__(self) -> None:
-        try:
-            low, first, last, high = map(_numbers, (SUPPORTED[0], self.since, self.until, SUPPORTED[1]))
-        except ValueError:
-            low, first, last, high = (0, 0), (1, 0), (0, 0), (0, 0)
-        if not low <= first <= last <= high:
-            raise ValueError(
-                f"{self.title}: from {self.since!r} to {self.until!r} is no range within {' to '.join(SUPPORTED)}"
-            )
 
-    @property
-    def versions(self) -> str:
-        """Give the range in words: '2.12 to 2.14', or '2.13'."""
-        return self.since if self.since == self.until else f"{self.since} to {self.until}"
+def replaced(dotted: str, stand_in: Any, *, since: str = SUPPORTED[0], until: str = SUPPORTED[1]) -> Any:
+    """Give a context in which something else stands in for a torch name; its `start()` leaves it there.
 
-    def missing(self) -> tuple[str, ...]:
-        """Return the needed names that the installed torch lacks."""
-        return tuple(need for need in self.needs if not any(map(there, need.split())))
+    Args:
+        dotted: An attribute of a module or class.
+        stand_in: What stands there instead.
+        since: The first torch version that has it.
+        until: The last one.
+
+    Raises:
+        UnsupportedTorch: If the installed torch lacks it.
+
+    >>> with replaced("torch._dynamo.reset", "nothing"):
+    ...     require("torch._dynamo.reset")
+    'nothing'
+    """
+    require(dotted, since=since, until=until)
+    return mock.patch(dotted, stand_in)
