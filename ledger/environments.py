@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -61,7 +62,9 @@ def options() -> tuple[list[str], dict[str, str]]:
     root = Path(__file__).parents[1]
     variables["PYTHONPATH"] = _alone(root).name if (root / "torch").exists() else str(root)
     variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("UV_") or k == "UV_CACHE_DIR"}
+    # without bytecode in uv's cache every start and every rank would compile torch anew
+    left_out = re.compile(r"UV_(?!CACHE_DIR$)|PYTHONDONTWRITEBYTECODE$")
+    kept = {name: value for name, value in os.environ.items() if not left_out.match(name)}
     return ["--python", sys.executable, "--no-build", *more], kept | variables
 
 
@@ -92,7 +95,8 @@ def run(version: str, arguments: Sequence[str], into: Path) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:  # it got the signal as well, and ends its ranks
-        process.wait(30)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
         raise
     finally:
         process.terminate()  # uv hands it on; killed, it would leave the ledger behind
