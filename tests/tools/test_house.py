@@ -10,8 +10,8 @@ from tools.reach import Code
 # these numbers only go down: whoever brings one down writes it here
 AT_MOST = {
     "lines that only a test reaches": 41,
-    "names of ours in cells": 118,
-    "of these in one lesson only": 70,
+    "names of ours in cells": 116,
+    "of these in one lesson only": 68,
     "of these from torch_compat": 19,
     "circles of imports": 0,
 }
