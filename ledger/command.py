@@ -16,8 +16,7 @@ import torch
 
 from labkit import files
 from labkit.report import provenance
-from labkit.study import environments
-from ledger import versions
+from ledger import environments, versions
 from ledger.checks import CHECKS
 from ledger.facts import Fact, Facts, load
 from ledger.run import ANSWERS, NO, YES, Answer, run
@@ -33,8 +32,6 @@ def ledger(given: argparse.Namespace) -> int:
     """
     facts = load(checks=CHECKS)
     chosen = facts.choose(given.lesson, given.only)
-    if given.remove and given.torch is None:
-        raise ValueError("--remove goes with --torch: it removes the environment of that version")
     if given.torch is not None or given.diff is not None:
         return _other_torch(given, facts)
     if given.again and given.save is None:
@@ -125,10 +122,6 @@ def _other_torch(given: argparse.Namespace, facts: Facts) -> int:
         raise ValueError(
             "--diff compares two torch versions: two with it, or one with it and one with --torch"
         )
-    if given.remove and other:
-        gone = environments.remove(other)
-        print(f"removed: {gone}" if gone else f"there is no environment with torch {other}")
-        return 0
     if other:
         asked = ["--lesson", given.lesson] if given.lesson else []
         asked += ["--only", *given.only] if given.only else []
@@ -138,8 +131,8 @@ def _other_torch(given: argparse.Namespace, facts: Facts) -> int:
                 facts, (version, version)
             )  # an unknown one is said before the run, and not after it
         into = versions.home() / f"torch-{other}"
-        talk = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-        if status := environments.run(other, asked, into, talk):
+        print(f"uv gets torch {other}: some minutes the first time", file=sys.stderr, flush=True)
+        if status := environments.run(other, asked, into):
             return status
     if given.diff is not None:
         print(versions.text(facts, pair, width=shutil.get_terminal_size((150, 40)).columns))

@@ -5,7 +5,7 @@ CUDA, and what lesson 19's files print on another torch.
     python -m tools.recapture graphs     # stream_graphs.json, from lesson 07
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
     python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
-    python -m tools.recapture two_versions   # two_versions.json, of lesson 19; makes an environment with torch 2.15.0
+    python -m tools.recapture two_versions   # two_versions.json, of lesson 19; by `uv run`, with torch 2.15.0
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
 when a function of a lesson, or torch, has changed.
@@ -39,7 +39,7 @@ from course.compiled_streams import captured, inside, shipped
 from course.compiled_streams.kernels import FUNCTIONS, kernels
 from course.compiled_streams.offload import NEEDED
 from labkit import files, hardware, torch_compat
-from labkit.study import environments
+from ledger import environments
 
 __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
@@ -167,7 +167,9 @@ def later() -> Path:
 
 def two_versions(version: str = "2.15.0") -> Path:
     """Run the files that lesson 19 writes with another torch, and keep what they print: its saved twin."""
-    python, printed = environments.make(version, print), {}
+    options, env = environments.options()
+    uv = ["uv", "run", "--isolated", "--no-project", "--with", f"torch=={version}", *options]
+    printed = {}
     notebook = json.loads((NOTEBOOKS / "19_new_torch.ipynb").read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
         first, _, program = "".join(cell["source"]).partition("\n")
@@ -178,10 +180,8 @@ def two_versions(version: str = "2.15.0") -> Path:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / name
             file.write_text(program + "\n")
-            command = [str(python), *launch, str(file)]
-            done = subprocess.run(
-                command, env=environments.variables(), capture_output=True, text=True, timeout=300
-            )
+            command = [*uv, "python", *launch, str(file)]
+            done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             raise ValueError(f"{name} failed: {done.stderr[-600:]}")
         printed[name] = {"program": program + "\n", "printed": done.stdout}

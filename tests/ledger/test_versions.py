@@ -101,7 +101,6 @@ def test_what_differs_between_two_versions_is_printed_with_both(recorded, monkey
         (["--torch", "2.15.0", "--diff", "2.14.0"], "`labkit ledger --torch 2.14.0` makes one"),
         (["--torch", "1.0"], "labkit supports torch"),
         (["--torch", "new"], "a torch version is a release such as 2.15.0, got 'new'"),
-        (["--remove"], "--remove goes with --torch"),
         (["--torch", "2.15.0", "--save"], "--save goes without --torch and --diff"),
         (["--again"], "--again goes with --save"),
         (["--lesson", "99"], "no fact belongs to a lesson '99'"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from labkit import files
-from labkit.study import environments
+from ledger import environments
 
 HERE = torch.__version__.partition("+")[0]
 
@@ -24,11 +24,10 @@ def cells():
 
 
 @pytest.fixture
-def lesson(tmp_path, monkeypatch):
-    """The names that the two cells of the lesson define, with no environment made before."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def lesson():
+    """The names that the two cells of the lesson define."""
 
-    def run():
+    def run(get=False):
         names = {
             "json": json,
             "os": os,
@@ -38,9 +37,9 @@ def lesson(tmp_path, monkeypatch):
             "Path": Path,
         }
         names |= {"torch": torch, "files": files, "environments": environments}
-        for begin in ("MAKE_IT = False", "def on_each("):
+        for begin in ("GET_IT = False", "def on_each("):
             (source,) = [cell for cell in cells() if begin in cell and not cell.startswith("%")]
-            exec(source, names)
+            exec(source.replace("GET_IT = False", f"GET_IT = {get}"), names)
         return names
 
     return run
@@ -64,13 +63,16 @@ def test_a_program_that_fails_shows_its_error(lesson, tmp_path, monkeypatch, cap
     assert "exit status 1: no such thing" in capsys.readouterr().out
 
 
-def test_what_was_saved_is_shown_for_the_same_program_only(lesson, tmp_path, capsys):
-    names = lesson()
+def test_where_uv_cannot_get_it_what_was_saved_is_shown_for_the_same_program_only(
+    lesson, tmp_path, monkeypatch, capsys
+):
+    for name, value in {"CONFIG_FILE": "/dev/null", "NO_INDEX": "1", "FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    names = lesson(get=True)
+    assert list(names["pythons"]) == [HERE]
     saved = {cell.partition("\n")[0].split()[1]: cell for cell in cells() if cell.startswith("%%writefile")}
     assert set(saved) == set(names["twins"]["programs"])
-    names["subprocess"] = type(
-        "S", (), {"run": staticmethod(lambda *a, **k: type("D", (), {"stdout": "here", "returncode": 0}))}
-    )
+    names["pythons"] = {HERE: ["echo", "here"]}
     for name, cell in saved.items():
         program = tmp_path / name
         program.write_text(cell.partition("\n")[2] + "\n")
@@ -79,4 +81,4 @@ def test_what_was_saved_is_shown_for_the_same_program_only(lesson, tmp_path, cap
         assert f"torch {HERE}: here" in out and f"saved: torch {names['twins']['torch']}" in out
         program.write_text(program.read_text() + "# mine\n")
         names["on_each"](program)
-        assert "the saved output is of another program: set MAKE_IT" in capsys.readouterr().out
+        assert "the saved output is of another program: set GET_IT" in capsys.readouterr().out
