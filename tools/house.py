@@ -10,7 +10,6 @@ python -m tools.house --path     the files that run between lesson 04's cell and
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import re
 import subprocess
@@ -99,7 +98,7 @@ def unreached(code: Code | None = None) -> dict[str, int]:
     roots: set[Name] = {*STARTED, *code.in_texts(cells().values())}
     for module in registry.modules("exercises"):
         roots |= code.everything(module)
-    roots |= code.everything("ledger") | code.in_texts(map(repr, views_of_saved_reports()))
+    roots |= code.everything("ledger")
     roots |= code.everything("labkit.cli", "labkit.__main__", *cli.DOORS)
     # parts to copy, and what our tools make data with
     roots |= code.everything(*(name for name in code.modules if name.startswith("labkit.contract")))
@@ -107,22 +106,6 @@ def unreached(code: Code | None = None) -> dict[str, int]:
     there = code.size(code.reached(roots))
     lines = {name: len(module.lines) - there.get(name, 0) for name, module in code.modules.items()}
     return dict(sorted(((name, n) for name, n in lines.items() if n), key=lambda row: -row[1]))
-
-
-def views_of_saved_reports() -> list[str]:
-    """The views of the committed reports whose name stands in a cell as a text, as in `recorded.newest("cliff")`."""
-    said = {
-        node.value
-        for text in cells().values()
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    named = [
-        file for file in (ROOT / "data").rglob("*.json") if {file.stem, str(file.relative_to(ROOT))} & said
-    ]
-    found = [re.search(r'"view": "([\w.]+:\w+)"', file.read_text()) for file in named]
-    # in older ones the lessons' packages stood in labkit, see `Report.from_json`
-    return sorted({match[1].replace("labkit.lessons.", "course.") for match in found if match})
 
 
 def path() -> list[tuple[str, str]]:

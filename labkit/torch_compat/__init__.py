@@ -11,7 +11,6 @@ from typing import Any
 from labkit.torch_compat.backends import (
     aot_backend,
     compile_backend,
-    compiled_autograd,
     inductor_code,
     only_written,
 )
@@ -35,11 +34,9 @@ from labkit.torch_compat.compiler import (
     patched,
     quiet_dynamo,
     renamed,
-    symbolic,
     uncompiled,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective
-from labkit.torch_compat.dtensor import dtensor_rules
 from labkit.torch_compat.groups import (
     default_store,
     fake_store,

@@ -24,11 +24,6 @@ def compile_backend(name: str) -> Callable[..., Any]:
         raise UnsupportedTorch(f"torch.compile has no backend {name!r} here: {error}") from None
 
 
-def compiled_autograd(compiler: Callable[..., Any]) -> Any:
-    """Give a context in which each backward pass is captured whole and handed to `compiler` (compiled autograd)."""
-    return require("torch._dynamo.compiled_autograd._enable")(compiler)
-
-
 def aot_backend(
     forward: list[Any],
     backward: list[Any],

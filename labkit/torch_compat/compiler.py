@@ -148,24 +148,3 @@ def quiet_dynamo() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-def symbolic(graph: Any) -> bool:
-    """Say whether a graph of Dynamo's is dynamic: the size of an input, or an input itself, is a symbol."""
-    import torch
-
-    symbols = (torch.SymInt, torch.SymFloat)
-    for node in graph.graph.nodes:
-        if node.op != "placeholder":
-            continue
-        value = node.meta.get("example_value")
-        if isinstance(value, symbols):
-            return True
-        if isinstance(value, torch.Tensor) and any(
-            isinstance(size, symbols) for size in (*value.shape, *value.stride())
-        ):
-            return True
-        # a Python number that varies becomes an input, a tensor of one element
-        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False):
-            return True
-    return False

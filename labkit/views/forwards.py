@@ -12,7 +12,6 @@ from labkit.trace.events import marked
 from labkit.views.tables import need, table_of
 
 __all__ = [
-    "OVERHEAD",
     "SEGMENTS",
     "Difference",
     "Forward",
@@ -27,7 +26,6 @@ EVENTS = ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "co
 BREAKS = ("rank", "kind", "reason", "place")
 NONE = r"wait|_wrap|::send|::recv"  # a message is between two ranks: others of the group have no part in it
 COUNTS = ("regions", "breaks", "collectives")
-OVERHEAD = ("dispatch", "lookup", "entry", "python")  # neither compute nor communication
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from tools.reach import Code
 
 # these numbers only go down: whoever brings one down writes it here
 AT_MOST = {
-    "lines that only a test reaches": 40,
-    "names of ours in cells": 118,
-    "of these in one lesson only": 70,
-    "of these from torch_compat": 19,
+    "lines that only a test reaches": 37,
+    "names of ours in cells": 92,
+    "of these in one lesson only": 49,
+    "of these from torch_compat": 0,
     "circles of imports": 0,
 }
 PATH_FILES, PATH_FUNCTIONS = (
