@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     what = "keep the answers, by default in your own data folder; those of this torch and commit are not run again"
     parser.add_argument("--save", nargs="?", const=True, type=_folder, metavar="DIR", help=what)
     parser.add_argument("--again", action="store_true", help="with --save: also run what is kept already")
-    what = "run it on this torch, such as 2.15.0, by `uv run`, and keep the answers (`uv cache clean` removes it)"
+    what = "run it on this torch, such as 2.15.0, by `uv run`, which caches it (`uv cache clean`), and keep the answers"
     parser.add_argument("--torch", metavar="V", help=what)
     what = "print the facts that differ between two recorded versions; with --torch, between one and that one"
     parser.add_argument("--diff", nargs="+", metavar="V", help=what)

@@ -63,7 +63,7 @@ def options() -> tuple[list[str], dict[str, str]]:
     variables["PYTHONPATH"] = _alone(root).name if (root / "torch").exists() else str(root)
     variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     # without bytecode in uv's cache every start and every rank would compile torch anew
-    left_out = re.compile(r"UV_(?!CACHE_DIR$)|PYTHONDONTWRITEBYTECODE$")
+    left_out = re.compile(r"UV_(?!(CACHE_DIR|OFFLINE)$)|PYTHONDONTWRITEBYTECODE$")
     kept = {name: value for name, value in os.environ.items() if not left_out.match(name)}
     return ["--python", sys.executable, "--no-build", *more], kept | variables
 
