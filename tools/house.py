@@ -53,7 +53,7 @@ def note(frame, event, argument):
             seen.add((name.removeprefix(HERE), frame.f_code.co_qualname))
 
 import labkit
-from labkit import records, views
+from labkit import views
 from labkit.lessons import program
 
 cliff = program("cliff")
@@ -80,7 +80,7 @@ threading.setprofile(note)
 sys.setprofile(note)
 ranks = labkit.Ranks(2, backend="shm", quiet=True)
 out = ranks.run(recorded, cliff.disabled)
-views.strip(records.merge(rec for rec, _ in out), label=ranks.label).png()
+views.strip(labkit.merge(out.map(lambda one: one[0])), label=ranks.label).png()
 sys.setprofile(None)
 threading.setprofile(None)
 ranks.close()
