@@ -279,10 +279,6 @@ class Record:
             raise ValueError("this record is still open: send it after its `with labkit.record()` block")
         return {**self.__dict__, "_mark": None}
 
-    def with_ranks(self, others: Iterable[Record]) -> Record:
-        """Combine this record with those of other ranks; see `merge`."""
-        return merge([self, *others])
-
 
 def _n(count: float, noun: str = "") -> str:
     text = f"{count:g}"

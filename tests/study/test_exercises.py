@@ -135,7 +135,7 @@ def attempts_of(part: str) -> dict[str, Any]:
 
 
 def first_and_others(attempts: dict[str, Any]) -> list[Any]:
-    """Each attempt with its exercise; `make test` has the first of each exercise, `make test-all` the others as well."""
+    """Each attempt with its exercise: `make test` has the first of each exercise, `make test-all` all."""
     return [
         pytest.param(name, attempt, marks=[pytest.mark.full] if i else [], id=f"{name}-{attempt.__name__}")
         for name, of in attempts.items()
