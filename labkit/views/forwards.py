@@ -82,7 +82,7 @@ class Forward:
         duration: in ms.
         segments: rank, kind, start, end (ms), compile_id and name.
         transfers: the same columns; each is cut where the forward of its rank begins and ends.
-        breaks: rank, at (ms) and number of each executed break.
+        marks: rank, at (ms) and number of each executed break.
         counts: regions, breaks and collectives by rank, and at_collective where that is known.
         reasons: the distinct breaks.
         difference: where ranks first differ, or None.
@@ -94,7 +94,7 @@ class Forward:
     duration: float
     segments: pd.DataFrame
     transfers: pd.DataFrame
-    breaks: pd.DataFrame
+    marks: pd.DataFrame
     counts: pd.DataFrame
     reasons: list[Reason] = field(default_factory=list)
     difference: Outlined | None = None
@@ -194,7 +194,18 @@ def take_forward(
         }
         outlined = Outlined(difference.index, str(difference).partition(": ")[2], narrow(segments, spans))
     duration = float(segments["end"].max())
-    return Forward(ranks, duration, segments, transfers, marks, counts, reasons, outlined, on_gpu, unit)
+    return Forward(
+        ranks=ranks,
+        duration=duration,
+        segments=segments,
+        transfers=transfers,
+        marks=marks,
+        counts=counts,
+        reasons=reasons,
+        difference=outlined,
+        on_gpu=on_gpu,
+        unit=unit,
+    )
 
 
 def _in_ms(frame: pd.DataFrame, origin: float) -> pd.DataFrame:
@@ -240,6 +251,7 @@ def executed_breaks(
     broken = breaks[breaks["kind"] == "break"].drop_duplicates(["rank", "compile_id"])
     runs = _runs(events)[["rank", "compile_id", "at"]]
     keys = ["rank", "compile_id"]
+    # one row an execution, in this forward: `Record.counts` has the mean of all forwards, from the column `executed`
     marks = runs.merge(broken[[*keys, "reason", "place"]], on=keys).sort_values("at", kind="stable")
     marks["number"] = marks.groupby(["reason", "place"], sort=False).ngroup() + 1
     reasons: list[Reason] = []

@@ -54,7 +54,7 @@ def test_time_starts_on_the_earliest_rank_and_is_shared(broken):
 
 def test_breaks_stand_where_the_compiled_part_ends(with_transfers):
     for run in [take_forward(with_transfers)]:
-        mine = run.breaks[run.breaks["rank"] == 0].sort_values("at")
+        mine = run.marks[run.marks["rank"] == 0].sort_values("at")
         assert list(mine["at"]) == pytest.approx([0.150, 0.360, 0.650, 0.860])
         assert list(mine["number"]) == [1, 2, 1, 2]
         assert [(r.number, r.times, r.place) for r in run.reasons] == [
@@ -76,7 +76,7 @@ def test_a_region_without_a_kernel_breaks_where_it_starts(with_transfers):
     gone = (events["kind"] == "compiled") & (events["compile_id"] == "2/0")
     with_transfers.events = events[~gone]
     run = take_forward(with_transfers)
-    mine = run.breaks[run.breaks["rank"] == 0]
+    mine = run.marks[run.marks["rank"] == 0]
     assert list(mine["at"]) == pytest.approx([0.150, 0.270, 0.650, 0.770])
 
 
@@ -180,7 +180,7 @@ def test_what_is_magnified_has_breaks_where_there_are_any(dense):
     (near,) = axes(strip(dense), "magnified")
     run = take_forward(dense)
     low, high = near.get_xlim()
-    assert run.breaks["at"].between(low, high).any()
+    assert run.marks["at"].between(low, high).any()
 
 
 def test_transfers_are_cut_where_their_own_ranks_step_begins_and_ends(step):
