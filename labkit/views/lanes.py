@@ -295,7 +295,7 @@ def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
         took = np.maximum(end - start, 1e-9)
         away = np.maximum(away, np.abs(np.log(took / np.median(took))))
     start, end = _spans(most, firsts, length)
-    at = most.breaks["at"].to_numpy()[:, None]
+    at = most.marks["at"].to_numpy()[:, None]
     broken = ((start <= at) & (at <= end)).any(axis=0)
     away[~broken] += np.inf if broken.any() else 0.0  # the breaks are what a fragmented forward is drawn for
     # the ends of a forward also hold what comes before its first and after its last block
