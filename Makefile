@@ -20,7 +20,7 @@ export PIP_USER := 0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test gpu notebooks map book break-it check lock clean FORCE
+.PHONY: help setup lab test test-all gpu notebooks map book break-it check lock clean FORCE
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -56,7 +56,10 @@ lab: setup ## JupyterLab on the first lesson
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 # three on two cores: one of them computes while the tests of the others wait; four take as long, and more memory
-test: setup ## all tests, in three processes (PYTEST_ARGS='-n 0': in one)
+test: setup ## what CI runs, in three processes (PYTEST_ARGS='-n 0': in one): every lesson, every fault, one of each kind
+	$(PY) -m pytest -m "not full" -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-all: setup ## all tests, with every attempt at every exercise
 	$(PY) -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 gpu: setup ## on a machine with GPUs: what only they can tell, in one folder to be sent back

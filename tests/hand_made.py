@@ -48,12 +48,41 @@ def breaks_table(ranks: tuple[int, ...], blocks: int) -> pd.DataFrame:
 
 def make(pieces: list[tuple], ranks: tuple[int, ...] = (0, 1), breaks: pd.DataFrame | None = None):
     rows = [row for rank in ranks for row in laid_out(pieces, rank, 5_000.0 + 30 * rank)]
-    empty = breaks_table((), 0)
+    segments = pd.DataFrame(rows, columns=SEGMENTS)
     return SimpleNamespace(
-        segments=pd.DataFrame(rows, columns=SEGMENTS),
-        breaks=empty if breaks is None else breaks,
+        segments=segments,
+        events=events_of(segments),
+        breaks=breaks_table((), 0) if breaks is None else breaks,
         label="gloo · cpu",
     )
+
+
+def events_of(segments: pd.DataFrame) -> pd.DataFrame:
+    """The events behind segments: a region is entered, what follows is compiled, and each collective is one."""
+    rows = []
+    for rank, mine in segments.groupby("rank"):
+        mine, inside = mine.to_dict("records"), False
+        for before, row in zip([None, *mine], mine, strict=False):
+            call = (rank, row["forward"])
+            if row["kind"] not in ("compute", "collective") or row["compile_id"] == "":
+                inside = False
+            entered = before is not None and before["kind"] == "entry" and row["kind"] == "compute"
+            if entered and before["compile_id"] == row["compile_id"] != "":
+                inside = True
+                for kind, depth, sooner in (("region", 1, 30), ("compiled", 2, 0)):
+                    span = [row["start_us"] - sooner, row["end_us"]]
+                    rows.append([*call, kind, row["name"], *span, "main", depth, row["compile_id"], ""])
+                opened = rows[-2:]
+            elif inside:
+                for one in opened:
+                    one[5] = row["end_us"]
+            if row["kind"] == "collective":
+                span = (row["start_us"], row["end_us"])
+                rows.append([*call, "collective", row["name"], *span, "main", 3, row["compile_id"], ""])
+            elif row["kind"] == "lookup":
+                span = (row["start_us"], row["end_us"])
+                rows.append([*call, "lookup", "", *span, "main", 1, row["compile_id"], ""])
+    return pd.DataFrame(rows, columns=EVENTS)
 
 
 @pytest.fixture
@@ -83,31 +112,21 @@ def dense():
 @pytest.fixture
 def diverged():
     """Rank 1 runs only the first block: it has nothing more where rank 0 enters region 1/0 again."""
-    rows = [*laid_out(BLOCK * 2, 0, 0.0), *laid_out(BLOCK, 1, 0.0)]
+    segments = pd.DataFrame([*laid_out(BLOCK * 2, 0, 0.0), *laid_out(BLOCK, 1, 0.0)], columns=SEGMENTS)
     return SimpleNamespace(
-        segments=pd.DataFrame(rows, columns=SEGMENTS), breaks=breaks_table((0, 1), 2), label=""
+        segments=segments, events=events_of(segments), breaks=breaks_table((0, 1), 2), label=""
     )
 
 
 @pytest.fixture
-def with_events(broken):
-    """The first fixture with events, so that breaks come from regions and transfers are known."""
+def with_transfers(broken):
+    """The first fixture, with nested ranges of one collective, and transfers on gloo's thread."""
     rows = []
-    for row in broken.segments.itertuples():
-        kind = {"compute": "compiled"}.get(row.kind, row.kind)
-        if kind in ("python", "entry"):
-            continue
-        rows.append((row.rank, 0, kind, row.name, row.start_us, row.end_us, "main", 2, row.compile_id, ""))
-        if kind == "compiled":
-            start = row.start_us - 30
-            rows.append(
-                (row.rank, 0, "region", row.name, start, row.end_us + 90, "main", 1, row.compile_id, "")
-            )
-        if kind == "collective":
-            inside = (row.start_us + 5, row.end_us - 5)
-            rows.append((row.rank, 0, "collective", "shm:all_reduce", *inside, "main", 3, row.compile_id, ""))
-            rows.append((row.rank, 0, "transfer", "gloo:all_reduce", *inside, "gloo", 0, "", ""))
-    broken.events = pd.DataFrame(rows, columns=EVENTS)
+    for row in broken.events[broken.events["kind"] == "collective"].itertuples():
+        inside = (row.start_us + 5, row.end_us - 5)
+        rows.append((row.rank, 0, "collective", "shm:all_reduce", *inside, "main", 4, row.compile_id, ""))
+        rows.append((row.rank, 0, "transfer", "gloo:all_reduce", *inside, "gloo", 0, "", ""))
+    broken.events = pd.concat([broken.events, pd.DataFrame(rows, columns=EVENTS)], ignore_index=True)
     return broken
 
 

@@ -157,7 +157,7 @@ class Look:
         rows = [
             (row.rank, names[row.number].reason, names[row.number].place,
              min([at for at in begins.get(row.rank, ()) if at > row.at], default=ends[row.rank]) - row.at)
-            for row in step.breaks.itertuples()
+            for row in step.marks.itertuples()
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=["rank", "reason", "place", "ms"])
 

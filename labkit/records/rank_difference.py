@@ -96,8 +96,8 @@ def _steps(
                     steps.append(Step("break", b["reason"], e["start_us"], e["end_us"], b["place"], sign))
             elif e["kind"] == "collective" and not point_to_point(e["name"]):
                 op = collective_op(e["name"])
-                shapes = f" of {e['shapes']}" if e["shapes"] else ""
-                sign = f"collective {op} {e['shapes']}"
+                shapes = f" of {e['shapes']}" if e.get("shapes") else ""
+                sign = f"collective {op}{shapes}"
                 steps.append(Step("collective", op + shapes, e["start_us"], e["end_us"], e["place"], sign))
         found[int(forward)] = steps
     return found

@@ -162,14 +162,16 @@ class Record:
     def counts(self) -> pd.DataFrame:
         """Count what ran, one row for each rank: regions, breaks, at_collective, collectives, lookups, graph_runs.
 
-        These are counts by execution, per forward. Several forwards that differ give their mean, and a message between
-        two ranks is no collective. `breaks` counts every run of a region whose compile ended in a break. One break in
-        a function that was inlined breaks its caller as well: of four disabled collectives in a block, let two be in a
-        norm's `forward` and two in the block's own. The block's frame breaks at the call of a norm, then the norm's
-        frame at its collective. So a block has 9 regions and 6 breaks, and 4 of these stand directly at a collective
-        (`at_collective`): 360, 240 and 160 in 40 blocks. With all four collectives in modules of their own it is 11, 8
-        and 4: 440, 320 and 160. `graph_runs` are the forward graphs that ran, as the backend was given them: none in a
-        region without operations, and several in one whose graph DDPOptimizer cut.
+        These are counts by execution, per forward: `breaks` sums the column `executed` of `rec.breaks`, and the strip
+        counts the same runs in its one forward (`labkit.views.forwards.executed_breaks`). Several forwards that
+        differ give their mean, and a message between two ranks is no collective. `breaks` counts every run of a
+        region whose compile ended in a break. One break in a function that was inlined breaks its caller as well: of
+        four disabled collectives in a block, let two be in a norm's `forward` and two in the block's own. The block's
+        frame breaks at the call of a norm, then the norm's frame at its collective. So a block has 9 regions and 6
+        breaks, and 4 of these stand directly at a collective (`at_collective`): 360, 240 and 160 in 40 blocks. With
+        all four collectives in modules of their own it is 11, 8 and 4: 440, 320 and 160. `graph_runs` are the forward
+        graphs that ran, as the backend was given them: none in a region without operations, and several in one whose
+        graph DDPOptimizer cut.
 
         The other columns are static, they do not grow with the number of calls: `graphs` (Dynamo's, as `explain` and
         Dynamo's counters have them), `backend_graphs` (the same as the backend was given them, so that a graph that
@@ -278,10 +280,6 @@ class Record:
         if self._tables is None:
             raise ValueError("this record is still open: send it after its `with labkit.record()` block")
         return {**self.__dict__, "_mark": None}
-
-    def with_ranks(self, others: Iterable[Record]) -> Record:
-        """Combine this record with those of other ranks; see `merge`."""
-        return merge([self, *others])
 
 
 def _n(count: float, noun: str = "") -> str:

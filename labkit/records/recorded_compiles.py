@@ -89,7 +89,7 @@ class RecordedCompiles:
             return event.name, k.why.place  # the eager call that the region broke for, or one right after it
         return event.name, ""
 
-    def count(self, events: Sequence[Event]) -> None:
+    def count_calls(self, events: Sequence[Event]) -> None:
         """Count the runs of every region inside forwards, and how many of these broke at a collective."""
         known = self.known
         eager: Counter[int] = Counter()  # region event -> collectives called outside its compiled graph

@@ -153,7 +153,7 @@ def build_record(
     names = Names()
     compiles = match_compiles(events, log, began, names)
     shown = [compiles.show(event, events) for event in events]
-    compiles.count(events)
+    compiles.count_calls(events)
     rank = _rank()
     origin = min((event.start for event in events), default=0)
     rows = {

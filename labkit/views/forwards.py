@@ -8,24 +8,27 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.records.rank_difference import first_difference
+from labkit.records.record import Record, merge
 from labkit.trace.events import marked
 from labkit.views.tables import need, table_of
 
 __all__ = [
-    "SEGMENTS",
-    "Difference",
     "Forward",
+    "Outlined",
     "Reason",
     "collectives",
     "merged_record",
     "take_forward",
 ]
 
-SEGMENTS = ("rank", "forward", "kind", "start_us", "end_us", "compile_id", "name")
-EVENTS = ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile_id")
-BREAKS = ("rank", "kind", "reason", "place")
+COLUMNS = {
+    "segments": ("rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"),
+    "events": ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile_id"),
+    "breaks": ("rank", "kind", "reason", "place", "compile_id"),
+    "graphs": ("rank", "compile_id", "digest"),
+}
 NONE = r"wait|_wrap|::send|::recv"  # a message is between two ranks: others of the group have no part in it
-COUNTS = ("regions", "breaks", "collectives")
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The first place where ranks did different things.
+class Outlined:
+    """The first place where ranks did different things, as it is drawn.
 
     Args:
         index: the number of the step.
@@ -79,7 +82,7 @@ class Forward:
         duration: in ms.
         segments: rank, kind, start, end (ms), compile_id and name.
         transfers: the same columns; each is cut where the forward of its rank begins and ends.
-        breaks: rank, at (ms) and number of each executed break.
+        marks: rank, at (ms) and number of each executed break.
         counts: regions, breaks and collectives by rank, and at_collective where that is known.
         reasons: the distinct breaks.
         difference: where ranks first differ, or None.
@@ -91,10 +94,10 @@ class Forward:
     duration: float
     segments: pd.DataFrame
     transfers: pd.DataFrame
-    breaks: pd.DataFrame
+    marks: pd.DataFrame
     counts: pd.DataFrame
     reasons: list[Reason] = field(default_factory=list)
-    difference: Difference | None = None
+    difference: Outlined | None = None
     # kernels and copies were recorded, so the host's lanes are not all there is
     on_gpu: bool = False
     # what was marked: 'forward' or 'step'
@@ -113,9 +116,9 @@ class Forward:
 
 def merged_record(record: Any) -> Any:
     """Merge what `ranks.run` returns, one record for each rank, into one record; return anything else unchanged."""
-    first, *others = record if isinstance(record, Sequence) and len(record) else [None]
-    if hasattr(type(first), "with_ranks"):
-        return first.with_ranks(others)  # type: ignore[union-attr]
+    parts = list(record.values()) if isinstance(record, Mapping) else record
+    if isinstance(parts, Sequence) and parts and all(isinstance(part, Record) for part in parts):
+        return merge(parts)
     return record
 
 
@@ -138,12 +141,16 @@ def take_forward(
         ValueError: a table or column is missing, the forward or rank was not recorded, or there are several variants.
     """
     record = merged_record(record)
-    segments = table_of(record, "segments")
-    if segments is None:
+    tables = {name: table_of(record, name) for name in COLUMNS}
+    if tables["segments"] is None or tables["events"] is None:
+        missing = next(name for name in ("segments", "events") if tables[name] is None)
         raise ValueError(
-            f"a strip is drawn from a record, and this {type(record).__name__} has no table 'segments'"
+            f"a strip is drawn from a record, and this {type(record).__name__} has no table {missing!r}"
         )
-    segments = need(segments, SEGMENTS, "segments")
+    segments, events, breaks, graphs = (
+        pd.DataFrame(columns=columns) if tables[name] is None else need(tables[name], columns, name)
+        for name, columns in COLUMNS.items()
+    )
     if "variant" in segments.columns and segments["variant"].nunique() > 1:
         there = ", ".join(map(str, pd.unique(segments["variant"])))
         raise ValueError(f"table 'segments' holds several variants ({there}): choose one to draw")
@@ -154,12 +161,7 @@ def take_forward(
         )
         return Forward([], 0.0, nothing, nothing, nothing, nothing)
     recorded = sorted(int(n) for n in set(segments["forward"]))
-    events = table_of(record, "events")
-    if events is not None and len(events):
-        events = need(events, EVENTS, "events")
-    else:
-        events = None
-    unit = "forward" if events is None else marked(events["name"])
+    unit = marked(events["name"])
     if number == "typical":
         number = _typical(segments)
     if number not in recorded:
@@ -172,24 +174,38 @@ def take_forward(
         said = f"rank {unknown[0]} was not recorded" if unknown else "no rank to draw"
         raise ValueError(f"{said}: {unit} {number} has ranks {', '.join(map(str, there_are))}")
 
-    segments = segments[segments["rank"].isin(ranks)]
+    segments, events, breaks = (part[part["rank"].isin(ranks)] for part in (segments, events, breaks))
+    difference = first_difference(events, graphs, breaks)
     origin = float(segments["start_us"].min())
-    segments = _in_ms(segments, origin)
+    segments, events = _in_ms(segments, origin), _in_ms(events, origin)
+    transfers = _during(segments, events[(events["kind"] == "transfer") & (events["thread"] != "main")])
+    on_gpu = bool(events["thread"].str.startswith("stream ").any())
+    events = events[events["forward"] == number]
+    marks, reasons = executed_breaks(events, breaks, ranks)
+    counts = count(events, marks, ranks)
+    if len(recorded) == 1 and "at_collective" in breaks.columns:
+        ended = breaks[breaks["kind"] == "break"].groupby("rank")["at_collective"].sum()
+        counts["at_collective"] = ended.reindex(ranks).fillna(0).astype(int)
+    outlined = None
+    if difference is not None and difference.forward == number:
+        spans = {
+            rank: ((step.start_us - origin) / 1e3, (step.end_us - origin) / 1e3) if step else None
+            for rank, step in difference.steps.items()
+        }
+        outlined = Outlined(difference.index, str(difference).partition(": ")[2], narrow(segments, spans))
     duration = float(segments["end"].max())
-    transfers, on_gpu = segments.iloc[:0], False
-    if events is not None:
-        events = _in_ms(events[events["rank"].isin(ranks)], origin)
-        transfers = _during(segments, events[(events["kind"] == "transfer") & (events["thread"] != "main")])
-        on_gpu = bool(events["thread"].str.startswith("stream ").any())
-        events = events[events["forward"] == number]
-    breaks = table_of(record, "breaks")
-    if breaks is not None and len(breaks):
-        breaks = need(breaks, BREAKS, "breaks")
-        breaks = breaks[breaks["rank"].isin(ranks)]
-    marks, reasons = executed_breaks(segments, events, breaks, ranks)
-    counts = counted(segments, events, marks, ranks, _known_counts(record, len(recorded)))
-    difference = _difference(record, int(number), segments, ranks, origin) if len(ranks) > 1 else None
-    return Forward(ranks, duration, segments, transfers, marks, counts, reasons, difference, on_gpu, unit)
+    return Forward(
+        ranks=ranks,
+        duration=duration,
+        segments=segments,
+        transfers=transfers,
+        marks=marks,
+        counts=counts,
+        reasons=reasons,
+        difference=outlined,
+        on_gpu=on_gpu,
+        unit=unit,
+    )
 
 
 def _in_ms(frame: pd.DataFrame, origin: float) -> pd.DataFrame:
@@ -211,39 +227,6 @@ def _typical(segments: pd.DataFrame) -> int:
     return int(took.index[(len(took) - 1) // 2])
 
 
-def _known_counts(record: Any, forwards: int) -> pd.DataFrame | None:
-    """The counts that the record states itself: a table of a report, or a method of a record with one forward."""
-    method = getattr(record, "counts", None)
-    if callable(method):
-        return method() if forwards == 1 else None
-    return table_of(record, "counts")
-
-
-def _difference(
-    record: Any, number: int, segments: pd.DataFrame, ranks: Sequence[int], origin: float
-) -> Difference | None:
-    method = getattr(record, "first_difference", None)
-    if not callable(method):
-        return first_difference(segments, ranks)
-    found = method(ranks) if len(ranks) < segments["rank"].nunique() else method()
-    if found is None or found.forward != number or len(ranks) < 2:
-        return None
-    spans = {
-        rank: ((step.start_us - origin) / 1e3, (step.end_us - origin) / 1e3) if step else None
-        for rank, step in found.steps.items()
-        if rank in ranks
-    }
-    return Difference(found.index, str(found).partition(": ")[2], narrow(segments, spans))
-
-
-def region_runs(segments: pd.DataFrame) -> pd.DataFrame:
-    """Find every run of a compiled region in segments alone: compute right after the entry of its region."""
-    before = segments.shift()
-    same = (segments["rank"] == before["rank"]) & (segments["compile_id"] == before["compile_id"])
-    entered = same & (before["kind"] == "entry")
-    return segments[(segments["kind"] == "compute") & (segments["compile_id"] != "") & entered]
-
-
 def collectives(frame: pd.DataFrame) -> pd.DataFrame:
     """Select events or segments of collectives, without waits, wrapping of results, and messages between two ranks."""
     mine = frame[(frame["kind"] == "collective") & ~frame["name"].astype(str).str.contains(NONE)]
@@ -251,42 +234,35 @@ def collectives(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def executed_breaks(
-    segments: pd.DataFrame, events: pd.DataFrame | None, table: pd.DataFrame | None, ranks: Sequence[int]
+    events: pd.DataFrame, breaks: pd.DataFrame, ranks: Sequence[int]
 ) -> tuple[pd.DataFrame, list[Reason]]:
     """Place every executed break on the time axis.
 
-    A region whose compilation ended in a break executes it each time it runs, when its compiled part is done. Without
-    compile ids in the table nothing can be placed, and the list has the numbers that the table gives.
+    A region whose compile ended in a break executes it each time it runs, when its compiled part is done.
 
     Args:
-        segments: of the forward.
-        events: of the forward, or None.
-        table: breaks of the record, or None.
+        events: of the forward.
+        breaks: of the record.
         ranks: the ranks to count on.
 
     Returns:
         A table with rank, at (ms) and number, and the distinct breaks in the order in which they happen.
     """
-    nothing = pd.DataFrame({"rank": [], "at": [], "number": []})
-    if table is None or table.empty:
-        return nothing, []
-    if "compile_id" not in table.columns:
-        return nothing, [*_listed(table), *_given_up(table)]
-    broken = table[table["kind"] == "break"].drop_duplicates(["rank", "compile_id"])
-    runs = _runs(segments, events)[["rank", "compile_id", "at"]]
-    marks = runs.merge(broken[["rank", "compile_id", "reason", "place"]]).sort_values("at", kind="stable")
+    broken = breaks[breaks["kind"] == "break"].drop_duplicates(["rank", "compile_id"])
+    runs = _runs(events)[["rank", "compile_id", "at"]]
+    keys = ["rank", "compile_id"]
+    # one row an execution, in this forward: `Record.counts` has the mean of all forwards, from the column `executed`
+    marks = runs.merge(broken[[*keys, "reason", "place"]], on=keys).sort_values("at", kind="stable")
     marks["number"] = marks.groupby(["reason", "place"], sort=False).ngroup() + 1
     reasons: list[Reason] = []
     for key, hits in marks.groupby("number"):
         executed = {rank: int((hits["rank"] == rank).sum()) for rank in ranks}
         reasons.append(Reason(int(key), hits["reason"].iloc[0], hits["place"].iloc[0], executed))
-    return marks.reset_index(drop=True), [*reasons, *_given_up(table)]
+    return marks.reset_index(drop=True), [*reasons, *_given_up(breaks)]
 
 
-def _runs(segments: pd.DataFrame, events: pd.DataFrame | None) -> pd.DataFrame:
+def _runs(events: pd.DataFrame) -> pd.DataFrame:
     """Every run of a region with the time `at` (ms) when its compiled part was done."""
-    if events is None:
-        return region_runs(segments).assign(at=lambda runs: runs["end"])
     runs = events[events["kind"] == "region"].sort_values("start")
     inside = events[events["kind"] == "compiled"][["rank", "compile_id", "start", "end"]]
     inside = inside.rename(columns={"end": "at"}).sort_values("start")
@@ -297,40 +273,14 @@ def _runs(segments: pd.DataFrame, events: pd.DataFrame | None) -> pd.DataFrame:
     return runs.assign(at=runs["at"].where(runs["at"] <= runs["end"], runs["start"]))
 
 
-def _listed(table: pd.DataFrame) -> list[Reason]:
-    """Distinct breaks of a table without compile ids, with the counts it states."""
-    ended = table[table["kind"] == "break"]
-    if "executed" not in ended.columns:
-        return []
-    reasons: list[Reason] = []
-    for (why, place), rows in ended.groupby(["reason", "place"], sort=False):
-        executed = {int(rank): int(n) for rank, n in rows.groupby("rank")["executed"].sum().items()}
-        if any(executed.values()):
-            reasons.append(Reason(len(reasons) + 1, why, place, executed))
-    return reasons
-
-
 def _given_up(table: pd.DataFrame) -> list[Reason]:
     skipped = table[table["kind"] == "skip"].drop_duplicates(["reason", "place"])
     return [Reason(0, row.reason, row.place, {}) for row in skipped.itertuples()]
 
 
-def counted(
-    segments: pd.DataFrame,
-    events: pd.DataFrame | None,
-    marks: pd.DataFrame,
-    ranks: Sequence[int],
-    known: pd.DataFrame | None,
-) -> pd.DataFrame:
-    """Count regions, breaks and collectives by rank; counts that the record states itself take precedence."""
-    if known is not None and {"rank", *COUNTS} <= set(known.columns):
-        columns = [c for c in (*COUNTS, "at_collective") if c in known.columns]
-        table = known[known["rank"].isin(ranks)].drop_duplicates("rank").set_index("rank")[columns]
-        return table.reindex(ranks).fillna(0).round().astype(int)
-    if events is None:
-        regions, calls = region_runs(segments), collectives(segments)
-    else:
-        regions, calls = events[events["kind"] == "region"], _outermost(collectives(events))
+def count(events: pd.DataFrame, marks: pd.DataFrame, ranks: Sequence[int]) -> pd.DataFrame:
+    """Count regions, executed breaks and collectives of a forward by rank."""
+    regions, calls = events[events["kind"] == "region"], _outermost(collectives(events))
     found = {"regions": regions, "breaks": marks, "collectives": calls}
     return pd.DataFrame(
         {
@@ -345,30 +295,6 @@ def _outermost(events: pd.DataFrame) -> pd.DataFrame:
     ordered = events.sort_values(["rank", "start", "end"], ascending=[True, True, False])
     reach = ordered.groupby("rank")["end"].cummax().groupby(ordered["rank"]).shift()
     return ordered[~(ordered["end"] <= reach)]
-
-
-def first_difference(segments: pd.DataFrame, ranks: Sequence[int]) -> Difference | None:
-    """Find the first step (a region entered, a collective called) at which ranks differ, in segments alone."""
-    found = {rank: _steps(segments[segments["rank"] == rank]) for rank in ranks}
-    if len(found) < 2:
-        return None
-    for i in range(max(map(len, found.values()))):
-        at = {rank: mine[i] if i < len(mine) else None for rank, mine in found.items()}
-        names = {rank: step[0] if step else "nothing more" for rank, step in at.items()}
-        if len(set(names.values())) > 1:
-            spans = {rank: (step[1], step[2]) if step else None for rank, step in at.items()}
-            said = "; ".join(f"rank {rank}: {name}" for rank, name in names.items())
-            return Difference(i, said, narrow(segments, spans))
-    return None
-
-
-def _steps(mine: pd.DataFrame) -> list[tuple[str, float, float]]:
-    regions, calls = region_runs(mine), collectives(mine)
-    # compiled code may be named by a hash, which ranks need not share: then the region's id stands for it
-    names = regions["name"].where(~regions["name"].str.startswith("##"), regions["compile_id"])
-    steps = list(zip("region " + names, regions["start"], regions["end"], strict=True))
-    steps += list(zip("collective " + calls["name"], calls["start"], calls["end"], strict=True))
-    return sorted(steps, key=lambda step: step[1])
 
 
 def narrow(

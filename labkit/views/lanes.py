@@ -52,7 +52,7 @@ class Lanes:
     @property
     def above(self) -> float:
         """Inches over a lane, for the ticks of its breaks and the rows of numbers that this window needs."""
-        if self.run.breaks.empty:
+        if self.run.marks.empty:
             return 0.06
         rows = max((row for placed in self._numbers.values() for _, _, row in placed), default=-1) + 1
         return TICK + 0.05 + MARK * rows
@@ -134,7 +134,7 @@ class Lanes:
     def _numbers(self) -> dict[int, list[tuple[float, int, int]]]:
         """By rank: (ms, number, row) of the breaks with room for a number in one of two rows."""
         placed: dict[int, list[tuple[float, int, int]]] = {}
-        if not self.detail or self.run.breaks.empty:
+        if not self.detail or self.run.marks.empty:
             return placed
         for rank, mine in self._marks().groupby("rank"):
             free = [-float("inf")] * 2
@@ -146,11 +146,11 @@ class Lanes:
         return placed
 
     def _marks(self) -> pd.DataFrame:
-        marks = self.run.breaks
+        marks = self.run.marks
         return marks[marks["at"].between(self.start, self.end)].sort_values("at")
 
     def _breaks(self, ax: Axes, rank: int, top: float) -> None:
-        if self.run.breaks.empty:
+        if self.run.marks.empty:
             return
         mine = self._marks()
         mine = mine[mine["rank"] == rank]
@@ -204,7 +204,7 @@ def key_entries(runs: list[Forward]) -> list[tuple[str, Callable]]:
     entries: list[tuple[str, Callable]] = [
         (words, style.swatch(kind)) for kind, (_, words) in style.KINDS.items() if kind in seen
     ]
-    if any(len(run.breaks) for run in runs):
+    if any(len(run.marks) for run in runs):
         entries.append(("graph break", _tick_key))
     if any(run.difference for run in runs):
         entries.append(("first difference between ranks", _box_key))
@@ -295,7 +295,7 @@ def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
         took = np.maximum(end - start, 1e-9)
         away = np.maximum(away, np.abs(np.log(took / np.median(took))))
     start, end = _spans(most, firsts, length)
-    at = most.breaks["at"].to_numpy()[:, None]
+    at = most.marks["at"].to_numpy()[:, None]
     broken = ((start <= at) & (at <= end)).any(axis=0)
     away[~broken] += np.inf if broken.any() else 0.0  # the breaks are what a fragmented forward is drawn for
     # the ends of a forward also hold what comes before its first and after its last block

@@ -262,7 +262,7 @@ def _panel(
     left, width = LABEL + 0.15, sheet.width - LABEL - 0.45
     unit = "ms" if total >= 2 else "µs"
     lane = 0.32 if alone and piece is None else 0.2
-    detail = piece is None and (run.densest <= MANY or len(run.breaks) <= FEW * len(run.ranks))
+    detail = piece is None and (run.densest <= MANY or len(run.marks) <= FEW * len(run.ranks))
     whole = Lanes(run, 0.0, total, total, width, lane, detail, unit=unit)
     top = sheet.top
     ax = sheet.axes(left, width, whole.height)
@@ -352,5 +352,5 @@ def _shared_numbers(runs: Mapping[str, Forward]) -> tuple[dict[str, Forward], li
                     replace(reason, number=mine.get(reason.number, 0)),
                 )
             )
-        renumbered[name] = replace(run, breaks=run.breaks.assign(number=run.breaks["number"].map(mine)))
+        renumbered[name] = replace(run, marks=run.marks.assign(number=run.marks["number"].map(mine)))
     return renumbered, listed

@@ -21,7 +21,7 @@ def numbers(ranks) -> tuple[int, int, int]:
 
 def resident(ranks) -> int:
     def mine():
-        gc.collect()  # processes of tests look seldom: tests/processes/sitecustomize.py
+        gc.collect()
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

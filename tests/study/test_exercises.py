@@ -134,12 +134,17 @@ def attempts_of(part: str) -> dict[str, Any]:
     }
 
 
+def first_and_others(attempts: dict[str, Any]) -> list[Any]:
+    """Each attempt with its exercise: `make test` has the first of each exercise, `make test-all` all."""
+    return [
+        pytest.param(name, attempt, marks=[pytest.mark.full] if i else [], id=f"{name}-{attempt.__name__}")
+        for name, of in attempts.items()
+        for i, attempt in enumerate(of)
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "attempt"),
-    [(name, attempt) for name, attempts in attempts_of("right").items() for attempt in attempts],
-    ids=lambda value: getattr(value, "__name__", value),
-)
+@pytest.mark.parametrize(("name", "attempt"), first_and_others(attempts_of("right")))
 def test_a_right_answer_of_another_approach_passes(name, attempt, request):
     answer = EXERCISES[name].check(attempt, ranks_for(name, request))
     assert answer, repr(answer)
@@ -156,11 +161,7 @@ def test_there_are_at_least_two_plausible_wrong_answers_with_hints_of_their_own(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "attempt"),
-    [(name, attempt) for name, attempts in MISTAKES.items() for attempt in attempts],
-    ids=lambda value: getattr(value, "__name__", value),
-)
+@pytest.mark.parametrize(("name", "attempt"), first_and_others(MISTAKES))
 def test_each_mistake_gets_its_own_hint(name, attempt, request, impatient):
     impatient(MISTAKES[name][attempt])
     answer = EXERCISES[name].check(attempt, ranks_for(name, request))

@@ -9,12 +9,7 @@ import pandas as pd
 import pytest
 
 from labkit.views import strip, strip_text, strips
-from labkit.views.forwards import take_forward
-
-EVENTS_WITHOUT_THREAD = pd.DataFrame(
-    [(0, 0, "op", "aten::mm", 0.0, 1.0, "")],
-    columns=["rank", "forward", "kind", "name", "start_us", "end_us", "compile_id"],
-)
+from labkit.views.forwards import COLUMNS, take_forward
 
 
 def took(run, rank):
@@ -57,10 +52,9 @@ def test_time_starts_on_the_earliest_rank_and_is_shared(broken):
     assert took(run, 1) == pytest.approx(1.0)
 
 
-def test_breaks_stand_where_the_compiled_part_ends(broken, with_events):
-    for record in (broken, with_events):
-        run = take_forward(record)
-        mine = run.breaks[run.breaks["rank"] == 0].sort_values("at")
+def test_breaks_stand_where_the_compiled_part_ends(with_transfers):
+    for run in [take_forward(with_transfers)]:
+        mine = run.marks[run.marks["rank"] == 0].sort_values("at")
         assert list(mine["at"]) == pytest.approx([0.150, 0.360, 0.650, 0.860])
         assert list(mine["number"]) == [1, 2, 1, 2]
         assert [(r.number, r.times, r.place) for r in run.reasons] == [
@@ -77,12 +71,12 @@ def test_reasons_and_places_are_listed(broken):
     assert said.count("×2") == 2
 
 
-def test_a_region_without_a_kernel_breaks_where_it_starts(with_events):
-    events = with_events.events
+def test_a_region_without_a_kernel_breaks_where_it_starts(with_transfers):
+    events = with_transfers.events
     gone = (events["kind"] == "compiled") & (events["compile_id"] == "2/0")
-    with_events.events = events[~gone]
-    run = take_forward(with_events)
-    mine = run.breaks[run.breaks["rank"] == 0]
+    with_transfers.events = events[~gone]
+    run = take_forward(with_transfers)
+    mine = run.marks[run.marks["rank"] == 0]
     assert list(mine["at"]) == pytest.approx([0.150, 0.270, 0.650, 0.770])
 
 
@@ -92,15 +86,15 @@ def test_ranks_that_broke_differently_are_counted_apart(broken):
     assert said.count("rank 0 ×2, rank 1 ×0") == 2
 
 
-def test_nested_ranges_of_one_collective_count_once(with_events):
-    assert list(take_forward(with_events).counts["collectives"]) == [4, 4]
+def test_nested_ranges_of_one_collective_count_once(with_transfers):
+    assert list(take_forward(with_transfers).counts["collectives"]) == [4, 4]
 
 
-def test_transfers_of_other_threads_get_a_lane_of_their_own(with_events, broken):
-    (ax,) = axes(strip(with_events), "whole")
+def test_transfers_of_other_threads_get_a_lane_of_their_own(with_transfers):
+    (ax,) = axes(strip(with_transfers), "whole")
     assert bars(ax, "transfer", 0) == 4
-    del with_events.events
-    (ax,) = axes(strip(with_events), "whole")
+    with_transfers.events = with_transfers.events[with_transfers.events["kind"] != "transfer"]
+    (ax,) = axes(strip(with_transfers), "whole")
     assert bars(ax, "transfer", 0) == 0
 
 
@@ -110,7 +104,7 @@ def test_the_difference_is_outlined_on_every_rank_and_said(diverged):
     assert len(artists(ax, "first-difference")) == 2
     said = " ".join(words(figure))
     assert "rank 0: region Block.forward; rank 1: nothing more" in said
-    assert "Ranks 0 and 1 part ways at step 4" in said
+    assert "Ranks 0 and 1 part ways at step 6" in said
     assert "first difference between ranks" in said
     assert "rank 1: nothing more" in strip_text(diverged)
 
@@ -121,30 +115,11 @@ def test_ranks_that_agree_get_no_outline(broken):
     assert "first difference between ranks" not in words(figure)
 
 
-def test_the_records_own_difference_wins(broken):
-    class Recorded:
-        tables = {"segments": broken.segments, "breaks": broken.breaks}
-
-        def first_difference(self):
-            from labkit.records.rank_difference import Difference, Step
-
-            start = 5_280.0 + 20
-            steps = {0: Step("region", "mine", start, start + 200), 1: None}
-            return Difference(0, 2, steps, [1])
-
-    run = take_forward(Recorded())
-    assert run.difference.index == 2
-    assert run.difference.text == "rank 0: region mine; rank 1: nothing more"
-    # from where the region starts to the end of the first thing it does, on the axis of the forward
-    assert run.difference.spans[0] == pytest.approx((0.300, 0.360))
-    assert run.difference.spans[1] == pytest.approx((1.030, 1.030))
-
-
-def test_on_a_gpu_the_lanes_are_said_to_be_the_hosts(with_events):
+def test_on_a_gpu_the_lanes_are_said_to_be_the_hosts(with_transfers):
     said = "Lanes are the host's: compute is launching"
-    assert said not in " ".join(words(strip(with_events)))
-    with_events.events.loc[with_events.events["thread"] == "gloo", "thread"] = "stream 7"
-    assert said in " ".join(words(strip(with_events)))
+    assert said not in " ".join(words(strip(with_transfers)))
+    with_transfers.events.loc[with_transfers.events["thread"] == "gloo", "thread"] = "stream 7"
+    assert said in " ".join(words(strip(with_transfers)))
 
 
 def test_dense_forwards_get_a_magnified_piece(dense):
@@ -171,7 +146,9 @@ def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
     with pytest.raises(ValueError, match="^step 9 was not"):
         strip(step, forward=9)
     assert "forward" not in strip(step).summary
-    step.segments = step.segments[(step.segments["rank"] == 0) | (step.segments["kind"] != "collective")]
+    for name in ("segments", "events"):
+        table = getattr(step, name)
+        setattr(step, name, table[(table["rank"] == 0) | (table["kind"] != "collective")])
     assert words(strip(step))[0] == "Ranks 0 and 1 part ways at event 0 of this step"
     assert "one forward" not in strip(broken).summary and "One forward fell into" in strip(broken).summary
 
@@ -203,7 +180,7 @@ def test_what_is_magnified_has_breaks_where_there_are_any(dense):
     (near,) = axes(strip(dense), "magnified")
     run = take_forward(dense)
     low, high = near.get_xlim()
-    assert run.breaks["at"].between(low, high).any()
+    assert run.marks["at"].between(low, high).any()
 
 
 def test_transfers_are_cut_where_their_own_ranks_step_begins_and_ends(step):
@@ -234,7 +211,13 @@ def test_ten_thousand_segments_stay_few_artists():
         for i in range(10_000)
     ]
     columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
-    figure = strip({"segments": pd.DataFrame(rows, columns=columns)})
+    op = (0, 0, "op", "aten::mm", 0.0, 1.0, "main", "")
+    figure = strip(
+        {
+            "segments": pd.DataFrame(rows, columns=columns),
+            "events": pd.DataFrame([op], columns=COLUMNS["events"]),
+        }
+    )
     (ax,) = axes(figure, "whole")
     drawn = [c for c in ax.collections if isinstance(c, matplotlib.collections.PolyCollection)]
     assert sum(len(c.get_paths()) for c in drawn) == 20_000
@@ -291,16 +274,15 @@ def test_one_variant_without_a_forward_does_not_hide_the_other(broken, whole):
 
 
 def test_a_missing_column_is_named_with_its_table(broken):
-    with pytest.raises(ValueError, match="table 'segments' has no column 'compile_id'"):
-        strip({"segments": broken.segments.drop(columns="compile_id")})
-    with pytest.raises(ValueError, match="table 'breaks' has no column 'place'"):
-        strip({"segments": broken.segments, "breaks": broken.breaks.drop(columns="place")})
-    with pytest.raises(ValueError, match="table 'events' has no column 'thread'"):
-        strip({"segments": broken.segments, "events": EVENTS_WITHOUT_THREAD})
-    with pytest.raises(ValueError, match="this dict has no table 'segments'"):
-        strip({})
+    tables = {name: getattr(broken, name) for name in ("segments", "events", "breaks")}
+    for name, column in (("segments", "compile_id"), ("breaks", "place"), ("events", "thread")):
+        with pytest.raises(ValueError, match=f"table '{name}' has no column '{column}'"):
+            strip({**tables, name: tables[name].drop(columns=column)})
+    for missing in ("segments", "events"):
+        with pytest.raises(ValueError, match=f"this dict has no table '{missing}'"):
+            strip({name: table for name, table in tables.items() if name != missing})
     with pytest.raises(ValueError, match="table 'segments' must be a DataFrame, got list"):
-        strip({"segments": []})
+        strip({**tables, "segments": []})
 
 
 def test_what_was_not_recorded_is_refused(broken):
@@ -309,7 +291,12 @@ def test_what_was_not_recorded_is_refused(broken):
     with pytest.raises(ValueError, match="rank 7 was not recorded: forward 0 has ranks 0, 1"):
         strip(broken, ranks=[0, 7])
     with pytest.raises(ValueError, match="several variants"):
-        strip({"segments": pd.concat([broken.segments.assign(variant=v) for v in "BC"])})
+        strip(
+            {
+                "segments": pd.concat([broken.segments.assign(variant=v) for v in "BC"]),
+                "events": broken.events,
+            }
+        )
     with pytest.raises(ValueError, match="nothing to draw"):
         strips({})
 

@@ -14,7 +14,7 @@ from tools import fit
 def test_one_strip_says_each_rank_and_the_difference(diverged):
     said = strip(diverged).summary
     assert said.startswith(
-        "Ranks 0 and 1 part ways at step 4 of this forward. Fragment strip: rank 0: 4 regions"
+        "Ranks 0 and 1 part ways at step 6 of this forward. Fragment strip: rank 0: 4 regions"
     )
     assert "rank 1: nothing more" in said
 
