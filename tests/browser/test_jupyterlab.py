@@ -151,7 +151,7 @@ def test_the_stop_button_ends_a_hanging_cell_and_a_long_call_shows_how_it_stands
 
 
 def test_restart_leaves_no_process(notebook, times):
-    ask = "import os\nprint(os.getpid(), *ranks.run(os.getpid), ranks._pool.spawner.process.pid)"
+    ask = "import os\nprint(os.getpid(), *ranks.run(os.getpid).values(), ranks._pool.spawner.process.pid)"
     page = notebook([START, ask, HANG])
     page.run(0)
     kernel, *pids = map(int, page.run(1)["text"].split())

@@ -66,7 +66,7 @@ def test_big_arguments_and_results(ranks, size):
 
 
 def test_a_result_from_one_rank_only(ranks):
-    assert ranks.run(lambda: 5, ranks=1).items() == [(1, 5)]
+    assert list(ranks.run(lambda: 5, ranks=1).items()) == [(1, 5)]
     assert ranks.run(lambda: os.environ["RANK"] if os.environ["RANK"] == "0" else None)[1] is None
 
 

@@ -36,7 +36,7 @@ def test_in_a_fresh_kernel_the_first_ranks_know_everything_and_the_first_failure
                 awaited.append(message["content"]["data"]["text/plain"])
         fresh.finish(request)
         names = ["torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor"]
-        assert fresh.run(f"list(ranks.run(good, {names}))")["text"] == str([[True] * 3] * 2)
+        assert fresh.run(f"list(ranks.run(good, {names}).values())")["text"] == str([[True] * 3] * 2)
         first, second = (fresh.run("ranks.run(bad)")["error"][1] for _ in range(2))
         for error in (first, second):
             assert "rank 1 raised ValueError: boom" in error and "rank 0 was waiting in all_reduce" in error
