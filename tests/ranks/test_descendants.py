@@ -77,7 +77,7 @@ def test_nor_the_process_that_made_the_ranks(number):
     program = "import labkit, time\n" + inspect.getsource(family).replace(" -> list[int]", "") + textwrap.dedent(
         """
         ranks = labkit.Ranks(2, device="cpu", backend="fake", quiet=True)
-        print(*[pid for pids in ranks.run(family) for pid in pids], flush=True)
+        print(*[pid for pids in ranks.run(family).values() for pid in pids], flush=True)
         ranks.run(time.sleep, 300)
         """
     )  # fmt: skip

@@ -347,7 +347,7 @@ def test_nothing_outlives_the_process_that_started_the_ranks(number):
         def busy():
             import subprocess
             return os.getpid(), subprocess.Popen(["sleep", "300"]).pid, os.getppid()
-        print(*[pid for pids in ranks.run(busy) for pid in pids], flush=True)
+        print(*[pid for pids in ranks.run(busy).values() for pid in pids], flush=True)
         ranks.run(time.sleep, 300)
         """
     )
