@@ -54,7 +54,7 @@ def ranks_cell(line: str, cell: str) -> PerRank | None:
     ranks = group.current() or _start_default()
     filename, first_line = _place()
     found = ranks.run_cell(cell, filename, first_line, ranks=chosen, **limits)
-    return None if all(value is None for value in found) else found
+    return None if all(value is None for value in found.values()) else found
 
 
 def parse(line: str) -> tuple[list[int] | None, dict[str, float]]:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 def space() -> Iterator[dict[str, Any]]:
     with labkit.Ranks(2, device="cpu", backend="shm", timeout=300, quiet=True) as ranks:
         names = {"ranks": ranks, "pd": pd, "labkit": labkit, "timing": timing, "ROUNDS": ROUNDS}
+        names["Times"] = timing.Times
         made = lesson_cells.run("04_graph_break_cliff", *PROGRAM, **names)
         names = {**made, "config": made["Config"](blocks=BLOCKS)}
         yield lesson_cells.run("04_graph_break_cliff", "measure", "verdicts", **names)
@@ -62,7 +63,7 @@ def test_one_graph_and_no_break_without_disable(space):
 
 
 def test_each_variant_is_timed_in_each_round_on_each_rank(space):
-    (table,) = space["times"].values()
-    assert table.groupby(["variant", "rank"]).size().to_dict() == {
+    (times,) = space["times"].values()
+    assert times.frame.groupby(["variant", "rank"]).size().to_dict() == {
         (variant, rank): ROUNDS for variant in "ABCD" for rank in (0, 1)
     }

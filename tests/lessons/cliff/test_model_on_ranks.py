@@ -16,7 +16,7 @@ RTOL, ATOL = 1e-4, 1e-5
 
 def same(outputs, config=SMALL):
     expected = tp.full(config)(config.sample())
-    for y in outputs:
+    for y in outputs.values():
         torch.testing.assert_close(y, expected, rtol=RTOL, atol=ATOL)
 
 

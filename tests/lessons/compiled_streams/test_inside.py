@@ -62,7 +62,7 @@ def test_the_prefix_fills_a_table_and_nodes_carry_its_index():
 @pytest.mark.slow
 def test_the_cache_does_not_see_streams():
     (source,) = [cell for cell in recapture.cells("07_streams_in_compile") if "def compile_both(" in cell]
-    names = "import os, tempfile, torch\nfrom labkit import torch_compat"
+    names = "import os, tempfile, torch\nfrom course.compiled_streams import inside"
     space = recapture.run([names, source.partition("\n\nrows = ")[0]])
     for functions in (("plain", "streamed"), ("streamed", "plain")):
         rows = captured.in_a_child(space["compile_both"], *(space[name] for name in functions))
