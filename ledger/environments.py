@@ -106,6 +106,6 @@ def run(version: str, arguments: Sequence[str], into: Path) -> int:
 def _alone(installed: Path) -> tempfile.TemporaryDirectory[str]:
     """A folder where labkit is found, and nothing that is installed beside it, such as this torch."""
     folder = tempfile.TemporaryDirectory(prefix="labkit-")
-    for name in ("labkit", "course", "ledger"):
+    for name in ("labkit", "ledger"):
         (Path(folder.name) / name).symlink_to(installed / name)
     return folder

@@ -53,9 +53,11 @@ def strip(
         ValueError: a column is missing, or the forward or the rank is unknown.
 
     >>> import pandas as pd
-    >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
-    >>> rows = [(r, 0, "compute", 0.0, 900.0, "0/0", "") for r in (0, 1)]
-    >>> figure = strip({"segments": pd.DataFrame(rows, columns=columns)}, label="gloo · cpu")
+    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile_id"]
+    >>> rows = [(rank, 0, "compute", "aten::mm", 0.0, 900.0, "") for rank in (0, 1)]
+    >>> segments = pd.DataFrame(rows, columns=columns)
+    >>> events = segments.assign(kind="op", thread="main")
+    >>> figure = strip({"segments": segments, "events": events}, label="gloo · cpu")
     >>> print(figure.texts[0].get_text())
     Eager: no collective and no compiled region in one forward
     """
@@ -135,11 +137,12 @@ def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None 
         ValueError: as for `strip`.
 
     >>> import pandas as pd
-    >>> columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
-    >>> print(strip_text({"segments": pd.DataFrame([], columns=columns)}))
+    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile_id"]
+    >>> segments = pd.DataFrame([(0, 0, "compute", "aten::mm", 0.0, 600.0, "")], columns=columns)
+    >>> events = segments.assign(kind="op", thread="main")
+    >>> print(strip_text({"segments": segments[:0], "events": events}))
     nothing was recorded: no forward ran inside the record
-    >>> rows = [(0, 0, "compute", 0.0, 600.0, "", "aten::mm"), (0, 0, "python", 600.0, 800.0, "", "")]
-    >>> print(strip_text({"segments": pd.DataFrame(rows, columns=columns)}))
+    >>> print(strip_text({"segments": segments, "events": events}))
     rank 0: eager, no collective
     """
     run = _take(record, forward, ranks)

@@ -93,7 +93,8 @@ def test_twenty_restarts(lesson):
 def test_two_kernels_at_once(lesson):
     other = Kernel()
     try:
-        code = "import labkit, os\nmine = labkit.Ranks(2, device='cpu', quiet=True)\nprint(*mine.run(os.getpid).values())"
+        start = "import labkit, os\nmine = labkit.Ranks(2, device='cpu', quiet=True)\n"
+        code = f"{start}print(*mine.run(os.getpid).values())"
         pids = list(map(int, other.run(code, 120)["stdout"].split()))
         assert len(pids) == 2 and lesson.right()
         other.manager.signal_kernel(9)

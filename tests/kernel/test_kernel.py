@@ -142,7 +142,10 @@ def test_no_process_outlives_its_kernel(how):
     kernel = Kernel()
     try:
         kernel.run("import labkit, os, time\nranks = labkit.Ranks(2, device='cpu', quiet=True)")
-        ask = "print(*ranks.run(os.getpid).values(), ranks._pool.spawner.process.pid, ranks.run(os.getenv, 'MASTER_PORT')[0])"
+        ask = (
+            "print(*ranks.run(os.getpid).values(), ranks._pool.spawner.process.pid, "
+            "ranks.run(os.getenv, 'MASTER_PORT')[0])"
+        )
         *pids, port = map(int, kernel.run(ask)["stdout"].split())
         with socket.create_connection(("127.0.0.1", port), 1):
             pass

@@ -137,7 +137,12 @@ def attempts_of(part: str) -> dict[str, Any]:
 def first_and_others(attempts: dict[str, Any]) -> list[Any]:
     """Each attempt with its exercise: `make test` has the first of each exercise, `make test-all` all."""
     return [
-        pytest.param(name, attempt, marks=[pytest.mark.full] if i else [], id=f"{name}-{attempt.__name__}")
+        pytest.param(
+            name,
+            attempt,
+            marks=[pytest.mark.full] if i else [],
+            id=f"{name}-{getattr(attempt, '__name__', i)}",
+        )
         for name, of in attempts.items()
         for i, attempt in enumerate(of)
     ]
