@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import files, hardware, torch_compat
-from labkit.torch_compat import PrivateName, private_names
+from labkit.torch_compat.names import PrivateName, private_names
 
 __all__ = ["examine", "features", "gpu_tests"]
 

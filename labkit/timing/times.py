@@ -118,8 +118,10 @@ class Times:
                 )
         ratios = x / y
         low, high = wider_interval(ratios)
-        verdict = Verdict(a, b, float(np.median(ratios)), low, high, len(x))
-        return verdict.over(floor).on(self.evidence, case or {})
+        found = Verdict(
+            a, b, float(np.median(ratios)), low, high, len(x), evidence=self.evidence, case=dict(case or {})
+        )
+        return found.over(floor)
 
     def noise_floor(self, once: str, again: str) -> float:
         """How far the same thing, timed twice in the same rounds, strayed from itself.

@@ -103,10 +103,6 @@ class Verdict:
             raise ValueError(f"a noise floor is a ratio of at least 1, got {floor!r}")
         return replace(self, floor=floor)
 
-    def on(self, evidence: str, case: Mapping[str, Any]) -> Verdict:
-        """The verdict with its evidence and case."""
-        return replace(self, evidence=evidence, case=dict(case))
-
     def __str__(self) -> str:
         percent = f"{self.confidence:.0%}"
         interval = (

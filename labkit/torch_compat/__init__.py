@@ -52,7 +52,6 @@ from labkit.torch_compat.groups import (
     replace_process_group,
     world_name,
 )
-from labkit.torch_compat.names import PrivateName, private_names
 from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_hardware
 from labkit.torch_compat.recording import (
     bytecode_hook,

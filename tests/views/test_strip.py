@@ -53,15 +53,15 @@ def test_time_starts_on_the_earliest_rank_and_is_shared(broken):
 
 
 def test_breaks_stand_where_the_compiled_part_ends(with_transfers):
-    for run in [take_forward(with_transfers)]:
-        mine = run.marks[run.marks["rank"] == 0].sort_values("at")
-        assert list(mine["at"]) == pytest.approx([0.150, 0.360, 0.650, 0.860])
-        assert list(mine["number"]) == [1, 2, 1, 2]
-        assert [(r.number, r.times, r.place) for r in run.reasons] == [
-            (1, "×2", "In [3]:8 (forward)"),
-            (2, "×2", "In [3]:12 (forward)"),
-            (0, "given up", "In [3]:20 (Model.forward)"),
-        ]
+    run = take_forward(with_transfers)
+    mine = run.marks[run.marks["rank"] == 0].sort_values("at")
+    assert list(mine["at"]) == pytest.approx([0.150, 0.360, 0.650, 0.860])
+    assert list(mine["number"]) == [1, 2, 1, 2]
+    assert [(r.number, r.times, r.place) for r in run.reasons] == [
+        (1, "×2", "In [3]:8 (forward)"),
+        (2, "×2", "In [3]:12 (forward)"),
+        (0, "given up", "In [3]:20 (Model.forward)"),
+    ]
 
 
 def test_reasons_and_places_are_listed(broken):
