@@ -17,9 +17,9 @@ import torch
 from labkit import files
 from labkit.report import provenance
 from ledger import environments, versions
-from ledger.checks import CHECKS
 from ledger.facts import Fact, Facts, load
 from ledger.run import ANSWERS, NO, YES, Answer, run
+from ledger.trials import TRIALS
 
 __all__ = ["ledger", "table"]
 
@@ -30,7 +30,7 @@ def ledger(given: argparse.Namespace) -> int:
     Raises:
         ValueError: options that do not go together, an unknown fact, lesson or version.
     """
-    facts = load(checks=CHECKS)
+    facts = load(trials=TRIALS)
     chosen = facts.choose(given.lesson, given.only)
     if given.torch is not None or given.diff is not None:
         return _other_torch(given, facts)

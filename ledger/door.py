@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
     parser.add_argument("--lesson", metavar="L", help="only the facts of a lesson, such as 04")
     parser.add_argument("--only", metavar="ID", help="only these; 'breaks.*' is many", **many)
-    parser.add_argument("--json", action="store_true", help="print JSON, with what the checks saw")
+    parser.add_argument("--json", action="store_true", help="print JSON, with what the trials saw")
     what = "keep the answers, by default in your own data folder; those of this torch and commit are not run again"
     parser.add_argument("--save", nargs="?", const=True, type=_folder, metavar="DIR", help=what)
     parser.add_argument("--again", action="store_true", help="with --save: also run what is kept already")

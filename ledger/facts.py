@@ -14,7 +14,7 @@ from labkit import files
 __all__ = ["LISTS", "NEEDS", "Fact", "Facts", "Quote", "load", "parse"]
 
 FILE = files.ours("data/facts.toml")
-# what a check may need: how many GPUs, and how to say so
+# what a trial may need: how many GPUs, and how to say so
 NEEDS = {"gpu": (1, "a GPU"), "2 gpus": (2, "2 GPUs"), "nvlink": (2, "2 GPUs joined by NVLink")}
 # the quotes that are no fact of PyTorch: figures of somebody's machines, advice, and systems of their own
 LISTS = ("figure", "advice", "system")
@@ -48,7 +48,7 @@ class Fact:
     """One fact of PyTorch.
 
     Args:
-        id: its topic and name, such as 'breaks.disabled-collective'; its check has the same name.
+        id: its topic and name, such as 'breaks.disabled-collective'; its trial has the same name.
         says: the fact in one sentence, with the condition under which it was measured.
         lesson: the first two or three characters of the notebook where a reader meets it, such as '04'.
         do: what to do with it.
@@ -71,11 +71,11 @@ class Fact:
 
     @property
     def topic(self) -> str:
-        """The first part of its id: the module of its check in `ledger/checks/`."""
+        """The first part of its id: the module of its trial in `ledger/trials/`."""
         return self.id.partition(".")[0]
 
     def missing(self, gpus: int) -> str:
-        """What a machine with so many GPUs lacks for the check; '' for nothing.
+        """What a machine with so many GPUs lacks for the trial; '' for nothing.
 
         >>> Fact("a.b", "It is so.", "04", "", needs=("gpu",)).missing(0)
         'a GPU'
@@ -128,12 +128,12 @@ class Facts:
         return chosen
 
 
-def load(path: str | Path | None = None, checks: Collection[str] | None = None) -> Facts:
+def load(path: str | Path | None = None, trials: Collection[str] | None = None) -> Facts:
     """Read the facts.
 
     Args:
         path: by default data/facts.toml of this checkout.
-        checks: the names of all checks; None leaves them out of the reading.
+        trials: the names of all trials; None leaves them out of the reading.
 
     Returns:
         The facts.
@@ -150,12 +150,12 @@ def load(path: str | Path | None = None, checks: Collection[str] | None = None) 
     except OSError as error:
         raise ValueError(f"cannot read the facts in {file}: {error.strerror or error}") from error
     try:
-        return parse(text, checks)
+        return parse(text, trials)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{file.name} is not TOML: {error}") from error
 
 
-def parse(text: str, checks: Collection[str] | None = None) -> Facts:
+def parse(text: str, trials: Collection[str] | None = None) -> Facts:
     """Parse the facts in a TOML text; see `load`.
 
     >>> parse("").facts
@@ -171,11 +171,11 @@ def parse(text: str, checks: Collection[str] | None = None) -> Facts:
         fact = _fact(entry, number, sources)
         if fact.id in found:
             raise ValueError(f"fact {fact.id!r}: this id stands there twice")
-        if checks is not None and fact.id not in checks:
-            raise ValueError(f"fact {fact.id!r}: ledger/checks/{fact.topic}.py has no check of this name")
+        if trials is not None and fact.id not in trials:
+            raise ValueError(f"fact {fact.id!r}: ledger/trials/{fact.topic}.py has no trial of this name")
         found[fact.id] = fact
-    for name in sorted(set(checks or ()) - set(found)):
-        raise ValueError(f"check {name!r}: no fact has this id")
+    for name in sorted(set(trials or ()) - set(found)):
+        raise ValueError(f"trial {name!r}: no fact has this id")
     others = {
         name: tuple(
             _quote(entry, sources, f"{name} number {n}", True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from labkit import hardware
 from ledger.bench import Bench
-from ledger.check import CHECKS, CannotTell, Check, NotThere, Part, Probe, Seen
 from ledger.facts import Fact
+from ledger.trial import TRIALS, CannotTell, NotThere, Part, Probe, Seen, Trial
 
 __all__ = ["ANSWERS", "CANNOT_TELL", "ERROR", "NO", "YES", "Answer", "answer", "ask", "run"]
 
@@ -52,22 +52,22 @@ class Answer:
         return f"{self.answer}: {self.said()}"
 
 
-def answer(fact: Fact, check: Check, seen: Seen, counter: Seen | None) -> Answer:
+def answer(fact: Fact, trial: Trial, seen: Seen, counter: Seen | None) -> Answer:
     """Judge what was seen.
 
     Args:
         fact: the fact.
-        check: its check.
+        trial: its trial.
         seen: what the probe saw.
         counter: what was seen of the counterexample; None where it did not run.
 
     Returns:
         The answer. It is an error where the judge says yes to the counterexample, or where either cannot be judged.
 
-    >>> from ledger.check import part
+    >>> from ledger.trial import part
     >>> fact = Fact("a.b", "The sum is 4.", "04", "Add.")
-    >>> check = Check("a.b", lambda bench: {}, lambda seen: [part("is 4", seen["sum"] == 4)], lambda bench: {})
-    >>> [answer(fact, check, {"sum": 4}, {"sum": n}).answer for n in (4, 5)]
+    >>> trial = Trial("a.b", lambda bench: {}, lambda seen: [part("is 4", seen["sum"] == 4)], lambda bench: {})
+    >>> [answer(fact, trial, {"sum": 4}, {"sum": n}).answer for n in (4, 5)]
     ['error', 'yes']
     """
 
@@ -75,7 +75,7 @@ def answer(fact: Fact, check: Check, seen: Seen, counter: Seen | None) -> Answer
         return Answer(fact, answer, measured, failed, missing, seen, counter)
 
     measured = ""
-    parts, ended = _judged(check, seen)
+    parts, ended = _judged(trial, seen)
     if "not there" in ended:
         measured = ended["not there"]
         return made(NO, failed=measured)
@@ -85,25 +85,25 @@ def answer(fact: Fact, check: Check, seen: Seen, counter: Seen | None) -> Answer
         return made(ERROR, missing=ended["error"])
     measured = "; ".join(dict.fromkeys(part.measured for part in parts if part.measured))
     if counter is not None:
-        against, wrong = _judged(check, counter)
+        against, wrong = _judged(trial, counter)
         if "error" in wrong:
             return made(ERROR, missing=f"the counterexample: {wrong['error']}")
         if against and all(part.holds for part in against):
             said = "; ".join(part.measured for part in against)
-            return made(ERROR, missing=f"the check says yes to its counterexample: {said}")
+            return made(ERROR, missing=f"the trial says yes to its counterexample: {said}")
         if "cannot tell" in wrong:
             return made(CANNOT_TELL, missing=f"the counterexample: {wrong['cannot tell']}")
     failed = "; ".join(part.words for part in parts if not part.holds)
     return made(NO if failed else YES, failed=failed)
 
 
-def _judged(check: Check, seen: Seen) -> tuple[tuple[Part, ...], dict[str, str]]:
+def _judged(trial: Trial, seen: Seen) -> tuple[tuple[Part, ...], dict[str, str]]:
     """The parts, or how the probe or the judge ended without them."""
     for name in ENDED:
         if set(seen) == {name}:
             return (), seen
     try:
-        return check.parts(seen), {}
+        return trial.parts(seen), {}
     except CannotTell as why:
         return (), {"cannot tell": str(why)}
     except Exception as error:  # a record that lacks what the judge reads tells nothing
@@ -113,18 +113,18 @@ def _judged(check: Check, seen: Seen) -> tuple[tuple[Part, ...], dict[str, str]]
 def run(
     facts: Iterable[Fact],
     *,
-    checks: Mapping[str, Check] = CHECKS,
+    trials: Mapping[str, Trial] = TRIALS,
     gpus: int | None = None,
     talk: Callable[[str], None] | None = None,
     each: Callable[[Answer], object] | None = None,
 ) -> tuple[Answer, ...]:
-    """Run the checks of facts, each probe once.
+    """Run the trials of facts, each probe once.
 
     Args:
         facts: the facts.
-        checks: checks by name.
+        trials: trials by name.
         gpus: number of GPUs to go by; by default those that are visible.
-        talk: called with the id of each fact before its check runs.
+        talk: called with the id of each fact before its trial runs.
         each: called with each answer as soon as it is there.
 
     Returns:
@@ -140,7 +140,7 @@ def run(
             else:
                 if talk:
                     talk(fact.id)
-                found = _told(fact, checks[fact.id], bench, seen)
+                found = _told(fact, trials[fact.id], bench, seen)
             answers.append(found)
             if each:
                 each(found)
@@ -148,28 +148,28 @@ def run(
 
 
 def ask(name: str, says: str) -> Answer:
-    """Run a check of your own, in a file that python runs.
+    """Run a trial of your own, in a file that python runs.
 
     Args:
-        name: of the check: 'mine.' and the name of the judge.
+        name: of the trial: 'mine.' and the name of the judge.
         says: the claim in one sentence, which has the words of each part.
 
     Returns:
         The answer.
 
     Raises:
-        ValueError: there is no such check, or a part's words do not stand in the sentence.
+        ValueError: there is no such trial, or a part's words do not stand in the sentence.
     """
-    if name not in CHECKS:
-        raise ValueError(f"there is no check {name!r}: there are {', '.join(CHECKS) or 'none'}")
+    if name not in TRIALS:
+        raise ValueError(f"there is no trial {name!r}: there are {', '.join(TRIALS) or 'none'}")
     (found,) = run([Fact(name, says, "", "")])
-    for part in _judged(CHECKS[name], found.seen or {})[0]:
+    for part in _judged(TRIALS[name], found.seen or {})[0]:
         if part.words not in says:
             raise ValueError(f"{name}: the words {part.words!r} of a part do not stand in {says!r}")
     return found
 
 
-def _told(fact: Fact, check: Check, bench: Bench, known: dict[Probe, tuple[Seen, float]]) -> Answer:
+def _told(fact: Fact, trial: Trial, bench: Bench, known: dict[Probe, tuple[Seen, float]]) -> Answer:
     seconds = 0.0
 
     def saw(probe: Probe) -> Seen:
@@ -179,11 +179,11 @@ def _told(fact: Fact, check: Check, bench: Bench, known: dict[Probe, tuple[Seen,
             seconds += known[probe][1]
         return known[probe][0]
 
-    seen = saw(check.probe)
+    seen = saw(trial.probe)
     counter = None
-    if check.counter is not None and not set(seen) & {"not there", "cannot tell"}:
-        counter = saw(check.counter)
-    found = answer(fact, check, seen, counter)
+    if trial.counter is not None and not set(seen) & {"not there", "cannot tell"}:
+        counter = saw(trial.counter)
+    found = answer(fact, trial, seen, counter)
     return replace(found, seconds=round(seconds, 2))
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 
 from labkit import __version__, files, hardware
 from labkit.report import Report, provenance
-from ledger.checks import CHECKS
 from ledger.facts import Facts
 from ledger.run import CANNOT_TELL, NO, YES, Answer, answer
+from ledger.trials import TRIALS
 
 __all__ = [
     "MADE",
@@ -196,7 +196,7 @@ def rejudged(facts: Facts, found: Report) -> dict[str, Answer]:
             there[fact.id] = Answer(fact, **kept)
             continue
         counter = json.loads(row["counter"]) if row["counter"] else None
-        told = answer(fact, CHECKS[fact.id], json.loads(row["seen"]), counter)
+        told = answer(fact, TRIALS[fact.id], json.loads(row["seen"]), counter)
         there[fact.id] = replace(told, seconds=row["seconds"])
     return there
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labkit import files
-from ledger.checks import CHECKS
 from ledger.facts import FILE, LISTS, load, parse
+from ledger.trials import TRIALS
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = """
@@ -66,9 +66,9 @@ def test_a_rule_that_is_broken_is_named_with_its_fact(old, new, says):
 
 def test_a_fact_has_a_check_and_a_check_a_fact():
     parse(GOOD, {"breaks.one"})
-    with pytest.raises(ValueError, match=re.escape("ledger/checks/breaks.py has no check of this name")):
+    with pytest.raises(ValueError, match=re.escape("ledger/trials/breaks.py has no trial of this name")):
         parse(GOOD, set())
-    with pytest.raises(ValueError, match="check 'breaks.two': no fact has this id"):
+    with pytest.raises(ValueError, match="trial 'breaks.two': no fact has this id"):
         parse(GOOD, {"breaks.one", "breaks.two"})
     twice = GOOD.replace("[[advice]]", GOOD[GOOD.index("[[fact]]") : GOOD.index("[[advice]]")] + "[[advice]]")
     with pytest.raises(ValueError, match="fact 'breaks.one': this id stands there twice"):
@@ -83,7 +83,7 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path):
         load(tmp_path / "bad.toml")
 
 
-FACTS = load(checks=CHECKS)
+FACTS = load(trials=TRIALS)
 
 
 def test_every_fact_belongs_to_a_lesson():

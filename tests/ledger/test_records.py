@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import ledger.checks as package
+import ledger.trials as package
 from ledger import versions
-from ledger.checks import CHECKS
 from ledger.facts import load
 from ledger.run import CANNOT_TELL, ERROR, NO, YES
+from ledger.trials import TRIALS
 
-FACTS = load(checks=CHECKS)
+FACTS = load(trials=TRIALS)
 THERE = versions.answers(FACTS)
 FIVE = ("2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")
 # facts that are not recorded yet, by version; these numbers only go down
@@ -68,19 +68,19 @@ def test_the_answer_that_was_recorded_is_the_one_that_is_given_today():
         assert told == {name: recorded[name] for name in told}, version
 
 
-@pytest.mark.parametrize("name", sorted(CHECKS))
+@pytest.mark.parametrize("name", sorted(TRIALS))
 def test_each_part_of_a_judge_can_fail_and_stands_in_the_sentence(name):
-    check, (fact,) = CHECKS[name], FACTS.choose(only=[name])
+    trial, (fact,) = TRIALS[name], FACTS.choose(only=[name])
     good = [found[name].seen for found in THERE.values() if name in found and found[name].answer == YES]
     base = HOLDS.get(name) or (good and good[-1])
     assert base, f"no version says yes to {name}: tests/ledger/wrong/{fact.topic}.py needs a record in HOLDS"
-    parts = check.parts(base)
+    parts = trial.parts(base)
     assert all(part.holds for part in parts)
     assert {part.words for part in parts} == set(WRONG[name]), "a false record for each part"
     assert all(part.words in fact.says for part in parts), fact.says
     for words, changes in WRONG[name].items():
         assert set(changes) <= set(base) or name in HOLDS, f"{name}: what is changed is not in the record"
-        failed = [part.words for part in check.parts({**base, **changes}) if not part.holds]
+        failed = [part.words for part in trial.parts({**base, **changes}) if not part.holds]
         assert words in failed, f"{name}: {changes}"
 
 
@@ -88,14 +88,14 @@ def test_every_counterexample_was_run_and_denied():
     """`answer` makes a yes to a counterexample an error; here: that none was left out in the recordings."""
     for version, found in THERE.items():
         for name, one in found.items():
-            if CHECKS[name].counter and one.answer in (YES, NO) and one.seen and "not there" not in one.seen:
+            if TRIALS[name].counter and one.answer in (YES, NO) and one.seen and "not there" not in one.seen:
                 assert one.counter is not None, (version, name)
 
 
 def test_a_counterexample_that_is_left_out_says_why():
-    without = {name: check.why_none for name, check in CHECKS.items() if check.counter is None}
+    without = {name: trial.why_none for name, trial in TRIALS.items() if trial.counter is None}
     assert all(len(why.split()) > 2 for why in without.values()), without
-    assert len(without) <= len(CHECKS) / 4
+    assert len(without) <= len(TRIALS) / 4
 
 
 def test_news_has_both_outcomes_on_record():

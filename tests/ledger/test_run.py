@@ -1,4 +1,4 @@
-"""A run: each probe runs once, what fails is never a yes, and a check that cannot say no is an error."""
+"""A run: each probe runs once, what fails is never a yes, and a trial that cannot say no is an error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from labkit.ranks import RankError
 from labkit.ranks.output import quietly
 from ledger import run as running
 from ledger.bench import Bench
-from ledger.check import CHECKS, CannotTell, Check, NotThere, judge, part
 from ledger.facts import Fact
 from ledger.run import Answer, run
+from ledger.trial import TRIALS, CannotTell, NotThere, Trial, judge, part
 
 FACT = Fact("a.sum", "The sum is 4 and even.", "04", "Add.")
 
@@ -22,8 +22,8 @@ def sums(seen):
 
 
 def ask(probe, counter=None, judged=sums, fact=FACT) -> Answer:
-    check = Check(fact.id, probe, judged, counter, "" if counter else "none")
-    (found,) = run([fact], checks={fact.id: check}, gpus=0)
+    trial = Trial(fact.id, probe, judged, counter, "" if counter else "none")
+    (found,) = run([fact], trials={fact.id: trial}, gpus=0)
     return found
 
 
@@ -47,7 +47,7 @@ def test_a_check_that_says_yes_to_its_counterexample_is_an_error():
     for total in (4, 3):
         found = ask(lambda bench, total=total: {"sum": total}, lambda bench: {"sum": 4})
         assert found.answer == "error"
-        assert found.missing == "the check says yes to its counterexample: the sum is 4; "
+        assert found.missing == "the trial says yes to its counterexample: the sum is 4; "
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_shared_probe_runs_once_and_each_answer_comes_at_once():
         return {"sum": 4}
 
     facts = [Fact(f"a.{name}", "The sum is 4 and even.", "04", "Add.") for name in "xyz"]
-    checks = {fact.id: Check(fact.id, probe, sums, None, "none") for fact in facts}
-    run(facts, checks=checks, gpus=0, each=lambda one: came.append((one.fact.id, len(ran))))
+    trials = {fact.id: Trial(fact.id, probe, sums, None, "none") for fact in facts}
+    run(facts, trials=trials, gpus=0, each=lambda one: came.append((one.fact.id, len(ran))))
     assert len(ran) == 1 and came == [("a.x", 1), ("a.y", 1), ("a.z", 1)]
 
 
@@ -112,10 +112,10 @@ def test_a_judge_needs_a_counterexample_or_a_reason_and_its_own_name():
     name = f"{sums.__module__.rpartition('.')[2]}.sums"
     try:
         judge(lambda bench: {}, no_counter="a test")(sums)
-        with pytest.raises(ValueError, match="there are two checks named"):
+        with pytest.raises(ValueError, match="there are two trials named"):
             judge(lambda bench: {}, no_counter="a test")(sums)
     finally:
-        CHECKS.pop(name, None)
+        TRIALS.pop(name, None)
 
 
 def _not_there():

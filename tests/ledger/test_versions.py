@@ -9,11 +9,11 @@ import pytest
 
 from labkit import cli, files
 from ledger import command, versions
-from ledger.checks import CHECKS
 from ledger.facts import load
 from ledger.run import Answer
+from ledger.trials import TRIALS
 
-REAL = load(checks=CHECKS)
+REAL = load(trials=TRIALS)
 FACT, OTHER = [fact for fact in REAL.facts if not fact.needs][:2]
 KNOWN = {"torch": "2.13.0+cpu", "hardware": "a box", "commit": "0123456789ab", "date": "2026-11-25T00:00:00"}
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_met_is_one_sentence_before_anything_runs(
 ):
     monkeypatch.setattr(versions, "home", lambda: recorded)
     monkeypatch.setattr(versions.files, "ours", lambda path: recorded)
-    monkeypatch.setattr(command, "run", lambda *a, **k: pytest.fail("a check ran"))
+    monkeypatch.setattr(command, "run", lambda *a, **k: pytest.fail("a trial ran"))
     assert cli.main(["ledger", *asked]) == 2
     assert sentence in capsys.readouterr().err
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_met_is_one_sentence_before_anything_runs(
 
 
 def kept(fact=FACT, answer="yes"):
-    """An answer with what its check saw, so that it can be judged again."""
+    """An answer with what its trial saw, so that it can be judged again."""
     return said(answer, fact, seen={"error": "made up"} if answer == "error" else None)
 
 
@@ -135,13 +135,13 @@ def test_answers_replace_those_of_their_facts_and_others_stay(tmp_path):
 
 
 def test_a_record_names_no_place_on_the_machine(tmp_path):
-    here = f"{Path(versions.__file__).parents[1]}/ledger/checks/guards.py"
+    here = f"{Path(versions.__file__).parents[1]}/ledger/trials/guards.py"
     versions.save(
         [Answer(FACT, "no", measured=f"raised in {here}", seen={"error": here})], tmp_path / "facts.json"
     )
     row = versions.load(tmp_path / "facts.json").frame.iloc[0]
-    assert row["measured"] == "raised in ledger/checks/guards.py"
-    assert row["seen"] == '{"error": "ledger/checks/guards.py"}'
+    assert row["measured"] == "raised in ledger/trials/guards.py"
+    assert row["seen"] == '{"error": "ledger/trials/guards.py"}'
 
 
 def test_what_needs_hardware_is_not_kept(tmp_path):

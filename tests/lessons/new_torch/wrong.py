@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.check import CannotTell, part
+from ledger.trial import CannotTell, part
 
 PASSES, EQUAL = "the gradient passes", "is one process's"
 

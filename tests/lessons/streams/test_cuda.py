@@ -8,7 +8,7 @@ import torch
 from course.shared.streams import StreamError
 from course.streams.cuda import on_gpu
 from labkit import lessons
-from ledger.checks.overlap import cycles_per_ms
+from ledger.trials.overlap import cycles_per_ms
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 
 from labkit.ranks import Ranks, here
 from ledger.bench import NEUTRAL, Bench, quietly
-from ledger.check import CannotTell, NotThere, Seen, judge, part
+from ledger.trial import CannotTell, NotThere, Seen, judge, part
 
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES (nccl.h)
 LOOK_S, SETTLE_S = 20.0, 1.0

@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from labkit.ranks import here
 from labkit.trace.profiler import Profile
 from ledger.bench import Bench, thread_names
-from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import Graphs, calls
+from ledger.trial import CannotTell, NotThere, Seen, judge, part
 
 CALLS = re.compile(
     r"\b(all_gather_into_tensor|all_reduce|wait_tensor|extern_kernels\.mm)\w*(?=\.default\(|\()"

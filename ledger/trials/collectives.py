@@ -14,8 +14,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from labkit.timing import Times, interleave
 from ledger.bench import Bench
-from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import code, first_line
+from ledger.trial import CannotTell, NotThere, Seen, judge, part
 
 C10D = torch.ops._c10d_functional
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from ledger.bench import Bench
-from ledger.check import Seen, judge, part
+from ledger.trial import Seen, judge, part
 
 CLOSE = 1e-4  # float32, of the largest gradient; what is wrong is off by far more
 SIZES = ((16, 8, 1), (24, 6, 2))  # width, tokens, blocks

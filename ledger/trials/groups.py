@@ -27,8 +27,8 @@ from torch.testing._internal.distributed.multi_threaded_pg import ProcessLocalGr
 from labkit import shm
 from labkit.ranks import Ranks
 from ledger.bench import Bench, quietly
-from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import first_line
+from ledger.trial import CannotTell, NotThere, Seen, judge, part
 
 HOST = "127.0.0.1"
 LATER_S = 0.4

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labkit.torch_compat import pretend_h100, pretend_streams
 from ledger.bench import Bench
-from ledger.check import CannotTell, NotThere, Seen, judge, part
-from ledger.checks.stream_graphs import in_a_child, two_waiters
+from ledger.trial import CannotTell, NotThere, Seen, judge, part
+from ledger.trials.stream_graphs import in_a_child, two_waiters
 
 # --- programs of a vector and two streams ---
 

@@ -14,8 +14,8 @@ from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from labkit.torch_compat import pretend_streams, stream_names
 from ledger.bench import Bench
-from ledger.check import Seen, judge, part
 from ledger.graphs import Graphs, calls
+from ledger.trial import Seen, judge, part
 
 # --- programs: tensors, then streams ---
 

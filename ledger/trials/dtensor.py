@@ -16,8 +16,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from labkit.timing import interleave
 from ledger.bench import Bench
-from ledger.check import CannotTell, Seen, judge, part
 from ledger.graphs import Graphs, calls, first_line
+from ledger.trial import CannotTell, Seen, judge, part
 
 
 def mesh():

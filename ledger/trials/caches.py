@@ -34,8 +34,8 @@ from torch._inductor.graph import GraphLowering
 from labkit import timing
 from labkit.ranks import RankError, Ranks
 from ledger.bench import Bench, quietly
-from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import Graphs, calls
+from ledger.trial import CannotTell, NotThere, Seen, judge, part
 
 WIDTH = 32
 

@@ -19,8 +19,8 @@ from torch._dynamo.utils import counters
 
 from labkit.ranks.output import quiet_stderr
 from ledger.bench import Bench
-from ledger.check import NotThere, Seen, judge, part
 from ledger.graphs import Graphs, first_line
+from ledger.trial import NotThere, Seen, judge, part
 
 LIMIT = 8  # torch._dynamo.config.recompile_limit
 LENGTHS = range(2, 14)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from ledger.bench import Bench
-from ledger.check import NotThere, Seen, judge, part
+from ledger.trial import NotThere, Seen, judge, part
 
 KEEPS, KEEPS_NONE = {"TORCH_FR_BUFFER_SIZE": "100"}, {"TORCH_FR_BUFFER_SIZE": "0"}
 

@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from ledger.bench import Bench
-from ledger.check import CannotTell, NotThere, Seen, judge, part
 from ledger.graphs import Graphs, first_line
+from ledger.trial import CannotTell, NotThere, Seen, judge, part
 
 SIZE = 4
 

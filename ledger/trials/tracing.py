@@ -11,8 +11,8 @@ from torch._dynamo.backends.registry import lookup_backend
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ledger.bench import Bench
-from ledger.check import Seen, judge, part
 from ledger.graphs import Graphs, calls, code, first_line
+from ledger.trial import Seen, judge, part
 
 
 def all_reduce(x):

@@ -17,8 +17,8 @@ from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ledger.bench import Bench
-from ledger.check import Seen, judge, part
 from ledger.graphs import Graphs, calls, first_line
+from ledger.trial import Seen, judge, part
 
 DDP = DistributedDataParallel
 LAYERS = 4

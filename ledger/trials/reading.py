@@ -16,8 +16,8 @@ import torch._inductor.metrics
 from torch._inductor.compile_fx import compile_fx
 
 from ledger.bench import Bench
-from ledger.check import Seen, judge, part
 from ledger.graphs import Graphs
+from ledger.trial import Seen, judge, part
 
 
 def alone(bench: Bench, function: Callable[..., Seen], *arguments: Any) -> Seen:

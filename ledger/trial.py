@@ -1,8 +1,8 @@
-"""What a check is made of: a probe that measures, a counterexample that it is measured against, and a judge.
+"""What a trial is made of: a probe that measures, a counterexample that it is measured against, and a judge.
 
 A probe runs a small program and returns plain data. A judge is a pure function of these data: it yields a `Part` for
 each part of the fact's sentence. A counterexample is a probe of a program in which the fact is false. It runs each time
-the check does, on every torch: a check that says yes to it has told nothing, and is an error.
+the trial does, on every torch: a trial that says yes to it has told nothing, and is an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ledger.bench import Bench
 
-__all__ = ["CHECKS", "CannotTell", "Check", "NotThere", "Part", "Probe", "Seen", "judge", "part"]
+__all__ = ["TRIALS", "CannotTell", "Trial", "NotThere", "Part", "Probe", "Seen", "judge", "part"]
 
 Seen = dict[str, Any]
 Probe = Callable[[Bench], Seen]
@@ -57,8 +57,8 @@ def part(words: str, holds: Any, measured: object = "") -> Part:
 
 
 @dataclass(frozen=True)
-class Check:
-    """The check of one fact.
+class Trial:
+    """The trial of one fact.
 
     Args:
         name: the id of the fact: the module and the name of the judge, as 'breaks.disabled-collective'.
@@ -87,7 +87,7 @@ class Check:
         return found
 
 
-CHECKS: dict[str, Check] = {}
+TRIALS: dict[str, Trial] = {}
 
 
 def judge(
@@ -109,8 +109,8 @@ def judge(
     >>> @judge(lambda bench: {"sum": 2 + 2}, counter=lambda bench: {"sum": 5})
     ... def sums(seen):
     ...     yield part("is 4", seen["sum"] == 4, seen["sum"])
-    >>> check = CHECKS.pop(f"{sums.__module__.rpartition('.')[2]}.sums")
-    >>> check.parts(check.probe(None))
+    >>> trial = TRIALS.pop(f"{sums.__module__.rpartition('.')[2]}.sums")
+    >>> trial.parts(trial.probe(None))
     (Part(words='is 4', holds=True, measured='4'),)
     """
 
@@ -118,11 +118,11 @@ def judge(
         module = function.__module__.rpartition(".")[2]
         topic = "mine" if module == "__main__" else module
         name = f"{topic}.{function.__name__.replace('_', '-')}"
-        if name in CHECKS:
-            raise ValueError(f"there are two checks named {name!r}")
+        if name in TRIALS:
+            raise ValueError(f"there are two trials named {name!r}")
         if (counter is None) != bool(no_counter):
             raise ValueError(f"{name}: it needs a counterexample, or the reason why there is none")
-        CHECKS[name] = Check(name, probe, function, counter, no_counter)
+        TRIALS[name] = Trial(name, probe, function, counter, no_counter)
         return function
 
     return register

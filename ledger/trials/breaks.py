@@ -19,8 +19,8 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 from labkit.ranks.output import quiet_stderr
 from labkit.timing import Times, interleave
 from ledger.bench import Bench
-from ledger.check import CannotTell, Seen, judge, part
 from ledger.graphs import Graphs, calls, first_line
+from ledger.trial import CannotTell, Seen, judge, part
 
 LOGGER = logging.getLogger("ledger.quiet")
 

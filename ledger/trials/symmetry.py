@@ -15,8 +15,8 @@ from torch._inductor import config as inductor
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.output import quietly
 from ledger.bench import Bench
-from ledger.check import NotThere, Seen, judge, part
 from ledger.graphs import Graphs, first_line
+from ledger.trial import NotThere, Seen, judge, part
 
 WAIT_S = 2  # how long a collective of a drill waits for its peer
 TIMED_OUT = "timed out"
