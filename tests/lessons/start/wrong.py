@@ -79,4 +79,91 @@ LARGEST = {
     nothing: "say what you want back with return",
 }
 
-WRONG = {"start.largest": LARGEST}
+
+def as_it_was(x, w):
+    import torch
+    import torch.distributed as dist
+
+    y = x @ w
+    if dist.get_rank() == 0:
+        print("hello from rank 0")
+    dist.all_reduce(y)
+    return torch.relu(y)
+
+
+def both_print(x, w):
+    import torch
+    import torch.distributed as dist
+
+    y = x @ w
+    print("hello from every rank")
+    dist.all_reduce(y)
+    return torch.relu(y)
+
+
+def no_sum(x, w):
+    import torch
+
+    return torch.relu(x @ w)
+
+
+def relu_first(x, w):
+    import torch
+    import torch.distributed as dist
+
+    y = torch.relu(x @ w)
+    dist.all_reduce(y)
+    return y
+
+
+def no_relu(x, w):
+    import torch.distributed as dist
+
+    y = x @ w
+    dist.all_reduce(y)
+    return y
+
+
+def the_largest_part(x, w):
+    import torch
+    import torch.distributed as dist
+
+    y = x @ w
+    dist.all_reduce(y, op=dist.ReduceOp.MAX)
+    return torch.relu(y)
+
+
+def hidden(x, w):
+    import torch
+
+    return torch.compiler.disable(both_print)(x, w)
+
+
+def other_operators(x, w):
+    import torch
+    import torch.distributed as dist
+
+    y = x @ w
+    if dist.get_rank() == 0:
+        y = y + 0
+    dist.all_reduce(y)
+    return torch.relu(y)
+
+
+def no_result(x, w):
+    no_relu(x, w)
+
+
+ONE_GRAPH = {
+    as_it_was: "only some ranks break",
+    both_print: "each breaks",
+    no_sum: "all_reduce is missing",
+    relu_first: "all_reduce first",
+    no_relu: "relu is missing",
+    the_largest_part: "relu of the sum over ranks",
+    hidden: "Dynamo saw nothing of it",
+    other_operators: "let no operator hang on the rank",
+    no_result: "returns a tensor of the layer's shape",
+}
+
+WRONG = {"start.largest": LARGEST, "start.one_graph": ONE_GRAPH}
