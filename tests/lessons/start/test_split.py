@@ -71,6 +71,12 @@ def test_of_two_ranks_each_reduces_its_own_half(gloo_pair, size, ops, pieces):
     assert list(found.values()) == [[pieces[0]] * half + [pieces[1]] * half] * 2
 
 
+@pytest.mark.parametrize(("size", "first"), [(1, 1), (2, 2), (3, 2), (5, 4)])
+def test_small_tensors_have_unequal_pieces_or_one(gloo_pair, size, first):
+    found = gloo_pair.run(disagree, (10.0, 20.0), ("SUM", "MAX"), size)
+    assert list(found.values()) == [[30.0] * first + [20.0] * (size - first)] * 2
+
+
 @pytest.fixture(scope="module")
 def gloo_pair():
     with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
