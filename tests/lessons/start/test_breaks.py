@@ -53,7 +53,11 @@ def count(function, reorder):
     [
         (between, False, (2, 1, 1, True)),
         (first, False, (1, 0, 1, True)),  # explain does not see it
-        (model, False, (2, 1, 1, True)),
+        (
+            model,
+            False,
+            (2, 1, 2, True),
+        ),  # at the call in the model, and in the function, which Dynamo then compiles
         (between, True, (1, 0, 0, False)),
         (first, True, (1, 0, 0, False)),
     ],
