@@ -1,4 +1,4 @@
-"""Lesson 02, `semantics.ring`: an all-reduce out of sends and receives, in which no rank sends more than another."""
+"""Lesson 01, `groups.ring`: an all-reduce out of sends and receives, in which no rank sends more than another."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def _look(attempt: Attempt, elements: int) -> dict[str, Any]:
 
 
 ring = Exercise(
-    "semantics.ring",
+    "groups.ring",
     "a ring",
     "medium",
-    20,
+    15,
     (
         "the sum of four ranks on each of them, the argument unchanged",
         f"{2 * (WORLD - 1)} messages from each rank, with 2(n - 1)/n of the tensor's bytes in all",
