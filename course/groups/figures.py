@@ -54,7 +54,8 @@ def costs(
         found.groupby("algorithm", sort=False), LOOKS, strict=False
     ):
         bars = [rows["ms"] - rows["p10"], rows["p90"] - rows["ms"]]
-        ax.errorbar(rows["bytes"], rows["ms"], bars, fmt=marker, color=colour, markersize=6, capsize=3)
+        beside = rows["bytes"] * 1.12 ** (len(keys) - 1)  # so that the bars do not hide each other
+        ax.errorbar(beside, rows["ms"], bars, fmt=marker, color=colour, markersize=6, capsize=3)
         predict = model.get(str(name))
         if predict:
             ax.plot(sizes, [predict(size) for size in sizes], line, color=colour, linewidth=1.6)
@@ -81,6 +82,6 @@ def _size(count: float) -> str:
 
 def _key(colour: str, line: str, marker: str) -> Callable[[Axes, float, float], object]:
     return lambda ax, x, y: ax.plot(
-        [x, x + 0.1, x + 0.2], [y + 0.06] * 3, line, color=colour, linewidth=1.6, marker=marker, markevery=[1],
-        markersize=5.5,
+        [x, x + 0.1, x + 0.2], [y + 0.06] * 3, linestyle=line, color=colour, linewidth=1.6, marker=marker,
+        markevery=[1], markersize=5.5,
     )  # fmt: skip
