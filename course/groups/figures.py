@@ -49,7 +49,7 @@ def costs(
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.3, HIGH, top=sheet.top)
     sheet.top += HIGH + 0.5
     ax.set(xscale="log", yscale="log", xlabel="bytes that each rank holds", ylabel="one all-reduce, ms")
-    keys = []
+    keys: list[tuple[str, Callable[[Axes, float, float], object]]] = []
     for (name, rows), (colour, marker, line) in zip(
         found.groupby("algorithm", sort=False), LOOKS, strict=False
     ):
