@@ -22,7 +22,7 @@ def costs(
     found: pd.DataFrame,
     model: Mapping[str, Callable[[float], float]],
     sizes: Sequence[float],
-    title: str,
+    crossing: float,
     label: str,
 ) -> Figure:
     """Draw measured times with their spread, and the model's line for each algorithm that it predicts.
@@ -31,20 +31,22 @@ def costs(
         found: a row for each algorithm and size, with the columns algorithm, bytes, ms, p10 and p90.
         model: milliseconds by bytes, for some of the algorithms.
         sizes: bytes at which the lines are drawn.
-        title: what the figure shows.
+        crossing: bytes at which two of the lines meet.
         label: where the times were taken.
 
     Raises:
         ValueError: a column is missing.
 
     >>> rows = pd.DataFrame({"algorithm": ["ring"], "bytes": [2**14], "ms": [2.0], "p10": [1.5], "p90": [4.0]})
-    >>> costs(rows, {"ring": lambda n: 1 + n / 2**14}, [2**14, 2**24], "A ring", "gloo · cpu").summary
-    'A ring. ring, 16 KiB: 2 ms (1.5-4), model 2 ms. [gloo · cpu]'
+    >>> figure = costs(rows, {"ring": lambda n: 1 + n / 2**14}, [2**14, 2**24], 2**20, "gloo · cpu")
+    >>> figure.summary.partition(".")[0], "ring, 16 KiB: 2 ms (1.5-4), model 2 ms." in figure.summary
+    ("The model's lines cross at 1 MiB", True)
     """
     need(found, ["algorithm", "bytes", "ms", "p10", "p90"], "time")
     sheet = Sheet()
     sheet.title(
-        title, "Points: measured, median and p10 to p90. Lines: predicted from the time of single messages."
+        f"The model's lines cross at {_size(crossing)}",
+        "Points: measured, median and p10 to p90, moved sideways a little. Lines: predicted from messages and passes.",
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.3, HIGH, top=sheet.top)
     sheet.top += HIGH + 0.5
@@ -63,7 +65,8 @@ def costs(
             said = f"{name}, {_size(row.bytes)}: {row.ms:.3g} ms ({row.p10:.3g}-{row.p90:.3g})"
             sheet.say(said + (f", model {predict(row.bytes):.3g} ms" if predict else ""))
         keys.append((str(name), _key(colour, line if predict else "none", marker)))
-    ticks = sorted(set(found["bytes"]) | {2**20})
+    ax.axvline(crossing, color=style.INK, linewidth=0.9, linestyle=(0, (1, 2)))
+    ticks = sorted(set(found["bytes"]))
     ax.minorticks_off()
     ax.set_xticks(ticks, [_size(n) for n in ticks])
     ax.grid(color=style.FAINT, linewidth=0.7)
@@ -82,6 +85,6 @@ def _size(count: float) -> str:
 
 def _key(colour: str, line: str, marker: str) -> Callable[[Axes, float, float], object]:
     return lambda ax, x, y: ax.plot(
-        [x, x + 0.1, x + 0.2], [y + 0.06] * 3, linestyle=line, color=colour, linewidth=1.6, marker=marker,
+        [x - 0.06, x + 0.08, x + 0.22], [y + 0.06] * 3, linestyle=line, color=colour, linewidth=1.6, marker=marker,
         markevery=[1], markersize=5.5,
     )  # fmt: skip

@@ -28,12 +28,20 @@ $ grep DistStoreError job.log    # srun --label: the number in front is SLURM_PR
 ['default_pg/0//cpu//0/0', 'default_pg/0//cpu//0/1', 'default_pg/0//cpu//0/2']
 """
 MISSING, TWICE = 3, 1
+FIRST_NODE = (
+    "MASTER_ADDR is the first host, and rank 0 serves the store: rank 0 has to run there, where SLURM_NODEID is 0, not "
+    "on another node"
+)
 LAYOUTS = ((2, 2), (2, 4), (3, 2))  # nodes, and tasks on each
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The missing rank, the rank that two processes have, and a rank of its own for each process of any layout."""
-    hint = "it is called as my_diagnosis(env), and returns a dict with the keys missing, twice and rank"
+    names = ", ".join(_environment(2, 2, 0))
+    hint = (
+        "it is called as my_diagnosis(env), and returns a dict with the keys missing, twice and rank; all values of "
+        f"env are strings: {names}"
+    )
     found = on_ranks(ranks, _answers, attempt, only=0, hint=hint)[0]
     wanted = {"missing", "twice", "rank"}
     for answer in found[LAYOUTS[0]]:
@@ -43,6 +51,9 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
                 "return a dict with the keys missing, twice and rank for each process",
             )
     said = found[LAYOUTS[0]][0]
+    for name in ("missing", "twice"):
+        if type(said[name]) is not int:
+            raise Mistake(f"{name}: {said[name]!r}", f"{name} is one rank: return it as an int")
     if said["missing"] != MISSING:
         raise Mistake(
             f"missing: {said['missing']!r}", "a key ends in its rank: which rank's key is not in the list?"
@@ -60,7 +71,10 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             raise Mistake(finding, "a rank is a whole number, and a variable of the environment is a string")
         if sorted(given) != list(range(nodes * tasks)):
             raise Mistake(finding, _why(given, (nodes, tasks)))
-        say(finding)
+        if given.index(0) >= tasks:
+            raise Mistake(finding, FIRST_NODE)
+        in_a_row = given == list(range(nodes * tasks))
+        say(finding if in_a_row else f"{finding}; it starts, but ranks of one node do not follow each other")
 
 
 def _why(given: list[int], layout: tuple[int, int]) -> str:
@@ -82,7 +96,13 @@ def _environment(nodes: int, tasks: int, number: int) -> dict[str, str]:
     """What srun sets for a task of a job that is laid out node by node."""
     node, local = divmod(number, tasks)
     values = {"PROCID": number, "NODEID": node, "LOCALID": local, "NTASKS": nodes * tasks, "NNODES": nodes}
-    return {f"SLURM_{name}": str(value) for name, value in (values | {"NTASKS_PER_NODE": tasks}).items()}
+    values |= {"NTASKS_PER_NODE": tasks}
+    first = node * tasks
+    words = {
+        "TASKS_PER_NODE": f"{tasks}(x{nodes})",
+        "GTIDS": ",".join(str(one) for one in range(first, first + tasks)),
+    }
+    return {f"SLURM_{name}": str(value) for name, value in (values | words).items()}
 
 
 start = Exercise(
@@ -93,7 +113,7 @@ start = Exercise(
     (
         "the rank that is missing",
         "the rank that two processes have",
-        "a rank of its own for every process, for any number of nodes and of tasks on each",
+        "a rank for every process, each once, 0 on the first node, in jobs of other sizes too",
     ),
     judge,
 )

@@ -94,6 +94,64 @@ def three_parts_of_five(x):
     return ring(x, cut=torch.Tensor.chunk)
 
 
+def straight_to_the_owner(x):
+    """No ring: each part goes to its owner, who adds, and sends the sum to all. As many messages, and as many bytes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parts = list(x.clone().tensor_split(size))
+    mine = parts[rank].clone()
+
+    def swap(outgoing, far, arriving):
+        sent = dist.isend(outgoing, (rank + far) % size)
+        dist.recv(arriving, (rank - far) % size)
+        sent.wait()
+
+    for far in range(1, size):
+        arriving = torch.empty_like(mine)
+        swap(parts[(rank + far) % size], far, arriving)
+        mine += arriving
+    for far in range(1, size):
+        swap(mine, far, parts[(rank - far) % size])
+    parts[rank] = mine
+    return torch.cat(parts)
+
+
+def halves_with_two_partners(x):
+    """Recursive halving, then doubling: as many bytes in 4 messages."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole, low, high, distance = x.clone(), 0, x.numel(), size // 2
+    ranges = []
+    while distance:
+        peer, middle = rank ^ distance, (low + high) // 2
+        keep, give = ((low, middle), (middle, high)) if rank < peer else ((middle, high), (low, middle))
+        arriving = torch.empty(keep[1] - keep[0])
+        sent = dist.isend(whole[give[0] : give[1]].clone(), peer)
+        dist.recv(arriving, peer)
+        sent.wait()
+        whole[keep[0] : keep[1]] += arriving
+        ranges.append((peer, keep, give))
+        low, high = keep
+        distance //= 2
+    for peer, keep, give in reversed(ranges):
+        arriving = torch.empty(give[1] - give[0])
+        sent = dist.isend(whole[keep[0] : keep[1]].clone(), peer)
+        dist.recv(arriving, peer)
+        sent.wait()
+        whole[give[0] : give[1]] = arriving
+    return whole
+
+
+def all_send_first(x):
+    """Every rank waits until its neighbour receives."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parts = list(x.clone().tensor_split(size))
+    for step in range(2 * (size - 1)):
+        dist.send(parts[(rank - step) % size], (rank + 1) % size)
+        arriving = torch.empty_like(parts[(rank - step - 1) % size])
+        dist.recv(arriving, (rank - 1) % size)
+        parts[(rank - step - 1) % size] += arriving
+    return torch.cat(parts)
+
+
 def no_result(x):
     ring(x)
 
@@ -122,6 +180,23 @@ def a_string(env):
     return {"missing": 3, "twice": 1, "rank": env["SLURM_PROCID"]}
 
 
+def on_the_last_node(env):
+    """Rank 0 serves the store, and would run where MASTER_ADDR is not."""
+    return {"missing": 3, "twice": 1, "rank": int(env["SLURM_NTASKS"]) - 1 - rank_of(env)}
+
+
+def a_list(env):
+    return {"missing": [3], "twice": 1, "rank": rank_of(env)}
+
+
+def missing_as_a_word(env):
+    return {"missing": "3", "twice": "1", "rank": rank_of(env)}
+
+
+def another_variable(env):
+    return {"missing": 3, "twice": 1, "rank": int(env["SLURM_RANK"])}
+
+
 def without_the_fix(env):
     return {"missing": 3, "twice": 1}
 
@@ -136,6 +211,9 @@ RING = {
     in_small_pieces: "with one message a step",
     equal_parts_only: "the parts differ in size",
     three_parts_of_five: "the parts differ in size",
+    straight_to_the_owner: "to one neighbour only",
+    halves_with_two_partners: "with one message a step",
+    all_send_first: "the ranks wait for each other: where all ranks send first",
     no_result: "return the sum",
 }
 START = {
@@ -144,6 +222,10 @@ START = {
     as_it_was: "two processes get one rank",
     two_a_node: "the number of tasks on a node",
     a_string: "a whole number",
+    on_the_last_node: "rank 0 has to run there",
+    a_list: "return it as an int",
+    missing_as_a_word: "return it as an int",
+    another_variable: "SLURM_LOCALID",
     without_the_fix: "with the keys missing, twice and rank",
 }
 
