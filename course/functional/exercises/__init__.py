@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from course.functional.exercises.gather import gather
 from course.functional.exercises.later import later
-from course.functional.exercises.ring import ring
 
-__all__ = ["gather", "later", "ring"]
+__all__ = ["gather", "later"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from lessons.functional.wrong import Gather, Later, ring
+from lessons.functional.wrong import Gather, Later
 
 
 class SumsAndSlices(Gather):
@@ -53,15 +53,7 @@ class KnowsWhatHasArrived(Later):
         return func(*plain(args), **{name: plain(a) for name, a in (kwargs or {}).items()})
 
 
-def padded(x):
-    size = dist.get_world_size()
-    missing = -len(x) % size
-    whole = ring(torch.nn.functional.pad(x, (0, missing)))
-    return whole[: len(x)]
-
-
 RIGHT = {
     "semantics.gather": (SumsAndSlices, ExchangesAndSums, GathersAList),
     "semantics.later": (Later, KnowsWhatHasArrived),
-    "semantics.ring": (ring, padded),
 }

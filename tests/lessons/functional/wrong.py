@@ -217,98 +217,6 @@ class WaitsForTheFirst(Later):
         return func(*args, **kwargs)
 
 
-def ring(x, steps=2, cut=torch.Tensor.tensor_split):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    pieces = list(cut(x.clone(), size))
-    for step in range(steps * (size - 1)):
-        send, receive = (rank - step) % size, (rank - step - 1) % size
-        arriving = torch.empty_like(pieces[receive])
-        exchange(pieces[send], arriving)
-        if step < size - 1:
-            pieces[receive] += arriving
-        else:
-            pieces[receive].copy_(arriving)
-    return torch.cat(pieces)
-
-
-def exchange(outgoing, arriving):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    works = [dist.isend(outgoing, (rank + 1) % size), dist.irecv(arriving, (rank - 1) % size)]
-    for work in works:
-        work.wait()
-
-
-def half_a_ring(x):
-    return ring(x, steps=1)
-
-
-def whole_tensors(x):
-    total, passing = x.clone(), x.clone()
-    for _ in range(dist.get_world_size() - 1):
-        arriving = torch.empty_like(x)
-        exchange(passing, arriving)
-        total, passing = total + arriving, arriving
-    return total
-
-
-def through_rank_0(x):
-    total, size = x.clone(), dist.get_world_size()
-    if dist.get_rank():
-        dist.send(x, 0)
-        dist.recv(total, 0)
-        return total
-    for peer in range(1, size):
-        arriving = torch.empty_like(x)
-        dist.recv(arriving, peer)
-        total += arriving
-    for peer in range(1, size):
-        dist.send(total, peer)
-    return total
-
-
-def the_collective(x):
-    y = x.clone()
-    dist.all_reduce(y)
-    return y
-
-
-def nobody_adds(x):
-    arriving = torch.empty_like(x)
-    exchange(x, arriving)
-    return arriving
-
-
-def in_its_argument(x):
-    x.copy_(ring(x))
-    return x
-
-
-def in_small_pieces(x):
-    return torch.cat([ring(half) for half in x.chunk(2)])
-
-
-def equal_parts_only(x):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    pieces = list(x.clone().chunk(size))
-    arriving = torch.empty_like(pieces[0])
-    for step in range(2 * (size - 1)):
-        send, receive = (rank - step) % size, (rank - step - 1) % size
-        exchange(pieces[send], arriving)
-        if step < size - 1:
-            pieces[receive] += arriving
-        else:
-            pieces[receive].copy_(arriving)
-    return torch.cat(pieces)
-
-
-def three_parts_of_five(x):
-    return ring(x, cut=torch.Tensor.chunk)
-
-
-def no_result(x):
-    ring(x)
-
-
 GATHER = {
     SlicesOnly: "sum over the ranks what comes back",
     SumsOnly: "has the shape of x",
@@ -335,18 +243,6 @@ LATER = {
     DropsKeywords: "take a tensor by keyword",
     WaitsForTheFirst: "several tensors that are under way",
 }
-RING = {
-    half_a_ring: "a part on each rank: pass them on",
-    whole_tensors: "cut the tensor into 4 parts",
-    through_rank_0: "the slowest link sets the time",
-    the_collective: "send and receive, and nothing else",
-    nobody_adds: "follow one part around the ring",
-    in_its_argument: "work in a copy",
-    in_small_pieces: "with one message a step",
-    equal_parts_only: "the parts differ in size",
-    three_parts_of_five: "the parts differ in size",
-    no_result: "return the sum",
-}
 
 
-WRONG = {"semantics.gather": GATHER, "semantics.later": LATER, "semantics.ring": RING}
+WRONG = {"semantics.gather": GATHER, "semantics.later": LATER}
