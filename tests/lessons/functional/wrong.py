@@ -267,7 +267,7 @@ TRACEABLE = {
     gives_the_argument: "returns memory of its own",
     drops_what_came: "nothing has come from the root",
     always_from_rank_0: "for each call anew",
-    always_all_ranks: "for each call anew",
+    always_all_ranks: "the ranks wait for each other",
     fixed_shape: "for any x",
     without_dtype: "for any x",
     flat: "in another shape: like x",
