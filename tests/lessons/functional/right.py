@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from lessons.functional.wrong import group_of, operator, ring
+from lessons.functional.wrong import group_of, like_x, operator, ring
 
 
 def writes_in_place():
@@ -15,7 +15,7 @@ def writes_in_place():
         return None
 
     def broadcast(x, src, group):
-        y = x.clone()
+        y = x.clone(memory_format=torch.contiguous_format)
         broadcast_(y, src, group.group_name)
         return y
 
@@ -28,18 +28,19 @@ def with_a_library():
         library.define("broadcast(Tensor x, int src, str group) -> Tensor")
 
         def real(x, src, group):
-            y = x.clone()
+            y = x.clone(memory_format=torch.contiguous_format)
             dist.broadcast(y, group=group_of(group), group_src=src)
             return y
 
         library.impl("broadcast", real, "CompositeExplicitAutograd")
-        torch.library.register_fake("reader_lib::broadcast", lambda x, src, group: torch.empty_like(x))
+        torch.library.register_fake("reader_lib::broadcast", like_x)
         dist._reader_library = library  # it lives as long as the process
     return lambda x, src, group: torch.ops.reader_lib.broadcast(x, src, group.group_name)
 
 
 def by_a_gather():
     def gathered(x, src, group):
+        x = x.contiguous()
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group_of(group)))]
         dist.all_gather(parts, x, group=group_of(group))
         return parts[src].clone()

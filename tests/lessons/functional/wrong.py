@@ -10,13 +10,13 @@ def group_of(name):
 
 
 def real_one(x, src, group):
-    y = x.clone()
+    y = x.clone(memory_format=torch.contiguous_format)
     dist.broadcast(y, group=group_of(group), group_src=src)
     return y
 
 
 def like_x(x, src, group):
-    return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def operator(real=real_one, fake=like_x):
@@ -34,7 +34,7 @@ def no_fake_kernel():
 
 def in_plain_python():
     def broadcast(x, src, group):
-        y = x.clone()
+        y = x.clone(memory_format=torch.contiguous_format)
         dist.broadcast(y, group=group, group_src=src)
         return y
 
@@ -79,9 +79,78 @@ def always_from_rank_0():
     return operator(real)
 
 
-def always_all_ranks():
+def keeps_the_strides():
     def real(x, src, group):
         y = x.clone()
+        dist.broadcast(y, group=group_of(group), group_src=src)
+        return y
+
+    return operator(real, lambda x, src, group: torch.empty_like(x))
+
+
+def transposed_strides():
+    def fake(x, src, group):
+        return torch.empty(x.shape[::-1], dtype=x.dtype, device=x.device).permute(*reversed(range(x.dim())))
+
+    return operator(fake=fake)
+
+
+def on_the_cpu():
+    return operator(fake=lambda x, src, group: torch.empty(x.shape, dtype=x.dtype, device="cpu"))
+
+
+def in_float32():
+    def real(x, src, group):
+        return real_one(x.float(), src, group).to(x.dtype)
+
+    return operator(real)
+
+
+def by_a_product():
+    def real(x, src, group):
+        y = (x * (dist.get_rank(group_of(group)) == src)).contiguous()
+        dist.all_reduce(y, group=group_of(group))
+        return y
+
+    return operator(real)
+
+
+def global_root():
+    def real(x, src, group):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(y, src, group=group_of(group))
+        return y
+
+    return operator(real)
+
+
+def without_a_wait():
+    def real(x, src, group):
+        y = x.clone(memory_format=torch.contiguous_format)
+        y.work = dist.broadcast(y, group=group_of(group), group_src=src, async_op=True)
+        return y
+
+    return operator(real)
+
+
+def root_returns_x():
+    def real(x, src, group):
+        y = real_one(x, src, group)
+        return x if dist.get_rank(group_of(group)) == src else y
+
+    return operator(real)
+
+
+def declares_a_write():
+    schema = "(Tensor(a!) x, int src, str group) -> Tensor"
+    made = torch.library.custom_op("reader::declares", real_one, mutates_args=("x",), schema=schema)
+    made.register_fake(like_x)
+    return lambda x, src, group: made(x, src, group.group_name)
+
+
+def always_all_ranks():
+    def real(x, src, group):
+        y = x.clone(memory_format=torch.contiguous_format)
         dist.broadcast(y, src)
         return y
 
@@ -122,8 +191,16 @@ DIAGNOSIS = {
 }
 
 
-def late_rank_in_b():
+def both_ranks_in_b():
     return DIAGNOSIS | {"B": ([0, 1], "wait", "wait_tensor")}
+
+
+def the_other_rank_in_b():
+    return DIAGNOSIS | {"B": ([1], "wait", "wait_tensor")}
+
+
+def wrong_in_a_and_c():
+    return DIAGNOSIS | {"A": ([0, 1], "order", "barrier"), "C": ([0], "schema", "mutates_args")}
 
 
 def one_rank_in_a():
@@ -267,7 +344,16 @@ TRACEABLE = {
     gives_the_argument: "returns memory of its own",
     drops_what_came: "nothing has come from the root",
     always_from_rank_0: "for each call anew",
-    always_all_ranks: "the ranks wait for each other",
+    always_all_ranks: "is it the group that was given",
+    keeps_the_strides: "strides may differ by rank",
+    transposed_strides: "shape, strides and dtype",
+    on_the_cpu: "the device, too",
+    in_float32: "keep the dtype of x inside",
+    by_a_product: "inf * 0",
+    global_root: "a global rank",
+    without_a_wait: "it does not wait",
+    root_returns_x: "returns memory of its own",
+    declares_a_write: "mutates_args names what",
     fixed_shape: "for any x",
     without_dtype: "for any x",
     flat: "in another shape: like x",
@@ -275,7 +361,9 @@ TRACEABLE = {
     without_annotations: "read from the annotations",
 }
 JOBS = {
-    late_rank_in_b: "what both ranks should print, from the x of both, and compare",
+    both_ranks_in_b: "compare it with each log",
+    the_other_rank_in_b: "compare it with each log",
+    wrong_in_a_and_c: "job C: work out",
     one_rank_in_a: "which is 100 times it",
     no_rank_in_c: "is it a sum over ranks",
     waits_in_a: "what does the first all_reduce of rank 0 take",
@@ -285,7 +373,7 @@ JOBS = {
     one_graph: "has one graph already",
     other_cure: "the cure of another one",
     in_prose: "one of order, wait",
-    two_jobs: "ranks, cause and fix of each job",
+    two_jobs: "ranks, cause and change of each job",
 }
 RING = {
     half_a_ring: "a part on each rank: pass them on",
