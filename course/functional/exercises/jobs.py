@@ -13,7 +13,7 @@ from course.functional.logs import LOGS
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["jobs"]
+__all__ = ["jobs", "wrong_ranks"]
 
 CAUSES = ("order", "wait", "schema", "shape")
 FIXES = ("one order", "wait_tensor", "mutates_args", "barrier", "fullgraph", "timeout")

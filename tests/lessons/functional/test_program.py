@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import lesson_cells
 import pandas as pd
 import pytest
+import torch
 from lessons.functional import wrong
 
 import labkit
+from course.functional.exercises.jobs import wrong_ranks
 from course.functional.figures import timeline
+from course.functional.logs import LOGS
 from labkit import lessons
 
 LESSON = "02_inplace_vs_functional"
+release = tuple(int(part) for part in torch.__version__.split(".")[:2])
 functional = lessons.program("functional")
 
 
@@ -32,7 +39,11 @@ def cells(*words: str) -> dict:
     space = lesson_cells.copied(LESSON)
     for word in words:
         (cell,) = [cell for cell in code if word in cell.source]
-        source = cell.source.partition("\n\n\nfor ")[0].partition("\n\n\npd.DataFrame(")[0]
+        source = (
+            cell.source.partition("\n\n\nfor ")[0]
+            .partition("\n\n\npd.DataFrame(")[0]
+            .partition("\n\n\nfound = ")[0]
+        )
         exec(compile(source.partition("\n\n\nwith ")[0], f"<{word}>", "exec"), space)
     return space
 
@@ -51,13 +62,44 @@ def test_what_dynamo_has_a_functional_form_for_stays_in_one_graph(ranks):
 
 
 @pytest.mark.slow
-def test_a_legal_pass_loses_the_sum_in_place_and_keeps_the_functional_one_on_three_ranks(three):
-    lesson = cells("def sum_in_place(", "def compute_first(")
-    for a_pass in (lesson["dead_code"], lesson["compute_first"]):
-        assert three.run(lesson["after"], lesson["functional"], a_pass)[1][1] == [
-            61 + 6 * i for i in range(6)
-        ]
-        assert three.run(lesson["after"], lesson["in_place"], a_pass)[1][1] == [21 + 2 * i for i in range(6)]
+def test_a_pass_drops_a_write_that_no_schema_declares_on_three_ranks(three):
+    lesson = cells("def sum_in_place(", "def dead_code(")
+    kept = {
+        program.__name__: three.run(lesson["after"], program, lesson["dead_code"])[1][1]
+        for program in lesson["PROGRAMS"]
+    }
+    right = [61 + 6 * i for i in range(6)]
+    assert kept == {"opaque": [21 + 2 * i for i in range(6)], "written": right, "functional": right}
+
+
+def test_the_key_of_the_three_jobs_is_what_their_logs_show():
+    printed = {
+        job: [json.loads(re.search(rf"rank {rank} x=.* result=(.*)", log)[1]) for rank, log in of.items()]
+        for job, of in LOGS.items()
+    }
+    assert all(
+        f"x={x}" in of[rank] for of in LOGS.values() for rank, x in enumerate(([1.0, 2.0], [10.0, 20.0]))
+    )
+    right = {"A": [[11, 22], [1100, 2200]], "B": [23, 45], "C": [23, 45]}  # 1 + 10 and 2 + 20
+    wrong_on = {job: {rank for rank in (0, 1) if printed[job][rank] != right[job]} for job in right}
+    assert wrong_on == {"A": {0, 1}, "B": {0}, "C": {0, 1}}
+    assert {job: wrong_ranks(job) for job in right} == wrong_on
+    waited = {rank: "wait_tensor.default" in log for rank, log in LOGS["B"].items()}
+    assert waited == {rank: "unwaited" not in log for rank, log in LOGS["B"].items()} == {0: False, 1: True}
+
+
+@pytest.mark.slow
+def test_gradients_by_collective_on_three_ranks(three):
+    lesson = cells("def fill(", "TRAINED = {")
+    compiled = {"in place, compiled": "right", "functional, eager": "right", "functional, compiled": "right"}
+    found = three.run(lesson["trained"], timeout=300)[0]
+    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"):
+        assert found[name] | compiled == found[name], name
+        assert found[name]["in place, eager"] != "right", name
+    assert found["broadcast"]["functional, eager"] == "wrong"
+    has_average, has_maximum = (release >= least for least in ((2, 14), (2, 15)))
+    for name, has in (("all_reduce, avg", has_average), ("all_reduce, max", has_maximum)):
+        assert (found[name]["functional, eager"] == "right") is has, name
 
 
 @pytest.mark.slow
