@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from labkit import torch_compat
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
@@ -243,7 +243,7 @@ def _writes_an_input(node: Any) -> bool:
 def _fake_device(broadcast: Any, src: int, group: Any) -> str:
     """Where the result is for an x on a GPU; without numbers, so no GPU is needed."""
     try:
-        with FakeTensorMode():
+        with torch_compat.fake_tensors():
             return broadcast(torch.empty(2, 3, device="cuda"), src, group).device.type
     except Exception as error:
         return f"an error: {str(error)[:200]}"
