@@ -7,6 +7,7 @@ import functools
 import io
 import numbers
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from labkit.ranks import Ranks, here
 from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import break_reasons, dynamo_reset, patched
 
 __all__ = ["largest", "one_graph"]
 
@@ -188,17 +189,18 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
         return graph.forward
 
     dynamo_reset()
-    breaks = torch._dynamo.utils.counters["graph_break"]
-    breaks.clear()
+    before = break_reasons()
     mine = columns[rank].contiguous().to(device), rows[rank].clone().to(device)
     printed = io.StringIO()
     # an attempt may set it, and the next attempt must not find it set
-    with torch._dynamo.config.patch(reorderable_logging_functions=set()), contextlib.redirect_stdout(printed):
+    with patched("dynamo.config", reorderable_logging_functions=set()), contextlib.redirect_stdout(printed):
         run = attempt(functools.partial(torch.compile, backend=keep))
         if not callable(run):
             return {"kind": f"{type(run).__name__}, not a function"}
         for _ in range(CALLS):
             y = run(*mine)
+    breaks = Counter(break_reasons())
+    breaks.subtract(before)
     dynamo_reset()
     kind = "" if isinstance(y, torch.Tensor) else f"{type(y).__name__} from the function"
     if not kind and y.shape != (5, 4):
@@ -211,7 +213,7 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
         "value": next(iter(close), "other"),
         "graphs": graphs,
         "breaks": sum(breaks.values()),
-        "why": next(iter(breaks), "").strip().partition("\n")[0],
+        "why": next(iter(+breaks), "").strip().partition("\n")[0],
         "messages": printed.getvalue().splitlines().count(MESSAGE),
     }
 

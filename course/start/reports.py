@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-
-from torch._dynamo.backends.debugging import ExplainOutput
+from typing import Any
 
 __all__ = ["short"]
 
 
-def short(report: ExplainOutput) -> str:
-    """The report up to the part on guards, with names of notebook cells in the place of the kernel's file names."""
+def short(report: Any) -> str:
+    """Cut the text of what `torch._dynamo.explain` returned before its guards, and the kernel's names of cells."""
     text = str(report).partition("Out Guards:")[0].rstrip()
     return re.sub(r"(?<=FrameSummary file )[^,]*", "of this cell", text)
