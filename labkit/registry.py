@@ -50,7 +50,7 @@ def modules(part: str) -> list[str]:
         Dotted names in the order of the course; topics without this part are left out.
 
     >>> [name for name in modules("exercises") if "functional" in name][0]
-    'course.functional.exercises.gather'
+    'course.functional.exercises.jobs'
     """
     found = []
     for topic in TOPICS:
