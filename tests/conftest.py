@@ -72,6 +72,15 @@ def ranks():
 
 
 @pytest.fixture(scope="module")
+def three():
+    """Three gloo ranks on CPU."""
+    import labkit
+
+    with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
 def shm_ranks():
     """Two ranks on CPU over shared memory."""
     import labkit

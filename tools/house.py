@@ -89,7 +89,7 @@ print(json.dumps(sorted({*seen, *map(tuple, out[0][1])})))
 
 
 def unreached(code: Code | None = None) -> dict[str, int]:
-    """Lines of code by module that no cell, exercise, ledger check, `labkit look` or other door reaches.
+    """Lines of code by module that no cell, exercise, ledger trial, `labkit look` or other door reaches.
 
     Returns:
         Modules with such lines, the most first.

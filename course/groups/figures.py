@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
@@ -51,7 +50,7 @@ def costs(
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.3, HIGH, top=sheet.top)
     sheet.top += HIGH + 0.5
     ax.set(xscale="log", yscale="log", xlabel="bytes that each rank holds", ylabel="one all-reduce, ms")
-    keys: list[tuple[str, Callable[[Axes, float, float], object]]] = []
+    keys: list[tuple[str, style.Key]] = []
     for (name, rows), (colour, marker, line) in zip(
         found.groupby("algorithm", sort=False), LOOKS, strict=False
     ):
@@ -64,7 +63,7 @@ def costs(
         for row in rows.itertuples():
             said = f"{name}, {_size(row.bytes)}: {row.ms:.3g} ms ({row.p10:.3g}-{row.p90:.3g})"
             sheet.say(said + (f", model {predict(row.bytes):.3g} ms" if predict else ""))
-        keys.append((str(name), _key(colour, line if predict else "none", marker)))
+        keys.append((str(name), style.line(colour, line if predict else "", marker)))
     ax.axvline(crossing, color=style.INK, linewidth=0.9, linestyle=(0, (1, 2)))
     ticks = sorted(set(found["bytes"]))
     ax.minorticks_off()
@@ -81,10 +80,3 @@ def _size(count: float) -> str:
     ('16 KiB', '16 MiB')
     """
     return f"{count / 2**20:.3g} MiB" if count >= 2**20 else f"{count / 2**10:.3g} KiB"
-
-
-def _key(colour: str, line: str, marker: str) -> Callable[[Axes, float, float], object]:
-    return lambda ax, x, y: ax.plot(
-        [x - 0.06, x + 0.08, x + 0.22], [y + 0.06] * 3, linestyle=line, color=colour, linewidth=1.6, marker=marker,
-        markevery=[1], markersize=5.5,
-    )  # fmt: skip

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from labkit.views import style
@@ -68,8 +64,10 @@ def curves(found: pd.DataFrame, label: str, measured: float | None = None) -> Fi
         one.grid(color=style.FAINT, linewidth=0.7)
     step = found["step"] * 1e3
     sheet.say(f"step: {step[first]:.3g} ms on {first:,} ranks, {step[last]:.3g} ms on {last:,}")
-    keys = [(part, _key(colour, line)) for part, line, colour in parts]
-    sheet.legend(keys if measured is None else [*keys, ("measured", _key(TOTAL, "", MEASURED))], left=LEFT)
+    keys = [(part, style.line(colour, line)) for part, line, colour in parts]
+    sheet.legend(
+        keys if measured is None else [*keys, ("measured", style.line(TOTAL, "", MEASURED))], left=LEFT
+    )
     return sheet.finish(label)
 
 
@@ -88,11 +86,3 @@ def _finding(found: pd.DataFrame) -> str:
     half = _half_at(found)
     tail = f"communication is half of it from {half:,} on" if half else "communication is never half of it"
     return f"The shortest step is on {found['step'].idxmin():,} ranks; {tail}"
-
-
-def _key(colour: str, line: str, marker: str = "") -> Callable[[Axes, float, float], Any]:
-    """A legend key: a piece of the line, with its marker in the middle."""
-    return lambda ax, x, y: ax.plot(
-        [x, x + 0.1, x + 0.2], [y + 0.06] * 3, line or "none", color=colour, linewidth=1.8, marker=marker or None,
-        markevery=[1], markersize=5.5,
-    )  # fmt: skip

@@ -25,6 +25,16 @@ LATE_S = 0.1
 ROOTED = ("reduce", "gather")  # gloo leaves partial results on the other ranks, which may be right by chance
 MESSAGE = "hello from rank 0"
 CALLS = 2  # the second call finds what the first did to its inputs
+# which value the compiled function returns instead, and the hint for it
+WRONG = {
+    "part": ("it is this rank's part of the sum", "the partial sums are not added up: all_reduce is missing"),
+    "early": (
+        "relu came before the sum",
+        "relu of each part, added up, is not relu of the sum: all_reduce first",
+    ),
+    "sum": ("there are values below zero", "the sum is right, and relu is missing"),
+    "other": ("the numbers differ", "the layer is relu of the sum over ranks of x @ w"),
+}
 LARGEST_HINT = "it is called as largest(value, device) and returns a number"
 
 
@@ -120,7 +130,7 @@ def judge_one_graph(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) 
     values = {found["value"] for found in seen}
     if values != {"whole"}:
         (wrong, *_) = values - {"whole"}
-        raise Mistake(f"one process returns something else: {_WRONG[wrong][0]}", _WRONG[wrong][1])
+        raise Mistake(f"one process returns something else: {WRONG[wrong][0]}", WRONG[wrong][1])
     graphs = [found["graphs"] for found in seen]
     breaks = [found["breaks"] for found in seen]
     text = "; ".join(
@@ -156,17 +166,6 @@ def judge_one_graph(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) 
             "that, and torch._dynamo.config.reorderable_logging_functions is another way",
         )
     say(f"{text}, the same graph; one message a call; the result of one process")
-
-
-_WRONG = {
-    "part": ("it is this rank's part of the sum", "the partial sums are not added up: all_reduce is missing"),
-    "early": (
-        "relu came before the sum",
-        "relu of each part, added up, is not relu of the sum: all_reduce first",
-    ),
-    "sum": ("there are values below zero", "the sum is right, and relu is missing"),
-    "other": ("the numbers differ", "the layer is relu of the sum over ranks of x @ w"),
-}
 
 
 def _compile(attempt: Attempt) -> dict[str, Any]:

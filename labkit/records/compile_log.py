@@ -254,10 +254,6 @@ class CompileLog(logging.Handler):
         return self.epoch + 1 if reset else self.epoch
 
 
-# a backward compiles where a compiled function runs, and there Dynamo would compile what listens to it
-torch_compat.hide_from_dynamo(CompileLog.emit.__code__, CompileLog._bytecode.__code__, calls=True)
-
-
 def compile_id(said: dict[str, Any]) -> str:
     """Return the compile id of a trace record, as Dynamo writes it: '1/0', or '!0/1/0' under compiled autograd.
 
@@ -303,6 +299,9 @@ def install() -> CompileLog:
         if _log is None:
             _log = CompileLog()
             _log.sees_code = True
+            # a backward compiles where a compiled function runs, and there Dynamo would compile what listens to it
+            heard = CompileLog.emit.__code__, CompileLog._bytecode.__code__
+            torch_compat.hide_from_dynamo(*heard, calls=True)
         logger = torch_compat.trace_logger()
         if _log not in logger.handlers:
             # first in line: torch's own handler removes itself from the list on its first record, which would make

@@ -12,7 +12,7 @@ from typing import Any
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.errors import Outcome, waiting
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "on_ranks", "on_three_too"]
+__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "judge_on_three", "on_ranks", "on_three_too"]
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
@@ -178,19 +178,34 @@ def on_three_too(
 
     def judged(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         judge(attempt, ranks, say)
-        if len(ranks) == 3:
-            return
-        with Ranks(3, device="cpu", backend="gloo", quiet=True) as three:
-            try:
-                judge(attempt, three, lambda finding: None)
-            except Mistake as mistake:
-                raise Mistake(
-                    f"on three ranks: {mistake.seen}",
-                    f"on {len(ranks)} ranks it is right, on three it is wrong: look for a number that is "
-                    "dist.get_world_size(), and for sizes that three does not divide",
-                ) from mistake
+        if len(ranks) != 3:
+            hint = (
+                f"on {len(ranks)} ranks it is right, on three it is wrong: look for a number that is "
+                "dist.get_world_size(), and for sizes that three does not divide"
+            )
+            judge_on_three(judge, attempt, hint)
 
     return judged
+
+
+def judge_on_three(
+    judge: Callable[[Attempt, Ranks, Callable[[str], None]], None], attempt: Attempt, hint: str = ""
+) -> None:
+    """Judge an attempt on three ranks of our own, and keep what the judge says of them to ourselves.
+
+    Args:
+        judge: a judge for ranks of any number.
+        attempt: what the reader wrote.
+        hint: of a mistake on three ranks; '' for the judge's own.
+
+    Raises:
+        Mistake: the judge finds one; what it saw begins with 'on three ranks'.
+    """
+    with Ranks(3, device="cpu", backend="gloo", quiet=True) as three:
+        try:
+            judge(attempt, three, lambda finding: None)
+        except Mistake as mistake:
+            raise Mistake(f"on three ranks: {mistake.seen}", hint or mistake.hint) from mistake
 
 
 def _mistake(error: RankError, hint: str) -> Mistake:

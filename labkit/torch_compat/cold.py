@@ -24,9 +24,8 @@ def no_compile_caches() -> Any:
 
 def compile_counts() -> dict[str, int]:
     """Read how many graphs and graph breaks Dynamo has counted in this process, by name."""
-    counters = require("torch._dynamo.utils.counters")
-    breaks = sum(counters["graph_break"].values())
-    return {"graphs": counters["stats"]["unique_graphs"], "breaks": breaks}
+    graphs = require("torch._dynamo.utils.counters")["stats"]["unique_graphs"]
+    return {"graphs": graphs, "breaks": sum(break_reasons().values())}
 
 
 def break_reasons() -> dict[str, int]:

@@ -399,6 +399,14 @@ def mark(shape: str, colour: str, size: float, **look: Any) -> Key:
     return lambda ax, x, y: ax.plot([x + 0.1], [y + 0.06], shape, color=colour, markersize=size, **look)
 
 
+def line(colour: str, dashes: str, marker: str = "") -> Key:
+    """A legend's key for a line with matplotlib's dashes, '' for none, and a marker in its middle."""
+    return lambda ax, x, y: ax.plot(
+        [x, x + 0.1, x + 0.2], [y + 0.06] * 3, linestyle=dashes or "none", color=colour, linewidth=1.8,
+        marker=marker or None, markevery=[1], markersize=5.5,
+    )  # fmt: skip
+
+
 def patch(colour: str, hatch: str | None = None, edge: str = "white", width: float = 0.5) -> Key:
     """A legend's key for bars of a colour and a hatch."""
     look = {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": width}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
 
 import labkit
 from labkit.look.program import watch
@@ -23,6 +27,13 @@ def batch(size: int = 4) -> torch.Tensor:
     return torch.ones(size, 8)
 
 
+def train(run, opt):
+    for _ in range(TURNS):
+        run(batch()).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+
 def inference():
     compiled = torch.compile(model(), backend="eager")
     with torch.no_grad():
@@ -33,10 +44,7 @@ def inference():
 def training():
     net = model()
     compiled, opt = torch.compile(net, backend="aot_eager"), torch.optim.Adam(net.parameters())
-    for _ in range(TURNS):
-        compiled(batch()).sum().backward()
-        opt.step()
-        opt.zero_grad()
+    train(compiled, opt)
 
 
 def step_in_compiled_function():
@@ -86,15 +94,10 @@ def compiled_closure():
 def ddp():
     net = nn.parallel.DistributedDataParallel(model())
     compiled, opt = torch.compile(net, backend="aot_eager"), torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(TURNS):
-        compiled(batch()).sum().backward()
-        opt.step()
-        opt.zero_grad()
+    train(compiled, opt)
 
 
 def sharded():
-    from torch.distributed.fsdp import fully_shard
-
     net = model()
     for layer in net:
         if isinstance(layer, nn.Linear):
@@ -102,10 +105,7 @@ def sharded():
     fully_shard(net)
     net.compile(backend="aot_eager")
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(TURNS):
-        net(batch()).sum().backward()
-        opt.step()
-        opt.zero_grad()
+    train(net, opt)
 
 
 def sizes_that_change():
@@ -128,8 +128,6 @@ def break_in_a_loop():
 
 
 def checkpointed():
-    from torch.utils.checkpoint import checkpoint
-
     net = model()
     compiled = torch.compile(lambda x: checkpoint(net, x, use_reentrant=False), backend="aot_eager")
     for _ in range(TURNS):
@@ -155,9 +153,8 @@ PROGRAMS = (
 )
 
 
-def counted(name: str, looked_at: bool) -> dict[str, dict[str, int]]:
+def counted(program: Callable[[], None], looked_at: bool) -> dict[str, dict[str, int]]:
     """Torch's counters after a program, in words that do not name its process."""
-    program = next(p for p in PROGRAMS if p.__name__ == name)
     counters = torch._dynamo.utils.counters  # this process's
     torch._dynamo.reset()
     counters.clear()
@@ -174,9 +171,8 @@ def counted(name: str, looked_at: bool) -> dict[str, dict[str, int]]:
 def test_counters_are_those_without_look():
     with labkit.Ranks(1, device="cpu", quiet=True) as one:
         for program in PROGRAMS:
-            name = program.__name__
             for looked_at in (False, True):  # once for what torch makes on first use
-                one.run(counted, name, looked_at)
-            alone, looked = (one.run(counted, name, looked_at)[0] for looked_at in (False, True))
-            assert alone["frames"], name
-            assert looked == alone, name
+                one.run(counted, program, looked_at)
+            alone, looked = (one.run(counted, program, looked_at)[0] for looked_at in (False, True))
+            assert alone["frames"], program.__name__
+            assert looked == alone, program.__name__

@@ -30,7 +30,7 @@ SMALLER = {
     "17": "ROWS=5 ROUNDS=8",
     "18": "ROUNDS=8 STEP_ROUNDS=8",
 }
-# and what no parameter makes smaller: the checks of the ledger have tests of their own, and so has what 08 and 09 count
+# and what no parameter makes smaller: the trials of the ledger have tests of their own, and so has what 08 and 09 count
 FEWER = {
     "08": {
         "for program, settings, training in PASSES:": "for program, settings, training in PASSES[-2:]:",

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, judge_on_three, on_ranks
 
 __all__ = ["traceable"]
 
@@ -56,11 +56,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     _judge(attempt, ranks, say)
     if len(ranks) == 3:
         return
-    with Ranks(3, device="cpu", backend="gloo", quiet=True) as three:
-        try:
-            _judge(attempt, three, lambda finding: None)
-        except Mistake as mistake:
-            raise Mistake(f"on three ranks: {mistake.seen}", mistake.hint) from mistake
+    judge_on_three(_judge, attempt)
     say("on three ranks, in a group of all and in a group of ranks 1 and 2: right")
 
 

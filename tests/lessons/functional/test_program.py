@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 
 import lesson_cells
-import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
 from lessons.functional import wrong
 
-import labkit
+from course.functional import exercises
 from course.functional.exercises.jobs import wrong_ranks
-from course.functional.figures import timeline
 from course.functional.logs import LOGS
 from labkit import lessons
 
 LESSON = "02_inplace_vs_functional"
 release = tuple(int(part) for part in torch.__version__.split(".")[:2])
 functional = lessons.program("functional")
-
-
-@pytest.fixture(scope="module")
-def three():
-    with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True) as found:
-        yield found
-
-
-def cells(*words: str) -> dict:
-    """The names that the lesson's cells with these words define."""
-    import nbformat
-
-    from labkit import files
-
-    notebook = nbformat.read(files.ours("notebooks") / f"{LESSON}.ipynb", as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    space = lesson_cells.copied(LESSON)
-    for word in words:
-        (cell,) = [cell for cell in code if word in cell.source]
-        source = (
-            cell.source.partition("\n\n\nfor ")[0]
-            .partition("\n\n\npd.DataFrame(")[0]
-            .partition("\n\n\nfound = ")[0]
-        )
-        exec(compile(source.partition("\n\n\nwith ")[0], f"<{word}>", "exec"), space)
-    return space
 
 
 @pytest.mark.slow
@@ -63,13 +37,20 @@ def test_what_dynamo_has_a_functional_form_for_stays_in_one_graph(ranks):
 
 @pytest.mark.slow
 def test_a_pass_drops_a_write_that_no_schema_declares_on_three_ranks(three):
-    lesson = cells("def sum_in_place(", "def dead_code(")
+    lesson = lesson_cells.definitions(LESSON, "cell-05-l02", "cell-07-l02")
     kept = {
         program.__name__: three.run(lesson["after"], program, lesson["dead_code"])[1][1]
         for program in lesson["PROGRAMS"]
     }
     right = [61 + 6 * i for i in range(6)]
     assert kept == {"opaque": [21 + 2 * i for i in range(6)], "written": right, "functional": right}
+
+
+@pytest.mark.slow
+def test_what_is_wrong_in_two_jobs_is_said_at_once(ranks):
+    answer = exercises.jobs.check(wrong.wrong_in_a_and_c, ranks)
+    assert not answer and "job A: a barrier changes when" in answer.hint and "job C: work out" in answer.hint
+    assert "job B" not in answer.hint
 
 
 def test_the_key_of_the_three_jobs_is_what_their_logs_show():
@@ -90,7 +71,7 @@ def test_the_key_of_the_three_jobs_is_what_their_logs_show():
 
 @pytest.mark.slow
 def test_gradients_by_collective_on_three_ranks(three):
-    lesson = cells("def fill(", "TRAINED = {")
+    lesson = lesson_cells.definitions(LESSON, "cell-41b-l02")
     compiled = {"in place, compiled": "right", "functional, eager": "right", "functional, compiled": "right"}
     found = three.run(lesson["trained"], timeout=300)[0]
     for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"):
@@ -104,7 +85,7 @@ def test_gradients_by_collective_on_three_ranks(three):
 
 @pytest.mark.slow
 def test_a_tensor_parallel_gradient_is_n_times_too_large_with_a_replicated_loss_on_three_ranks(three):
-    ratio = cells("def ratio(")["ratio"]
+    ratio = lesson_cells.definitions(LESSON, "cell-42-l02")["ratio"]
 
     def other_size():
         how = dict(rows=7, inner=12, outer=2)
@@ -120,11 +101,6 @@ def test_a_tensor_parallel_gradient_is_n_times_too_large_with_a_replicated_loss_
 
 
 def two_layers():
-    import warnings
-
-    import torch
-    import torch.distributed as dist
-
     rank, n = dist.get_rank(), dist.get_world_size()
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     up = torch.randn(12, 6, generator=torch.Generator().manual_seed(2))
@@ -155,7 +131,7 @@ def test_below_the_first_layer_the_in_place_gradient_is_wrong_with_a_replicated_
 
 @pytest.mark.slow
 def test_another_order_on_one_rank_changes_the_sums_of_three_ranks_and_says_nothing(three):
-    lesson = cells("from torch import fx", "def latest_first(")
+    lesson = lesson_cells.definitions(LESSON, "cell-05-l02", "cell-32-l02")
     found = three.run(lesson["scheduled"], lesson["two_sums"], (2,))
     assert [sums for sums, _ in three.run(lesson["scheduled"], lesson["two_sums"], ()).values()] == [
         [6, 600]
@@ -166,9 +142,6 @@ def test_another_order_on_one_rank_changes_the_sums_of_three_ranks_and_says_noth
 @pytest.mark.slow
 def test_a_copy_of_an_operator_of_ones_own_is_kept_by_inductor_as_well(ranks):
     def compiled():
-        import torch
-        import torch.distributed as dist
-
         broadcast = wrong.operator()
         torch.compiler.reset()
         run = torch.compile(lambda x: broadcast(x * 2, 1, dist.group.WORLD) + 1, fullgraph=True)
@@ -176,18 +149,3 @@ def test_a_copy_of_an_operator_of_ones_own_is_kept_by_inductor_as_well(ranks):
             return run(torch.full((3, 5), 1.0 + dist.get_rank())).unique().tolist()
 
     assert ranks.run(compiled, timeout=120).same() == [5.0]
-
-
-def test_the_timeline_names_who_waits_and_where():
-    rows = [
-        ("in place", 0, "call", 0.0, 300.0), ("in place", 0, "first read", 350.0, 351.0),
-        ("functional", 0, "call", 0.0, 1.0), ("functional", 0, "first read", 51.0, 301.0),
-    ]  # fmt: skip
-    figure = timeline(pd.DataFrame(rows, columns=["form", "rank", "what", "start", "end"]), "gloo · cpu")
-    assert "in place, the call (300 ms); functional, the first read (250 ms)" in figure.summary
-    assert (
-        "Nothing was measured"
-        in timeline(pd.DataFrame(columns=["form", "rank", "what", "start", "end"])).summary
-    )
-    with pytest.raises(ValueError, match="no column"):
-        timeline(pd.DataFrame({"form": ["in place"]}))

@@ -262,8 +262,8 @@ TRACEABLE = {
     without_a_wait: "it does not wait",
     root_returns_x: "returns memory of its own",
     declares_a_write: "mutates_args names what",
-    fixed_shape: "for any x",
-    without_dtype: "for any x",
+    fixed_shape: "shape, strides and dtype",
+    without_dtype: "shape, strides and dtype",
     flat: "in another shape: like x",
     no_function: "a function of x, src and group",
     without_annotations: "read from the annotations",
@@ -271,7 +271,6 @@ TRACEABLE = {
 JOBS = {
     both_ranks_in_b: "compare it with each log",
     the_other_rank_in_b: "compare it with each log",
-    wrong_in_a_and_c: "job C: work out",
     one_rank_in_a: "which is 100 times it",
     no_rank_in_c: "is it a sum over ranks",
     waits_in_a: "what does the first all_reduce of rank 0 take",

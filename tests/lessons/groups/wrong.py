@@ -226,7 +226,7 @@ START = {
     a_list: "return it as an int",
     missing_as_a_word: "return it as an int",
     another_variable: "SLURM_LOCALID",
-    without_the_fix: "with the keys missing, twice and rank",
+    without_the_fix: "twice and rank for each process",
 }
 
 

@@ -6,8 +6,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import labkit
-
 pytestmark = pytest.mark.slow
 
 
@@ -62,11 +60,5 @@ def count(function, reorder):
         (first, True, (1, 0, 0, False)),
     ],
 )
-def test_a_print_on_rank_0(gloo_pair, function, reorder, rank_0):
-    assert list(gloo_pair.run(count, function, reorder).values()) == [rank_0, (1, 0, 0, False)]
-
-
-@pytest.fixture(scope="module")
-def gloo_pair():
-    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
-        yield ranks
+def test_a_print_on_rank_0(ranks, function, reorder, rank_0):
+    assert list(ranks.run(count, function, reorder).values()) == [rank_0, (1, 0, 0, False)]

@@ -6,18 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import labkit
 from labkit import lessons
 
 pytestmark = pytest.mark.slow
 
 SIZES = [(1, 6, 2), (5, 7, 3), (2, 64, 33)]  # 7 is split into unequal parts
-
-
-@pytest.fixture(scope="module")
-def three():
-    with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True) as ranks:
-        yield ranks
 
 
 def inputs(tokens, dim, out):
@@ -65,22 +58,16 @@ def disagree(values, ops, size):
     ("ops", "pieces"),
     [(("SUM", "MAX"), (30.0, 20.0)), (("MAX", "SUM"), (20.0, 30.0)), (("SUM", "MIN"), (30.0, 10.0))],
 )
-def test_of_two_ranks_each_reduces_its_own_half(gloo_pair, size, ops, pieces):
-    found = gloo_pair.run(disagree, (10.0, 20.0), ops, size)
+def test_of_two_ranks_each_reduces_its_own_half(ranks, size, ops, pieces):
+    found = ranks.run(disagree, (10.0, 20.0), ops, size)
     half = size // 2
     assert list(found.values()) == [[pieces[0]] * half + [pieces[1]] * half] * 2
 
 
 @pytest.mark.parametrize(("size", "first"), [(1, 1), (2, 2), (3, 2), (5, 4)])
-def test_small_tensors_have_unequal_pieces_or_one(gloo_pair, size, first):
-    found = gloo_pair.run(disagree, (10.0, 20.0), ("SUM", "MAX"), size)
+def test_small_tensors_have_unequal_pieces_or_one(ranks, size, first):
+    found = ranks.run(disagree, (10.0, 20.0), ("SUM", "MAX"), size)
     assert list(found.values()) == [[30.0] * first + [20.0] * (size - first)] * 2
-
-
-@pytest.fixture(scope="module")
-def gloo_pair():
-    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
-        yield ranks
 
 
 @pytest.mark.parametrize("size", [12, 1200])

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import torch
+import torch.distributed as dist
+
 
 def summed(value, device):
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor(value, device=device)
     dist.all_reduce(x)
     return x.item()
 
 
 def reduced_to_one(value, device):
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor(value, device=device)
     dist.reduce(x, 0, op=dist.ReduceOp.MAX)
     return x.item()
 
 
 def does_not_wait(value, device):
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor(value, device=device)
     dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
     return x.item()
@@ -35,26 +29,17 @@ def its_own(value, device):
 
 
 def from_the_number_of_ranks(value, device):
-    import torch
-    import torch.distributed as dist
-
     dist.all_reduce(torch.ones(1, device=device))
     return 4.0 * (dist.get_world_size() - 1) - 10.0
 
 
 def from_the_last_rank(value, device):
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor(value, device=device)
     dist.broadcast(x, src=dist.get_world_size() - 1)
     return x.item()
 
 
 def of_two_ranks(value, device):
-    import torch
-    import torch.distributed as dist
-
     best = value
     for rank in range(2):
         x = torch.tensor(value, device=device)
@@ -64,27 +49,18 @@ def of_two_ranks(value, device):
 
 
 def above_zero(value, device):
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor(max(value, 0.0), device=device)
     dist.all_reduce(x, op=dist.ReduceOp.MAX)
     return x.item()
 
 
 def a_tensor(value, device):
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor(value, device=device)
     dist.all_reduce(x, op=dist.ReduceOp.MAX)
     return x
 
 
 def smallest(value, device):
-    import torch
-    import torch.distributed as dist
-
     x = torch.tensor(value, device=device)
     dist.all_reduce(x, op=dist.ReduceOp.MIN)
     return x.item()
@@ -109,10 +85,27 @@ LARGEST = {
 }
 
 
-def as_it_was(compile):
-    import torch
-    import torch.distributed as dist
+def message():
+    """Right, of a caller that is not compiled."""
+    if dist.get_rank() == 0:
+        print("hello from rank 0")
 
+
+def repaired(x, w):
+    y = x @ w
+    dist.all_reduce(y)
+    return torch.relu(y)
+
+
+def with_message(compiled):
+    def call(x, w):
+        message()
+        return compiled(x, w)
+
+    return call
+
+
+def as_it_was(compile):
     def layer(x, w):
         y = x @ w
         if dist.get_rank() == 0:
@@ -124,9 +117,6 @@ def as_it_was(compile):
 
 
 def prints_first(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         if dist.get_rank() == 0:
             print("hello from rank 0")
@@ -138,9 +128,6 @@ def prints_first(compile):
 
 
 def prints_last(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         dist.all_reduce(y)
@@ -153,9 +140,6 @@ def prints_last(compile):
 
 
 def both_print(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         print("hello from rank 0")
@@ -166,21 +150,10 @@ def both_print(compile):
 
 
 def no_message(compile):
-    import torch
-    import torch.distributed as dist
-
-    def layer(x, w):
-        y = x @ w
-        dist.all_reduce(y)
-        return torch.relu(y)
-
-    return compile(layer)
+    return compile(repaired)
 
 
 def prints_in_eager(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         if dist.get_rank() == 0 and not torch.compiler.is_compiling():
@@ -192,15 +165,7 @@ def prints_in_eager(compile):
 
 
 def every_rank_prints(compile):
-    import torch
-    import torch.distributed as dist
-
-    def layer(x, w):
-        y = x @ w
-        dist.all_reduce(y)
-        return torch.relu(y)
-
-    compiled = compile(layer)
+    compiled = compile(repaired)
 
     def call(x, w):
         print("hello from rank 0")
@@ -210,8 +175,6 @@ def every_rank_prints(compile):
 
 
 def no_sum(compile):
-    import torch
-
     def layer(x, w):
         return torch.relu(x @ w)
 
@@ -219,9 +182,6 @@ def no_sum(compile):
 
 
 def relu_first(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = torch.relu(x @ w)
         dist.all_reduce(y)
@@ -231,8 +191,6 @@ def relu_first(compile):
 
 
 def no_relu(compile):
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         dist.all_reduce(y)
@@ -242,9 +200,6 @@ def no_relu(compile):
 
 
 def the_largest_part(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         dist.all_reduce(y, op=dist.ReduceOp.MAX)
@@ -254,46 +209,25 @@ def the_largest_part(compile):
 
 
 def two_sums_halved(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         dist.all_reduce(y)
         dist.all_reduce(y)
         return torch.relu(y / 2)
 
-    return compile(layer)
+    return with_message(compile(layer))
 
 
 def hidden(compile):
-    import torch
-    import torch.distributed as dist
-
-    def layer(x, w):
-        y = x @ w
-        dist.all_reduce(y)
-        return torch.relu(y)
-
-    return compile(torch.compiler.disable(layer))
+    out_of_sight = torch.compiler.disable(repaired)
+    return with_message(compile(lambda x, w: out_of_sight(x, w)))
 
 
 def its_own_compile(compile):
-    import torch
-    import torch.distributed as dist
-
-    def layer(x, w):
-        y = x @ w
-        dist.all_reduce(y)
-        return torch.relu(y)
-
-    return torch.compile(layer, backend="eager")
+    return torch.compile(repaired, backend="eager")
 
 
 def other_operators(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         if dist.get_rank() == 0:
@@ -305,23 +239,13 @@ def other_operators(compile):
 
 
 def empties_the_weight(compile):
-    import torch
-    import torch.distributed as dist
-
     def layer(x, w):
         y = x @ w
         w.zero_()
         dist.all_reduce(y)
         return torch.relu(y)
 
-    compiled = compile(layer)
-
-    def call(x, w):
-        if dist.get_rank() == 0:
-            print("hello from rank 0")
-        return compiled(x, w)
-
-    return call
+    return with_message(compile(layer))
 
 
 def no_function(compile):
@@ -348,12 +272,12 @@ ONE_GRAPH = {
     no_relu: "relu is missing",
     the_largest_part: "relu of the sum over ranks",
     two_sums_halved: "on three it is wrong",
-    hidden: "let nothing hide the layer",
+    hidden: "compile with the given compile",
     its_own_compile: "compile with the given compile",
     other_operators: "let no operator depend on the rank",
     empties_the_weight: "relu of the sum over ranks",
     no_function: "returns a function of this rank's x and w",
-    no_result: "which returns a tensor",
+    no_result: "returns a function of this rank's x and w",
 }
 
 WRONG = {"start.largest": LARGEST, "start.one_graph": ONE_GRAPH}
