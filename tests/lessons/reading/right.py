@@ -23,6 +23,15 @@ def plain_collective(x):
     return y * (y > 0).sum() / y.nan_to_num().sum()
 
 
+def maximum_and_minimum():
+    return {"rank": 2, "line": 23, "fix": "y = y.minimum(y.new_tensor(50)).maximum(y.new_tensor(-50))"}
+
+
+def chooses_between_tensors():
+    return {"rank": 2, "line": 23, "fix": "y = torch.where(y.abs().max() > 50, y.clamp(-50, 50), y)"}
+
+
 RIGHT = {
+    "reading.culprit": (maximum_and_minimum, chooses_between_tensors),
     "reading.one": (nanmean, plain_collective),
 }
