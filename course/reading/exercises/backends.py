@@ -36,29 +36,46 @@ def one_more(x: Any, rank: int, group: str) -> Any:
     return y.tanh().sin() if rank else y.sin()
 
 
+def other_size(x: Any, rank: int, group: str) -> Any:
+    """The same operations on all ranks, on tensors whose size is the rank's own."""
+    return wait_tensor(all_reduce(x + 3, "sum", group))
+
+
 RIGHT = "this one is right on every rank: refuse only what is wrong"
 # a program, and the hint for a backend that lets it through; one without a hint has to run
 UNEVEN: dict[Callable[..., Any], str] = {
     all_reduced: "",
     other_constant: "the same operations with another constant: compare the arguments of the nodes as well",
     one_more: "one rank has a node more: compare the whole lists of all ranks",
+    other_size: "the same nodes on tensors of another size: compare the shapes too (node.meta['example_value'].shape)",
 }
 
 
 def _differ(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Graphs that differ between ranks are refused on every rank, with the first node that differs."""
-    for program, hint in UNEVEN.items():
-        seen = _judge(attempt, ranks, program, hint)
-        differ = [nodes for nodes in zip_longest(*(found["nodes"] for found in seen)) if len(set(nodes)) > 1]
-        if not hint:
-            say(f"{program.__name__}: runs")
+    found_by = {program: _judge(attempt, ranks, program, hint) for program, hint in UNEVEN.items()}
+    known = {_name(node) for seen in found_by.values() for found in seen for node in found["nodes"]}
+    for program, seen in found_by.items():
+        rows = list(zip_longest(*(found["nodes"] for found in seen)))
+        first = next((i for i, row in enumerate(rows) if len(set(row)) > 1), None)
+        if first is None:  # the texts of the nodes are the same
+            say(f"{program.__name__}: {'refused' if UNEVEN[program] else 'runs'}")
             continue
-        names = {node.split()[0].strip("%") for node in differ[0] if node}
+        names = {_name(node) for node in rows[first] if node}
+        # an error may quote the arguments of that node, and its line of code, with what comes later in it
+        quoted = {word for node in rows[first] if node for word in re.findall(r"\w+", node)}
+        quoted |= {_name(node) for row in rows[first:] for node in row if node}
         for rank, found in enumerate(seen):
-            if not names & set(re.findall(r"\w+", found["refused"])):
+            words = set(re.findall(r"\w+", found["refused"]))
+            if not names & words:
                 raise Mistake(
                     f"{program.__name__}: rank {rank} refused with {found['refused'][:90]!r}",
                     f"name the first node that differs: here {' or '.join(sorted(names))}",
+                )
+            if more := sorted(words & known - quoted):
+                raise Mistake(
+                    f"{program.__name__}: the error of rank {rank} also names {', '.join(more)}",
+                    "the nodes before the first that differs are alike: leave them out",
                 )
         say(f"{program.__name__}: refused at {' or '.join(sorted(names))}")
 
@@ -81,6 +98,10 @@ def _judge(attempt: Attempt, ranks: Ranks, program: Callable[..., Any], hint: st
     return seen
 
 
+def _name(node: str) -> str:
+    return node.split()[0].strip("%")
+
+
 class _LetThrough(Exception):
     """Raised instead of running a graph that had to be refused."""
 
@@ -89,7 +110,8 @@ def _compile(attempt: Attempt, program: Callable[..., Any], unsafe: bool) -> dic
     """On a rank: compile a program with the attempt as its backend, which may refuse, and run it."""
     me = here()
     dynamo_reset()
-    x = torch.arange(1.0, 5.0, device=me.device) + me.rank
+    size = 4 + me.rank if program is other_size else 4
+    x = torch.arange(1.0, 1.0 + size, device=me.device) + me.rank
     given = (x, me.rank, world_name())
     nodes: list[str] = []
 

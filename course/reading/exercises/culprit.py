@@ -30,6 +30,8 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             f"line {ALIKE}",
             "all four ranks break there: slow, and the same on each. What has one rank alone?",
         )
+    if not isinstance(found["rank"], int) or not isinstance(found["line"], int):
+        raise Mistake(f"rank {found['rank']!r}, line {found['line']!r}", ASKED)
     if found["rank"] != RANK:
         hint = "collect the breaks by rank: the head of each line begins with [rankN]"
         raise Mistake(f"rank {found['rank']}", hint)
@@ -46,7 +48,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     if len(set(graphs)) > 1:
         hint = "Python still asks a tensor for a value: clamp changes nothing where no value is above 50"
         raise Mistake(f"graphs by rank, the last with --watch: {graphs}", hint)
-    say(f"the same numbers; graphs by rank, the last with --watch: {graphs}")
+    say(f"the same numbers; without the print, graphs by rank, the last with --watch: {graphs}")
 
 
 def _look(fix: str) -> dict[str, Any]:
@@ -80,7 +82,7 @@ culprit = Exercise(
     10,
     (
         "the rank and the line of the break that the other ranks do not have",
-        "a line for its place that keeps the job's numbers and gives every rank as many graphs",
+        "a replacement line that keeps the job's numbers and gives every rank the same number of graphs",
     ),
     judge,
 )

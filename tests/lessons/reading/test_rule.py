@@ -58,3 +58,48 @@ def test_in_training_and_at_another_size_the_collective_is_in_place_and_gradient
         assert "_c10d_functional.all_reduce_.default(" in forward
         assert "copy" not in forward.partition("def call(")[2].partition("return (")[0]
         assert error < 1e-4
+
+
+def copies() -> dict[str, bool]:
+    """On a rank: whether Inductor's code runs a kernel between the product and the all-reduce."""
+    import re
+
+    import torch
+    import torch.distributed as dist
+    from torch._inductor.utils import run_and_get_code
+
+    def whole(x, w):
+        y = x @ w
+        dist.all_reduce(y)
+        return x + y
+
+    def part(x, w):
+        y = x @ w
+        dist.all_reduce(y[:2])
+        return x + y
+
+    def transposed(x, w):
+        y = x @ w
+        dist.all_reduce(y.t())
+        return x + y
+
+    def read_before(x, w):
+        y = x @ w
+        z = y.sin()
+        dist.all_reduce(y)
+        return z + y
+
+    found = {}
+    for program in (whole, part, transposed, read_before):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            _, code = run_and_get_code(torch.compile(program), torch.ones(ROWS, DIM), torch.ones(DIM, DIM))
+        before = code[0].partition("def call(")[2].partition("all_reduce_.default(")[0]
+        found[program.__name__] = bool(re.search(r"(cpp|triton)_.*fused", before))
+    return found
+
+
+@pytest.mark.slow
+def test_a_part_a_transpose_and_an_earlier_reader_cost_a_copy(ranks):
+    for found in ranks.run(copies, timeout=300).values():
+        assert found == {"whole": False, "part": True, "transposed": True, "read_before": True}

@@ -91,7 +91,8 @@ def compares_operations(gm, example_inputs):
 
 
 def says_only_that_they_differ(gm, example_inputs):
-    lists = _gathered([str(node.format_node()) for node in gm.graph.nodes])
+    shapes = [str(x.shape) for x in example_inputs if hasattr(x, "shape")]
+    lists = _gathered([str(node.format_node()) for node in gm.graph.nodes] + shapes)
     if lists[0] != lists[-1]:
         raise RuntimeError("the graphs differ")
     return gm.forward
@@ -111,6 +112,29 @@ def compares_the_shared_part(gm, example_inputs):
     lists = _gathered([*mine, *[str(n.args) for n in gm.graph.nodes if n.name == "mul"]])
     if lists[0] != lists[-1]:
         raise RuntimeError(f"mul: {lists}")
+    return gm.forward
+
+
+def names_every_node(gm, example_inputs):
+    shapes = [str(x.shape) for x in example_inputs if hasattr(x, "shape")]
+    lists = _gathered([str(node.format_node()) for node in gm.graph.nodes] + shapes)
+    if lists[0] != lists[-1]:
+        raise RuntimeError(str(lists))
+    return gm.forward
+
+
+def names_fixed_nodes(gm, example_inputs):
+    lists = _gathered(str(gm.graph) + str([x.shape for x in example_inputs if hasattr(x, "shape")]))
+    if lists[0] != lists[-1]:
+        raise RuntimeError("graphs differ: sin tanh mul")
+    return gm.forward
+
+
+def leaves_out_the_shapes(gm, example_inputs):
+    lists = _gathered([str(node.format_node()) for node in gm.graph.nodes])
+    for nodes in zip(*lists, strict=False):
+        if len(set(nodes)) > 1:
+            raise RuntimeError(str(nodes))
     return gm.forward
 
 
@@ -180,6 +204,9 @@ DIFFER: dict[Callable[..., Any], str] = {
     compares_operations: "compare the arguments",
     compares_the_shared_part: "compare the whole lists",
     says_only_that_they_differ: "name the first node that differs",
+    names_every_node: "leave them out",
+    names_fixed_nodes: "leave them out",
+    leaves_out_the_shapes: "compare the shapes too",
     refuses_on_one_rank: "raise on every rank",
 }
 
@@ -199,6 +226,7 @@ CULPRIT: dict[Callable[..., Any], str] = {
     says_it_in_words: "two whole numbers, and Python",
     _finds(0, 20, "pass"): "all four ranks break there",
     _finds(1, 23, "pass"): "collect the breaks by rank",
+    _finds("2", 23, "pass"): "two whole numbers",
     _finds(2, 33, "pass"): "the number stands after",
     _finds(2, 23, "pass"): "cut to 50 before they are added up",
     _finds(2, 23, "if y.max() > 50 or y.min() < -50:\n    y = y.clamp(-50, 50)"): "Python still asks",
