@@ -226,7 +226,7 @@ CULPRIT: dict[Callable[..., Any], str] = {
     says_it_in_words: "two whole numbers, and Python",
     _finds(0, 20, "pass"): "all four ranks break there",
     _finds(1, 23, "pass"): "collect the breaks by rank",
-    _finds("2", 23, "pass"): "two whole numbers",
+    _finds("2", 23, "pass"): "two whole numbers, and Python",
     _finds(2, 33, "pass"): "the number stands after",
     _finds(2, 23, "pass"): "cut to 50 before they are added up",
     _finds(2, 23, "if y.max() > 50 or y.min() < -50:\n    y = y.clamp(-50, 50)"): "Python still asks",
