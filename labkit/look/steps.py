@@ -209,3 +209,5 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
 
 
 hide_from_dynamo(Steps.compiled.__code__, Steps.optimizer.__code__, Steps.named.__code__)
+# a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
+hide_from_dynamo(Steps._begin.__code__, Steps._end.__code__, calls=True)

@@ -254,6 +254,10 @@ class CompileLog(logging.Handler):
         return self.epoch + 1 if reset else self.epoch
 
 
+# a backward compiles where a compiled function runs, and there Dynamo would compile what listens to it
+torch_compat.hide_from_dynamo(CompileLog.emit.__code__, CompileLog._bytecode.__code__, calls=True)
+
+
 def compile_id(said: dict[str, Any]) -> str:
     """Return the compile id of a trace record, as Dynamo writes it: '1/0', or '!0/1/0' under compiled autograd.
 

@@ -29,6 +29,11 @@ def compile_counts() -> dict[str, int]:
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": breaks}
 
 
+def break_reasons() -> dict[str, int]:
+    """Read how many graph breaks Dynamo has counted in this process, by torch's text of the reason."""
+    return dict(require("torch._dynamo.utils.counters")["graph_break"])
+
+
 CPU_CHECK = "VecISA.check_build"  # the name of labkit's own event, see compile_events
 
 

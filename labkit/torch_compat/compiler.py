@@ -30,10 +30,16 @@ def uncompiled(fn: Any) -> Any:
     return fn if inner is None else inner
 
 
-def hide_from_dynamo(*codes: types.CodeType) -> None:
-    """Make Dynamo run these code objects as they are, and not compile them. Dynamo is not imported for it."""
+def hide_from_dynamo(*codes: types.CodeType, calls: bool = False) -> None:
+    """Make Dynamo run these code objects as they are, and not compile them. Dynamo is not imported for it.
+
+    Args:
+        codes: the code objects.
+        calls: also run as it is what they call. Otherwise a function that they call may be compiled.
+    """
     action = require("torch._C._dynamo.eval_frame._FrameAction")
-    skip = require("torch._C._dynamo.eval_frame._FrameExecStrategy")(action.SKIP, action.DEFAULT)
+    inside = action.SKIP if calls else action.DEFAULT
+    skip = require("torch._C._dynamo.eval_frame._FrameExecStrategy")(action.SKIP, inside)
     hide = require("torch._C._dynamo.eval_frame.set_code_exec_strategy")
     for code in codes:
         hide(code, skip)

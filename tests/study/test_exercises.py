@@ -183,8 +183,8 @@ def test_each_mistake_gets_its_own_hint(name, attempt, request, impatient):
 @pytest.mark.parametrize(
     ("attempt", "seen", "hint"),
     [
-        (raises, " raised ZeroDivisionError: division by zero", "largest_rank(device)"),
-        (takes_nothing, "takes 0 positional arguments but 1 was given", "largest_rank(device)"),
+        (raises, " raised ZeroDivisionError: division by zero", "largest(value, device)"),
+        (takes_nothing, "takes 0 positional arguments but 2 were given", "largest(value, device)"),
         (dies, "died: exit code 3", "the process ended inside your function"),
         (waits_alone, "stalled: ", "the same collectives, in the same order"),
     ],
@@ -211,7 +211,7 @@ def test_a_loop_without_an_end_is_ended(ranks):
 
 @pytest.mark.slow
 def test_torchs_own_not_implemented_is_not_taken_for_a_stub(ranks):
-    def not_there(device):
+    def not_there(value, device):
         raise NotImplementedError("aten::nothing is not implemented for this device")
 
     assert "is not implemented for this device" in repr(EXERCISES["start.largest"].check(not_there, ranks))

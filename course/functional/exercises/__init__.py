@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course.functional.exercises.gather import gather
-from course.functional.exercises.later import later
-from course.functional.exercises.ring import ring
+from course.functional.exercises.jobs import jobs
+from course.functional.exercises.traceable import traceable
 
-__all__ = ["gather", "later", "ring"]
+__all__ = ["jobs", "traceable"]

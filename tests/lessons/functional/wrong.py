@@ -1,352 +1,288 @@
 """Plausible wrong answers to the exercises of lesson 02, each with words of the hint that is meant for it."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from torch.utils._pytree import tree_map
 
 
-class Gather(torch.autograd.Function):
-    """Right; the others change one thing."""
+def group_of(name):
+    return dist.distributed_c10d._resolve_process_group(name)
 
-    @staticmethod
-    def forward(ctx, x, dim):
-        ctx.dim = dim
-        return gathered(x, dim)
 
-    @staticmethod
-    def backward(ctx, gradient):
-        return scattered(gradient, ctx.dim), None
-
-
-def gathered(x, dim):
-    given = x.movedim(dim, 0).contiguous()
-    whole = given.new_empty(dist.get_world_size() * len(given), *given.shape[1:])
-    dist.all_gather_into_tensor(whole, given)
-    return whole.movedim(0, dim)
-
-
-def scattered(gradient, dim):
-    whole = gradient.movedim(dim, 0).contiguous()
-    part = whole.new_empty(len(whole) // dist.get_world_size(), *whole.shape[1:])
-    dist.reduce_scatter_tensor(part, whole)
-    return part.movedim(0, dim)
-
-
-class SlicesOnly(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.chunk(dist.get_world_size(), ctx.dim)[dist.get_rank()], None
-
-
-class SumsOnly(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total, None
-
-
-class TwoRanksOnly(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        whole = gradient.movedim(ctx.dim, 0).contiguous()
-        part = whole.new_empty(len(whole) // 2, *whole.shape[1:])
-        dist.reduce_scatter_tensor(part, whole)
-        return part.movedim(0, ctx.dim), None
-
-
-class OneReduceForEachRank(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        parts = [part.contiguous() for part in gradient.chunk(dist.get_world_size(), ctx.dim)]
-        for rank, part in enumerate(parts):
-            dist.reduce(part, rank)
-        return parts[dist.get_rank()], None
-
-
-class TakesTheFirstPart(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total.chunk(dist.get_world_size(), ctx.dim)[0], None
-
-
-class Averages(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        return scattered(gradient, ctx.dim) / dist.get_world_size(), None
-
-
-class DropsTheOthers(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        return scattered(gradient, ctx.dim) * 0, None
-
-
-class OneGradient(Gather):
-    @staticmethod
-    def backward(ctx, gradient):
-        return scattered(gradient, ctx.dim)
-
-
-class AlongTheFirst(Gather):
-    @staticmethod
-    def forward(ctx, x, dim):
-        ctx.dim = dim
-        return gathered(x, 0)
-
-
-class OfTorch(Gather):
-    @staticmethod
-    def forward(ctx, x, dim):
-        ctx.dim = dim
-        return funcol.all_gather_tensor(x, dim, dist.group.WORLD)
-
-
-class Later(torch.Tensor):
-    """Right; the others change one thing."""
-
-    @staticmethod
-    def __new__(cls, value, wait):
-        self = torch.Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=value.device)
-        self.value, self.wait = value, wait
-        return self
-
-    def arrived(self):
-        if self.wait is not None:
-            self.wait()
-            self.wait = None
-        return self.value
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        args, kwargs = tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, (args, kwargs or {}))
-        return func(*args, **kwargs)
-
-
-class NoTensor:
-    def __init__(self, value, wait):
-        self.value, self.wait = value, wait
-
-
-class WaitsAtOnce(Later):
-    @staticmethod
-    def __new__(cls, value, wait):
-        self = Later.__new__(cls, value, wait)
-        self.arrived()
-        return self
-
-
-class WithoutDtype(Later):
-    @staticmethod
-    def __new__(cls, value, wait):
-        self = torch.Tensor._make_wrapper_subclass(cls, value.shape)
-        self.value, self.wait = value, wait
-        return self
-
-
-class AnotherShape(Later):
-    @staticmethod
-    def __new__(cls, value, wait):
-        self = torch.Tensor._make_wrapper_subclass(cls, (1, *value.shape), dtype=value.dtype)
-        self.value, self.wait = value, wait
-        return self
-
-
-class NeverWaits(Later):
-    def arrived(self):
-        return self.value
-
-
-class TooLate(Later):
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        y = func(*[a.value if isinstance(a, cls) else a for a in args], **(kwargs or {}))
-        args[0].arrived()
-        return y
-
-
-class WrapsAgain(Later):
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        args, kwargs = tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, (args, kwargs or {}))
-        return cls(func(*args, **kwargs), lambda: None)
-
-
-class WaitsEachTime(Later):
-    def arrived(self):
-        self.wait()
-        return self.value
-
-
-class NoLists(Later):
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return func(*[a.arrived() if isinstance(a, cls) else a for a in args], **(kwargs or {}))
-
-
-class NoKeywords(Later):
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        args = tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, args)
-        return func(*args, **(kwargs or {}))
-
-
-class DropsKeywords(Later):
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return func(*tree_map(lambda a: a.arrived() if isinstance(a, cls) else a, args))
-
-
-class WaitsForTheFirst(Later):
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        met = []
-
-        def plain(a):
-            if isinstance(a, cls):
-                met.append(a)
-                return a.arrived() if len(met) == 1 else a.value
-            return a
-
-        args, kwargs = tree_map(plain, (args, kwargs or {}))
-        return func(*args, **kwargs)
-
-
-def ring(x, steps=2, cut=torch.Tensor.tensor_split):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    pieces = list(cut(x.clone(), size))
-    for step in range(steps * (size - 1)):
-        send, receive = (rank - step) % size, (rank - step - 1) % size
-        arriving = torch.empty_like(pieces[receive])
-        exchange(pieces[send], arriving)
-        if step < size - 1:
-            pieces[receive] += arriving
-        else:
-            pieces[receive].copy_(arriving)
-    return torch.cat(pieces)
-
-
-def exchange(outgoing, arriving):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    works = [dist.isend(outgoing, (rank + 1) % size), dist.irecv(arriving, (rank - 1) % size)]
-    for work in works:
-        work.wait()
-
-
-def half_a_ring(x):
-    return ring(x, steps=1)
-
-
-def whole_tensors(x):
-    total, passing = x.clone(), x.clone()
-    for _ in range(dist.get_world_size() - 1):
-        arriving = torch.empty_like(x)
-        exchange(passing, arriving)
-        total, passing = total + arriving, arriving
-    return total
-
-
-def through_rank_0(x):
-    total, size = x.clone(), dist.get_world_size()
-    if dist.get_rank():
-        dist.send(x, 0)
-        dist.recv(total, 0)
-        return total
-    for peer in range(1, size):
-        arriving = torch.empty_like(x)
-        dist.recv(arriving, peer)
-        total += arriving
-    for peer in range(1, size):
-        dist.send(total, peer)
-    return total
-
-
-def the_collective(x):
-    y = x.clone()
-    dist.all_reduce(y)
+def real_one(x, src, group):
+    y = x.clone(memory_format=torch.contiguous_format)
+    dist.broadcast(y, group=group_of(group), group_src=src)
     return y
 
 
-def nobody_adds(x):
-    arriving = torch.empty_like(x)
-    exchange(x, arriving)
-    return arriving
+def like_x(x, src, group):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def in_its_argument(x):
-    x.copy_(ring(x))
-    return x
+def operator(real=real_one, fake=like_x):
+    """Right with what it has as defaults; the others change one thing."""
+    schema = "(Tensor x, int src, str group) -> Tensor"
+    made = torch.library.custom_op("reader::broadcast", real, mutates_args=(), schema=schema)
+    if fake:
+        made.register_fake(fake)
+    return lambda x, src, group: made(x, src, group.group_name)
 
 
-def in_small_pieces(x):
-    return torch.cat([ring(half) for half in x.chunk(2)])
+def no_fake_kernel():
+    return operator(fake=None)
 
 
-def equal_parts_only(x):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    pieces = list(x.clone().chunk(size))
-    arriving = torch.empty_like(pieces[0])
-    for step in range(2 * (size - 1)):
-        send, receive = (rank - step) % size, (rank - step - 1) % size
-        exchange(pieces[send], arriving)
-        if step < size - 1:
-            pieces[receive] += arriving
-        else:
-            pieces[receive].copy_(arriving)
-    return torch.cat(pieces)
+def in_plain_python():
+    def broadcast(x, src, group):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(y, group=group, group_src=src)
+        return y
+
+    return broadcast
 
 
-def three_parts_of_five(x):
-    return ring(x, cut=torch.Tensor.chunk)
+def hidden_from_dynamo():
+    return torch.compiler.disable(in_plain_python())
 
 
-def no_result(x):
-    ring(x)
+def torchs_own():
+    return lambda x, src, group: funcol.broadcast(x, src, group) + 0
 
 
-GATHER = {
-    SlicesOnly: "sum over the ranks what comes back",
-    SumsOnly: "has the shape of x",
-    TwoRanksOnly: "on three it is wrong",
-    OneReduceForEachRank: "by more collectives than one",
-    TakesTheFirstPart: "each rank takes another part of it",
-    Averages: "not their mean",
-    DropsTheOthers: "compare it with the truth",
-    OneGradient: "None for `dim`",
-    AlongTheFirst: "one behind the other along `dim`",
-    OfTorch: "has its backward already",
+def into_the_argument():
+    def real(x, src, group):
+        dist.broadcast(x, group=group_of(group), group_src=src)
+        return x.clone()
+
+    return operator(real)
+
+
+def gives_the_argument():
+    def real(x, src, group):
+        return x
+
+    return operator(real)
+
+
+def drops_what_came():
+    def real(x, src, group):
+        dist.broadcast(x.clone(), group=group_of(group), group_src=src)
+        return x.clone()
+
+    return operator(real)
+
+
+def always_from_rank_0():
+    def real(x, src, group):
+        return real_one(x, 0, group)
+
+    return operator(real)
+
+
+def keeps_the_strides():
+    def real(x, src, group):
+        y = x.clone()
+        dist.broadcast(y, group=group_of(group), group_src=src)
+        return y
+
+    return operator(real, lambda x, src, group: torch.empty_like(x))
+
+
+def transposed_strides():
+    def fake(x, src, group):
+        return torch.empty(x.shape[::-1], dtype=x.dtype, device=x.device).permute(*reversed(range(x.dim())))
+
+    return operator(fake=fake)
+
+
+def on_the_cpu():
+    return operator(fake=lambda x, src, group: torch.empty(x.shape, dtype=x.dtype, device="cpu"))
+
+
+def in_float32():
+    def real(x, src, group):
+        return real_one(x.float(), src, group).to(x.dtype)
+
+    return operator(real)
+
+
+def by_a_product():
+    def real(x, src, group):
+        y = (x * (dist.get_rank(group_of(group)) == src)).contiguous()
+        dist.all_reduce(y, group=group_of(group))
+        return y
+
+    return operator(real)
+
+
+def global_root():
+    def real(x, src, group):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(y, src, group=group_of(group))
+        return y
+
+    return operator(real)
+
+
+def without_a_wait():
+    def real(x, src, group):
+        y = x.clone(memory_format=torch.contiguous_format)
+        y.work = dist.broadcast(y, group=group_of(group), group_src=src, async_op=True)
+        return y
+
+    return operator(real)
+
+
+def root_returns_x():
+    def real(x, src, group):
+        y = real_one(x, src, group)
+        return x if dist.get_rank(group_of(group)) == src else y
+
+    return operator(real)
+
+
+def declares_a_write():
+    schema = "(Tensor(a!) x, int src, str group) -> Tensor"
+    made = torch.library.custom_op("reader::declares", real_one, mutates_args=("x",), schema=schema)
+    made.register_fake(like_x)
+    return lambda x, src, group: made(x, src, group.group_name)
+
+
+def always_all_ranks():
+    def real(x, src, group):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(y, src)
+        return y
+
+    return operator(real)
+
+
+def fixed_shape():
+    return operator(fake=lambda x, src, group: x.new_empty(2, 3))
+
+
+def without_dtype():
+    return operator(fake=lambda x, src, group: torch.empty(x.shape))
+
+
+def flat():
+    def real(x, src, group):
+        return real_one(x, src, group).reshape(-1).clone()
+
+    return operator(real)
+
+
+def no_function():
+    operator()
+
+
+def without_annotations():
+    @torch.library.custom_op("reader::plain", mutates_args=())
+    def plain(x, src, group):
+        return real_one(x, src, group)
+
+    return plain
+
+
+DIAGNOSIS = {
+    "A": ([0, 1], "order", "one order"),
+    "B": ([0], "wait", "wait_tensor"),
+    "C": ([0, 1], "schema", "mutates_args"),
 }
-LATER = {
-    NoTensor: "make it with torch.Tensor._make_wrapper_subclass",
-    WaitsAtOnce: "keep `wait` for the first operator",
-    WithoutDtype: "are those of `value`",
-    AnotherShape: "are those of `value`",
-    NeverWaits: "is where to wait for them",
-    TooLate: "wait first, then call the operator",
-    WrapsAgain: "without wrapping it again",
-    WaitsEachTime: "wait once",
-    NoLists: "take its tensors in a list",
-    NoKeywords: "take a tensor by keyword",
-    DropsKeywords: "take a tensor by keyword",
-    WaitsForTheFirst: "several tensors that are under way",
+
+
+def both_ranks_in_b():
+    return DIAGNOSIS | {"B": ([0, 1], "wait", "wait_tensor")}
+
+
+def the_other_rank_in_b():
+    return DIAGNOSIS | {"B": ([1], "wait", "wait_tensor")}
+
+
+def wrong_in_a_and_c():
+    return DIAGNOSIS | {"A": ([0, 1], "order", "barrier"), "C": ([0], "schema", "mutates_args")}
+
+
+def one_rank_in_a():
+    return DIAGNOSIS | {"A": ([1], "order", "one order")}
+
+
+def no_rank_in_c():
+    return DIAGNOSIS | {"C": ([], "schema", "mutates_args")}
+
+
+def waits_in_a():
+    return DIAGNOSIS | {"A": ([0, 1], "wait", "wait_tensor")}
+
+
+def order_in_b():
+    return DIAGNOSIS | {"B": ([0], "order", "one order")}
+
+
+def shape_in_c():
+    return DIAGNOSIS | {"C": ([0, 1], "shape", "mutates_args")}
+
+
+def barrier():
+    return DIAGNOSIS | {"B": ([0], "wait", "barrier")}
+
+
+def one_graph():
+    return DIAGNOSIS | {"C": ([0, 1], "schema", "fullgraph")}
+
+
+def other_cure():
+    return DIAGNOSIS | {"C": ([0, 1], "schema", "wait_tensor")}
+
+
+def in_prose():
+    return DIAGNOSIS | {"A": ([0, 1], "wrong order", "one order")}
+
+
+def two_jobs():
+    return {job: DIAGNOSIS[job] for job in "AB"}
+
+
+TRACEABLE = {
+    no_fake_kernel: "by a function for register_fake",
+    in_plain_python: "belongs inside the operator",
+    hidden_from_dynamo: "hidden from Dynamo",
+    torchs_own: "make an operator with a schema",
+    into_the_argument: "the caller keeps x",
+    gives_the_argument: "returns memory of its own",
+    drops_what_came: "nothing has come from the root",
+    always_from_rank_0: "for each call anew",
+    always_all_ranks: "is it the group that was given",
+    keeps_the_strides: "strides may differ by rank",
+    transposed_strides: "shape, strides and dtype",
+    on_the_cpu: "the device, too",
+    in_float32: "keep the dtype of x inside",
+    by_a_product: "inf * 0",
+    global_root: "a global rank",
+    without_a_wait: "it does not wait",
+    root_returns_x: "returns memory of its own",
+    declares_a_write: "mutates_args names what",
+    fixed_shape: "for any x",
+    without_dtype: "for any x",
+    flat: "in another shape: like x",
+    no_function: "a function of x, src and group",
+    without_annotations: "read from the annotations",
 }
-RING = {
-    half_a_ring: "a part on each rank: pass them on",
-    whole_tensors: "cut the tensor into 4 parts",
-    through_rank_0: "the slowest link sets the time",
-    the_collective: "send and receive, and nothing else",
-    nobody_adds: "follow one part around the ring",
-    in_its_argument: "work in a copy",
-    in_small_pieces: "with one message a step",
-    equal_parts_only: "the parts differ in size",
-    three_parts_of_five: "the parts differ in size",
-    no_result: "return the sum",
+JOBS = {
+    both_ranks_in_b: "compare it with each log",
+    the_other_rank_in_b: "compare it with each log",
+    wrong_in_a_and_c: "job C: work out",
+    one_rank_in_a: "which is 100 times it",
+    no_rank_in_c: "is it a sum over ranks",
+    waits_in_a: "what does the first all_reduce of rank 0 take",
+    order_in_b: "go back from `add`",
+    shape_in_c: "calls an operator on line 23",
+    barrier: "not what stands in a graph",
+    one_graph: "has one graph already",
+    other_cure: "the cure of another one",
+    in_prose: "one of order, wait",
+    two_jobs: "ranks, cause and change of each job",
 }
 
 
-WRONG = {"semantics.gather": GATHER, "semantics.later": LATER, "semantics.ring": RING}
+WRONG = {"semantics.traceable": TRACEABLE, "semantics.jobs": JOBS}

@@ -1,4 +1,4 @@
-"""Attempts at the exercise of lesson 00 that give no answer; in a file of their own, since each rank imports it."""
+"""Attempts at the exercises of lesson 00 that give no answer; in a file of their own, since each rank imports it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch.distributed as dist
 from lessons.start.wrong import summed
 
 
-def waits_alone(device):
-    return summed(device) if dist.get_rank() == 0 else 1
+def waits_alone(value, device):
+    return summed(value, device) if dist.get_rank() == 0 else 1
 
 
-def raises(device):
+def raises(value, device):
     return 1 / 0
 
 
-def dies(device):
+def dies(value, device):
     os._exit(3)
 
 

@@ -1,4 +1,4 @@
-"""Lesson 02, `semantics.ring`: an all-reduce out of sends and receives, in which no rank sends more than another."""
+"""Lesson 01, `groups.ring`: an all-reduce out of sends and receives, in which no rank sends more than another."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ OTHER_SIZES = (
     "its part's size; torch.tensor_split always makes as many parts as you ask for"
 )
 
+WAITING = "the ranks wait for each other"
+STALLED = (
+    f"{WAITING}: where all ranks send first, each may wait until its neighbour receives. Start the send, receive, then "
+    "wait for the send, as swap does"
+)
+
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The sum on each of four ranks, and 2(n - 1)/n of the tensor's bytes sent by each, in 2(n - 1) messages.
@@ -28,12 +34,21 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """
     hint = "it is called as my_ring(x) on every rank, and returns the sum over the ranks"
     with Ranks(WORLD, device="cpu", backend="gloo", quiet=True) as four:
-        _judge_equal(list(on_ranks(four, _look, attempt, ELEMENTS, hint=hint)), say)
+        _judge_equal(_looks(four, attempt, ELEMENTS, hint), say)
         for elements in UNEVEN:
-            seen = list(on_ranks(four, _look, attempt, elements, hint=OTHER_SIZES))
+            seen = _looks(four, attempt, elements, OTHER_SIZES)
             if any(found["none"] or found["finished"] < 1 for found in seen):
                 raise Mistake(f"{elements} elements: the sum is not right on every rank", OTHER_SIZES)
     say(f"right with {' and '.join(map(str, UNEVEN))} elements, too")
+
+
+def _looks(four: Ranks, attempt: Attempt, elements: int, hint: str) -> list[dict[str, Any]]:
+    try:
+        return list(on_ranks(four, _look, attempt, elements, hint=hint))
+    except Mistake as mistake:
+        if WAITING not in mistake.hint:
+            raise
+        raise Mistake(mistake.seen, STALLED) from mistake
 
 
 def _judge_equal(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None:
@@ -66,6 +81,12 @@ def _judge_equal(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None
         raise Mistake(said, f"cut the tensor into {WORLD} parts, and send one part at a time")
     if any(len(found["sent"]) != 2 * (WORLD - 1) for found in seen):
         raise Mistake(said, f"a ring takes {2 * (WORLD - 1)} steps, with one message a step")
+    for rank, found in enumerate(seen):
+        if len(found["peers"]) > 1:
+            raise Mistake(
+                f"rank {rank} sends to ranks {found['peers']}",
+                "in a ring a rank sends to one neighbour only, and what it receives goes on from there",
+            )
     say(said)
 
 
@@ -73,6 +94,12 @@ def _look(attempt: Attempt, elements: int) -> dict[str, Any]:
     me = here()
     sent: list[int] = []
     others: set[str] = set()
+    peers: set[int] = set()
+
+    def passed(func: Any, args: Any, kwargs: Any) -> Any:
+        if func.name() == "c10d::send":
+            peers.add(int(args[2]))
+        return func(*args, **kwargs)
 
     def seen(name: str, size: int) -> None:
         if name == "send":
@@ -82,24 +109,28 @@ def _look(attempt: Attempt, elements: int) -> dict[str, Any]:
 
     x = torch.arange(float(elements)) + 100 * me.rank
     given = x.clone()
-    with torch_compat.on_collective(seen):
+    with torch_compat.around_operators(passed), torch_compat.on_collective(seen):
         y = attempt(given)
     if y is None:
         return {"none": True, "others": others}
     total = torch.arange(float(elements)) * me.world_size + 100 * sum(range(me.world_size))
     finished = float((y == total).float().mean()) if y.shape == total.shape else 0.0
     changed = not torch.equal(given, x)
-    return {"none": False, "others": others, "sent": sent, "finished": finished, "changed": changed}
+    return {
+        "none": False, "others": others, "sent": sent, "peers": sorted(peers), "finished": finished,
+        "changed": changed,
+    }  # fmt: skip
 
 
 ring = Exercise(
-    "semantics.ring",
+    "groups.ring",
     "a ring",
     "medium",
-    20,
+    15,
     (
         "the sum of four ranks on each of them, the argument unchanged",
-        f"{2 * (WORLD - 1)} messages from each rank, with 2(n - 1)/n of the tensor's bytes in all",
+        f"{2 * (WORLD - 1)} messages from each rank, all to one neighbour, "
+        "with 2(n - 1)/n of the tensor's bytes in all",
         "sends and receives only",
     ),
     judge,

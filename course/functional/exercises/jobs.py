@@ -1,0 +1,107 @@
+"""Lesson 02, `semantics.jobs`: the logs of three jobs with wrong sums; which ranks, why, and what to change."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from course.functional.logs import LOGS
+from labkit.ranks import Ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+
+__all__ = ["jobs", "wrong_ranks"]
+
+CAUSES = ("order", "wait", "schema", "shape")
+FIXES = ("one order", "wait_tensor", "mutates_args", "barrier", "fullgraph", "timeout")
+# what each job should print, from the sum of x over the ranks
+SHOULD: dict[str, Callable[[Any], list[Any]]] = {
+    "A": lambda total: [total.tolist(), (100 * total).tolist()],
+    "B": lambda total: (2 * total + 1).tolist(),
+    "C": lambda total: (2 * total + 1).tolist(),
+}
+# by job: the cause, the change; the ranks with a wrong number are read from the logs
+RIGHT = {"A": ("order", "one order"), "B": ("wait", "wait_tensor"), "C": ("schema", "mutates_args")}
+FORM = (
+    'it returns a dict such as {"A": ([0, 1], "shape", "timeout"), ...}: ranks, cause and change of each job'
+)
+RANKS = {
+    "A": "work out both sums by hand from the x of both ranks: the first sum, and the second, which is 100 times it",
+    "B": "work out what both ranks should print, from the x of both, and compare it with each log",
+    "C": "work out what both ranks should print, from the x of both: is it a sum over ranks?",
+}
+LOOK = {
+    "A": "what does the first all_reduce of rank 0 take, and what that of rank 1?",
+    "B": "go back from `add` along its edge, on rank 0 and on rank 1: what is between on one of them only?",
+    "C": "the program calls an operator on line 23: where is it in the graph, and what does its schema let a pass do?",
+}
+FIX = {
+    "barrier": "a barrier changes when ranks arrive, not what stands in a graph",
+    "fullgraph": "each log has one graph already",
+    "timeout": "no rank was killed for being late: the numbers are wrong",
+}
+
+
+def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Each job's ranks, cause and change; what is wrong in any job is said at once."""
+    answer = on_ranks(ranks, attempt, only=0, hint=FORM)[0]
+    if not isinstance(answer, dict) or set(answer) != set(RIGHT):
+        given = f"the jobs {sorted(map(str, answer))}" if isinstance(answer, dict) else type(answer).__name__
+        raise Mistake(f"it returns {given}", FORM)
+    parts = {job: _parts(job, answer[job]) for job in RIGHT}
+    wrong = {job: hint for job, part in parts.items() if (hint := _hint(job, *part))}
+    if wrong:
+        hints = "; ".join(f"job {job}: {hint}" for job, hint in wrong.items())
+        raise Mistake(f"not right yet: {', '.join(f'job {job}' for job in wrong)}", hints)
+    for job, (on, cause, fix) in parts.items():
+        say(f"job {job}: {_named(on)}, {cause}, {fix}")
+
+
+def wrong_ranks(job: str) -> set[int]:
+    """The ranks whose log prints another result than the one that the job should print."""
+    xs, results = {}, {}
+    for rank, log in LOGS[job].items():
+        found = re.search(rf"rank {rank} x=(\[.*\]) result=(\[.*\])", log)
+        assert found, f"job {job}, rank {rank}: no result in the log"
+        xs[rank], results[rank] = np.array(json.loads(found[1])), json.loads(found[2])
+    right = SHOULD[job](sum(xs.values()))
+    return {rank for rank, result in results.items() if result != right}
+
+
+def _hint(job: str, on: set[int], cause: str, fix: str) -> str:
+    cause_right, fix_right = RIGHT[job]
+    if on != wrong_ranks(job):
+        return RANKS[job]
+    if cause != cause_right:
+        return LOOK[job]
+    return "" if fix == fix_right else FIX.get(fix, "right cause, and the cure of another one")
+
+
+def _parts(job: str, given: Any) -> tuple[set[int], str, str]:
+    if not isinstance(given, tuple | list) or len(given) != 3:
+        raise Mistake(f"job {job}: {given!r}", FORM)
+    on, cause, fix = given
+    on = {on} if isinstance(on, int) else on
+    if not isinstance(on, set | list | tuple | frozenset) or not set(on) <= {0, 1}:
+        raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of 0 and 1")
+    for word, words in ((cause, CAUSES), (fix, FIXES)):
+        if word not in words:
+            raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(words)}")
+    return set(on), cause, fix
+
+
+def _named(on: set[int]) -> str:
+    return " and ".join(f"rank {rank}" for rank in sorted(on)) or "no rank"
+
+
+jobs = Exercise(
+    "semantics.jobs",
+    "three logs with wrong sums",
+    "medium",
+    15,
+    ("for each job the ranks that print a wrong number, the cause, and what to change",),
+    judge,
+)

@@ -1,0 +1,286 @@
+"""Lesson 02, `semantics.traceable`: an operator around dist.broadcast, which the compiler keeps in one graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit import torch_compat
+from labkit.ranks import Ranks, here
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+
+__all__ = ["traceable"]
+
+OPERATORS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))  # a name, and one overload of it
+# operators of these namespaces are torch's own
+TORCHS = {"aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
+# the calls; the roots take turns. The numbers of wide dtypes do not fit into float32; the root has other strides
+INPUTS = (((2, 3), torch.float64), ((4,), torch.int64), ((3, 2), torch.float32))
+LATE_S = 0.05  # the root comes late: what is read without a wait is read too early
+USE = "it is called once on each rank, and returns a function of x, src and group"
+# what an error says, and the hint for it
+REFUSED = {
+    "is not part of group": "`src` is the root's number in `group`; the argument src of dist.broadcast is a global "
+    "rank, and group_src is the number in the group",
+    "no fake impl": "the tracer has no numbers: tell it what comes out, by a function for register_fake",
+    "may not alias": "an operator returns memory of its own: clone, and broadcast the clone",
+    "unsupported type": "the schema is read from the annotations: tensors and plain data, such as the group's name",
+    "marked as skipped": "the call of c10d is still in the traced Python: it belongs inside the operator",
+    "OpaqueObject": "the call of c10d is still in the traced Python: it belongs inside the operator",
+    "torch.compiler.disable": "a function that is hidden from Dynamo breaks the graph: make it an operator",
+}
+# what came out of a call, and the hint for it
+WRONG = {
+    "no tensor": "the function returns the tensor with the root's numbers",
+    "x changed": "the caller keeps x: clone it, and broadcast the clone",
+    "shares memory": "the schema promises memory of its own: return a clone, and not x",
+    "own numbers": "nothing has come from the root: return what the broadcast wrote to",
+    "own numbers, and the root's a moment later": "it does not wait: with async_op=True, wait for the Work inside",
+    "the root's numbers in another order": "broadcast copies memory as it lies, and strides may differ by rank: "
+    "x.clone(memory_format=torch.contiguous_format), and a contiguous result of the fake kernel too",
+    "not a number": "inf * 0 is no number: copy the root's numbers, do not calculate with those of the others",
+    "rounded": "the root's numbers, but not all digits: keep the dtype of x inside",
+    "another rank's": "`src` is the number of the root in `group`, for each call anew: see group_src of dist.broadcast",
+    "another shape": "it has the root's numbers in another shape: like x",
+}
+STALLED = "all ranks of `group` call the broadcast, the root too, and no other rank: is it the group that was given?"
+
+
+def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Right numbers in eager and compiled, from each root, and in a group of some ranks."""
+    _judge(attempt, ranks, say)
+    if len(ranks) == 3:
+        return
+    with Ranks(3, device="cpu", backend="gloo", quiet=True) as three:
+        try:
+            _judge(attempt, three, lambda finding: None)
+        except Mistake as mistake:
+            raise Mistake(f"on three ranks: {mistake.seen}", mistake.hint) from mistake
+    say("on three ranks, in a group of all and in a group of ranks 1 and 2: right")
+
+
+def _judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    try:
+        seen = on_ranks(ranks, _look, attempt, hint=USE)
+    except Mistake as mistake:
+        if "wait for each other" not in mistake.hint:
+            raise
+        raise Mistake(mistake.seen, f"{mistake.hint}; {STALLED}") from mistake
+    kinds = {kind for kind, _ in seen}
+    if errors := [kind for kind in kinds if "infer_schema" in kind]:
+        raise Mistake(errors[0][:200], REFUSED["unsupported type"])
+    if kinds != {"function"}:
+        raise Mistake(f"it returns a {min(kinds - {'function'})}", USE)
+    for number, rows in enumerate(zip(*(rank for _, rank in seen), strict=True)):
+        taken = [row for row in rows if row]  # a rank that is not in the group has none
+        for row in sorted(taken, key=_says_less):
+            _judge_row(row)
+        if number == 0:
+            say(f"eager: {taken[0]['eager']}, and x is unchanged")
+            say(f"compiled: one graph with {', '.join(taken[0]['operators'])}")
+    say(f"right from each root, compiled with the fake kernel's shapes, on {len(ranks)} ranks")
+
+
+def _says_less(row: dict[str, Any]) -> tuple[bool, bool]:
+    """Order of a call's rows: wrong in eager first, and of these first the ones with the numbers of another rank."""
+    eager = row.get("eager", "right")
+    return eager == "right", eager != "another rank's"
+
+
+def _judge_row(row: dict[str, Any]) -> None:
+    case = row["case"]
+    if row.get("eager", "right") != "right":
+        raise Mistake(f"{case}, eager: {row['eager']}", WRONG[row["eager"]])
+    if error := row.get("error"):
+        hints = [hint for words, hint in REFUSED.items() if words in error]
+        raise Mistake(f"{case}: {error.splitlines()[0][:200]}", (hints or [USE])[0])
+    if row["compiled"] != "right":
+        raise Mistake(f"{case}, compiled: {row['compiled']}", WRONG[row["compiled"]])
+    if not row["operators"]:
+        raise Mistake(
+            f"{case}: no operator of yours in the graph",
+            "make an operator with a schema, by torch.library, and call it in the function that you return",
+        )
+    if row["promised"] != row["given"]:
+        raise Mistake(
+            f"{case}: the graph was made for {row['promised']}, and the operator gives {row['given']}",
+            "the fake kernel says shape, strides and dtype of what the real one returns, for any x",
+        )
+    if row["writes x"]:
+        raise Mistake(
+            f"{case}: x is unchanged, and the schema says that the operator writes it",
+            "mutates_args names what the operator writes: here, nothing of the caller's",
+        )
+    if row["fake device"] != "cuda":
+        raise Mistake(
+            f"{case}: for an x on a GPU the fake kernel promises {row['fake device']}",
+            "the fake kernel says the device, too: that of x",
+        )
+
+
+def _look(attempt: Attempt) -> tuple[str, list[dict[str, Any] | None]]:
+    """On a rank: the function that the attempt returns, in eager and compiled; the groups are made by all ranks."""
+    me = here()
+    try:
+        broadcast = attempt()
+    except ValueError as error:  # of torch.library, about the schema
+        if "infer_schema" in str(error):
+            return str(error), []
+        raise
+    if not callable(broadcast):
+        return type(broadcast).__name__, []
+    everyone = list(range(me.world_size))
+    # of each two groups of the same ranks the second is for the check itself
+    groups = {"all ranks": (dist.group.WORLD, dist.new_group(everyone), everyone)}
+    if me.world_size > 2:
+        groups["ranks 1 and 2"] = (dist.new_group([1, 2]), dist.new_group([1, 2]), [1, 2])
+    rows: list[dict[str, Any] | None] = []
+    for name, (group, checks, members) in groups.items():
+        for src, root in enumerate(members):
+            case = f"{name}, src={src}"
+            rows.append(_call(broadcast, case, group, checks, src, root) if me.rank in members else None)
+    return "function", rows
+
+
+def _call(broadcast: Any, case: str, group: Any, checks: Any, src: int, root: int) -> dict[str, Any]:
+    me = here()
+    by_rank = _numbers(src, root)
+    row: dict[str, Any] = {"case": case, "operators": [], "writes x": False}
+
+    def program(x: Any) -> Any:
+        y = broadcast(x, src, group)
+        return y, x + 0, tuple(y.shape), tuple(y.stride()), str(y.dtype)
+
+    def note(graph: Any, inputs: Any) -> Any:
+        called = [node for node in graph.graph.nodes if isinstance(node.target, OPERATORS)]
+        own = [node for node in called if str(node.target).partition(".")[0] not in TORCHS]
+        row["operators"] = [str(node.target) for node in own]
+        row["writes x"] = any(_writes_an_input(node) for node in own)
+        return graph.forward
+
+    def eager() -> None:
+        if me.rank == root:
+            time.sleep(LATE_S)
+        x = _laid_out(by_rank[me.rank], me.rank == root)
+        y = broadcast(x, src, group)
+        row["eager"] = _described(y, x, by_rank, root)
+        if row["eager"] == "own numbers":
+            time.sleep(4 * LATE_S)
+            if _described(y, x, by_rank, root) == "right":
+                row["eager"] = "own numbers, and the root's a moment later"
+
+    def compiled(backend: Any) -> None:
+        torch.compiler.reset()
+        x = _laid_out(by_rank[me.rank], me.rank == root)
+        y, after, *promised = torch.compile(program, backend=backend, fullgraph=True, dynamic=False)(x)
+        row["compiled"] = _described(y, x, by_rank, root)
+        if row["compiled"] == "right" and not torch.equal(after, by_rank[me.rank]):
+            row["compiled"] = "x changed"
+        row["promised"], row["given"] = promised, [tuple(y.shape), tuple(y.stride()), str(y.dtype)]
+
+    # the second backend trusts the schema: it makes the graph functional
+    for step in (eager, lambda: compiled(note), lambda: compiled("aot_eager")):
+        errors = [""] * len(by_rank)
+        dist.all_gather_object(errors, _error_of(step), group=checks)
+        if found := [error for error in errors if error]:  # of any rank: none goes on without the others
+            row["error"] = found[0]
+            return row
+    row["fake device"] = _fake_device(broadcast, src, group)
+    return row
+
+
+def _error_of(step: Callable[[], None]) -> str:
+    try:
+        step()
+    except NotImplementedError as error:
+        if not str(error):  # a stub
+            raise
+        return str(error)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _numbers(src: int, root: int) -> list[Any]:
+    """The numbers of each rank; where x is not the root's, one is infinite."""
+    shape, dtype = INPUTS[src % len(INPUTS)]
+    whole = torch.arange(1, 1 + torch.Size(shape).numel()).reshape(shape)
+    found = []
+    for rank in range(here().world_size):
+        if not dtype.is_floating_point:
+            found.append(whole + (1 + rank) * 2**40)
+            continue
+        found.append(whole.to(dtype) / 3 * 10**rank)
+        if rank != root:
+            found[-1][0] = float("inf")
+    return found
+
+
+def _laid_out(numbers: Any, other: bool) -> Any:
+    """A tensor with these numbers: contiguous, or with other strides."""
+    if not other:
+        return numbers.clone()
+    wide = numbers.new_zeros(*reversed(numbers.shape), 2)[..., 0]
+    return wide.permute(*reversed(range(wide.dim()))).copy_(numbers)
+
+
+def _writes_an_input(node: Any) -> bool:
+    operator = getattr(node.target, "default", node.target)
+    return any(
+        argument.alias_info is not None
+        and argument.alias_info.is_write
+        and getattr(node.kwargs.get(argument.name, given), "op", "") == "placeholder"
+        for argument, given in zip_longest(operator._schema.arguments, node.args)
+        if argument is not None
+    )
+
+
+def _fake_device(broadcast: Any, src: int, group: Any) -> str:
+    """Where the result is for an x on a GPU; without numbers, so no GPU is needed."""
+    try:
+        with torch_compat.fake_tensors():
+            return broadcast(torch.empty(2, 3, device="cuda"), src, group).device.type
+    except Exception as error:
+        return f"an error: {str(error)[:200]}"
+
+
+def _described(y: Any, x: Any, by_rank: list[Any], root: int) -> str:
+    """A word for what came out: of WRONG, or 'right'."""
+    own, right = by_rank[here().rank], by_rank[root]
+    if not isinstance(y, torch.Tensor):
+        return "no tensor"
+    if not torch.equal(x, own):
+        return "x changed"
+    if y.data_ptr() == x.data_ptr():
+        return "shares memory"
+    if y.shape != own.shape:
+        return "another shape"
+    if torch.equal(y, right):
+        return "right"
+    if torch.equal(y, own):
+        return "own numbers"
+    if y.isnan().any():
+        return "not a number"
+    if torch.equal(y.flatten().sort().values, right.flatten().sort().values):
+        return "the root's numbers in another order"
+    return "rounded" if torch.equal(y.float(), right.float()) else "another rank's"
+
+
+traceable = Exercise(
+    "semantics.traceable",
+    "a broadcast that the compiler keeps in its graph",
+    "medium",
+    20,
+    (
+        "one graph with an operator of your own",
+        "the root's numbers on each rank of the group, in eager and compiled, for any shape, dtype, root and group, "
+        "and whatever the strides are on each rank",
+        "the argument unchanged",
+    ),
+    judge,
+)

@@ -1,0 +1,182 @@
+"""`labkit look` does not change what it looks at: torch's counters are those of the program alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import labkit
+from labkit.look.program import watch
+from labkit.look.steps import Options
+
+TURNS = 5
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+
+def batch(size: int = 4) -> torch.Tensor:
+    return torch.ones(size, 8)
+
+
+def inference():
+    compiled = torch.compile(model(), backend="eager")
+    with torch.no_grad():
+        for _ in range(TURNS):
+            compiled(batch())
+
+
+def training():
+    net = model()
+    compiled, opt = torch.compile(net, backend="aot_eager"), torch.optim.Adam(net.parameters())
+    for _ in range(TURNS):
+        compiled(batch()).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def step_in_compiled_function():
+    net = model()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    @torch.compile(backend="aot_eager")
+    def train_step(x):
+        net(x).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    for _ in range(TURNS):
+        train_step(batch())
+
+
+def compiled_optimizer_with_schedule():
+    net = model()
+    opt = torch.optim.AdamW(net.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(opt, 1.0, total_steps=TURNS + 1)
+
+    @torch.compile(backend="eager")
+    def update():
+        opt.step()
+        schedule.step()
+
+    for _ in range(TURNS):
+        net(batch()).sum().backward()
+        update()
+
+
+def compiled_closure():
+    net = model()
+    opt = torch.optim.LBFGS(net.parameters(), max_iter=2)
+
+    @torch.compile(backend="eager")
+    def closure():
+        opt.zero_grad()
+        loss = net(batch()).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(TURNS):
+        opt.step(closure)
+
+
+def ddp():
+    net = nn.parallel.DistributedDataParallel(model())
+    compiled, opt = torch.compile(net, backend="aot_eager"), torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(TURNS):
+        compiled(batch()).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def sharded():
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(net)
+    net.compile(backend="aot_eager")
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(TURNS):
+        net(batch()).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def sizes_that_change():
+    compiled = torch.compile(model(), backend="eager", dynamic=False)
+    with torch.no_grad():
+        for size in range(2, 2 + TURNS):
+            compiled(batch(size))
+
+
+def break_in_a_loop():
+    def given_up(x):
+        for _ in range(3):
+            x = x.sin()
+            torch._dynamo.graph_break()
+        return x
+
+    compiled = torch.compile(given_up, backend="eager")
+    for _ in range(TURNS):
+        compiled(batch())
+
+
+def checkpointed():
+    from torch.utils.checkpoint import checkpoint
+
+    net = model()
+    compiled = torch.compile(lambda x: checkpoint(net, x, use_reentrant=False), backend="aot_eager")
+    for _ in range(TURNS):
+        compiled(batch()).sum().backward()
+
+
+def compiled_in_a_compiled_function():
+    inner = torch.compile(model(), backend="eager")
+
+    @torch.compile(backend="eager")
+    def outer(x):
+        print(end="")
+        return inner(x).sin()
+
+    with torch.no_grad():
+        for _ in range(TURNS):
+            outer(batch())
+
+
+PROGRAMS = (
+    *(inference, training, step_in_compiled_function, compiled_optimizer_with_schedule, compiled_closure),
+    *(ddp, sharded, sizes_that_change, break_in_a_loop, checkpointed, compiled_in_a_compiled_function),
+)
+
+
+def counted(name: str, looked_at: bool) -> dict[str, dict[str, int]]:
+    """Torch's counters after a program, in words that do not name its process."""
+    program = next(p for p in PROGRAMS if p.__name__ == name)
+    counters = torch._dynamo.utils.counters  # this process's
+    torch._dynamo.reset()
+    counters.clear()
+    if looked_at:
+        report = watch(program, (), {}, Options(1, 2))
+        assert report.provenance["steps"] >= 3, "it recorded"
+    else:
+        program()
+    assert dist.is_initialized()
+    return {kind: dict(found) for kind, found in counters.items() if found}
+
+
+@pytest.mark.slow
+def test_counters_are_those_without_look():
+    with labkit.Ranks(1, device="cpu", quiet=True) as one:
+        for program in PROGRAMS:
+            name = program.__name__
+            for looked_at in (False, True):  # once for what torch makes on first use
+                one.run(counted, name, looked_at)
+            alone, looked = (one.run(counted, name, looked_at)[0] for looked_at in (False, True))
+            assert alone["frames"], name
+            assert looked == alone, name
