@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from labkit import files
 from labkit.ranks import Ranks, here
 from labkit.records import inspect
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["culprit"]
+__all__ = ["LOG", "culprit"]
 
-JOB = Path(__file__).parents[1] / "job"
+LOG = files.ours("data/captured/decoder_breaks.log")
+JOB = files.ours("data/captured/decoder.py.txt")
 RANK, LINE, ALIKE = 2, 23, 20  # the answer, and the line at which all four ranks break
 ASKED = 'return {"rank": 0, "line": 1, "fix": "..."}: two whole numbers, and Python for that line\'s place'
 
@@ -66,7 +67,7 @@ def _look(fix: str) -> dict[str, Any]:
 
 def _layer(fix: str) -> Any:
     """The class of the job, with `fix` for the line that only one rank runs; as it is for an empty one."""
-    lines = (JOB / "decoder.py.txt").read_text().split("\n\n\ndef main")[0].splitlines()
+    lines = JOB.read_text().split("\n\n\ndef main")[0].splitlines()
     lines = ["" if "print(" in line else line for line in lines]  # what it prints is no part of the question
     if fix:
         lines[LINE - 1] = textwrap.indent(textwrap.dedent(fix), 12 * " ")
