@@ -47,14 +47,14 @@ def between(lines: Iterable[str], first: str, last: str) -> list[str]:
 
 
 def kernels_before(code: str, last: str) -> dict[str, list[str]]:
-    """Of Inductor's code, the kernels that it calls before the first line with `last` in it, with what each does.
+    """Of Inductor's code, the kernels that it calls before the first line with `last` in it, with what each calls.
 
     Args:
         code: Inductor's output code.
         last: part of a line, such as all_reduce_.
 
     Returns:
-        By kernel, its loads, operations and stores, without their arguments.
+        By kernel, its loads, calls and stores, without their arguments.
     """
     bodies = dict(re.findall(r"(?ms)^(\w+) = async_compile\b.*?\'\'\'(.*?)\'\'\'", code))
     called = _CALL.findall(code.partition("def call(")[2].partition(last)[0])
