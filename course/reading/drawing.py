@@ -42,7 +42,7 @@ SIGNS = {"collective": "⇄ ", "wait": "… "}
 
 
 @styled
-def draw_graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
+def draw_graph(what: Any, stage: str = "dynamo", label: str = "", mark: str = "") -> Figure:
     """Draw one graph from top to bottom, collectives in their own colour.
 
     Operations of one line of the reader's code are one box. An arrow, or a line at the right, leads from a box to each
@@ -53,6 +53,7 @@ def draw_graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
         what: a Frame, or a graph's printed text.
         stage: of a Frame.
         label: the run label.
+        mark: the title of a box; lines at the right that lead to it are dark and thick.
 
     Returns:
         The figure.
@@ -75,7 +76,7 @@ def draw_graph(what: Any, stage: str = "dynamo", label: str = "") -> Figure:
     ax = sheet.axes(0.15, room, len(folded.boxes) * PITCH)
     ax.set(xlim=(0, room), ylim=(len(folded.boxes) * PITCH, 0))
     ax.set_axis_off()
-    _edges(ax, folded, lanes, wide)
+    _edges(ax, folded, lanes, wide, mark)
     for i, box in enumerate(folded.boxes):
         _box(ax, box, i * PITCH, wide)
     sheet.say("From top to bottom: " + "; ".join(_said(box) for box in folded.boxes[:12]))
@@ -113,12 +114,14 @@ def _lanes(folded: Folded) -> dict[int, int]:
     return lanes
 
 
-def _edges(ax: Axes, folded: Folded, lanes: dict[int, int], wide: float) -> None:
+def _edges(ax: Axes, folded: Folded, lanes: dict[int, int], wide: float, mark: str) -> None:
     """Draw an arrow to the box below, and lines through the lanes at the right to all others: none crosses a box."""
-    line = {"color": LINE, "linewidth": 0.9}
+    usual = {"color": LINE, "linewidth": 0.9}
     for a, lane in lanes.items():
         x, leaves = wide + (lane + 0.9) * LANE, a * PITCH + HIGH * 0.8
         far = [b for source, b in folded.edges if source == a and b > a + 1]
+        marked = any(folded.boxes[b].title == mark for b in far)
+        line = {"color": style.INK, "linewidth": 2.4} if marked else usual
         arrivals = []
         for b in far:
             # several lines that reach the same box reach it at several heights
@@ -127,11 +130,11 @@ def _edges(ax: Axes, folded: Folded, lanes: dict[int, int], wide: float) -> None
         ax.plot([wide, x, x], [leaves, leaves, arrivals[-1]], **line)
         for y in arrivals:
             ax.plot([x, wide + 0.05], [y, y], **line)
-            ax.plot([wide + 0.04], [y], marker="<", markersize=3.5, color=LINE)
-            ax.plot([x], [y], marker="o", markersize=2.4, color=LINE)
+            ax.plot([wide + 0.04], [y], marker="<", markersize=3.5, color=line["color"])
+            ax.plot([x], [y], marker="o", markersize=2.4, color=line["color"])
     for a, b in folded.edges:
         if b == a + 1:
-            ax.plot([0.3, 0.3], [a * PITCH + HIGH, b * PITCH], **line)
+            ax.plot([0.3, 0.3], [a * PITCH + HIGH, b * PITCH], **usual)
             ax.plot([0.3], [b * PITCH - 0.03], marker="v", markersize=3.5, color=LINE)
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from labkit import places
 
-__all__ = ["artifact", "between", "operations", "text"]
+__all__ = ["artifact", "between", "kernels_before", "operations", "text"]
 
 _OPERATION = re.compile(r'\s+(\w+: "|return\b)')
+_CALL = re.compile(r"^\s+((?:cpp|triton)_\w*fused\w*)(?:\.run)?\(", re.M)
+_STEP = re.compile(r"\b(tmp\d+ = \S.*?)\(|\b(tmp\d+\.store)\(|\b(tl\.store)\([^\n]*?, (tmp\d+)")
 
 
 def artifact(log: str, name: str, frame: str = "") -> list[str]:
@@ -42,6 +44,24 @@ def between(lines: Iterable[str], first: str, last: str) -> list[str]:
         raise ValueError(f"no line has {first!r} in it")
     end = next((i for i in range(start + 1, len(lines)) if last in lines[i]), len(lines) - 1)
     return lines[start : end + 1]
+
+
+def kernels_before(code: str, last: str) -> dict[str, list[str]]:
+    """Of Inductor's code, the kernels that it calls before the first line with `last` in it, with what each calls.
+
+    Args:
+        code: Inductor's output code.
+        last: part of a line, such as all_reduce_.
+
+    Returns:
+        By kernel, its loads, calls and stores, without their arguments.
+    """
+    bodies = dict(re.findall(r"(?ms)^(\w+) = async_compile\b.*?\'\'\'(.*?)\'\'\'", code))
+    called = _CALL.findall(code.partition("def call(")[2].partition(last)[0])
+    return {
+        name: [" ".join(part for part in step if part) for step in _STEP.findall(bodies[name])]
+        for name in called
+    }
 
 
 def operations(lines: Iterable[str]) -> list[str]:

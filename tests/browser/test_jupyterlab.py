@@ -95,29 +95,6 @@ def test_the_widgets_change_the_picture_and_the_text(notebook, times):
     assert page.picture(twin) == still and len(set(seen)) == 3
 
 
-def test_the_stages_of_a_function_can_be_clicked_through(notebook):
-    page = notebook(
-        [
-            "import torch\nfrom course.reading.stages import Stages\nfrom labkit import records\n"
-            "def twice(x):\n    y = x * 2\n    print('twice')\n    return y.relu()\n"
-            "frames = records.inspect(torch.compile(twice, backend='aot_eager'), torch.ones(4))\nStages(frames)"
-        ],
-    )
-    page.run(0, 90)
-    shown = lambda: "".join(e.text for e in page.driver.find_elements("css selector", ".widget-html-content"))  # noqa: E731
-    page.wait(lambda: "def twice(x):" in shown(), 30, "the source of the first frame")
-    tabs = page.driver.find_elements("css selector", ".widget-toggle-button")
-    for stage, words in {
-        "guards": "TENSOR_MATCH",
-        "aot_forward": "aten.mul",
-        "decompiled": "__resume_at",
-    }.items():
-        next(tab for tab in tabs if tab.text == stage).click()
-        page.wait(lambda words=words: words in shown(), 20, f"the stage {stage}")
-    page.choose(".widget-dropdown select", page.find(".widget-dropdown select").text.splitlines()[1])
-    page.wait(lambda: "__resume_at" not in shown() and "__compiled_fn" in shown(), 20, "the second frame")
-
-
 def test_the_stop_button_ends_a_hanging_cell_and_a_long_call_shows_how_it_stands(notebook, times):
     add = "%%ranks\nimport torch\nimport torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)\nx.item()"
     slow = "import time\n\n\ndef slow():\n    time.sleep(4)\n\n\nranks.run(slow);"

@@ -11,7 +11,6 @@ from torch import nn
 
 import labkit
 from course.reading.drawing import draw_graph
-from course.reading.stages import Stages
 from labkit import records
 
 
@@ -148,5 +147,4 @@ def test_a_graph_of_2000_nodes_in_bounded_time():
     drawn = draw_graph(one)
     assert "2,000 operations" in drawn.summary and drawn.get_figheight() < 30
     assert len(one._repr_html_()) < 400_000
-    assert Stages(frames).text
     assert time.perf_counter() - began < 20

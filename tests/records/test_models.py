@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from course.reading.drawing import draw_graph
-from course.reading.stages import Stages
 from labkit import records, torch_compat
 
 pytestmark = pytest.mark.slow
@@ -55,4 +54,4 @@ def test_a_model_is_read_whole_and_counted_as_explain_counts(make):
         operations = [node for node in one.nodes() if node.kind not in ("input", "output")]
         assert operations and all(node.op for node in operations)
         assert draw_graph(one, "aot_forward").get_figheight() < 40
-    assert frames._repr_html_() and Stages(frames).text
+    assert frames._repr_html_()

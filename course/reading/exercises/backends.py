@@ -11,7 +11,7 @@ import torch
 
 from course.shared.variants import own
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, judge_on_three, on_ranks
 from labkit.torch_compat import dynamo_reset, functional_op, world_name
 
 __all__ = ["differ"]
@@ -26,19 +26,24 @@ def all_reduced(x: Any, rank: int, group: str) -> Any:
 
 
 def other_constant(x: Any, rank: int, group: str) -> Any:
-    """The same operations on all ranks, with a constant that differs."""
-    return ((x + 1).relu() * (2 if rank else 3)).sin()
+    """The same operations on all ranks, with another constant on rank 1."""
+    return ((x + 1).relu() * (2 if rank == 1 else 3)).sin()
 
 
 def one_more(x: Any, rank: int, group: str) -> Any:
-    """One operation more on all ranks but the first."""
+    """One operation more on rank 1."""
     y = (x + 1).relu()
-    return y.tanh().sin() if rank else y.sin()
+    return y.tanh().sin() if rank == 1 else y.sin()
 
 
 def other_size(x: Any, rank: int, group: str) -> Any:
-    """The same operations on all ranks, on tensors whose size is the rank's own."""
+    """The same operations on all ranks, on a longer tensor on rank 1."""
     return wait_tensor(all_reduce(x + 3, "sum", group))
+
+
+def other_dtype(x: Any, rank: int, group: str) -> Any:
+    """The same operations on all ranks, in double precision on rank 1."""
+    return wait_tensor(all_reduce(x + 4, "sum", group))
 
 
 RIGHT = "this one is right on every rank: refuse only what is wrong"
@@ -48,7 +53,19 @@ UNEVEN: dict[Callable[..., Any], str] = {
     other_constant: "the same operations with another constant: compare the arguments of the nodes as well",
     one_more: "one rank has a node more: compare the whole lists of all ranks",
     other_size: "the same nodes on tensors of another size: compare the shapes too (node.meta['example_value'].shape)",
+    other_dtype: "the same nodes in double precision: compare each dtype too (node.meta['example_value'].dtype)",
 }
+ONE_OF_THREE = (
+    "on two ranks it is right; of three, where only rank 1 differs, it is wrong: take all lists into account"
+)
+
+
+def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """On the reader's ranks, and on three, of which one differs: a comparison with one neighbour misses that."""
+    _differ(attempt, ranks, say)
+    if len(ranks) != 3:
+        judge_on_three(_differ, attempt, ONE_OF_THREE)
+    say("on three ranks, of which one differs: as on these")
 
 
 def _differ(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -110,8 +127,9 @@ def _compile(attempt: Attempt, program: Callable[..., Any], unsafe: bool) -> dic
     """On a rank: compile a program with the attempt as its backend, which may refuse, and run it."""
     me = here()
     dynamo_reset()
-    size = 4 + me.rank if program is other_size else 4
+    size = 5 if program is other_size and me.rank == 1 else 4
     x = torch.arange(1.0, 1.0 + size, device=me.device) + me.rank
+    x = x.double() if program is other_dtype and me.rank == 1 else x
     given = (x, me.rank, world_name())
     nodes: list[str] = []
 
@@ -144,7 +162,7 @@ differ = Exercise(
     15,
     (
         "graphs that are alike on all ranks run",
-        "others raise on every rank an error that names the first node that differs",
+        "others raise on every rank an error that names the first node that differs; it may list later ones as well",
     ),
-    _differ,
+    judge,
 )

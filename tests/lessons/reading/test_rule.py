@@ -60,46 +60,75 @@ def test_in_training_and_at_another_size_the_collective_is_in_place_and_gradient
         assert error < 1e-4
 
 
-def copies() -> dict[str, bool]:
-    """On a rank: whether Inductor's code runs a kernel between the product and the all-reduce."""
-    import re
+# a line between a product and the end of a function, and whether a kernel before the collective is an extra copy
+LINES = {
+    "dist.all_reduce(y)": False,
+    "dist.all_reduce(y.view(-1))": False,
+    "dist.all_reduce(y[:2])": True,
+    "dist.all_reduce(y.t())": True,
+    "z = y.sin(); dist.all_reduce(y); y = y + z": True,
+    "y = y.sin(); dist.all_reduce(y)": False,
+    "y = y.sin(); dist.all_reduce(y[:2])": False,
+    "y = y.double(); dist.all_reduce(y)": False,
+    "y = F.silu(y[:, :32]) * y[:, 32:]; dist.all_reduce(y)": False,
+}
 
+
+def stored_as_loaded() -> dict[str, bool]:
+    """On a rank: whether a kernel before the all-reduce stores a value as it was loaded, by line."""
     import torch
     import torch.distributed as dist
+    import torch.nn.functional as F
     from torch._inductor.utils import run_and_get_code
 
-    def whole(x, w):
-        y = x @ w
-        dist.all_reduce(y)
-        return x + y
-
-    def part(x, w):
-        y = x @ w
-        dist.all_reduce(y[:2])
-        return x + y
-
-    def transposed(x, w):
-        y = x @ w
-        dist.all_reduce(y.t())
-        return x + y
-
-    def read_before(x, w):
-        y = x @ w
-        z = y.sin()
-        dist.all_reduce(y)
-        return z + y
+    from course.reading.log import kernels_before
 
     found = {}
-    for program in (whole, part, transposed, read_before):
+    for line in LINES:
+        names = {"dist": dist, "F": F}
+        exec(f"def program(x, w):\n    y = x @ w\n    {line}\n    return y + 1", names)
         torch._dynamo.reset()
         with torch.no_grad():
-            _, code = run_and_get_code(torch.compile(program), torch.ones(ROWS, DIM), torch.ones(DIM, DIM))
-        before = code[0].partition("def call(")[2].partition("all_reduce_.default(")[0]
-        found[program.__name__] = bool(re.search(r"(cpp|triton)_.*fused", before))
+            _, code = run_and_get_code(
+                torch.compile(names["program"]), torch.ones(16, 64), torch.ones(64, 64)
+            )
+        found[line] = False
+        for steps in kernels_before(code[0], "all_reduce_.default(").values():
+            loaded = {step.split(" = ")[0] for step in steps if step.endswith("loadu")}
+            found[line] |= any(step == f"{name}.store" for step in steps for name in loaded)
     return found
 
 
 @pytest.mark.slow
-def test_a_part_a_transpose_and_an_earlier_reader_cost_a_copy(ranks):
-    for found in ranks.run(copies, timeout=300).values():
-        assert found == {"whole": False, "part": True, "transposed": True, "read_before": True}
+def test_a_kernel_before_the_collective_is_a_copy_where_it_stores_a_value_as_it_was_loaded(ranks):
+    assert ranks.run(stored_as_loaded, timeout=400)[0] == LINES
+
+
+def gradient(line: str, compiled: bool) -> float | str:
+    """On a rank: the sum of a gradient through `line`, or the error's type."""
+    import torch
+    import torch.distributed as dist
+
+    names = {"dist": dist}
+    exec(f"def program(x, w):\n    y = x @ w\n    {line}\n    return y + 1", names)
+    torch._dynamo.reset()
+    run = torch.compile(names["program"], backend="aot_eager") if compiled else names["program"]
+    w = torch.full((DIM, HIDDEN), 0.02, requires_grad=True)
+    try:
+        run(torch.ones(ROWS, DIM), w).sum().backward()
+    except Exception as error:
+        return type(error).__name__
+    return float(w.grad.sum())
+
+
+@pytest.mark.slow
+def test_in_place_on_what_the_backward_needs_is_wrong_in_eager_and_refused_when_compiled(ranks):
+    torch = pytest.importorskip("torch")
+    s = torch.sigmoid(torch.tensor(0.02 * DIM))
+    right = float(s * (1 - s)) * ROWS * HIDDEN * DIM
+    line = "y = y.sigmoid(); dist.all_reduce(y)"
+    assert abs(ranks.run(gradient, line, False)[0] - right) > 0.1 * right
+    assert ranks.run(gradient, line, True)[0] == "BackendCompilerFailed"
+    line = "y = y.sigmoid().clone(); dist.all_reduce(y)"
+    assert ranks.run(gradient, line, False)[0] == pytest.approx(right, rel=1e-4)
+    assert ranks.run(gradient, line, True)[0] == pytest.approx(right * len(ranks), rel=1e-4)

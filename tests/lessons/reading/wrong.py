@@ -91,7 +91,7 @@ def compares_operations(gm, example_inputs):
 
 
 def says_only_that_they_differ(gm, example_inputs):
-    shapes = [str(x.shape) for x in example_inputs if hasattr(x, "shape")]
+    shapes = [f"{x.shape} {x.dtype}" for x in example_inputs if hasattr(x, "shape")]
     lists = _gathered([str(node.format_node()) for node in gm.graph.nodes] + shapes)
     if lists[0] != lists[-1]:
         raise RuntimeError("the graphs differ")
@@ -116,7 +116,7 @@ def compares_the_shared_part(gm, example_inputs):
 
 
 def names_every_node(gm, example_inputs):
-    shapes = [str(x.shape) for x in example_inputs if hasattr(x, "shape")]
+    shapes = [f"{x.shape} {x.dtype}" for x in example_inputs if hasattr(x, "shape")]
     lists = _gathered([str(node.format_node()) for node in gm.graph.nodes] + shapes)
     if lists[0] != lists[-1]:
         raise RuntimeError(str(lists))
@@ -124,7 +124,9 @@ def names_every_node(gm, example_inputs):
 
 
 def names_fixed_nodes(gm, example_inputs):
-    lists = _gathered(str(gm.graph) + str([x.shape for x in example_inputs if hasattr(x, "shape")]))
+    lists = _gathered(
+        str(gm.graph) + str([(x.shape, x.dtype) for x in example_inputs if hasattr(x, "shape")])
+    )
     if lists[0] != lists[-1]:
         raise RuntimeError("graphs differ: sin tanh mul")
     return gm.forward
@@ -133,6 +135,38 @@ def names_fixed_nodes(gm, example_inputs):
 def leaves_out_the_shapes(gm, example_inputs):
     lists = _gathered([str(node.format_node()) for node in gm.graph.nodes])
     for nodes in zip(*lists, strict=False):
+        if len(set(nodes)) > 1:
+            raise RuntimeError(str(nodes))
+    return gm.forward
+
+
+def _described(gm):
+    values = [node.meta.get("example_value") for node in gm.graph.nodes]
+    kinds = [(getattr(value, "shape", ""), str(getattr(value, "dtype", ""))) for value in values]
+    return [(str(node.format_node()), *kind) for node, kind in zip(gm.graph.nodes, kinds, strict=True)]
+
+
+def leaves_out_the_dtypes(gm, example_inputs):
+    lists = _gathered([node[:2] for node in _described(gm)])
+    for nodes in zip(*lists, strict=False):
+        if len(set(nodes)) > 1:
+            raise RuntimeError(str(nodes))
+    return gm.forward
+
+
+def compares_with_a_neighbour(gm, example_inputs):
+    import torch.distributed as dist
+
+    lists, rank = _gathered(_described(gm)), dist.get_rank()
+    for nodes in zip(lists[rank], lists[rank - 1], strict=False):
+        if len(set(nodes)) > 1:
+            raise RuntimeError(str(nodes))
+    return gm.forward
+
+
+def compares_the_first_with_the_last(gm, example_inputs):
+    lists = _gathered(_described(gm))
+    for nodes in zip(lists[0], lists[-1], strict=False):
         if len(set(nodes)) > 1:
             raise RuntimeError(str(nodes))
     return gm.forward
@@ -207,6 +241,9 @@ DIFFER: dict[Callable[..., Any], str] = {
     names_every_node: "leave them out",
     names_fixed_nodes: "leave them out",
     leaves_out_the_shapes: "compare the shapes too",
+    leaves_out_the_dtypes: "compare each dtype too",
+    compares_with_a_neighbour: "take all lists into account",
+    compares_the_first_with_the_last: "take all lists into account",
     refuses_on_one_rank: "raise on every rank",
 }
 
