@@ -27,4 +27,17 @@ class OneMatrixForTwo(Layer):
         return cliff.functional(F.linear(F.silu(gate) * up, self.down))
 
 
-RIGHT = {"cliff.loop": (without_where,), "cliff.layer": (OneMatrixForTwo,)}
+def with_clamp():
+    return {"rank": 2, "line": 22, "regions": 41, "fix": "self.peak = torch.clamp(top, min=self.peak)"}
+
+
+def with_two_lines():
+    fix = "old = torch.as_tensor(self.peak)\nself.peak = torch.where(top > old, top, old)"
+    return {"rank": 2, "line": 22, "regions": 41, "fix": fix}
+
+
+RIGHT = {
+    "cliff.slow": (with_clamp, with_two_lines),
+    "cliff.loop": (without_where,),
+    "cliff.layer": (OneMatrixForTwo,),
+}
