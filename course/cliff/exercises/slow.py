@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,12 @@ from labkit.ranks import Ranks, here
 from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["LOG", "slow"]
+__all__ = ["JOB", "LOG", "slow"]
 
 LOG = files.ours("data/captured/serve.log")
 JOB = files.ours("data/captured/serve.py.txt")
 RANK, LINE, REGIONS, FORWARDS = 2, 22, 41, 5
+SIZES = (1.0, 3.0, 0.5, 0.25)  # of inputs: the largest value is not the last
 PRINTS = (46, 48, 50)  # lines that break on every rank
 ASKED = (
     'return {"rank": 0, "line": 1, "regions": 1, "fix": "..."}: three whole numbers, and Python for the line'
@@ -29,7 +31,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     (found,) = on_ranks(ranks, attempt, only=0, hint=ASKED)
     if not isinstance(found, dict) or set(found) != {"rank", "line", "regions", "fix"}:
         raise Mistake(f"it returns {str(found)[:80]}", ASKED)
-    if any(type(found[key]) is not int for key in ("rank", "line", "regions")):
+    if not all(_whole(found[key]) for key in ("rank", "line", "regions")):
         raise Mistake(", ".join(f"{key} {found[key]!r:.20}" for key in ("rank", "line", "regions")), ASKED)
     if found["rank"] != RANK:
         raise Mistake(f"rank {found['rank']}", "add up `# of Calls` for each rank")
@@ -62,6 +64,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             f"self.peak is {seen[-1]['is']}, and the largest value was {seen[-1]['largest']:.4g}",
             "the job still wants the largest value of all its forwards in self.peak; a tensor will do",
         )
+    if any(one["late"] for one in seen):
+        raise Mistake(
+            f"Dynamo compiles again in the forwards {', '.join(map(str, seen[-1]['late']))}",
+            "what the line keeps must not grow from call to call: one value is enough",
+        )
     regions = [one["regions"] for one in seen]
     if set(regions) != {1}:
         raise Mistake(
@@ -76,10 +83,22 @@ def _look(fix: str) -> dict[str, Any]:
     me = here()
     watch = me.rank == me.world_size - 1
     right, mine = (_stack(line, watch).to(me.device) for line in ("", fix))
-    compiled = torch.compile(mine, backend="eager")
-    same, largest = True, 0.0
-    with torch.no_grad():
-        for size in (1.0, 3.0, 0.5, 0.25):  # the largest value is not the last
+    late: list[int] = []
+    forward = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        if forward >= len(SIZES):  # by then every kind of value that the line keeps was seen
+            late.append(forward)
+        return graph.forward
+
+    compiled = torch.compile(mine, backend=backend)
+    same = True
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for forward in range(3 * len(SIZES)):  # noqa: B007, the backend reads it
+            size = SIZES[forward % len(SIZES)] * (
+                me.world_size - me.rank
+            )  # the last rank's numbers are small
             x = size * torch.ones(4, 16, device=me.device)
             same = bool(same and torch.allclose(compiled(x.clone()), right(x.clone()), atol=1e-5))
         with record() as rec, rec.forward():
@@ -92,9 +111,14 @@ def _look(fix: str) -> dict[str, Any]:
         "same": same,
         "peak": close or not watch,
         "is": f"{_number(peaks[0][0])}",
-        "largest": float(peaks[0][1]) or largest,
+        "largest": float(peaks[0][1]),
+        "late": sorted(set(late)),
         "regions": int(rec.counts.iloc[0]["regions"]),
     }
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
 
 
 def _number(value: Any) -> Any:

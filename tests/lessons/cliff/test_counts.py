@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 import labkit
 from course.cliff import figures
@@ -27,23 +29,28 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def space() -> Iterator[dict[str, Any]]:
-    with labkit.Ranks(2, device="cpu", backend="shm", timeout=300, quiet=True) as ranks:
-        names = {"ranks": ranks, "pd": pd, "np": np, "labkit": labkit, "timing": timing, "views": views}
-        names |= {"ROUNDS": ROUNDS, "LINKS": [], "Times": timing.Times, "figures": figures}
+    with (
+        labkit.Ranks(2, device="cpu", backend="shm", timeout=300, quiet=True) as ranks,
+        labkit.Ranks(2, device="cpu", backend="fake", timeout=300, quiet=True) as silent,
+    ):
+        names = {
+            "ranks": ranks,
+            "silent": silent,
+            "pd": pd,
+            "np": np,
+            "labkit": labkit,
+            "timing": timing,
+            "views": views,
+        }
+        names |= {"ROUNDS": ROUNDS, "figures": figures}
         names |= {"time": time, "with_own_code": with_own_code}
         made = lesson_cells.run("04_graph_break_cliff", *PROGRAM, **names)
         names = {**made, "config": made["Config"](blocks=BLOCKS)}
         yield lesson_cells.run("04_graph_break_cliff", "measure", "verdicts", **names)
 
 
-def counts(table: pd.DataFrame) -> pd.Series:
-    mine = table.drop(columns=["rank", "first_call_s"])
-    assert len(mine) == 2 and len(mine.drop_duplicates()) == 1, "both ranks must count the same"
-    return mine.iloc[0]
-
-
 def test_disabled_collectives_fragment_every_block(space):
-    found = counts(space["counts"].loc["B"])
+    found = space["counts"].loc["B"]
     assert found["collectives"] == found["at_collective"] == 4 * BLOCKS
     assert found["regions"] == 11 * BLOCKS
     assert found["breaks"] == 8 * BLOCKS
@@ -54,33 +61,40 @@ def test_disabled_collectives_fragment_every_block(space):
 
 def test_eager_enters_no_region(space):
     for variant in "AD":
-        found = counts(space["counts"].loc[variant])
+        found = space["counts"].loc[variant]
         assert (found["regions"], found["breaks"], found["graphs"]) == (0, 0, 0)
         assert found["collectives"] == 4 * BLOCKS
 
 
 def test_one_graph_and_no_break_without_disable(space):
     for variant in "CE":
-        one = counts(space["counts"].loc[variant])
+        one = space["counts"].loc[variant]
         assert (one["regions"], one["breaks"], one["graphs"], one["skips"]) == (1, 0, 1, 0)
         assert one["collectives"] == 4 * BLOCKS
 
 
 def test_by_block_one_graph_runs_once_a_block(space):
-    one = counts(space["counts"].loc["R"])
+    one = space["counts"].loc["R"]
     assert (one["regions"], one["breaks"], one["graphs"]) == (BLOCKS, 0, 1)
 
 
 def test_nested_breaks_leave_one_break_for_each_hidden_call(space):
-    one = counts(space["counts"].loc["N"])
+    one = space["counts"].loc["N"]
     assert (one["regions"], one["breaks"], one["collectives"]) == (5 * BLOCKS, 4 * BLOCKS, 4 * BLOCKS)
 
 
-def test_each_variant_is_timed_in_each_round_on_each_rank(space):
-    (times,) = space["times"].values()
-    assert times.frame.groupby(["variant", "rank"]).size().to_dict() == {
-        (variant, rank): ROUNDS for variant in "ABCDERN" for rank in (0, 1)
-    }
+def test_each_variant_is_timed_in_each_round_and_three_of_them_on_each_rank(space):
+    alone, linked = (
+        one.frame.groupby(["variant", "rank"]).size().to_dict() for one in space["times"].values()
+    )
+    assert alone == {(variant, 0): ROUNDS for variant in "ABCDERN"}
+    assert linked == {(variant, rank): ROUNDS for variant in "ABC" for rank in (0, 1)}
+
+
+def test_two_ranks_with_a_link_count_what_one_without_does(space):
+    for one in space["ranks"].run(space["measure"], ["B"], rounds=2).values():
+        mine, theirs = one["records"]["B"].counts.iloc[0], space["counts"].loc["B"]
+        assert all(mine[name] == theirs[name] for name in ("regions", "breaks", "collectives"))
 
 
 def test_what_the_toys_count(space):
@@ -96,6 +110,74 @@ def test_what_the_toys_count(space):
 
 
 # --- the rule outside of the lesson's model: other frames, with gradients, against one process ---
+
+
+def loop_after_the_break(x):
+    x = hide(x * 0.5) + 1
+    for _ in range(8):
+        x = x * 0.5
+    return x
+
+
+def returns_from_the_loop(x):
+    for i in range(8):
+        x = x * 0.5
+        if i == 3:
+            return hide(x) + 1
+    return x
+
+
+def branch_in_the_loop(x):
+    for _ in range(8):
+        x = x * 0.5
+        if x.max() > 6:
+            x = x / 2
+    return x
+
+
+def no_tensor_operation(x):
+    hide(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "breaks", "regions"),
+    [
+        (loop_after_the_break, 1, 2),
+        (returns_from_the_loop, 1, 2),
+        (branch_in_the_loop, 0, 0),
+        (no_tensor_operation, 1, 1),
+    ],
+)
+def test_which_loops_make_dynamo_skip_a_frame(space, fn, breaks, regions):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled, x = torch.compile(own(fn), backend="eager"), torch.ones(4)
+    for _ in range(3):
+        compiled(x)
+    assert sum(torch._dynamo.utils.counters["graph_break"].values()) == breaks
+    assert space["entered"](lambda: compiled(x)) == regions
+
+
+def test_a_break_cuts_the_backward_too():
+    def counted(graphs):
+        def compiler(graph, inputs):
+            graphs.append(graph)
+            return make_boxed_func(graph.forward)
+
+        return compiler
+
+    forwards: list[Any] = []
+    backwards: list[Any] = []
+    backend = aot_autograd(fw_compiler=counted(forwards), bw_compiler=counted(backwards))
+    torch._dynamo.reset()
+    x = torch.ones(4, requires_grad=True)
+
+    def two_pieces(x):
+        return hide(torch.sin(x)).cos()
+
+    torch.compile(two_pieces, backend=backend)(x).sum().backward()
+    assert (len(forwards), len(backwards)) == (2, 2)
 
 
 class Leaf(torch.nn.Module):

@@ -33,10 +33,6 @@ def test_layers_refuse_uneven_shares():
         tp.RMSNorm(5, world_size=2)
 
 
-def test_forty_blocks_make_160_collectives():
-    assert tp.Config(blocks=40).collectives == 160
-
-
 def test_the_same_seed_gives_the_same_model_and_input():
     x = SMALL.sample()
     assert x.shape == (1, 4, 64) and x.equal(SMALL.sample())

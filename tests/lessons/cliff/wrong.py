@@ -46,6 +46,13 @@ SLOW = {
     peak_is("pass"): "the largest value of all its forwards",
     peak_is("self.peak = top"): "the largest value of all its forwards",
     peak_is("self.peak = max(self.peak, top.item())"): "keep the peak as a tensor",
+    peak_is("self.peak = max(self.peak, float(x.abs().max()))"): "the largest value of all its forwards",
+    peak_is(
+        "self.peak = torch.maximum(x.abs().amax(), torch.as_tensor(self.peak))"
+    ): "the largest value of all its forwards",
+    peak_is(
+        "self.seen = [*getattr(self, 'seen', ()), top]\nself.peak = torch.stack(self.seen).max()"
+    ): "must not grow from call to call",
     peak_is("x = x + 1"): "leave x and top alone",
     peak_is("self.peak = ="): "Python that takes the place of the line",
 }
@@ -121,9 +128,31 @@ class HiddenSum(Layer):
         return cliff.disabled(F.linear(self.hidden(x), self.down))
 
 
-class InPlaceSum(Layer):
+class DropsTheResult(Layer):
+    """Right in eager, where the gate works in place."""
+
     def forward(self, x):
-        return cliff.inplace(F.linear(self.hidden(x), self.down))
+        y = F.linear(self.hidden(x), self.down)
+        cliff.gated(y)
+        return y
+
+
+class OnlyInEager(Layer):
+    def forward(self, x):
+        y = F.linear(self.hidden(x), self.down)
+        return y if torch.compiler.is_compiling() else cliff.functional(y)
+
+
+class KeepsTheWhole(Layer):
+    def __init__(self, gate, up, down, rank, world_size):
+        super().__init__(gate, up, down, rank, world_size)
+        self.all = {"gate": gate, "rest": [up, down]}
+
+
+class ThreeDimensions(Layer):
+    def forward(self, x):
+        batch, tokens, dim = x.shape
+        return super().forward(x.view(batch * tokens, dim)).view(batch, tokens, dim)
 
 
 class NoNumbers(Layer):
@@ -151,7 +180,10 @@ LAYER = {
     SumsTwice: "once is enough",
     ChangesItsInput: "it changes the tensor that it is given",
     HiddenSum: "use the all-reduce that it can trace",
-    InPlaceSum: "use what the functional form returns",
+    DropsTheResult: "use what the all-reduce returns",
+    OnlyInEager: "use what the all-reduce returns",
+    KeepsTheWhole: "let the whole matrices go",
+    ThreeDimensions: "x of shape (..., dim)",
     NoNumbers: "NaN or infinite",
     Views: "a chunk is a view",
     TwoRanksOnly: "on three it is wrong",
@@ -184,9 +216,17 @@ def behind_a_call(x):
     return x
 
 
-def in_place(x):
+def last_element(x):
     for _ in range(8):
-        x = cliff.inplace(x * 0.5) + 1
+        x = cliff.functional(x * 0.5) + 1
+        x = torch.where(x[-1] > 6, x / 2, x)
+    return x
+
+
+def only_in_eager(x):
+    for _ in range(8):
+        y = x * 0.5
+        x = (y if torch.compiler.is_compiling() else cliff.functional(y)) + 1
         x = torch.where(x.max() > 6, x / 2, x)
     return x
 
@@ -253,7 +293,8 @@ LOOP = {
     keeps_the_branch: "with torch.where",
     keeps_the_collective: "gave the whole frame up",
     behind_a_call: "the collective still breaks",
-    in_place: "use what the functional form returns",
+    last_element: "not those of `damped`",
+    only_in_eager: "does it look at the mode?",
     on_its_argument: "it changes the tensor it is given",
     each_element: "not those of `damped`",
     without_collectives: "in each of the 8 steps",
