@@ -1,42 +1,75 @@
-"""Own frames per second beside the source's."""
+"""Figures of lesson 04: the time of a forward over its breaks, and what breaks cost at several sizes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from labkit.views import style
-from labkit.views.style import NAME_WIDTH, Figure, Sheet, empty_figure, label_rows, styled, variant_colour
+from labkit.views.style import Figure, Sheet, styled
 from labkit.views.tables import need
 
-__all__ = ["beside_source"]
+__all__ = ["interval", "over_breaks", "over_sizes"]
 
-BAR = 0.2  # inches
-TITLES = {
-    "A": "A eager, in place",
-    "B": "B compiled, disabled",
-    "C": "C compiled, functional",
-    "D": "D eager, functional",
-    "E": "E compiled, in place",
-}
+BLUE, ORANGE = "#0072B2", "#D55E00"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median of the rounds' values and its 99% interval, by resampling the rounds.
+
+    >>> interval([2.0, 2.0, 2.0])
+    (2.0, 2.0, 2.0)
+    """
+    again = np.random.default_rng(0).choice(np.asarray(values), (2000, len(values)))
+    low, high = np.quantile(np.median(again, axis=1), (0.005, 0.995))
+    return float(np.median(values)), float(low), float(high)
 
 
 @styled
-def beside_source(
-    measured: pd.DataFrame,
-    reference: pd.DataFrame,
-    here: str = "this machine",
-    there: str = "the source",
+def over_breaks(
+    milliseconds: Mapping[int, Sequence[float]],
+    line: tuple[float, float],
+    fitted: Sequence[int],
     label: str = "",
 ) -> Figure:
-    """Draw own frames per second beside the source's, in two panels with the same variants and an axis each.
-
-    The title compares C and B on both: absolute numbers of different machines say nothing about each other, ratios do.
+    """Draw the times of a forward over the breaks that it executes, with a line through some of them.
 
     Args:
-        measured: a table with variant and frames_per_s, and low and high where its spread is to be drawn.
-        reference: a table with run, variant and frames_per_s; `approximate` adds a tilde.
-        here, there: names of the hardware.
+        milliseconds: the times of each round, by breaks.
+        line: slope and intercept, in milliseconds.
+        fitted: the breaks whose times made the line; the others test it.
+        label: the run label.
+
+    Returns:
+        The figure.
+    """
+    slope, intercept = line
+    sheet = Sheet()
+    sheet.title(
+        f"A forward takes {1e3 * slope:.0f} us more for each break",
+        "Dots: medians; bars: p10 to p90 of the rounds. The line is fitted to the blue dots; the orange one tests it.",
+    )
+    ax = sheet.axes(0.75, 8.6, 2.6)
+    ends = np.array([0, max(milliseconds)])
+    ax.plot(ends, intercept + slope * ends, color=style.QUIET, linewidth=1)
+    for breaks, times in milliseconds.items():
+        colour = BLUE if breaks in fitted else ORANGE
+        ax.plot([breaks] * 2, np.quantile(times, [0.1, 0.9]), color=colour, linewidth=2)
+        ax.plot(breaks, np.median(times), "o", color=colour)
+        sheet.say(f"{breaks} breaks: {np.median(times):.3g} ms")
+    ax.set(ylim=(0, None), xticks=list(milliseconds), xlabel="breaks executed in a forward", ylabel="ms")
+    sheet.top += 0.5
+    return sheet.finish(label)
+
+
+@styled
+def over_sizes(verdicts: pd.DataFrame, label: str = "") -> Figure:
+    """Draw ratios of times with their intervals, for pairs of variants at several sizes.
+
+    Args:
+        verdicts: a table with size, pair, ratio, low and high, in the order of the figure.
         label: the run label.
 
     Returns:
@@ -45,70 +78,24 @@ def beside_source(
     Raises:
         ValueError: a column is missing.
     """
-    measured = need(measured, ["variant", "frames_per_s"], "measured")
-    reference = need(reference, ["run", "variant", "frames_per_s"], "source")
-    reference = reference[reference["frames_per_s"].notna()]  # a run may report breaks and no rate
+    verdicts = need(verdicts, ["size", "pair", "ratio", "low", "high"], "verdicts")
     sheet = Sheet()
-    if measured.empty and reference.empty:
-        return empty_figure(sheet, "Nothing was measured", label)
-    variants = list(dict.fromkeys([*measured["variant"], *reference["variant"]]))
-    sheet.title(_headline(measured, reference))
-    lines = {v: max(1, *((t["variant"] == v).sum() for t in (measured, reference))) for v in variants}
-    tops, at = {}, 0.04
-    for variant in variants:
-        tops[variant] = at
-        at += BAR * lines[variant] + 0.14
-    room = (sheet.width - NAME_WIDTH - 0.3) / 2
-    for i, (rates, name) in enumerate(((measured, here), (reference, there))):
-        left = NAME_WIDTH + i * (room + 0.15)
-        sheet.text(style.cut(name, room - 0.1), left=left, top=sheet.top, fontweight="bold")
-        ax = sheet.axes(left, room - 1.15, at, top=sheet.top + 0.28)
-        ax.set_label("here" if i == 0 else "source")
-        ax.set_ylim(at, 0)
-        _bars(ax, rates, tops, lines)
-        said = [f"{v} {rate:.3g}" for v, rate in zip(rates["variant"], rates["frames_per_s"], strict=True)]
-        sheet.say(f"Frames per second, {name}: {', '.join(said) or 'none'}")
-        middles = [tops[v] + BAR * lines[v] / 2 for v in variants]
-        label_rows(ax, middles, [TITLES.get(v, v) for v in variants] if i == 0 else [""] * len(variants))
-        ax.set_xlabel("frames/s", labelpad=1)
-    sheet.top += 0.28 + at + 0.44
-    return sheet.finish(label, "Different hardware: each panel has its own axis.")
-
-
-def _bars(ax: Axes, table: pd.DataFrame, tops: dict[str, float], lines: dict[str, int]) -> None:
-    for variant, rows in table.groupby("variant", sort=False):
-        name = str(variant)
-        start = tops[name] + BAR * (lines[name] - len(rows)) / 2
-        for i, row in enumerate(rows.itertuples()):
-            y = start + BAR * (i + 0.5)
-            ax.barh(y, row.frames_per_s, BAR - 0.04, color=variant_colour(name), linewidth=0)
-            end = row.frames_per_s
-            if hasattr(row, "low") and hasattr(row, "high"):
-                look = {"color": "#999999", "linewidth": 1.5, "solid_capstyle": "butt", "gid": "spread"}
-                ax.plot([row.low, row.high], [y, y], **look)
-                end = max(end, row.high)
-            about = "~" if str(getattr(row, "approximate", "")) in ("yes", "True") else ""
-            text = f"{about}{row.frames_per_s:.3g}"
-            if run := getattr(row, "run", ""):
-                text += f"  {style.cut(str(run), 1.35, style.SMALL)}"
-            ax.annotate(text, (end, y), (4, 0), textcoords="offset points", va="center", fontsize=style.SMALL)
-    missing = [name for name in tops if name not in set(table["variant"])]
-    for name in missing:
-        where = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
-        middle = tops[name] + BAR * lines[name] / 2
-        ax.annotate(
-            "not reported", (0, middle), (5, 0), va="center", fontsize=style.SMALL, color=style.QUIET, **where
-        )
-    widest = [float(table[column].max()) for column in ("frames_per_s", "high") if column in table.columns]
-    ax.set_xlim(0, max(widest) * 1.03 if len(table) else 1)
-
-
-def _headline(measured: pd.DataFrame, reference: pd.DataFrame) -> str:
-    said = []
-    for rates, where in ((measured, "here"), (reference, "in the source")):
-        medians = rates.groupby("variant")["frames_per_s"].median()
-        if {"C", "B"} <= set(medians.index):
-            said.append(f"{medians['C'] / medians['B']:.2f}× {where}")
-    if not said:
-        return "Own frames per second beside the source's"
-    return f"C against B, frames per second: {', '.join(said)}"
+    sheet.title(
+        "A break matters where a forward is short",
+        "Ratio of the times; bars: 99% interval of the median ratio. A bar that crosses 1 supports no conclusion.",
+    )
+    sizes = list(dict.fromkeys(verdicts["size"]))
+    ax = sheet.axes(1.9, 7.5, 0.5 * len(sizes) + 0.2)
+    ax.axvline(1, color=style.QUIET, linewidth=1)
+    for i, (pair, rows) in enumerate(verdicts.groupby("pair", sort=False)):
+        colour = (ORANGE, BLUE)[i % 2]
+        for row in rows.itertuples():
+            y = sizes.index(row.size) + (0.16 if i else -0.16)
+            ax.plot([row.low, row.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
+            ax.plot(row.ratio, y, "o", color=colour, label=pair if row.Index == rows.index[0] else None)
+            sheet.say(f"{row.size}, {pair}: {row.ratio:.2f}")
+    ax.set(ylim=(len(sizes) - 0.5, -0.5), xlabel="time ratio")
+    ax.set_yticks(range(len(sizes)), sizes)
+    ax.legend(frameon=False, fontsize=style.SMALL)
+    sheet.top += 0.5
+    return sheet.finish(label)

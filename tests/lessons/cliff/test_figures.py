@@ -1,45 +1,38 @@
-"""Own runs beside the source's."""
+"""The figures of lesson 04."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from course.cliff.figures import beside_source
+from course.cliff.figures import over_breaks, over_sizes
 
 
 def words(figure):
-    inside = [t.get_text() for ax in figure.axes for t in ax.texts]
-    return [t.get_text() for t in figure.texts] + inside
+    return [t.get_text() for t in figure.texts]
 
 
-def source(*rows):
-    return pd.DataFrame(rows, columns=["run", "variant", "frames_per_s", "approximate"])
+def test_the_line_goes_through_the_fitted_points_and_its_slope_is_the_title():
+    milliseconds = {0: [2.0, 2.0], 10: [3.0, 3.0], 20: [4.1, 4.3]}
+    figure = over_breaks(milliseconds, (0.1, 2.0), [0, 10], label="host only")
+    (ax,) = figure.axes
+    assert words(figure)[0] == "A forward takes 100 us more for each break"
+    assert list(ax.lines[0].get_ydata()) == [2.0, 4.0]
+    assert "20 breaks: 4.2 ms" in figure.summary and "host only" in words(figure)
+    blue, orange = ax.lines[2].get_color(), ax.lines[-1].get_color()
+    assert blue != orange
 
 
-def test_own_runs_and_the_sources_have_axes_of_their_own():
-    mine = pd.DataFrame({"variant": ["A", "B", "C"], "frames_per_s": [60.0, 40.0, 80.0]})
-    runs = source(
-        ("Run 7", "A", 16, "no"), ("baseline", "A", 19.5, "no"), ("Run 8", "B", 10, "yes"), ("Run 12", "C", 25, "no"),
-        ("Run 14", "C", None, "no"),
-    )  # fmt: skip
-    figure = beside_source(mine, runs, here="here: 2 cores", there="the source: 2 GPUs", label="shm · cpu")
-    left, right = (next(ax for ax in figure.axes if ax.get_label() == name) for name in ("here", "source"))
-    assert [p.get_width() for p in left.patches] == [60, 40, 80]
-    assert [p.get_width() for p in right.patches] == [16, 19.5, 10, 25]
-    assert left.get_ylim() == right.get_ylim() and left.get_xlim() != right.get_xlim()
-    assert "~10  Run 8" in words(figure) and "19.5  baseline" in words(figure)
-    assert words(figure)[0] == "C against B, frames per second: 2.00× here, 2.50× in the source"
-    assert {"here: 2 cores", "the source: 2 GPUs", "shm · cpu"} <= set(words(figure))
-
-
-def test_what_the_source_does_not_report_is_said():
-    mine = pd.DataFrame({"variant": ["A", "E"], "frames_per_s": [60.0, 40.0]})
-    figure = beside_source(mine, source(("Run 7", "A", 16, "no")))
-    assert words(figure).count("not reported") == 1
-    assert words(figure)[0] == "Own frames per second beside the source's"
-
-
-def test_a_missing_column_is_named_with_its_table():
-    with pytest.raises(ValueError, match="table 'measured' has no column 'frames_per_s'"):
-        beside_source(pd.DataFrame(columns=["variant"]), source())
+def test_each_size_has_its_ratios_and_intervals():
+    rows = [
+        ("small", "B / A", 1.4, 1.2, 1.6),
+        ("small", "C / B", 0.4, 0.35, 0.45),
+        ("large", "B / A", 1.0, 0.9, 1.1),
+    ]
+    table = pd.DataFrame(rows, columns=["size", "pair", "ratio", "low", "high"])
+    figure = over_sizes(table, label="host only")
+    (ax,) = figure.axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["small", "large"]
+    assert "large, B / A: 1.00" in figure.summary
+    with pytest.raises(ValueError, match="table 'verdicts' has no column 'low'"):
+        over_sizes(table.drop(columns="low"))

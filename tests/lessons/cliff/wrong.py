@@ -11,73 +11,50 @@ from labkit import lessons
 cliff = lessons.program("cliff")
 
 
-def fields(events):
-    return len([e for e in events if e.name.startswith("Torch-Compiled Region")])
+FOUND = {"rank": 2, "line": 22, "regions": 41}
 
 
-def census(
-    events,
-    *,
-    beginnings=("c10d::", "_c10d_functional::", "shm:"),
-    waits=("wait_tensor", "_autograd"),
-    by=None,
-):
-    """The right count, and what a reader may get wrong about it."""
+def peak_is(fix, **changes):
+    """An answer: everything right but for `changes`, and the line `fix`."""
 
-    def inside(event, others):
-        start, end = event.time_range.start, event.time_range.end
-        return any(o is not event and o.time_range.start <= start and end <= o.time_range.end for o in others)
+    def finding():
+        return {**FOUND, "fix": fix, **changes}
 
-    regions = [e for e in events if e.name.startswith("Torch-Compiled Region")]
-    graphs = [e for e in events if e.name.startswith("## Call CompiledFxGraph")]
-    found = [e for e in events if e.name.startswith(beginnings) and not e.name.endswith(waits)]
-    if by != "each event":
-        found = [e for e in found if not inside(e, found)]
-    outside = [e for e in found if by == "outside of regions" or not inside(e, graphs)]
-    if by == "outside of regions":
-        outside = [e for e in found if not inside(e, regions)]
-    different = len({e.name for e in regions}) if by == "names" else len(regions)
-    return {"regions": different, "collectives": len(found), "outside": len(outside)}
+    return finding
 
 
-def by_names(events):
-    return census(events, by="names")
+RIGHT_LINE = "self.peak = torch.maximum(top, torch.as_tensor(self.peak))"
 
 
-def each_event(events):
-    return census(events, by="each event")
+def nothing_but_a_rank():
+    return {"rank": 2}
 
 
-def with_waits(events):
-    return census(events, waits=("nothing",))
+def words_for_numbers():
+    return {**FOUND, "rank": "rank 2", "fix": RIGHT_LINE}
 
 
-def in_place_only(events):
-    return census(events, beginnings=("c10d::all_reduce",))
-
-
-def outside_of_regions(events):
-    return census(events, by="outside of regions")
-
-
-def lookups(events):
-    right = census(events)
-    return {**right, "regions": sum("Cache Lookup" in e.name for e in events) + 1}
-
-
-def inductors_graphs(events):
-    return {**census(events), "regions": sum(e.name.startswith("## Call CompiledFxGraph") for e in events)}
-
-
-CENSUS = {
-    fields: "return a dict with the keys",
-    by_names: "count events, not names",
-    each_event: "count those that lie in no other",
-    with_waits: "are no collectives, though their names begin alike",
-    in_place_only: "some collectives have another name",
-    outside_of_regions: "within a `## Call CompiledFxGraph` event",
-    lookups: "and nothing else is one",
-    inductors_graphs: "a region can run without a graph of Inductor's",
+SLOW = {
+    nothing_but_a_rank: "three whole numbers",
+    words_for_numbers: "three whole numbers",
+    peak_is(RIGHT_LINE, rank=0): "add up `# of Calls`",
+    peak_is(RIGHT_LINE, line=46): "for a print than forwards",
+    peak_is(RIGHT_LINE, line=21): "that follows `in user code at",
+    peak_is(RIGHT_LINE, regions=205): "the profile covers 5 forwards",
+    peak_is(RIGHT_LINE, regions=8): "those are the names",
+    peak_is(RIGHT_LINE, regions=36): "all rows of this rank together",
+    peak_is("pass"): "the largest value of all its forwards",
+    peak_is("self.peak = top"): "the largest value of all its forwards",
+    peak_is("self.peak = max(self.peak, top.item())"): "keep the peak as a tensor",
+    peak_is("self.peak = max(self.peak, float(x.abs().max()))"): "the largest value of all its forwards",
+    peak_is(
+        "self.peak = torch.maximum(x.abs().amax(), torch.as_tensor(self.peak))"
+    ): "the largest value of all its forwards",
+    peak_is(
+        "self.seen = [*getattr(self, 'seen', ()), top]\nself.peak = torch.stack(self.seen).max()"
+    ): "must not grow from call to call",
+    peak_is("x = x + 1"): "leave x and top alone",
+    peak_is("self.peak = ="): "Python that takes the place of the line",
 }
 
 
@@ -151,9 +128,31 @@ class HiddenSum(Layer):
         return cliff.disabled(F.linear(self.hidden(x), self.down))
 
 
-class InPlaceSum(Layer):
+class DropsTheResult(Layer):
+    """Right in eager, where the gate works in place."""
+
     def forward(self, x):
-        return cliff.inplace(F.linear(self.hidden(x), self.down))
+        y = F.linear(self.hidden(x), self.down)
+        cliff.gated(y)
+        return y
+
+
+class OnlyInEager(Layer):
+    def forward(self, x):
+        y = F.linear(self.hidden(x), self.down)
+        return y if torch.compiler.is_compiling() else cliff.functional(y)
+
+
+class KeepsTheWhole(Layer):
+    def __init__(self, gate, up, down, rank, world_size):
+        super().__init__(gate, up, down, rank, world_size)
+        self.all = {"gate": gate, "rest": [up, down]}
+
+
+class ThreeDimensions(Layer):
+    def forward(self, x):
+        batch, tokens, dim = x.shape
+        return super().forward(x.view(batch * tokens, dim)).view(batch, tokens, dim)
 
 
 class NoNumbers(Layer):
@@ -181,7 +180,10 @@ LAYER = {
     SumsTwice: "once is enough",
     ChangesItsInput: "it changes the tensor that it is given",
     HiddenSum: "use the all-reduce that it can trace",
-    InPlaceSum: "use what the functional form returns",
+    DropsTheResult: "use what the all-reduce returns",
+    OnlyInEager: "use what the all-reduce returns",
+    KeepsTheWhole: "let the whole matrices go",
+    ThreeDimensions: "x of shape (..., dim)",
     NoNumbers: "NaN or infinite",
     Views: "a chunk is a view",
     TwoRanksOnly: "on three it is wrong",
@@ -214,9 +216,17 @@ def behind_a_call(x):
     return x
 
 
-def in_place(x):
+def last_element(x):
     for _ in range(8):
-        x = cliff.inplace(x * 0.5) + 1
+        x = cliff.functional(x * 0.5) + 1
+        x = torch.where(x[-1] > 6, x / 2, x)
+    return x
+
+
+def only_in_eager(x):
+    for _ in range(8):
+        y = x * 0.5
+        x = (y if torch.compiler.is_compiling() else cliff.functional(y)) + 1
         x = torch.where(x.max() > 6, x / 2, x)
     return x
 
@@ -283,7 +293,8 @@ LOOP = {
     keeps_the_branch: "with torch.where",
     keeps_the_collective: "gave the whole frame up",
     behind_a_call: "the collective still breaks",
-    in_place: "use what the functional form returns",
+    last_element: "not those of `damped`",
+    only_in_eager: "does it look at the mode?",
     on_its_argument: "it changes the tensor it is given",
     each_element: "not those of `damped`",
     without_collectives: "in each of the 8 steps",
@@ -296,4 +307,4 @@ LOOP = {
 }
 
 
-WRONG = {"cliff.census": CENSUS, "cliff.layer": LAYER, "cliff.loop": LOOP}
+WRONG = {"cliff.slow": SLOW, "cliff.layer": LAYER, "cliff.loop": LOOP}
