@@ -1,4 +1,4 @@
-"""Lesson 05: a gate where the installed torch needs one, and a guard that stops at a functional collective."""
+"""Lesson 05, `trap.gate`: a gate where the installed torch needs one, and no gradient that is lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from course.shared.variants import own
 from labkit import lessons
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import dynamo_reset, funcol, renamed
+from labkit.torch_compat import dynamo_reset
 
-__all__ = ["gate", "guardrail"]
+__all__ = ["gate"]
 
 cliff = lessons.program("cliff")
 
@@ -156,107 +156,6 @@ def _train(attempt: Attempt, mode: str) -> str | list[float] | None:
     return None if x.grad is None else x.grad.tolist()
 
 
-# functional collectives that a list of names forgets, and calls of them
-_OTHERS: dict[str, Callable[[Any, Any], Any]] = {
-    "functional broadcast": lambda x, group: funcol.broadcast(x, 0, group),
-    "functional reduce_scatter": lambda x, group: renamed(
-        funcol, "reduce_scatter_single", "reduce_scatter_tensor"
-    )(x.repeat(group.size()), "sum", 0, group),
-    "functional all_to_all": lambda x, group: funcol.all_to_all_single(
-        x.repeat(group.size()), None, None, group
-    ),
-}
-# what a guard is tried on: (name, whether it has to stop it, the hint where it does not)
-_PATHS = (
-    (
-        "other operations",
-        False,
-        "`__torch_dispatch__` stands in for the operation: call func, and return what it returns",
-    ),
-    ("keyword arguments", False, "a dtype or a keepdim comes in kwargs, which may be None: hand them on"),
-    ("in place", False, "an in-place collective is fine, and may show as c10d.allreduce_: let it pass"),
-    ("functional", True, "the functional operators are those of torch.ops._c10d_functional"),
-    (
-        "functional, copied back into x",
-        True,
-        "the sums are right, and it is functional all the same: look at the operators",
-    ),
-    (
-        "another functional collective",
-        True,
-        "all_gather has a functional form as well: look at the namespace, not at one name",
-    ),
-    *(
-        (name, True, "a list of names misses some: func.namespace is the same for all of them")
-        for name in _OTHERS
-    ),
-)
-
-
-def _judge_guard(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """AssertionError at the line of a functional collective; everything else runs as if there were no guard."""
-    hint = "it is used as `with MyGuard():` around a call"
-    seen = list(on_ranks(ranks, _look_at_guard, attempt, hint=hint))
-    for name, bad, hint in _PATHS:
-        for rank, one in enumerate(seen):
-            found = one[name]
-            where = f"{name}, rank {rank}: "
-            if found["raised"] and not bad:
-                raise Mistake(f"{where}it stops", hint)
-            if bad and found["reached"]:
-                after = " after the next line has run" if found["raised"] else ""
-                late = "raise where the operator is dispatched: the traceback then names the line of the call"
-                raise Mistake(
-                    f"{where}it {'raises' + after if after else 'is content'}", late if after else hint
-                )
-            if not bad and not found["same"]:
-                raise Mistake(f"{where}the numbers are not those without the guard", hint)
-        say(f"{name}: {'stopped at its line' if bad else 'passes, same numbers'}")
-
-
-def _look_at_guard(attempt: Attempt) -> dict[str, Any]:
-    """On a rank: the guard around every path."""
-    me = here()
-    fake = dist.new_group(backend="fake")  # torch's own collectives, as gloo and NCCL show them to a mode
-    world: Any = dist.group.WORLD
-    gather = renamed(funcol, "all_gather_single", "all_gather_tensor")
-
-    def in_place(x: Any) -> Any:
-        dist.all_reduce(x, group=fake)
-        return cliff.inplace(x * 2).add_(1)
-
-    def on_world(call: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-        return lambda x: call(x, world)
-
-    paths: dict[str, Callable[[Any], Any]] = {
-        "other operations": lambda x: x * 3,
-        "keyword arguments": lambda x: torch.ones_like(x, dtype=torch.float64),
-        "in place": in_place,
-        "functional": cliff.functional,
-        "functional, copied back into x": lambda x: x.copy_(cliff.functional(x)),
-        "another functional collective": lambda x: gather(x, 0, world),
-        **{name: on_world(call) for name, call in _OTHERS.items()},
-    }
-    found = {}
-    for name, path in paths.items():
-        x = torch.arange(4.0, device=me.device)
-        with torch.no_grad():
-            right, again = path(x.clone()) * 1, x.clone()
-            raised, reached, same = False, False, False
-            try:
-                with attempt():
-                    y = path(again)
-                    reached = True
-                same = isinstance(y, torch.Tensor) and y.dtype == right.dtype and torch.equal(y * 1, right)
-            except AssertionError:
-                raised = True
-        found[name] = {"raised": raised, "reached": reached, "same": same}
-        if not (raised or same):
-            break  # the same on every rank: the judge looks no further
-        dist.barrier()
-    return found
-
-
 gate = Exercise(
     "trap.gate",
     "a gate where it is needed",
@@ -268,16 +167,4 @@ gate = Exercise(
         "compiled, one graph, and no gate around a call that this torch traces as it is",
     ),
     _judge_gate,
-)
-guardrail = Exercise(
-    "trap.guardrail",
-    "the guardrail as a mode",
-    "medium",
-    15,
-    (
-        "AssertionError at the line that calls a functional collective, whichever it is",
-        "every other operation runs with the same numbers as without the guard, in-place collectives too",
-    ),
-    _judge_guard,
-    takes="class",
 )
