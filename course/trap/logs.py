@@ -21,7 +21,9 @@ LOGS = {
 
 [rank1]: [0/1] [__recompiles] Recompiling function block in job.py:10
 [rank1]: [0/1] [__recompiles]     triggered by the following guard failure(s):
-[rank1]: [0/1] [__recompiles]     - 0/0: ___check_type_id(h, 94581312017120), type=<class 'torch.distributed._functional_collectives.AsyncCollectiveTensor'>  # return torch.relu(h) * 2  # job.py:12 in block (HINT: type AsyncCollectiveTensor)
+[rank1]: [0/1] [__recompiles]     - 0/0: ___check_type_id(h, 94581312017120), \
+type=<class 'torch.distributed._functional_collectives.AsyncCollectiveTensor'>\
+  # return torch.relu(h) * 2  # job.py:12 in block (HINT: type AsyncCollectiveTensor)
 rank 0: 32.0
 rank 1: 32.0
 """,
@@ -44,7 +46,9 @@ aten::relu                                 70.622us     217.258us             8
 aten::copy_                                47.561us      47.561us             8
 """,
     "C": """\
-torch/autograd/graph.py:979: UserWarning: c10d::allreduce_: an autograd kernel was not registered to the Autograd key(s) but we are trying to backprop through it. This may lead to silently incorrect behavior.
+torch/autograd/graph.py:979: UserWarning: c10d::allreduce_: an autograd kernel was not registered \
+to the Autograd key(s) but we are trying to \
+backprop through it. This may lead to silently incorrect behavior.
 rank 0 eager: loss 3.9395, gradient's norm 1.8598; one process: 1.8598
 rank 0 compiled: loss 3.9395, gradient's norm 3.7195; one process: 1.8598
 rank 1 eager: loss 3.9395, gradient's norm 2.1020; one process: 2.1020

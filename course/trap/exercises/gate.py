@@ -54,10 +54,13 @@ def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
             raise Mistake(
                 f"{where}compiled it returns {seen['compiled']}, and {seen['right']} is right", hint
             )
-        if "all_reduce" in seen["gated"] and "all_reduce" in seen["traces"]:
-            hint = "this torch traces the plain dist.all_reduce, and rewrites it itself: leave its gate out"
-            raise Mistake(f"{where}compiled, it takes the functional all_reduce", hint)
-    if not (trained := _trained(ranks, attempt)).right:
+    trained = _trained(ranks, attempt)
+    # with a derivative of its own the gate cannot change the gradient, and torch 2.11 needs it there
+    own_derivative = trained.right and not trained.refused
+    if not own_derivative and "all_reduce" in seen["gated"] and "all_reduce" in seen["traces"]:
+        hint = "this torch traces the plain dist.all_reduce, and rewrites it itself: leave its gate out"
+        raise Mistake("compiled, it takes the functional all_reduce", hint)
+    if not trained.right:
         raise Mistake(
             f"with a gradient: {trained}",
             "this step is for inference: where x.requires_grad under grad mode, raise an error, eager and compiled",
@@ -122,7 +125,12 @@ class _Trained:
         n = self.world_size
         answers = [[[2.0 * n * losses] * 2, *[[0.0] * 2] * (n - 1)] for losses in (1, n)]
         modes = list(self.found.values())
-        return all(mode == "refused" for mode in modes) or (modes[0] in answers and modes[0] == modes[1])
+        return self.refused or (modes[0] in answers and modes[0] == modes[1])
+
+    @property
+    def refused(self) -> bool:
+        """Whether both modes refuse a gradient."""
+        return all(mode == "refused" for mode in self.found.values())
 
     def __str__(self) -> str:
         return ", ".join(

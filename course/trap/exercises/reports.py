@@ -31,15 +31,14 @@ LOOK = {
 CHANGE = {
     "A": {
         "dynamic=True": "dynamic=True is about sizes, and this guard is about a type",
-        "in place": "then every call gets a Tensor: it works, and the eager call blocks. The collective is still wanted async: "
-        "what else gives line 21 one type?",
+        "in place": "one type for line 21, and the collective no longer runs beside other work: what keeps both?",
     },
     "B": {
         "gate": "nothing is compiled here, so a gate only adds an `if` around the call that you want",
         "wait before the call": "that saves the first use, and not the operators around it",
     },
     "C": {
-        "functional": "its backward adds up over the ranks: with one replicated loss that is twice as much, in both modes",
+        "functional": "its backward adds up over the ranks: with one replicated loss, twice as much, in both modes",
         "gate": "a gate is what makes the two modes differ",
         "in place": "it is in place: that is the eager line, and compiled Dynamo replaces it by the functional form",
     },

@@ -21,11 +21,11 @@ HINTS = {
     "changes": "its argument has changed: a functional form leaves it as it was",
     "sum": "every rank returns the sum over all ranks",
     "copied": "this rung is dist.all_reduce on a copy: no functional operator yet",
-    "plain": "torch.ops._c10d_functional returns plain tensors; funcol.all_reduce is what puts a wrapper around them",
+    "plain": "torch.ops._c10d_functional returns plain tensors; funcol.all_reduce puts a wrapper around them",
     "waits": "one torch.ops._c10d_functional.all_reduce, and one wait_tensor for its result",
-    "gradient": "both operators have a derivative: call them with autograd as it is, and return what wait_tensor returns",
-    "own": "a class of your own, with its own `__torch_dispatch__`; torch.Tensor._make_wrapper_subclass makes its tensors",
-    "early": "the call has waited already: start the collective, wrap what it returns, and wait in `__torch_dispatch__`",
+    "gradient": "both operators have a derivative: call them with autograd as it is, and return the waited tensor",
+    "own": "a class of your own with a `__torch_dispatch__`; torch.Tensor._make_wrapper_subclass makes its tensors",
+    "early": "the call has waited already: start the collective, wrap its result, and wait in `__torch_dispatch__`",
     "never": "the numbers are read without a wait: call wait_tensor before the operation runs",
     "again": "the second use waits again: keep a note in the wrapper that it has waited",
     "type": "after the wait nothing has to be watched: return the operation's own result",
@@ -145,11 +145,17 @@ def _uses(rung: Callable[[Any], Any], right: Any, stops: Callable[[str, str, Any
             return stops("lazy", "type", f"y + 1 is a {type(results[0]).__name__}")
         if results[0].tolist() != (right + 1).tolist():
             return stops("lazy", "sum", f"y + 1 is {results[0].tolist()}")
+        whole = torch.zeros(2, 3, dtype=torch.int64)
         for what, wrong, use, of in (
             ("torch.cat([y, y])", "nested", lambda y: torch.cat([y, y]), torch.cat([right, right])),
-            ("torch.zeros_like(y, dtype=torch.int64)", "keyword", lambda y: torch.zeros_like(y, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64)),
+            (
+                "zeros_like(y, dtype=int64)",
+                "keyword",
+                lambda y: torch.zeros_like(y, dtype=whole.dtype),
+                whole,
+            ),
             ("y.t()", "sum", lambda y: y.t() * 1, right.t()),
-        ):  # fmt: skip
+        ):
             try:
                 given: Any = use(rung(x)).tolist()
             except Exception as error:
