@@ -84,11 +84,13 @@ def _rung(name: str, rung: Callable[[Any], Any], stops: Callable[[str, str, Any]
                 "shape",
                 f"{tuple(y.shape)} {y.dtype} {y.device}, and (2, 3) {x.dtype} {x.device} is right",
             )
-        got = (y * 1).tolist()
+        got = y * 1
+        if type(got) is not torch.Tensor:
+            return stops(name, "type", f"y * 1 is a {type(got).__name__}")
         if not torch.equal(x, start + me.rank):
             return stops(name, "changes", f"x was {(start + me.rank).tolist()}, and is {x.tolist()}")
-        if got != right.tolist():
-            return stops(name, "sum", f"{got}, and {right.tolist()} is right")
+        if not torch.equal(got, right):
+            return stops(name, "sum", f"{got.tolist()}, and {right.tolist()} is right")
         found = operations(lambda: rung(x))
     started, waited = found[START], found[WAIT]
     said = f"{started} functional all_reduce, {waited} waits in the call"
@@ -110,7 +112,8 @@ def _class_of(y: Any) -> str:
     """Why a result is no wrapper of the reader's own; '' if it is one."""
     if not isinstance(y, torch.Tensor) or type(y) is torch.Tensor:
         return f"returns a {type(y).__name__}"
-    if type(y) is funcol.AsyncCollectiveTensor or "__torch_dispatch__" not in vars(type(y)):
+    dispatching = next(kind for kind in type(y).__mro__ if "__torch_dispatch__" in vars(kind))
+    if dispatching.__module__.partition(".")[0] == "torch":
         return f"returns a {type(y).__name__}, whose __torch_dispatch__ is torch's"
     return ""
 
@@ -157,7 +160,8 @@ def _uses(rung: Callable[[Any], Any], right: Any, stops: Callable[[str, str, Any
             ("y.t()", "sum", lambda y: y.t() * 1, right.t()),
         ):
             try:
-                given: Any = use(rung(x)).tolist()
+                result: Any = use(rung(x))
+                given: Any = result.tolist() if result.dtype == of.dtype else result.dtype
             except Exception as error:
                 given = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
             if given != of.tolist():

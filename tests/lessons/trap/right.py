@@ -56,6 +56,10 @@ class Step(torch.autograd.Function):
         return total * 2 * dist.get_world_size() * (dist.get_rank() == 0)
 
 
+def trains(x):
+    return Step.apply(x)
+
+
 def refuses_by_an_assertion(x):
     assert not (torch.is_grad_enabled() and x.requires_grad), "for inference"
     if torch.compiler.is_compiling():
@@ -68,7 +72,7 @@ def refuses_by_an_assertion(x):
 
 
 RIGHT = {
-    "trap.gate": (refuses_by_an_assertion, Step.apply),
+    "trap.gate": (refuses_by_an_assertion, trains),
     "trap.rungs": (Rungs.made, from_torchs_wrapper, with_other_calls),
     "trap.reports": (said(), said(A=(1, "type", "wait before the call"))),
 }
