@@ -10,7 +10,6 @@ import torch
 from course.shared.capture import operations
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import funcol
 
 __all__ = ["rungs"]
 
