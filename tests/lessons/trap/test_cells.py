@@ -50,7 +50,14 @@ def test_the_gate_is_in_place_in_eager_and_functional_is_not(silent):
 
 def test_a_sweep_times_both_forms_at_every_size(shm_ranks):
     sweep = lesson_cells.definitions(LESSON)
-    space = {**sweep, "SIZES": [4, 1 << 17], "ROUNDS": 3, "timing": timing, "labkit": labkit}
+    space = {
+        **sweep,
+        "SIZES": [4, 1 << 17],
+        "ROUNDS": 3,
+        "timing": timing,
+        "labkit": labkit,
+        "functools": functools,
+    }
     source = lesson_cells._sources(LESSON)[cell("def sweep")].partition("swept = ")[0]
     exec(compile(source, "sweep", "exec"), space)
     for found in shm_ranks.run(space["sweep"]).values():
