@@ -33,14 +33,16 @@ PLAIN = {"broadcast": _plain_broadcast, "all_reduce": cliff.inplace}
 
 def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """In place in eager, one graph compiled, no gate around a call that traces as it is, and no gradient is lost."""
-    hint = (
-        "it is called as my_step(x): a broadcast from rank 0, an all-reduce, times 2; it returns the result"
-    )
+    hint = "it is called as my_step(x): broadcast from rank 0, times rank + 1, all-reduce, times 2; it returns the result"
     for rank, seen in enumerate(on_ranks(ranks, _look_at_gate, attempt, hint=hint)):
         where = f"rank {rank}: "
         if seen["eager"] != seen["right"]:
-            hint = f"{seen['right']} is right: the sum over the ranks of rank 0's numbers, times 2"
+            hint = f"{seen['right']} is right: the sum over the ranks of rank 0's numbers times rank + 1, times 2"
             raise Mistake(f"{where}in eager it returns {seen['eager']}", hint)
+        for mode, x in seen["left"].items():
+            if x != seen["start"]:
+                hint = "x is the caller's: let the collective write into a copy"
+                raise Mistake(f"{where}{mode}, x was {seen['start']} and is {x} after the call", hint)
         if seen["functional"]:
             hint = "in eager both collectives are cheaper in place: the functional form is for the compiler"
             raise Mistake(f"{where}in eager it runs {', '.join(seen['functional'])}", hint)
@@ -54,6 +56,17 @@ def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
             raise Mistake(
                 f"{where}compiled it returns {seen['compiled']}, and {seen['right']} is right", hint
             )
+        if seen["compiled left"] != seen["start"]:
+            hint = (
+                "compiled too, x is the caller's: use the functional form's result, and do not copy it back"
+            )
+            raise Mistake(
+                f"{where}compiled, x was {seen['start']} and is {seen['compiled left']} after the call", hint
+            )
+        for case, given in seen["legitimate"].items():
+            if given != seen["right"]:
+                hint = "refuse only where a gradient would be recorded: x.requires_grad and torch.is_grad_enabled()"
+                raise Mistake(f"{where}{case}, no gradient is recorded, and it gives {given}", hint)
     trained = _trained(ranks, attempt)
     # with a derivative of its own the gate cannot change the gradient, and torch 2.11 needs it there
     own_derivative = trained.right and not trained.refused
@@ -63,7 +76,8 @@ def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
     if not trained.right:
         raise Mistake(
             f"with a gradient: {trained}",
-            "this step is for inference: where x.requires_grad under grad mode, raise an error, eager and compiled",
+            "for inference: where x.requires_grad under grad mode, raise an error, eager and compiled; or write the "
+            "derivative of a replicated loss, or of the sum of the ranks' losses",
         )
     say("eager: no functional operation; compiled: one graph, the same numbers")
     say(f"plain calls that this torch traces: {', '.join(seen['traces'])}; gated: {', '.join(seen['gated'])}")
@@ -82,7 +96,8 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
         compiled = torch.compile(own(function), fullgraph=True, backend="eager")
         try:
             with warnings.catch_warnings(action="ignore"):  # about the call that it refuses
-                found["compiled"] = compiled(start()).tolist()
+                x = start()
+                found["compiled"], found["compiled left"] = compiled(x).tolist(), x.tolist()
         except Exception as error:
             if type(error).__name__ != "Unsupported":
                 raise
@@ -94,10 +109,13 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
             n.partition("::")[2].rstrip("_") for n in operations(call) if n.startswith("_c10d_functional")
         ]
 
-    found: dict[str, Any] = {"right": [2.0 * me.world_size] * 2, "compiled": []}
+    n = me.world_size
+    found: dict[str, Any] = {"right": [1.0 * n * (n + 1)] * 2, "compiled": [], "start": start().tolist()}
     with torch.no_grad():
         found["traces"] = [name for name, function in PLAIN.items() if not refused(function)]
-        found["eager"] = (attempt(start()) * 1).tolist()
+        x = start()
+        found["eager"] = (attempt(x) * 1).tolist()
+        found["left"] = {"in eager": x.tolist()}
         x = start()
         found["functional"] = names(lambda: attempt(x))
         found["refused"] = refused(attempt)
@@ -106,7 +124,31 @@ def _look_at_gate(attempt: Attempt) -> dict[str, Any]:
             mock.patch.object(torch.compiler, "is_dynamo_compiling", lambda: True),
         ):
             found["gated"] = [name for name in names(lambda: attempt(x)) if name in PLAIN]
+    found["legitimate"] = {} if found["refused"] else _legitimate(attempt, start)
     return found
+
+
+def _legitimate(attempt: Attempt, start: Callable[[], Any]) -> dict[str, Any]:
+    """On a rank: what inference gives, in eager and compiled, where a careless refusal would raise."""
+    given: dict[str, Any] = {}
+    for case, grad_mode, requires_grad in (
+        ("under no_grad, where x.requires_grad", False, True),
+        ("in grad mode, where x needs no gradient", True, False),
+    ):
+        for mode in ("eager", "compiled"):
+            dynamo_reset()
+            step = (
+                torch.compile(own(attempt), fullgraph=True, backend="eager")
+                if mode == "compiled"
+                else attempt
+            )
+            x = start().requires_grad_(requires_grad)
+            try:
+                with torch.set_grad_enabled(grad_mode):
+                    given[f"{mode}, {case}"] = step(x).tolist()
+            except Exception as error:
+                given[f"{mode}, {case}"] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+    return given
 
 
 @dataclass(frozen=True)
@@ -120,10 +162,10 @@ class _Trained:
     def right(self) -> bool:
         """Whether no mode loses a gradient in silence: both refuse, or have those of one process.
 
-        The result is 2 n times rank 0's numbers. The loss is its sum, replicated or summed over the ranks.
+        The result is n (n + 1) times rank 0's numbers. The loss is its sum, replicated or summed over the ranks.
         """
         n = self.world_size
-        answers = [[[2.0 * n * losses] * 2, *[[0.0] * 2] * (n - 1)] for losses in (1, n)]
+        answers = [[[1.0 * n * (n + 1) * losses] * 2, *[[0.0] * 2] * (n - 1)] for losses in (1, n)]
         modes = list(self.found.values())
         return self.refused or (modes[0] in answers and modes[0] == modes[1])
 
@@ -170,7 +212,8 @@ gate = Exercise(
     "medium",
     10,
     (
-        "for inference: the same numbers in eager and compiled, and an error where a gradient would be lost",
+        "for inference: the same numbers in eager and compiled, x as it was, and an error only where a gradient "
+        "would be lost",
         "in eager, no functional operation",
         "compiled, one graph, and no gate around a call that this torch traces as it is",
     ),

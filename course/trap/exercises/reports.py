@@ -25,13 +25,13 @@ RANKS = {
 }
 LOOK = {
     "A": "read the guard that failed: which property of h does it check, and what is h on line 19 of the program?",
-    "B": "the wait for the other rank is in both tables; what does one of them call that the other does not?",
+    "B": "with the fake group no rank waits for another; what does one of them call that the other does not?",
     "C": "the losses agree on all lines, and the gradients do not: what has a derivative in one of the two modes only?",
 }
 CHANGE = {
     "A": {
         "dynamic=True": "dynamic=True is about sizes, and this guard is about a type",
-        "in place": "one type for line 21, and the collective no longer runs beside other work: what keeps both?",
+        "in place": "one type for line 21, and the collective no longer runs beside line 20: what keeps both?",
     },
     "B": {
         "gate": "nothing is compiled here, so a gate only adds an `if` around the call that you want",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.shared.capture import operations
 from labkit.ranks import Ranks, here
@@ -15,11 +16,14 @@ __all__ = ["rungs"]
 
 NAMES = ("copied", "operators", "lazy")
 FORM = 'it returns a dict of three functions of one tensor: "copied", "operators" and "lazy"'
+MARK = 1024.0  # exact in a float
 START, WAIT = "_c10d_functional::all_reduce", "_c10d_functional::wait_tensor"
 HINTS = {
     "changes": "its argument has changed: a functional form leaves it as it was",
     "sum": "every rank returns the sum over all ranks",
     "copied": "this rung is dist.all_reduce on a copy: no functional operator yet",
+    "another": "one dist.all_reduce of the copy does it: no other collective",
+    "returned": "wait_tensor's result is the tensor that may be read: return that one, not what went in",
     "plain": "torch.ops._c10d_functional returns plain tensors; funcol.all_reduce puts a wrapper around them",
     "waits": "one torch.ops._c10d_functional.all_reduce, and one wait_tensor for its result",
     "gradient": "both operators have a derivative: call them with autograd as it is, and return the waited tensor",
@@ -30,6 +34,7 @@ HINTS = {
     "type": "after the wait nothing has to be watched: return the operation's own result",
     "shape": "shape, dtype and device are those of the tensor inside: hand them to _make_wrapper_subclass",
     "nested": "torch.cat takes a list: a wrapper can be inside an argument. torch.utils._pytree.tree_map_only finds it",
+    "out": "a wrapper can be a keyword, as out= here: look for it in kwargs as well",
     "keyword": "a dtype comes in kwargs, which may be None: hand them on",
 }
 
@@ -94,10 +99,19 @@ def _rung(name: str, rung: Callable[[Any], Any], stops: Callable[[str, str, Any]
     started, waited = found[START], found[WAIT]
     said = f"{started} functional all_reduce, {waited} waits in the call"
     if name == "copied":
-        return stops(name, "copied" if any(key.startswith("_c10d_f") for key in found) else "", said)
+        if any(key.startswith("_c10d_f") for key in found):
+            return stops(name, "copied", said)
+        plain = sum("allreduce" in key or "all_reduce" in key for key in found)
+        return stops(
+            name, "" if plain else "another", f"{said}; all_reduce in place: {'yes' if plain else 'no'}"
+        )
     if name == "operators":
         if (started, waited) != (1, 1):
             return stops(name, "waits", said)
+        with torch.no_grad(), _Marked():
+            marked = rung(start + me.rank)
+        if not torch.equal(marked, right + MARK):
+            return stops(name, "returned", "its result is not what wait_tensor returned")
         grad = _gradient(rung)
         good = n * (n + 1) / 2
         wrong = "" if grad == [good] * 3 else "gradient"
@@ -105,6 +119,14 @@ def _rung(name: str, rung: Callable[[Any], Any], stops: Callable[[str, str, Any]
     if started != 1 or waited:
         return stops(name, "early" if waited else "waits", said)
     return _uses(rung, right, stops)
+
+
+class _Marked(TorchDispatchMode):
+    """wait_tensor returns another tensor than the one that goes in, with another number in it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + MARK if func is torch.ops._c10d_functional.wait_tensor.default else result
 
 
 def _class_of(y: Any) -> str:
@@ -156,6 +178,12 @@ def _uses(rung: Callable[[Any], Any], right: Any, stops: Callable[[str, str, Any
                 lambda y: torch.zeros_like(y, dtype=whole.dtype),
                 whole,
             ),
+            (
+                "torch.add(1, x, out=y)",
+                "out",
+                lambda y: torch.add(torch.ones_like(right), right, out=y) * 1,
+                right + 1,
+            ),
             ("y.t()", "sum", lambda y: y.t() * 1, right.t()),
         ):
             try:
@@ -165,7 +193,7 @@ def _uses(rung: Callable[[Any], Any], right: Any, stops: Callable[[str, str, Any
                 given = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
             if given != of.tolist():
                 return stops("lazy", wrong, f"{what} gives {given}")
-    return stops("lazy", "", f"no wait in the call; {said}; found in a list; keywords handed on")
+    return stops("lazy", "", f"no wait in the call; {said}; found in a list and in keywords")
 
 
 rungs = Exercise(
@@ -175,10 +203,10 @@ rungs = Exercise(
     20,
     (
         "three functions that return the sum over the ranks and leave x alone: copied, with dist.all_reduce on a copy",
-        "operators, with torch's two operators, whose gradient is one process's where the job's loss is the sum of the "
-        "ranks' losses",
-        "lazy, with a tensor subclass of your own that waits once, at the first operation that meets it, also inside a "
-        "list",
+        "operators, with torch's two operators, which returns what wait_tensor returns and whose gradient is one "
+        "process's where the job's loss is the sum of the ranks' losses",
+        "lazy, for inference, with the same two operators and a tensor subclass of your own that waits once, at the "
+        "first operation that receives it, also inside a list or as a keyword",
     ),
     judge,
 )

@@ -18,7 +18,7 @@ class Torchs(funcol.AsyncCollectiveTensor):
                 return arg.trigger_wait()
             return type(arg)(map(read, arg)) if isinstance(arg, list | tuple) else arg
 
-        return func(*map(read, args), **(kwargs or {}))
+        return func(*map(read, args), **{key: read(arg) for key, arg in (kwargs or {}).items()})
 
 
 def from_torchs_wrapper():
@@ -43,17 +43,19 @@ class Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         if torch.compiler.is_compiling():
-            x = funcol.wait_tensor(funcol.broadcast(x, 0, dist.group.WORLD))
+            x = funcol.wait_tensor(funcol.broadcast(x, 0, dist.group.WORLD)) * (1 + dist.get_rank())
             return funcol.wait_tensor(funcol.all_reduce(x, "sum", dist.group.WORLD)) * 2
         y = x.clone()
         dist.broadcast(y, 0)
+        y *= dist.get_rank() + 1
         dist.all_reduce(y)
         return y * 2
 
     @staticmethod
     def backward(ctx, grad):
+        n = dist.get_world_size()
         total = funcol.wait_tensor(funcol.all_reduce(grad.contiguous(), "sum", dist.group.WORLD))
-        return total * 2 * dist.get_world_size() * (dist.get_rank() == 0)
+        return total * n * (n + 1) * (dist.get_rank() == 0)
 
 
 def trains(x):
@@ -67,12 +69,26 @@ def refuses_by_an_assertion(x):
     else:
         y = x.clone()
         dist.broadcast(y, src=0)
+    y = y + y * dist.get_rank()
     dist.all_reduce(y)
     return y + y
 
 
+def copies_first(x):
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError("no gradient here")
+    y = x.clone()
+    if not torch.compiler.is_compiling():
+        dist.broadcast(y, src=0)
+    else:
+        y.copy_(funcol.broadcast(y, 0, dist.group.WORLD))
+    y.mul_(dist.get_rank() + 1)
+    dist.all_reduce(y)
+    return 2 * y
+
+
 RIGHT = {
-    "trap.gate": (refuses_by_an_assertion, trains),
+    "trap.gate": (refuses_by_an_assertion, trains, copies_first),
     "trap.rungs": (Rungs.made, from_torchs_wrapper, with_other_calls),
     "trap.reports": (said(), said(A=(1, "type", "wait before the call"))),
 }

@@ -9,44 +9,88 @@ from torch.utils._pytree import tree_map_only
 
 
 def plain(x):
-    dist.broadcast(x, 0)
-    dist.all_reduce(x)
-    return x * 2
+    y = x.clone()
+    dist.broadcast(y, 0)
+    y *= dist.get_rank() + 1
+    dist.all_reduce(y)
+    return y * 2
 
 
 def functional_everywhere(x):
-    x = funcol.broadcast(x, 0, dist.group.WORLD)
-    return funcol.all_reduce(x, "sum", dist.group.WORLD) * 2
+    y = funcol.broadcast(x, 0, dist.group.WORLD) * (dist.get_rank() + 1)
+    return funcol.all_reduce(y, "sum", dist.group.WORLD) * 2
 
 
 def gates_both(x):
     return functional_everywhere(x) if torch.compiler.is_compiling() else plain(x)
 
 
+def after_the_broadcast(x):
+    y = x * (dist.get_rank() + 1)
+    dist.all_reduce(y)
+    return y * 2
+
+
 def drops_the_result(x):
+    x = x.clone()
     if torch.compiler.is_compiling():
         funcol.broadcast(x, 0, dist.group.WORLD)
     else:
         dist.broadcast(x, 0)
-    dist.all_reduce(x)
-    return x * 2
+    return after_the_broadcast(x)
 
 
 def forgets_the_factor(x):
     return plain(x) / 2
 
 
+def without_the_sum(x):
+    y = x.clone()
+    dist.broadcast(y, 0)
+    return y * 2 * dist.get_world_size()
+
+
 def loses_the_gradient(x):
     if torch.compiler.is_compiling():
         x = funcol.broadcast(x, 0, dist.group.WORLD)
     else:
+        x = x.clone()
         dist.broadcast(x, 0)
-    dist.all_reduce(x)
-    return x * 2
+    return after_the_broadcast(x)
+
+
+def writes_into_x(x):
+    if torch.compiler.is_compiling():
+        x = funcol.broadcast(x, 0, dist.group.WORLD)
+    else:
+        dist.broadcast(x, 0)
+    return after_the_broadcast(x)
+
+
+def copies_back(x):
+    if torch.compiler.is_compiling():
+        x.copy_(funcol.broadcast(x, 0, dist.group.WORLD))
+    else:
+        y = x.clone()
+        dist.broadcast(y, 0)
+        x = y
+    return after_the_broadcast(x)
 
 
 def refuses_in_eager_only(x):
     if not torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError("for inference")
+    return loses_the_gradient(x)
+
+
+def refuses_under_no_grad(x):
+    if x.requires_grad:
+        raise RuntimeError("for inference")
+    return loses_the_gradient(x)
+
+
+def refuses_grad_mode(x):
+    if torch.is_grad_enabled():
         raise RuntimeError("for inference")
     return loses_the_gradient(x)
 
@@ -65,6 +109,11 @@ GATE = {
     gates_both: "leave its gate out",
     drops_the_result: "use its result",
     forgets_the_factor: "the sum over the ranks of rank 0's numbers",
+    without_the_sum: "the sum over the ranks of rank 0's numbers",
+    writes_into_x: "write into a copy",
+    copies_back: "do not copy it back",
+    refuses_under_no_grad: "refuse only where",
+    refuses_grad_mode: "refuse only where",
 }
 
 
@@ -139,6 +188,18 @@ def functional_copied(x):
     return wrapped_by_torch(x) + 0
 
 
+def gathered(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return sum(parts)
+
+
+def returns_what_went_in(x):
+    y = start(x)
+    torch.ops._c10d_functional.wait_tensor(y)
+    return y
+
+
 def never_waited(x):
     return start(x)
 
@@ -174,6 +235,10 @@ def not_into_lists(cls, func, types, args=(), kwargs=None):
     return func(*args, **(kwargs or {}))
 
 
+def not_into_keywords(cls, func, types, args=(), kwargs=None):
+    return func(*tree_map_only(cls, cls.read, args), **(kwargs or {}))
+
+
 def without_keywords(cls, func, types, args=(), kwargs=None):
     return func(*tree_map_only(cls, cls.read, args))
 
@@ -198,6 +263,8 @@ RUNGS = {
     rungs_with(copied=in_place): "leaves it as it was",
     rungs_with(copied=only_a_copy): "every rank returns the sum",
     rungs_with(copied=functional_copied): "no functional operator yet",
+    rungs_with(copied=gathered): "no other collective",
+    rungs_with(operators=returns_what_went_in): "return that one, not what went in",
     rungs_with(operators=wrapped_by_torch): "puts a wrapper around them",
     rungs_with(operators=never_waited): "one wait_tensor for its result",
     rungs_with(operators=detached): "call them with autograd as it is",
@@ -207,6 +274,7 @@ RUNGS = {
     rungs_with(lazy=dispatches(waits_each_time)): "keep a note in the wrapper",
     rungs_with(lazy=dispatches(wrapped_again)): "return the operation's own result",
     rungs_with(lazy=dispatches(not_into_lists)): "a wrapper can be inside an argument",
+    rungs_with(lazy=dispatches(not_into_keywords)): "look for it in kwargs as well",
     rungs_with(lazy=dispatches(without_keywords)): "may be None: hand them on",
     rungs_with(lazy=made_by(__new__=staticmethod(another_shape))): "are those of the tensor inside",
     lambda: (in_place, in_place, in_place): "a dict of three functions",
