@@ -103,7 +103,8 @@ def ladder(times: Times, collectives: int) -> Figure:
     ax.set_ylim(len(extra) - 0.5, -0.5)
     ax.margins(x=0.15)
     ax.set_xlabel("µs more than in place in the same mode, for a collective and one use (99% interval)")
-    title = f"Eager: a functional all_reduce and one use cost {extra.more['functional']:.0f} µs more than in place"
+    more = f"{extra.more['functional']:.0f} µs more than in place"
+    title = f"Eager, on this host: a functional all_reduce and one use cost {more}"
     said = "; ".join(f"{row.Index}: {row.more:+.0f} µs, {row.said}" for row in extra.itertuples())
     return _ended(fig, ax, title, times.evidence, said)
 

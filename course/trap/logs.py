@@ -8,9 +8,8 @@ from __future__ import annotations
 
 __all__ = ["LOGS"]
 
-# Job A ran with TORCH_LOGS=recompiles, and its program is shown. Job B is a forward with eight all-reduces; its times are medians of
-# seven. Job C
-# trains one layer; every rank has the whole loss.
+# Job A ran with TORCH_LOGS=recompiles, and its program is shown. Job B is a forward with eight all-reduces; its times
+# are medians of seven. Job C trains one layer; every rank has the whole loss.
 LOGS = {
     "A": """\
 16  for step in range(4):

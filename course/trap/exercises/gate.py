@@ -33,7 +33,7 @@ PLAIN = {"broadcast": _plain_broadcast, "all_reduce": cliff.inplace}
 
 def _judge_gate(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """In place in eager, one graph compiled, no gate around a call that traces as it is, and no gradient is lost."""
-    hint = "it is called as my_step(x): broadcast from rank 0, times rank + 1, all-reduce, times 2; it returns the result"
+    hint = "it is called as my_step(x): broadcast from rank 0, times rank + 1, all-reduce, times 2; returns the result"
     for rank, seen in enumerate(on_ranks(ranks, _look_at_gate, attempt, hint=hint)):
         where = f"rank {rank}: "
         if seen["eager"] != seen["right"]:

@@ -202,11 +202,9 @@ rungs = Exercise(
     "medium",
     20,
     (
-        "three functions that return the sum over the ranks and leave x alone: copied, with dist.all_reduce on a copy",
-        "operators, with torch's two operators, which returns what wait_tensor returns and whose gradient is one "
-        "process's where the job's loss is the sum of the ranks' losses",
-        "lazy, for inference, with the same two operators and a tensor subclass of your own that waits once, at the "
-        "first operation that receives it, also inside a list or as a keyword",
+        "each returns the sum over the ranks and leaves x alone",
+        "copied and operators return a plain tensor; operators has a gradient",
+        "lazy waits once, at the first operation that receives its tensor, also inside a list or as a keyword",
     ),
     judge,
 )
