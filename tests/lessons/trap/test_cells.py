@@ -69,7 +69,7 @@ def test_a_sweep_times_both_forms_at_every_size(shm_ranks):
 def test_a_long_kernel_hides_the_host_and_a_short_one_does_not():
     source = lesson_cells._sources(LESSON)[cell("class Device")]
     space: dict[str, Any] = {"time": time}
-    exec(source[source.index("class Device") : source.index("def behind")], space)
+    exec(source[source.index("class Device") : source.index("KERNELS =")], space)
 
     def seconds(host_s: float, us: float) -> float:
         device = space["Device"](us)
