@@ -1,98 +1,118 @@
-"""The eager trap's report as a figure: the ratio functional over in place against the size of a call."""
+"""Figures of the eager trap: what each layer costs, and where the cost shows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from labkit.views import style
-from labkit.views.style import Figure, Sheet, by_evidence, empty_figure, mark, styled
-from labkit.views.tables import table
+from labkit.timing import Times
+from labkit.views.style import Figure, label_figure, styled
 
-__all__ = ["figure"]
+__all__ = ["exposed", "figure", "ladder"]
 
-MARKS = {"all_reduce": ("#000000", "o"), "all_gather": ("#0072B2", "s"), "reduce_scatter": ("#D55E00", "^")}
-HEIGHT, GAP, LEFT = 2.6, 0.66, 0.95  # inches: of a panel, between two, and before the first
+WIDTH, ROW = 9.0, 0.42  # inches: of a figure, and of a bar
+MODE = ", inference_mode"
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 
 
-@styled
-def figure(report: Any, which: str = "sizes", title: str | None = None, label: str | None = None) -> Figure:
-    """Draw the ratio of times, functional over in place, until the result is there, against the size of a call.
+def figure(report: Any, which: str = "exposed", title: str | None = None, label: str | None = None) -> Figure:
+    """Draw the ratio of times, functional over in place, of the model's forward: a row for each kind of evidence.
 
     Args:
         report: of the eager trap.
-        which: 'sizes', the only figure.
-        title: instead of the one that counts the slower calls.
-        label: instead of the kinds of evidence, or where and when it was recorded.
-
-    Returns:
-        A panel for each kind of evidence, a curve for each collective, bars for the 99 % intervals.
+        which: 'exposed', the only figure.
+        title: instead of the usual one.
+        label: instead of the report's.
 
     Raises:
-        ValueError: the figure is unknown, or the report lacks the table or a column.
+        ValueError: the figure is unknown, or the report compares nothing.
     """
-    if which != "sizes":
-        raise ValueError(f"no figure {which!r} of this report: there is sizes")
-    columns = ["evidence", "collective", "bytes", "stage", "outcome", "ratio", "low", "high"]
-    shown = table(report, "verdicts", columns)
-    shown = shown[shown["stage"] == "done"] if len(shown) else shown
-    if label is None:
-        recorded = report.label.startswith("recorded") or shown.empty
-        label = report.label if recorded else ", ".join(map(str, pd.unique(shown["evidence"])))
-    sheet = Sheet()
-    if shown.empty:
-        return empty_figure(sheet, "Nothing was compared", label, title)
-    slower = int((shown["outcome"] == "slower").sum())
-    sheet.title(
-        title or f"Functional in eager is slower in {slower} of {len(shown)} comparisons",
-        "Until the result is there. Bars are 99 % intervals; one that contains 1 supports no conclusion.",
-    )
-    found = by_evidence(shown)
-    wide = (sheet.width - LEFT - 0.25 - GAP * (len(found) - 1)) / len(found)
-    finite = shown[["ratio", "low", "high"]].replace([float("inf"), -float("inf")], float("nan"))
-    ends = (min(0.5, float(finite.min().min()) * 0.9), max(2.0, float(finite.max().max()) * 1.2))
-    ends = (max(ends[0], 0.1), min(ends[1], 10_000.0))
-    top = sheet.top + 0.25
-    for i, (name, part) in enumerate(found):
-        x = LEFT + i * (wide + GAP)
-        sheet.text(name, left=x, top=sheet.top, fontweight="bold")
-        ax = sheet.axes(x, wide, HEIGHT, top=top)
-        ax.set(xscale="log", yscale="log", ylim=ends)
-        ax.set_label(f"sizes {name}")
-        ax.axhline(1, color=style.QUIET, linewidth=1, linestyle="--")
-        for collective, mine in part.groupby("collective", sort=False):
-            mine = mine.sort_values("bytes")
-            colour, marker = MARKS.get(str(collective), ("#009E73", "D"))
-            low, high = mine["low"].clip(*ends), mine["high"].clip(*ends)
-            ax.vlines(mine["bytes"], low, high, color=colour, alpha=0.35)
-            ax.plot(mine["bytes"], mine["ratio"], marker=marker, color=colour, markersize=5, linewidth=1.2)
-            said = ", ".join(f"{size(r.bytes)} {r.ratio:.2f} {r.outcome}" for r in mine.itertuples())
-            sheet.say(f"{name}, {collective}: {said}")
-        sizes = sorted(set(part["bytes"]))
-        ax.minorticks_off()
-        ax.set_xticks(sizes[::2], [size(n) for n in sizes[::2]])
-        ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 100, 1000, 10_000) if ends[0] <= t <= ends[1]]
-        ax.set_yticks(ticks, [f"{t:g}×" for t in ticks])
-        ax.grid(color=style.FAINT, linewidth=0.7)
-        ax.set_xlabel("size, bytes")
-        if i == 0:
-            ax.set_ylabel("functional / in place, time")
-    sheet.top = top + HEIGHT + 0.5
-    looks = {str(name): MARKS.get(name, ("#009E73", "D")) for name in pd.unique(shown["collective"])}
-    sheet.legend([(name, mark(shape, colour, 6)) for name, (colour, shape) in looks.items()], left=LEFT)
-    return sheet.finish(
-        label, "Sizes are of the larger tensor of a call: what is reduced, or gathered and scattered, whole."
-    )
+    if which != "exposed":
+        raise ValueError(f"no figure {which!r} of this report: there is exposed")
+    return exposed({"": report.verdicts}, report.label if label is None else label, title)
 
 
-def size(nbytes: float) -> str:
-    """A size as people write it.
+@styled
+def exposed(verdicts: Mapping[str, Iterable[Any]], label: str, title: str | None = None) -> Figure:
+    """Draw the verdicts of functional against in place, by machine, as ratios with their 99 % intervals.
 
-    >>> size(4), size(16384), size(64 << 20)
-    ('4 B', '16 KB', '64 MB')
+    Args:
+        verdicts: by machine; only those of functional against in place are drawn.
+        label: where the numbers are from.
+        title: instead of the usual one.
+
+    Raises:
+        ValueError: there is no such verdict.
     """
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:g} {unit}"
-    return f"{nbytes:g} B"
+    rows = [
+        (", ".join(part for part in (machine, verdict.evidence) if part), verdict)
+        for machine, mine in verdicts.items()
+        for verdict in mine
+        if (getattr(verdict, "a", ""), getattr(verdict, "b", "")) == ("functional", "in place")
+    ]
+    if not rows:
+        raise ValueError("this report has no verdict of functional against in place")
+    fig = Figure(figsize=(WIDTH, 1.3 + ROW * len(rows)), layout="constrained")
+    ax = fig.subplots()
+    for y, (_, found) in enumerate(rows):
+        colour = GREY if found.outcome == "cannot tell" else ORANGE
+        ax.plot([found.low, found.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
+        ax.plot([found.ratio], [y], "o", color=colour, markersize=6)
+        ax.annotate(
+            f"{found.ratio:.2f}, {found.outcome}", (found.high, y), (6, 0), textcoords="offset points", va="center"
+        )  # fmt: skip
+    ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
+    ax.set_yticks(range(len(rows)), [name for name, _ in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(0, 1.35 * max(found.high for _, found in rows))
+    ax.set_xlabel("time of an eager forward, functional / in place")
+    slower = sum(found.outcome == "slower" for _, found in rows)
+    title = title or f"Functional against in place, in eager: slower in {slower} of {len(rows)} cases"
+    said = "; ".join(f"{name}: {v.ratio:.2f} ({v.low:.2f} to {v.high:.2f}), {v.outcome}" for name, v in rows)
+    return _ended(fig, ax, title, label, said)
+
+
+def added(times: Times, collectives: int) -> pd.DataFrame:
+    """Microseconds that each variant takes longer than *in place* in its mode, for one collective."""
+    rows = {}
+    for name in times.variants:
+        base = f"in place{MODE}" if name.endswith(MODE) else "in place"
+        if name != base:
+            found, us = times.compare(name, base), times.median[base] * 1e6 / collectives
+            ends = ((end - 1) * us for end in (found.ratio, found.low, found.high))
+            rows[name] = [*ends, str(found.outcome)]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["more", "low", "high", "said"])
+
+
+@styled
+def ladder(times: Times, collectives: int) -> Figure:
+    """Draw what each rung of the ladder takes longer than in place in its mode, for one collective."""
+    extra = added(times, collectives)
+    fig = Figure(figsize=(WIDTH, 1.3 + ROW * len(extra)), layout="constrained")
+    ax = fig.subplots()
+    ax.barh(range(len(extra)), extra["more"], color=BLUE, height=0.55)
+    ax.hlines(range(len(extra)), extra["low"], extra["high"], color="#222222", linewidth=1)
+    for y, row in enumerate(extra.itertuples()):
+        ax.annotate(
+            f"{row.more:+.0f}", (max(row.high, 0), y), (6, 0), textcoords="offset points", va="center"
+        )
+    ax.axvline(0, color=GREY, linewidth=1)
+    ax.set_yticks(range(len(extra)), list(extra.index))
+    ax.set_ylim(len(extra) - 0.5, -0.5)
+    ax.margins(x=0.15)
+    ax.set_xlabel("µs more than in place in the same mode, for a collective and one use (99% interval)")
+    more = f"{extra.more['functional']:.0f} µs more than in place"
+    title = f"Eager, on this host: a functional all_reduce and one use cost {more}"
+    said = "; ".join(f"{row.Index}: {row.more:+.0f} µs, {row.said}" for row in extra.itertuples())
+    return _ended(fig, ax, title, times.evidence, said)
+
+
+def _ended(fig: Figure, ax: Any, title: str, label: str, said: str) -> Figure:
+    ax.spines[["top", "right"]].set_visible(False)
+    fig.get_layout_engine().set(rect=(0, 0.08, 1, 0.92))
+    fig.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    label_figure(fig, label)
+    fig.summary = f"{title}. {said}. [{label}]"
+    return fig

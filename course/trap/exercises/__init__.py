@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from course.trap.exercises.gates import gate, guardrail
-from course.trap.exercises.measure import measure
+from course.trap.exercises.gate import gate
+from course.trap.exercises.reports import reports
+from course.trap.exercises.rungs import rungs
 
-__all__ = ["gate", "guardrail", "measure"]
+__all__ = ["gate", "reports", "rungs"]

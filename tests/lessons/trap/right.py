@@ -2,51 +2,93 @@
 
 from __future__ import annotations
 
-import statistics
-
 import torch
 import torch.distributed as dist
-from lessons.trap.wrong import Guard, Loop, right
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch.distributed._functional_collectives as funcol
+from lessons.trap.wrong import Rungs, Wrapper, said, start
 
 
-def gathers_and_compares(variants, rounds):
-    class Changed(Loop):
-        warmup = 3
+class Torchs(funcol.AsyncCollectiveTensor):
+    """Derived from torch's own wrapper, with a dispatch of its own."""
 
-        def over_ranks(self, seconds):
-            everyone = [torch.empty_like(seconds) for _ in range(dist.get_world_size())]
-            dist.all_gather(everyone, seconds)
-            seconds.copy_(torch.stack(everyone).amax(0))
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        def read(arg):
+            if isinstance(arg, cls):
+                return arg.trigger_wait()
+            return type(arg)(map(read, arg)) if isinstance(arg, list | tuple) else arg
 
-        middle = staticmethod(lambda ratios: sorted(ratios)[len(ratios) // 2])
-
-    return Changed()(variants, rounds)
-
-
-def back_and_forth(variants, rounds):
-    class Changed(Loop):
-        def order(self, names, n):
-            return names[:: 1 - 2 * (n % 2)]
-
-        middle = staticmethod(statistics.median_low)
-
-    return Changed()(variants, rounds)
+        return func(*map(read, args), **{key: read(arg) for key, arg in (kwargs or {}).items()})
 
 
-class ByItsName(Guard):
-    def stops(self, func):
-        return str(func).startswith("_c10d_functional.")
+def from_torchs_wrapper():
+    return {**Rungs.made(), "lazy": lambda x: Torchs(start(x))}
 
 
-class Raises(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace.startswith("_c10d_functional"):
-            raise AssertionError(f"{func} in eager")
-        return func(*args, **(kwargs or {}))
+def with_other_calls():
+    def copied(x):
+        y = torch.empty_like(x).copy_(x)
+        dist.all_reduce(y, async_op=True).wait()
+        return y
+
+    def operators(x):
+        return torch.ops._c10d_functional.wait_tensor.default(start(x))
+
+    return {"copied": copied, "operators": operators, "lazy": lambda x: Wrapper(start(x))}
+
+
+class Step(torch.autograd.Function):
+    """The step for training: the gradient of one process, where the job's loss is the sum of the ranks' losses."""
+
+    @staticmethod
+    def forward(ctx, x):
+        if torch.compiler.is_compiling():
+            x = funcol.wait_tensor(funcol.broadcast(x, 0, dist.group.WORLD)) * (1 + dist.get_rank())
+            return funcol.wait_tensor(funcol.all_reduce(x, "sum", dist.group.WORLD)) * 2
+        y = x.clone()
+        dist.broadcast(y, 0)
+        y *= dist.get_rank() + 1
+        dist.all_reduce(y)
+        return y * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        n = dist.get_world_size()
+        total = funcol.wait_tensor(funcol.all_reduce(grad.contiguous(), "sum", dist.group.WORLD))
+        return total * n * (n + 1) * (dist.get_rank() == 0)
+
+
+def trains(x):
+    return Step.apply(x)
+
+
+def refuses_by_an_assertion(x):
+    assert not (torch.is_grad_enabled() and x.requires_grad), "for inference"
+    if torch.compiler.is_compiling():
+        y = funcol.broadcast(x, 0, dist.group.WORLD) + 0
+    else:
+        y = x.clone()
+        dist.broadcast(y, src=0)
+    y = y + y * dist.get_rank()
+    dist.all_reduce(y)
+    return y + y
+
+
+def copies_first(x):
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError("no gradient here")
+    y = x.clone()
+    if not torch.compiler.is_compiling():
+        dist.broadcast(y, src=0)
+    else:
+        y.copy_(funcol.broadcast(y, 0, dist.group.WORLD))
+    y.mul_(dist.get_rank() + 1)
+    dist.all_reduce(y)
+    return 2 * y
 
 
 RIGHT = {
-    "trap.measure": (right, gathers_and_compares, back_and_forth),
-    "trap.guardrail": (ByItsName, Raises),
+    "trap.gate": (refuses_by_an_assertion, trains, copies_first),
+    "trap.rungs": (Rungs.made, from_torchs_wrapper, with_other_calls),
+    "trap.reports": (said(), said(A=(1, "type", "wait before the call"))),
 }

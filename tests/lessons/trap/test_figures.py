@@ -1,58 +1,49 @@
-"""The picture of a recorded sweep: every ratio in words, and in a panel of its evidence."""
+"""The figures of the eager trap: each verdict is a row and in words, and each rung a bar."""
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
-from course.trap import figures as eager_trap
+from course.trap import figures
+from labkit import files
 from labkit.report import Report
+from labkit.timing import Times
 
-CELLS = [
-    ("shm · cpu", "all_reduce", 4, "done", "slower", 2.5, 2.0, 3.0),
-    ("shm · cpu", "all_reduce", 16384, "done", "cannot tell", 1.1, 0.8, 1.5),
-    ("shm · cpu", "all_reduce", 4, "control", "cannot tell", 1.0, 0.9, 1.1),
-    ("host only", "all_gather", 4, "done", "faster", 0.7, 0.6, 0.8),
-    ("host only", "all_gather", 16384, "done", "slower", 4507.0, 4000.0, 5000.0),
-]
-COLUMNS = ["evidence", "collective", "bytes", "stage", "outcome", "ratio", "low", "high"]
-
-
-def made(verdicts: pd.DataFrame | None = None) -> Report:
-    verdicts = pd.DataFrame(CELLS, columns=COLUMNS) if verdicts is None else verdicts
-    return Report("eager_trap", "t", "shm · cpu", {"verdicts": verdicts})
+H100 = "data/recorded/1x-nvidia-h100-80gb-hbm3-2026-11-23/eager_trap.json"
 
 
 def texts(figure) -> list[str]:
     return [t.get_text() for ax in figure.axes for t in ax.texts] + [t.get_text() for t in figure.texts]
 
 
-def test_every_ratio_is_in_words_and_controls_are_left_out():
-    figure = eager_trap.figure(made())
+def test_the_recorded_h100_has_a_row_for_each_kind_of_evidence():
+    report = Report.load(files.ours(H100))
+    figure = figures.figure(report)
     assert figure.png()[:4] == b"\x89PNG"
-    assert "Functional in eager is slower in 2 of 4 comparisons" in figure.summary
-    assert "shm · cpu, all_reduce: 4 B 2.50 slower, 16 KB 1.10 cannot tell" in figure.summary
-    assert "host only, all_gather: 4 B 0.70 faster, 16 KB 4507.00 slower" in figure.summary
-    assert "shm · cpu, host only" in texts(figure)
-
-
-def test_every_point_lies_in_its_panel():
-    figure = eager_trap.figure(made())
-    panels = {ax.get_label(): ax for ax in figure.axes if ax.get_label().startswith("sizes ")}
-    assert set(panels) == {"sizes shm · cpu", "sizes host only"}
-    low, high = panels["sizes host only"].get_ylim()
-    assert low < 0.7 and high > 4507
+    assert {"1.08, cannot tell", "3.18, slower"} <= set(texts(figure))
+    assert "gloo · 1 gpu: 1.08 (0.87 to 1.40), cannot tell" in figure.summary
+    assert "H100, host only" in figures.exposed({"H100": report.verdicts}, "recorded").summary
 
 
 def test_what_cannot_be_drawn_is_named():
-    with pytest.raises(ValueError, match="no figure 'strip' of this report: there is sizes"):
-        eager_trap.figure(made(), "strip")
-    with pytest.raises(ValueError, match="no table 'verdicts': it has other"):
-        eager_trap.figure(Report("e", "t", "x", {"other": pd.DataFrame()}))
-    with pytest.raises(ValueError, match="ratio"):
-        eager_trap.figure(made(pd.DataFrame(CELLS, columns=COLUMNS).drop(columns="ratio")))
+    report = Report("eager_trap", "t", "shm · cpu", {})
+    with pytest.raises(ValueError, match="no figure 'strip' of this report: there is exposed"):
+        figures.figure(report, "strip")
+    with pytest.raises(ValueError, match="no verdict of functional against in place"):
+        figures.figure(report)
 
 
-def test_an_empty_table_says_so():
-    empty = made(pd.DataFrame(columns=COLUMNS))
-    assert "there is nothing to draw" in " ".join(texts(eager_trap.figure(empty)))
+def test_a_rung_is_what_it_takes_longer_than_the_first_one():
+    times = Times(
+        {"in place": [1.0] * 8, "copied": [1.2] * 8, "functional": [2.0] * 8}
+        | {"in place, inference_mode": [0.5] * 8, "functional, inference_mode": [0.8] * 8},
+        "host only",
+    )
+    extra = figures.added(times, 100_000)
+    assert extra["more"].round(3).to_dict() == {
+        "copied": 2.0,
+        "functional": 10.0,
+        "functional, inference_mode": 3.0,
+    }
+    figure = figures.ladder(times, 100_000)
+    assert "cost 10 µs" in figure.summary and "copied: +2 µs" in figure.summary

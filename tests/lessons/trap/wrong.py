@@ -2,55 +2,95 @@
 
 from __future__ import annotations
 
-import random
-import statistics
-import time
-
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 
 def plain(x):
-    dist.broadcast(x, 0)
-    dist.all_reduce(x)
-    return x * 2
+    y = x.clone()
+    dist.broadcast(y, 0)
+    y *= dist.get_rank() + 1
+    dist.all_reduce(y)
+    return y * 2
 
 
 def functional_everywhere(x):
-    x = funcol.broadcast(x, 0, dist.group.WORLD)
-    return funcol.all_reduce(x, "sum", dist.group.WORLD) * 2
+    y = funcol.broadcast(x, 0, dist.group.WORLD) * (dist.get_rank() + 1)
+    return funcol.all_reduce(y, "sum", dist.group.WORLD) * 2
 
 
 def gates_both(x):
     return functional_everywhere(x) if torch.compiler.is_compiling() else plain(x)
 
 
+def after_the_broadcast(x):
+    y = x * (dist.get_rank() + 1)
+    dist.all_reduce(y)
+    return y * 2
+
+
 def drops_the_result(x):
+    x = x.clone()
     if torch.compiler.is_compiling():
         funcol.broadcast(x, 0, dist.group.WORLD)
     else:
         dist.broadcast(x, 0)
-    dist.all_reduce(x)
-    return x * 2
+    return after_the_broadcast(x)
 
 
 def forgets_the_factor(x):
     return plain(x) / 2
 
 
+def without_the_sum(x):
+    y = x.clone()
+    dist.broadcast(y, 0)
+    return y * 2 * dist.get_world_size()
+
+
 def loses_the_gradient(x):
     if torch.compiler.is_compiling():
         x = funcol.broadcast(x, 0, dist.group.WORLD)
     else:
+        x = x.clone()
         dist.broadcast(x, 0)
-    dist.all_reduce(x)
-    return x * 2
+    return after_the_broadcast(x)
+
+
+def writes_into_x(x):
+    if torch.compiler.is_compiling():
+        x = funcol.broadcast(x, 0, dist.group.WORLD)
+    else:
+        dist.broadcast(x, 0)
+    return after_the_broadcast(x)
+
+
+def copies_back(x):
+    if torch.compiler.is_compiling():
+        x.copy_(funcol.broadcast(x, 0, dist.group.WORLD))
+    else:
+        y = x.clone()
+        dist.broadcast(y, 0)
+        x = y
+    return after_the_broadcast(x)
 
 
 def refuses_in_eager_only(x):
     if not torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError("for inference")
+    return loses_the_gradient(x)
+
+
+def refuses_under_no_grad(x):
+    if x.requires_grad:
+        raise RuntimeError("for inference")
+    return loses_the_gradient(x)
+
+
+def refuses_grad_mode(x):
+    if torch.is_grad_enabled():
         raise RuntimeError("for inference")
     return loses_the_gradient(x)
 
@@ -69,266 +109,201 @@ GATE = {
     gates_both: "leave its gate out",
     drops_the_result: "use its result",
     forgets_the_factor: "the sum over the ranks of rank 0's numbers",
+    without_the_sum: "the sum over the ranks of rank 0's numbers",
+    writes_into_x: "write into a copy",
+    copies_back: "do not copy it back",
+    refuses_under_no_grad: "refuse only where",
+    refuses_grad_mode: "refuse only where",
 }
 
 
-class Guard(TorchDispatchMode):
-    """Calls on; its subclasses say what they stop."""
-
-    def stops(self, func) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert not self.stops(func), f"functional: {func}"
-        return func(*args, **(kwargs or {}))
+def start(x):
+    return torch.ops._c10d_functional.all_reduce(x, "sum", dist.group.WORLD.group_name)
 
 
-class OnlyAllReduce(Guard):
-    def stops(self, func):
-        return func is torch.ops._c10d_functional.all_reduce.default
+class Wrapper(torch.Tensor):
+    """Right; its subclasses change one thing."""
+
+    __slots__ = ["inner", "waited"]
+
+    @staticmethod
+    def __new__(cls, inner):
+        self = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        self.inner, self.waited = inner, False
+        return self
+
+    def read(self):
+        if not self.waited:
+            torch.ops._c10d_functional.wait_tensor(self.inner)
+            self.waited = True
+        return self.inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map_only(cls, cls.read, (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
-class ThreeNames(Guard):
-    def stops(self, func):
-        op = torch.ops._c10d_functional
-        return func in (op.all_reduce.default, op.all_gather_into_tensor.default, op.wait_tensor.default)
+class Rungs:
+    """Right; its subclasses change one thing."""
+
+    @staticmethod
+    def copied(x):
+        y = x + 0
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def operators(x):
+        return torch.ops._c10d_functional.wait_tensor(start(x))
+
+    @staticmethod
+    def lazy(x):
+        return Wrapper(start(x))
+
+    @classmethod
+    def made(cls):
+        return {name: getattr(cls, name) for name in ("copied", "operators", "lazy")}
 
 
-class EveryCollective(Guard):
-    def stops(self, func):
-        return "c10d" in str(func)
+def rungs_with(**changed):
+    """A function that returns the right rungs with some of them changed."""
+    return lambda: {**Rungs.made(), **changed}
 
 
-class DropsKeywords(Guard):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert func.namespace != "_c10d_functional"
-        return func(*args)
+def in_place(x):
+    dist.all_reduce(x)
+    return x
 
 
-class ReturnsNothing(Guard):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert func.namespace != "_c10d_functional"
+def only_a_copy(x):
+    return x.clone()
 
 
-class AtTheEnd(Guard):
-    def __enter__(self):
-        self.seen = []
-        return super().__enter__()
-
-    def stops(self, func):
-        self.seen.append(func.namespace)
-        return False
-
-    def __exit__(self, *error):
-        super().__exit__(*error)
-        assert "_c10d_functional" not in self.seen
+def wrapped_by_torch(x):
+    return funcol.all_reduce(x, "sum", dist.group.WORLD)
 
 
-GUARD = {
-    Guard: "the functional operators are those of",
-    OnlyAllReduce: "look at the namespace",
-    ThreeNames: "a list of names misses some",
-    EveryCollective: "let it pass",
-    DropsKeywords: "hand them on",
-    ReturnsNothing: "stands in for the operation",
-    AtTheEnd: "names the line of the call",
+def functional_copied(x):
+    return wrapped_by_torch(x) + 0
+
+
+def gathered(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return sum(parts)
+
+
+def returns_what_went_in(x):
+    y = start(x)
+    torch.ops._c10d_functional.wait_tensor(y)
+    return y
+
+
+def never_waited(x):
+    return start(x)
+
+
+def detached(x):
+    return torch.ops._c10d_functional.wait_tensor(start(x.detach()))
+
+
+def waited_at_once(x):
+    return Wrapper(torch.ops._c10d_functional.wait_tensor(start(x)))
+
+
+def made_by(**changed):
+    kind = type("Changed", (Wrapper,), {"__slots__": [], **changed})
+    return lambda x: kind(start(x))
+
+
+def reads_without_a_wait(cls, func, types, args=(), kwargs=None):
+    args, kwargs = tree_map_only(cls, lambda lazy: lazy.inner, (args, kwargs or {}))
+    return func(*args, **kwargs)
+
+
+def waits_each_time(cls, func, types, args=(), kwargs=None):
+    def read(lazy):
+        return torch.ops._c10d_functional.wait_tensor(lazy.inner)
+
+    args, kwargs = tree_map_only(cls, read, (args, kwargs or {}))
+    return func(*args, **kwargs)
+
+
+def not_into_lists(cls, func, types, args=(), kwargs=None):
+    args = [arg.read() if isinstance(arg, cls) else arg for arg in args]
+    return func(*args, **(kwargs or {}))
+
+
+def not_into_keywords(cls, func, types, args=(), kwargs=None):
+    return func(*tree_map_only(cls, cls.read, args), **(kwargs or {}))
+
+
+def without_keywords(cls, func, types, args=(), kwargs=None):
+    return func(*tree_map_only(cls, cls.read, args))
+
+
+def wrapped_again(cls, func, types, args=(), kwargs=None):
+    args, kwargs = tree_map_only(cls, cls.read, (args, kwargs or {}))
+    result = func(*args, **kwargs)
+    return cls(result) if isinstance(result, torch.Tensor) else result
+
+
+def another_shape(cls, inner):
+    self = torch.Tensor._make_wrapper_subclass(cls, (inner.numel(),), dtype=inner.dtype, device=inner.device)
+    self.inner, self.waited = inner, False
+    return self
+
+
+def dispatches(function):
+    return made_by(__torch_dispatch__=classmethod(function))
+
+
+RUNGS = {
+    rungs_with(copied=in_place): "leaves it as it was",
+    rungs_with(copied=only_a_copy): "every rank returns the sum",
+    rungs_with(copied=functional_copied): "no functional operator yet",
+    rungs_with(copied=gathered): "no other collective",
+    rungs_with(operators=returns_what_went_in): "return that one, not what went in",
+    rungs_with(operators=wrapped_by_torch): "puts a wrapper around them",
+    rungs_with(operators=never_waited): "one wait_tensor for its result",
+    rungs_with(operators=detached): "call them with autograd as it is",
+    rungs_with(lazy=wrapped_by_torch): "a class of your own",
+    rungs_with(lazy=waited_at_once): "the call has waited already",
+    rungs_with(lazy=dispatches(reads_without_a_wait)): "the numbers are read without a wait",
+    rungs_with(lazy=dispatches(waits_each_time)): "keep a note in the wrapper",
+    rungs_with(lazy=dispatches(wrapped_again)): "return the operation's own result",
+    rungs_with(lazy=dispatches(not_into_lists)): "a wrapper can be inside an argument",
+    rungs_with(lazy=dispatches(not_into_keywords)): "look for it in kwargs as well",
+    rungs_with(lazy=dispatches(without_keywords)): "may be None: hand them on",
+    rungs_with(lazy=made_by(__new__=staticmethod(another_shape))): "are those of the tensor inside",
+    lambda: (in_place, in_place, in_place): "a dict of three functions",
 }
 
 
-class Loop:
-    """Right; the others change one thing."""
-
-    warmup = 1
-    middle = staticmethod(statistics.median)
-
-    def order(self, names, n):
-        return names[n % len(names) :] + names[: n % len(names)]
-
-    def settle(self, y):
-        torch.cuda.synchronize() if y.is_cuda else y.flatten()[0].item()
-
-    def time(self, call, n):
-        dist.barrier()
-        began = time.perf_counter()
-        self.settle(call())
-        return time.perf_counter() - began
-
-    def over_ranks(self, seconds):
-        dist.all_reduce(seconds, dist.ReduceOp.MAX)
-
-    def __call__(self, variants, rounds):
-        from labkit.ranks import here
-
-        names, found = list(variants), []
-        for _ in range(self.warmup):
-            for call in variants.values():
-                call()
-        for n in range(rounds):
-            took = {name: self.time(variants[name], n) for name in self.order(names, n)}
-            seconds = torch.tensor([took[name] for name in names], dtype=torch.double, device=here().device)
-            self.over_ranks(seconds)
-            found.append((seconds / seconds[0]).tolist())
-        return {
-            name: self.middle(ratios) for name, ratios in zip(names, zip(*found, strict=True), strict=True)
-        }
+def said(**changed):
+    """A function that returns the right report with some jobs changed."""
+    right = {
+        "A": ({1}, "type", "wait before the call"),
+        "B": (0, "form", "in place"),
+        "C": ((0, 1), "gradient", "g"),
+    }
+    return lambda: {**right, **changed}
 
 
-def right(variants, rounds):
-    return Loop()(variants, rounds)
-
-
-def not_warm(variants, rounds):
-    class Changed(Loop):
-        warmup = 0
-
-    return Changed()(variants, rounds)
-
-
-def one_after_the_other(variants, rounds):
-    found = {}
-    for name, call in variants.items():
-        call()
-        found[name] = statistics.median(Loop().time(call, n) for n in range(rounds))
-    return {name: seconds / found["first"] for name, seconds in found.items()}
-
-
-def always_the_same_order(variants, rounds):
-    class Changed(Loop):
-        def order(self, names, n):
-            return names
-
-    return Changed()(variants, rounds)
-
-
-def an_order_of_its_own(variants, rounds):
-    draw = random.Random(dist.get_rank())
-
-    class Changed(Loop):
-        def order(self, names, n):
-            return draw.sample(names, len(names))
-
-    return Changed()(variants, rounds)
-
-
-def no_barrier(variants, rounds):
-    class Changed(Loop):
-        def time(self, call, n):
-            began = time.perf_counter()
-            self.settle(call())
-            return time.perf_counter() - began
-
-    return Changed()(variants, rounds)
-
-
-def barrier_in_the_time(variants, rounds):
-    class Changed(Loop):
-        def time(self, call, n):
-            began = time.perf_counter()
-            dist.barrier()
-            self.settle(call())
-            return time.perf_counter() - began
-
-    return Changed()(variants, rounds)
-
-
-def until_it_returns(variants, rounds):
-    class Changed(Loop):
-        def settle(self, y):
-            pass
-
-    return Changed()(variants, rounds)
-
-
-def settled_too_late(variants, rounds):
-    class Changed(Loop):
-        def time(self, call, n):
-            dist.barrier()
-            began = time.perf_counter()
-            y = call()
-            seconds = time.perf_counter() - began
-            self.settle(y)
-            return seconds
-
-    return Changed()(variants, rounds)
-
-
-def on_its_own(variants, rounds):
-    class Changed(Loop):
-        def over_ranks(self, seconds):
-            dist.barrier()
-
-    return Changed()(variants, rounds)
-
-
-def mean_of_the_ranks(variants, rounds):
-    class Changed(Loop):
-        def over_ranks(self, seconds):
-            dist.all_reduce(seconds)
-
-    return Changed()(variants, rounds)
-
-
-def mean_of_the_rounds(variants, rounds):
-    class Changed(Loop):
-        middle = staticmethod(statistics.fmean)
-
-    return Changed()(variants, rounds)
-
-
-def smallest_of_the_rounds(variants, rounds):
-    class Changed(Loop):
-        middle = staticmethod(min)
-
-    return Changed()(variants, rounds)
-
-
-def _in_each_round(variants, rounds, of_a_round):
-    for call in variants.values():
-        call()
-    loop, names, found = Loop(), list(variants), []
-    for n in range(rounds):
-        took = {name: loop.time(variants[name], n) for name in loop.order(names, n)}
-        found.append(of_a_round(torch.tensor([took[name] for name in names], dtype=torch.double)))
-    return names, torch.stack(found).median(dim=0).values
-
-
-def _slowest(seconds):
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return seconds
-
-
-def ratio_of_medians(variants, rounds):
-    names, seconds = _in_each_round(variants, rounds, _slowest)
-    return dict(zip(names, (seconds / seconds[0]).tolist(), strict=True))
-
-
-def largest_ratio_of_a_rank(variants, rounds):
-    names, ratios = _in_each_round(variants, rounds, lambda seconds: _slowest(seconds / seconds[0]))
-    return dict(zip(names, ratios.tolist(), strict=True))
-
-
-def seconds_of_all_rounds(variants, rounds):
-    class Changed(Loop):
-        middle = staticmethod(list)
-
-    return Changed()(variants, rounds)
-
-
-MEASURE = {
-    not_warm: "before anything is timed",
-    one_after_the_other: "call each of them in each round",
-    always_the_same_order: "turn the order",
-    an_order_of_its_own: "would meet that of another one",
-    no_barrier: "come to a call at different times",
-    barrier_in_the_time: "the clock starts before the barrier",
-    until_it_returns: "the device works on",
-    on_its_own: "each rank has timed itself",
-    mean_of_the_ranks: "take the slowest",
-    mean_of_the_rounds: "moves a mean",
-    smallest_of_the_rounds: "the smallest ratio",
-    ratio_of_medians: "divide within each round",
-    largest_ratio_of_a_rank: "ratios of single ranks",
-    seconds_of_all_rounds: "return a dict",
+REPORTS = {
+    said(A=([0], "type", "wait before the call")): "which of them compiles twice",
+    said(A=([1], "form", "in place")): "which property of h",
+    said(A=([1], "type", "dynamic=True")): "this guard is about a type",
+    said(B=([0, 1], "form", "in place")): "the extra ones are on one rank only",
+    said(B=([0], "late rank", "longer timeout")): "what does one of them call",
+    said(B=([0], "form", "gate")): "nothing is compiled here",
+    said(C=([1], "gradient", "g")): "compiled line with its one process",
+    said(C=([0, 1], "form", "g")): "the losses agree",
+    said(C=([0, 1], "gradient", "functional")): "twice as much, in both modes",
+    said(C=([0, 1], "gradient", "gate")): "what makes the two modes differ",
+    said(A=([1], "slow", "gate")): "one of type, form",
+    lambda: [1, 0]: "ranks, cause and change of each job",
 }
 
-WRONG = {"trap.gate": GATE, "trap.guardrail": GUARD, "trap.measure": MEASURE}
+WRONG = {"trap.gate": GATE, "trap.rungs": RUNGS, "trap.reports": REPORTS}
