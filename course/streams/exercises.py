@@ -120,6 +120,10 @@ KNOWN: dict[str, tuple[list[Any], str]] = {
         [_makes("a"), _reads("b"), _reads("c"), _makes("c", "y")],
         "nothing orders two streams but a wait; two reads of a buffer are no race",
     ),
+    "a wait": (
+        [_makes("a"), ("record", "e", "a"), ("wait", "e", "b"), _reads("b")],
+        "what comes after the wait in its queue is ordered after what came before the record",
+    ),
     "a read, then a write": (
         [_makes("a"), ("record", "e", "a"), ("wait", "e", "b"), _reads("b"), _reads("b"), _makes("a")],
         "a write races with every read of the buffer that it is not ordered after, not only with the last one",

@@ -17,13 +17,15 @@ __all__ = ["plain", "races_of"]
 
 
 def plain(program: Program) -> list[tuple[Any, ...]]:
-    """Write a program as tuples.
+    """Write a program as tuples, up to its last launch: what is freed later, the caller has to guard.
 
     >>> program = Program("hand over", streams="side")
     >>> program.kernel("produce", 4, writes="x")
     >>> program.wait_stream("default", on="side")
-    >>> plain(program)
-    [('launch', 'default', (), ('x',)), ('record', 'event 2', 'default'), ('wait', 'event 2', 'side')]
+    >>> program.kernel("consume", 2, on="side", reads="x")
+    >>> plain(program)  # doctest: +NORMALIZE_WHITESPACE
+    [('launch', 'default', (), ('x',)), ('record', 'event 2', 'default'),
+     ('wait', 'event 2', 'side'), ('launch', 'side', ('x',), ())]
     """
     owner: dict[str, str] = {}
     made: list[tuple[Any, ...]] = []
@@ -46,6 +48,8 @@ def plain(program: Program) -> list[tuple[Any, ...]]:
             made.append(("record_stream", op.buffer, op.stream))
         elif isinstance(op, ops.Free):
             made.append(("free", op.buffer, owner[op.buffer]))
+    while made and made[-1][0] != "launch":
+        made.pop()
     return made
 
 
