@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from course.shared.streams import Timeline
 from labkit import files
 
-__all__ = ["UNNAMED", "medians", "trace_file"]
+__all__ = ["UNNAMED", "bars", "medians", "trace_file"]
 
 FOLDER = "data/recorded/1x-nvidia-h100-80gb-hbm3-2026-11-26/traces"
 UNNAMED = {"A": "small", "B": "pageable_copy", "C": "one_fills", "D": "pinned_copy"}
@@ -26,3 +27,8 @@ def medians(*names: str) -> pd.DataFrame:
     rows = {name: cases[UNNAMED.get(name, name)] for name in names}
     forms = ("one stream", "two streams")
     return pd.DataFrame({name: [row[form] for form in forms] for name, row in rows.items()}, forms).T
+
+
+def bars(name: str, label: str, spans: pd.DataFrame) -> Timeline:
+    """What ran when, in ms, for the figure: rank, lane, name, kind, start and end of each piece of work."""
+    return Timeline(name, label, "ms", spans)

@@ -164,13 +164,13 @@ def test_a_sum_travels_from_the_latest_ranks_entry_and_sums_are_right(ranks, lin
 def test_gloos_sums_are_on_threads_of_their_own(ranks):
     shown = []
     names = {"ranks": ranks, "json": json, "tempfile": tempfile, "Path": Path, "quiet_stderr": quiet_stderr}
-    names |= {"Timeline": lambda *given: given, "timeline": lambda run, title: shown.append(run)}
+    names |= {"bars": lambda *given: given, "timeline": lambda run, title: shown.append(run)}
     _, space = run("streams-gloo", **names)
     seen = space["seen"]
     assert set(seen["rank"]) == {0, 1}
     assert set(seen.loc[seen["kind"] == "compute", "lane"]) == {"python"}
     sums = seen[seen["kind"] == "collective"]
-    assert len(sums) == 2 * SMALL["PARTS"] and all("gloo's thread" in lane for lane in sums["lane"])
+    assert len(sums) == 2 * SMALL["PARTS"] and all(lane.startswith("gloo ") for lane in sums["lane"])
 
 
 def test_the_price_of_record_stream_grows_with_the_steps():
