@@ -13,6 +13,8 @@ SHIPPED = {
         "*/*.csv",
         "*/*.json",
         "*/*.md",
+        "*/*.txt",
+        "*/*.log",
         "*/*/*.json",
         "recorded/*/traces/*",
         "recorded/*/dumps/*/*/*",

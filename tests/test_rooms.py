@@ -45,7 +45,7 @@ def without(tmp_path_factory) -> Path:
 
 
 def imports_of(path: Path) -> list[str]:
-    """The import statements of a lesson, but for the room that lesson 03 has a section about."""
+    """The import statements of a lesson."""
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     lines = [
         ast.unparse(node)
@@ -54,7 +54,7 @@ def imports_of(path: Path) -> list[str]:
         for node in ast.walk(ast.parse("\n".join("" if s[:1] in "%!" else s for s in source.splitlines())))
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
-    return [line for line in dict.fromkeys(lines) if "labkit.look" not in line]
+    return list(dict.fromkeys(lines))
 
 
 def python(root: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -115,10 +115,11 @@ def _need(frames: Any) -> None:
 
 @styled
 def _table(frames: Frames, most: int = 14) -> Figure:
-    """Frames down, stages across: the number of lines where there is one, a dash where not."""
+    """Frames down, stages across: the operations of a graph, a tick for another text, a dash where there is none."""
     sheet = Sheet()
     sheet.title(
-        f"What there is to read: {frames.counts}", "Lines of each stage; – where a frame does not have it."
+        f"What there is to read: {frames.counts}",
+        "Operations of each graph; ✓ for another text; – where there is none.",
     )
     shown = list(frames)[:most]
     left, high = 3.3, 0.27
@@ -134,14 +135,20 @@ def _table(frames: Frames, most: int = 14) -> Figure:
         title = f"rank {frame.rank}: {frame.title}" if several else frame.title
         ax.text(0.15, y, cut(title, left - 0.25, 8.5), va="center", fontsize=8.5, parse_math=False)
         for k, name in enumerate(STAGES):
-            count = len(frame.raw[name].splitlines()) if name in frame.raw else 0
-            look = {"facecolor": "#D6E6F2" if count else "#FFFFFF", "edgecolor": "#BBBBBB", "linewidth": 0.6}
+            there = name in frame.raw
+            look = {"facecolor": "#D6E6F2" if there else "#FFFFFF", "edgecolor": "#BBBBBB", "linewidth": 0.6}
             ax.add_patch(
                 Rectangle((left + step * k + 0.03, y - high * 0.42), step - 0.06, high * 0.84, **look)
             )
-            said = f"{count:,}" if count else "–"
+            said = _cell(frame, name) if there else "–"
             ax.text(left + step * (k + 0.5), y, said, ha="center", va="center", fontsize=8)
         sheet.say(f"{title} has {', '.join(frame.stages) or 'no stage'}")
     if len(frames) > most:
         sheet.text(f"and {len(frames) - most} more frames")
     return sheet.finish(frames.label)
+
+
+def _cell(frame: Frame, stage: str) -> str:
+    if stage not in GRAPHS:
+        return "✓"
+    return f"{sum(node.kind in ('op', 'collective', 'wait') for node in frame.nodes(stage)):,}"

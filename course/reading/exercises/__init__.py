@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course.reading.exercises.backends import differ, waits
-from course.reading.exercises.buckets import bucket
+from course.reading.exercises.backends import differ
+from course.reading.exercises.culprit import culprit
 from course.reading.exercises.tangled import one
 
-__all__ = ["bucket", "differ", "one", "waits"]
+__all__ = ["culprit", "differ", "one"]

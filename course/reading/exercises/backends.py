@@ -1,4 +1,4 @@
-"""Lesson 03, `reading.waits` and `reading.differ`: backends that read Dynamo's graph, and refuse some."""
+"""Lesson 03, `reading.differ`: a backend that refuses graphs that differ between ranks."""
 
 from __future__ import annotations
 
@@ -8,74 +8,21 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from course.shared.variants import own
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import dynamo_reset, functional_op, world_name
 
-__all__ = ["differ", "waits"]
+__all__ = ["differ"]
 
 all_reduce, wait_tensor = functional_op("all_reduce"), functional_op("wait_tensor")
-all_gather, broadcast = functional_op("all_gather_into_tensor"), functional_op("broadcast")
 HINT = "torch.compile calls it as my_backend(gm, example_inputs) and runs what it returns: return gm.forward, or raise"
 
 
 def all_reduced(x: Any, rank: int, group: str) -> Any:
     """A collective and its wait: right."""
     return wait_tensor(all_reduce(x * 2, "sum", group)) + 1
-
-
-def gathered(x: Any, rank: int, group: str) -> Any:
-    """Another collective and its wait: right."""
-    return wait_tensor(all_gather(x, dist.get_world_size(), group)) * 2
-
-
-def other_is_waited_for(x: Any, rank: int, group: str) -> Any:
-    """Two collectives, and a wait for one of them."""
-    first, second = all_reduce(x, "sum", group), all_reduce(x * 2, "sum", group)
-    return wait_tensor(first) + second
-
-
-def waited_for_too_late(x: Any, rank: int, group: str) -> Any:
-    """A result that is used before its wait."""
-    y = all_reduce(x, "sum", group)
-    z = y * 2
-    return z + wait_tensor(y)
-
-
-def gathered_without_wait(x: Any, rank: int, group: str) -> Any:
-    """Another collective than an all-reduce, without a wait."""
-    return all_gather(x, dist.get_world_size(), group) * 2
-
-
-def returned_without_wait(x: Any, rank: int, group: str) -> Any:
-    """A result that is returned without a wait."""
-    return all_reduce(x, "sum", group)
-
-
-def used_by_a_method(x: Any, rank: int, group: str) -> Any:
-    """A result that a method of the tensor uses before its wait: in the graph a call_method, not a call_function."""
-    y = all_reduce(x, "sum", group)
-    return y.mul(2) + wait_tensor(y)
-
-
-def overlapped(x: Any, rank: int, group: str) -> Any:
-    """Two collectives, and other work before their waits: right."""
-    first, second = all_reduce(x, "sum", group), all_reduce(x * 2, "sum", group)
-    z = x.sin()
-    return wait_tensor(second) + z * wait_tensor(first)
-
-
-def sent_to_all(x: Any, rank: int, group: str) -> Any:
-    """A broadcast and its wait: right."""
-    return wait_tensor(broadcast(x, 0, group)) * 2
-
-
-def sent_to_all_without_wait(x: Any, rank: int, group: str) -> Any:
-    """A broadcast without a wait."""
-    return broadcast(x, 0, group) * 2
 
 
 def other_constant(x: Any, rank: int, group: str) -> Any:
@@ -89,49 +36,46 @@ def one_more(x: Any, rank: int, group: str) -> Any:
     return y.tanh().sin() if rank else y.sin()
 
 
+def other_size(x: Any, rank: int, group: str) -> Any:
+    """The same operations on all ranks, on tensors whose size is the rank's own."""
+    return wait_tensor(all_reduce(x + 3, "sum", group))
+
+
 RIGHT = "this one is right on every rank: refuse only what is wrong"
-BETWEEN = "other work between a collective and its wait is right: ask who uses the result, not which node comes next"
 # a program, and the hint for a backend that lets it through; one without a hint has to run
-UNWAITED: dict[Callable[..., Any], str] = {
-    all_reduced: "",
-    gathered: "",
-    other_is_waited_for: "the wait in this graph is for another collective: look at each collective's own users",
-    waited_for_too_late: "one user is a wait and another is not: every user has to be a wait",
-    gathered_without_wait: "all_reduce is not the only collective: look for the namespace, _c10d_functional",
-    returned_without_wait: "the output is a user, too: the caller gets a tensor that may not have arrived",
-    used_by_a_method: "a method of the tensor uses it as well, and its node is a call_method: node.users has all kinds",
-    overlapped: "",
-    sent_to_all: "",
-    sent_to_all_without_wait: "a broadcast is a collective, and begins with no all_: ask for the namespace",
-}
 UNEVEN: dict[Callable[..., Any], str] = {
     all_reduced: "",
     other_constant: "the same operations with another constant: compare the arguments of the nodes as well",
     one_more: "one rank has a node more: compare the whole lists of all ranks",
+    other_size: "the same nodes on tensors of another size: compare the shapes too (node.meta['example_value'].shape)",
 }
-
-
-def _waits(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Graphs in which a result is used before its wait are refused, and all others run."""
-    for program, hint in UNWAITED.items():
-        _judge(attempt, ranks, program, hint)
-        say(f"{program.__name__}: {'refused' if hint else 'runs'}")
 
 
 def _differ(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Graphs that differ between ranks are refused on every rank, with the first node that differs."""
-    for program, hint in UNEVEN.items():
-        seen = _judge(attempt, ranks, program, hint)
-        differ = [nodes for nodes in zip_longest(*(found["nodes"] for found in seen)) if len(set(nodes)) > 1]
-        if not hint:
-            say(f"{program.__name__}: runs")
+    found_by = {program: _judge(attempt, ranks, program, hint) for program, hint in UNEVEN.items()}
+    known = {_name(node) for seen in found_by.values() for found in seen for node in found["nodes"]}
+    for program, seen in found_by.items():
+        rows = list(zip_longest(*(found["nodes"] for found in seen)))
+        first = next((i for i, row in enumerate(rows) if len(set(row)) > 1), None)
+        if first is None:  # the texts of the nodes are the same
+            say(f"{program.__name__}: {'refused' if UNEVEN[program] else 'runs'}")
             continue
-        names = {node.split()[0].strip("%") for node in differ[0] if node}
+        names = {_name(node) for node in rows[first] if node}
+        # an error may quote the arguments of that node, and its line of code, with what comes later in it
+        quoted = {word for node in rows[first] if node for word in re.findall(r"\w+", node)}
+        quoted |= {_name(node) for row in rows[first:] for node in row if node}
         for rank, found in enumerate(seen):
-            if not names & set(re.findall(r"\w+", found["refused"])):
+            words = set(re.findall(r"\w+", found["refused"]))
+            if not names & words:
                 raise Mistake(
                     f"{program.__name__}: rank {rank} refused with {found['refused'][:90]!r}",
                     f"name the first node that differs: here {' or '.join(sorted(names))}",
+                )
+            if more := sorted(words & known - quoted):
+                raise Mistake(
+                    f"{program.__name__}: the error of rank {rank} also names {', '.join(more)}",
+                    "the nodes before the first that differs are alike: leave them out",
                 )
         say(f"{program.__name__}: refused at {' or '.join(sorted(names))}")
 
@@ -141,9 +85,7 @@ def _judge(attempt: Attempt, ranks: Ranks, program: Callable[..., Any], hint: st
     seen = list(on_ranks(ranks, _compile, attempt, program, bool(hint), hint=HINT))
     refused, name = [found["refused"] for found in seen], program.__name__
     if not hint and any(refused):
-        raise Mistake(
-            f"{name}: refused with {max(refused)[:90]!r}", BETWEEN if program is overlapped else RIGHT
-        )
+        raise Mistake(f"{name}: refused with {max(refused)[:90]!r}", RIGHT)
     if not hint and any(found["wrong"] for found in seen):
         raise Mistake(
             f"{name}: the result is not that of the plain call",
@@ -156,6 +98,10 @@ def _judge(attempt: Attempt, ranks: Ranks, program: Callable[..., Any], hint: st
     return seen
 
 
+def _name(node: str) -> str:
+    return node.split()[0].strip("%")
+
+
 class _LetThrough(Exception):
     """Raised instead of running a graph that had to be refused."""
 
@@ -164,7 +110,8 @@ def _compile(attempt: Attempt, program: Callable[..., Any], unsafe: bool) -> dic
     """On a rank: compile a program with the attempt as its backend, which may refuse, and run it."""
     me = here()
     dynamo_reset()
-    x = torch.arange(1.0, 5.0, device=me.device) + me.rank
+    size = 4 + me.rank if program is other_size else 4
+    x = torch.arange(1.0, 1.0 + size, device=me.device) + me.rank
     given = (x, me.rank, world_name())
     nodes: list[str] = []
 
@@ -190,17 +137,6 @@ def _compile(attempt: Attempt, program: Callable[..., Any], unsafe: bool) -> dic
     return {"refused": refused, "wrong": wrong, "nodes": nodes}
 
 
-waits = Exercise(
-    "reading.waits",
-    "a backend that refuses a result used before its wait",
-    "medium",
-    12,
-    (
-        "a graph in which anything but a wait uses a collective's result raises an error before it runs",
-        "every other graph runs and gives its numbers",
-    ),
-    _waits,
-)
 differ = Exercise(
     "reading.differ",
     "a backend that refuses graphs that differ between ranks",

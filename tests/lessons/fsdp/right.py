@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from lessons.fsdp.right_bucket import one_node_for_each_bucket, scheduled
 from lessons.fsdp.wrong import _flat, _module, _sharded, _Steps, right
 from torch import nn
 
@@ -62,6 +63,7 @@ def _sizes(parameters, whole):
 
 
 RIGHT = {
+    "fsdp.bucket": (scheduled, one_node_for_each_bucket),
     "fsdp.gather": (_module(_scales_the_rows), _module(_by_a_function)),
     "fsdp.optimizer": (right, divides_first, frozen_in_the_vector),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from lessons.fsdp.wrong_bucket import BUCKET
 from torch import nn
 
 
@@ -236,4 +237,4 @@ OPTIMIZER = {
 }
 
 
-WRONG = {"fsdp.gather": GATHERED, "fsdp.ahead": AHEAD, "fsdp.optimizer": OPTIMIZER}
+WRONG = {"fsdp.gather": GATHERED, "fsdp.ahead": AHEAD, "fsdp.optimizer": OPTIMIZER, "fsdp.bucket": BUCKET}

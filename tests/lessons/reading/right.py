@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from lessons.reading.wrong import all_that_agree, together
-
 
 def nanmean(x):
     import torch
@@ -25,87 +23,43 @@ def plain_collective(x):
     return y * (y > 0).sum() / y.nan_to_num().sum()
 
 
-def asks_each_node_what_it_reads(gm, example_inputs):
-    def collective(node):
-        name = str(node.target)
-        return "_c10d_functional" in name and "wait_tensor" not in name
+def chooses_a_branch(x):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import _functional_collectives as funcol
 
-    for node in gm.graph.nodes:
-        if "wait_tensor" not in str(node.target) and any(map(collective, node.all_input_nodes)):
-            raise ValueError(f"{node} reads what has not arrived")
+    y = funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD)
+    y = torch.cond(y.sum() > 0, lambda y: y.sqrt(), lambda y: y.abs(), (y,))
+    positive = y > 0
+    return y / (torch.where(positive, y, 0).sum() / positive.sum())
+
+
+def counts_to_the_first(gm, example_inputs):
+    import torch.distributed as dist
+
+    shapes = [getattr(node.meta.get("example_value"), "shape", None) for node in gm.graph.nodes]
+    mine = [f"{node.format_node()} {shape}" for node, shape in zip(gm.graph.nodes, shapes, strict=True)]
+    lists = [None] * dist.get_world_size()
+    dist.all_gather_object(lists, mine)
+    i = 0
+    while i < max(len(nodes) for nodes in lists):
+        texts = [nodes[i] if i < len(nodes) else "nothing" for nodes in lists]
+        if any(text != texts[0] for text in texts):
+            raise ValueError(f"node {i}: {texts}")
+        i += 1
     return gm
 
 
-def _merged(gm, buckets):
-    import torch
-
-    graph = gm.graph
-    for nodes in buckets:
-        with graph.inserting_before(graph.output_node()):
-            parts = together(graph, torch.ops._c10d_functional, nodes)
-        for node, part in zip(nodes, parts, strict=True):
-            for wait in list(node.users):
-                wait.replace_all_uses_with(part)
-                graph.erase_node(wait)
-            graph.erase_node(node)
-    left = list(graph.nodes)[:-1]
-    while left:
-        ready = [node for node in left if not set(node.all_input_nodes) & set(left)]
-        for node in ready:
-            graph.output_node().prepend(node)
-        left = [node for node in left if node not in ready]
-    gm.recompile()
-    return gm.forward
+def maximum_and_minimum():
+    return {"rank": 2, "line": 23, "fix": "y = y.minimum(y.new_tensor(50)).maximum(y.new_tensor(-50))"}
 
 
-def scheduled(gm, example_inputs):
-    """Runs the graph in thought: starts what can start, and the collectives for which the fewest are missing last."""
-    left, buckets = list(gm.graph.nodes), []
-    while left:
-        ready = [node for node in left if not set(node.all_input_nodes) & set(left)]
-        if all("all_reduce" in str(node.target) for node in ready):
-
-            def missing(kind, waiting=left, there=ready):
-                alike = [n for n in waiting if "all_reduce" in str(n.target) and all_that_agree(n) == kind]
-                return len(set(alike) - set(there))
-
-            kind = min(map(all_that_agree, ready), key=missing)
-            ready = [node for node in ready if all_that_agree(node) == kind]
-            buckets.append(ready)
-        else:
-            ready = [node for node in ready if "all_reduce" not in str(node.target)]
-        left = [node for node in left if node not in ready]
-    return _merged(gm, buckets)
-
-
-def one_node_for_each_bucket(gm, example_inputs):
-    """Merges what needs each other neither way, where a bucket counts as one node."""
-    buckets = []
-
-    def before(nodes):
-        found, todo = set(), list(nodes)
-        while todo:
-            for node in todo.pop().all_input_nodes:
-                if node not in found:
-                    alike = next((bucket for bucket in buckets if node in bucket), [node])
-                    found.update(alike)
-                    todo += alike
-        return found
-
-    for node in gm.graph.nodes:
-        if "all_reduce" in str(node.target):
-            for bucket in buckets:
-                apart = node not in before(bucket) and not before([node]) & set(bucket)
-                if apart and all_that_agree(bucket[0]) == all_that_agree(node):
-                    bucket.append(node)
-                    break
-            else:
-                buckets.append([node])
-    return _merged(gm, buckets)
+def chooses_between_tensors():
+    return {"rank": 2, "line": 23, "fix": "y = torch.where(y.abs().max() > 50, y.clamp(-50, 50), y)"}
 
 
 RIGHT = {
-    "reading.one": (nanmean, plain_collective),
-    "reading.waits": (asks_each_node_what_it_reads,),
-    "reading.bucket": (scheduled, one_node_for_each_bucket),
+    "reading.culprit": (maximum_and_minimum, chooses_between_tensors),
+    "reading.differ": (counts_to_the_first,),
+    "reading.one": (nanmean, plain_collective, chooses_a_branch),
 }

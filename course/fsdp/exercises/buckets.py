@@ -1,4 +1,4 @@
-"""Lesson 03, `reading.bucket`: a pass that makes one all-reduce of those that do not depend on each other."""
+"""Lesson 14, `fsdp.bucket`: a pass that makes one all-reduce of those that do not depend on each other."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ ALSO_TOO_FEW = (late, of_other_depth)
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The same numbers by fewer all-reduces, in a graph whose nodes stand behind their inputs."""
+    """The same numbers by fewer all-reduces, in a graph whose nodes stand after their inputs."""
     hint = "torch.compile calls it as my_bucket(gm, example_inputs): change gm.graph, and return gm.forward"
     for program, (right, wrong) in PROGRAMS.items():
         seen = list(on_ranks(ranks, _compile, attempt, program, hint=hint))
@@ -189,7 +189,7 @@ class _Unordered(Exception):
 
 
 bucket = Exercise(
-    "reading.bucket",
+    "fsdp.bucket",
     "a pass that makes one all-reduce of several",
     "hard",
     40,
