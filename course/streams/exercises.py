@@ -24,13 +24,27 @@ REPAIRED = 10.0
 def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The record comes too early, and the memory of h is given out again while the side stream reads it."""
     x, w = torch.full((4, 4), 0.25), torch.full((4, 4), 0.5)
-    found, program = _captured(attempt, ranks, "my_repair(x, w)", x, w)
+    found, program, called = _captured(attempt, ranks, "my_repair(x, w)", x, w)
     _kernels(program, {"mm": 3, "relu": 1, "add": 1})
     sides = {op.stream for op in program if isinstance(op, ops.Kernel) and op.stream != "default"}
     if not sides:
         raise Mistake("everything is on one stream", "keep `norm` in the block of the side stream")
     h = x @ w
     _sound(found, program, torch.relu(x) @ w + h @ h)
+    kernels = (op for op in program if isinstance(op, ops.Kernel))
+    for op, operator in zip(kernels, program.operators, strict=True):
+        squares = len(op.reads) == 1  # h @ h
+        if operator == "mm" and squares != (op.stream != "default"):
+            raise Mistake(
+                f"no race, and {op.name!r} runs on {op.stream!r}",
+                "`h @ h` belongs on the side stream, and the other two matmuls on the current one",
+            )
+    if called.races:
+        raise Mistake(
+            f"no race in the function, but one with its caller, {called.races[0].text}",
+            "the caller reads what is returned, and gets the memory that is freed at the return: "
+            "what the side stream does has to be ordered before both",
+        )
     if found.makespan > REPAIRED:
         raise Mistake(
             f"no race, {found.makespan:g} units",
@@ -88,7 +102,7 @@ def _drawn(seed: int) -> list[Any]:
     streams, buffers, made = "abc", list("xyz"), []
     for _ in range(draw.randrange(4, 15)):
         word = draw.choices(
-            ("launch", "record", "wait", "synchronize", "record_stream", "free"), (8, 3, 3, 1, 1, 1)
+            ("launch", "record", "wait", "synchronize", "record_stream", "free"), (8, 3, 3, 1, 2, 2)
         )[0]
         if word == "launch":
             some = [tuple(draw.sample(buffers, min(len(buffers), draw.randrange(2)))) for _ in range(2)]
@@ -215,6 +229,49 @@ KNOWN: dict[str, tuple[list[Any], str]] = {
         ],
         "record_stream speaks for the stream that it names, and for no other",
     ),
+    "a newer event, then an older one": (
+        [
+            _makes("a"),
+            ("record", "e", "a"),
+            _makes("a", "y"),
+            ("record", "f", "a"),
+            ("wait", "f", "b"),
+            ("wait", "e", "b"),
+            _reads("b", "y"),
+        ],
+        "a wait for an older event takes nothing away from what the stream knew",
+    ),
+    "the host, after a wait": (
+        [_makes("a"), ("record", "e", "a"), ("wait", "e", "b"), ("synchronize", "b"), _reads("c")],
+        "with a stream's end the host also learns what that stream had waited for",
+    ),
+    "record_stream for two streams": (
+        [
+            _makes("a"),
+            ("record", "e", "a"),
+            ("wait", "e", "b"),
+            ("wait", "e", "c"),
+            _reads("b"),
+            _reads("c"),
+            ("record_stream", "x", "b"),
+            ("record_stream", "x", "c"),
+            ("free", "x", "a"),
+        ],
+        "a buffer may have several record_streams, and the allocator waits for each of them",
+    ),
+    "record_stream for a stream that has waited": (
+        [
+            _makes("a"),
+            ("record", "e", "a"),
+            ("wait", "e", "b"),
+            _reads("b"),
+            ("record", "f", "b"),
+            ("wait", "f", "c"),
+            ("record_stream", "x", "c"),
+            ("free", "x", "a"),
+        ],
+        "the queue that record_stream names includes the waits in it",
+    ),
     "record_stream, then another buffer": (
         [_reads("b", "y"), _reads("b"), ("record_stream", "x", "b"), ("free", "x", "a"), _makes("a", "y")],
         "what the allocator waits for guards the freed memory only: the owner's stream itself has not waited",
@@ -223,12 +280,12 @@ KNOWN: dict[str, tuple[list[Any], str]] = {
 
 
 CAUSES = {
-    "room": "one stream's kernel leaves no multiprocessor free for the other's",
-    "launches": "the host has not launched the other kernel yet, and the GPU is idle meanwhile",
-    "call": "a call holds the host, and nothing that comes later can be launched",
-    "nothing": "the two lie beside each other",
+    "room": "the kernels of both parts fill the GPU",
+    "launches": "the host launches for as long as the step takes, and the GPU waits for it",
+    "call": "one call blocks the host for as long as the step takes",
+    "kernels": "the kernels of part 1 take as long as the step, and part 2 is hidden",
 }
-CHANGES = ("graph", "pin", "priority", "nothing")
+CHANGES = ("graph", "pin", "nothing")
 # by letter: cause, change, and where to look
 READINGS = {
     "A": (
@@ -241,19 +298,14 @@ READINGS = {
         "pin",
         "look for the longest call of the host before its last one, and divide the bytes by the time",
     ),
-    "C": (
-        "room",
-        "priority",
-        "how many blocks has the long kernel, how many fit at once, and when does the short chain begin?",
-    ),
-    "D": ("nothing", "nothing", "how much of the shorter stream lies beside the longer one?"),
+    "C": ("kernels", "nothing", "which of the two streams is busy for about as long as the step takes?"),
 }
 
 
 def judge_traces(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Cause and change of each of the four traces."""
+    """Cause and change of each of the three traces."""
     answer = on_ranks(ranks, attempt, only=0, hint="it is called as my_reading()", timeout=30)[0]
-    form = 'return {"A": ("cause", "change"), ...} with the letters A to D'
+    form = 'return {"A": ("cause", "change"), ...} with the letters A to C'
     if not isinstance(answer, dict) or set(answer) != set(READINGS):
         raise Mistake(f"it returns {answer!r:.80}", form)
     for letter, (cause, change, look) in READINGS.items():
@@ -268,7 +320,7 @@ def judge_traces(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
         if pair[1] != change:
             raise Mistake(
                 f"{letter}: {pair[0]!r} is right, {pair[1]!r} does not change it",
-                f"change for {letter}: which of the four acts on what you found, and on nothing else?",
+                f"change for {letter}: which of the three acts on what you found, and on nothing else?",
             )
     say("; ".join(f"{letter}: {CAUSES[cause]}" for letter, (cause, _, _) in READINGS.items()))
 
@@ -276,18 +328,30 @@ def judge_traces(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
 # --- on a rank ---
 
 
-def _captured(attempt: Attempt, ranks: Ranks, called: str, *given: Any) -> tuple[Timeline, Captured]:
+def _captured(
+    attempt: Attempt, ranks: Ranks, called: str, *given: Any
+) -> tuple[Timeline, Captured, Timeline]:
     """The attempt is captured on a rank: there it may run for ever without harm."""
     hint = f"it is called as {called}"
     found = on_ranks(ranks, _capture, attempt, given, only=0, hint=hint, timeout=30)[0]
     if isinstance(found, str):
         raise Mistake(found, "look at the op that it names")
-    return simulate(found), found
+    alone, in_a_caller = found
+    return simulate(alone), alone, simulate(in_a_caller)
 
 
-def _capture(attempt: Attempt, given: Any) -> Captured | str:
+def _capture(attempt: Attempt, given: Any) -> tuple[Captured, Captured] | str:
+    """The program of the attempt, and of a caller that reads the result and allocates as many blocks as are freed."""
+
+    def caller(*given: Any) -> Any:
+        result = attempt(*given)
+        return [result + 1 for _ in range(8)]
+
+    caller.__signature__ = inspect.signature(attempt)  # type: ignore[attr-defined]
+    caller.func = getattr(attempt, "func", attempt)  # type: ignore[attr-defined]  # its module's names, too
     try:
-        return capture(_named(attempt), *given, units=UNITS)
+        alone = capture(_named(attempt), *given, units=UNITS)
+        return alone, capture(caller, *given) if isinstance(alone.value, torch.Tensor) else alone
     except StreamError as error:
         return str(error)
 
@@ -306,11 +370,12 @@ def _named(attempt: Attempt) -> Attempt:
 
 def _kernels(program: Captured, wanted: dict[str, int]) -> None:
     """Raise Mistake where the work is not as it was given."""
-    found = {name: program.operators.count(name) for name in program.operators}
+    operators = ["add" if name == "add_" else name for name in program.operators]
+    found = {name: operators.count(name) for name in operators}
     if found != wanted:
         said = ", ".join(f"{count} {name}" for name, count in found.items()) or "no kernel"
         given = ", ".join(f"{count} {name}" for name, count in wanted.items())
-        raise Mistake(f"it runs {said}", f"the work stays as it is given: {given}")
+        raise Mistake(f"it runs {said}", f"the operators stay as they are given: {given}")
 
 
 def _sound(found: Timeline, program: Captured, right: torch.Tensor) -> None:
@@ -319,8 +384,8 @@ def _sound(found: Timeline, program: Captured, right: torch.Tensor) -> None:
         raise Mistake(f"a race, {found.races[0].text}", found.races[0].remedy)
     if any(isinstance(op, ops.Synchronize) for op in program):
         raise Mistake(
-            "no race, and the host stands still",
-            "a synchronize stops the host, and with it everything that comes after: let a stream wait, not the host",
+            "no race, and the host blocks",
+            "a synchronize blocks the host, and with it everything that comes after: let a stream wait, not the host",
         )
     if not isinstance(program.value, torch.Tensor) or not torch.allclose(program.value, right):
         raise Mistake("no race, and another value is returned", "return what the given function returns")
@@ -332,11 +397,11 @@ repair = Exercise(
     "medium",
     10,
     (
-        "the same work and the same value",
-        "`norm` on a side stream",
-        "no race",
-        "the host never stands still",
-        f"{REPAIRED:g} units in all",
+        "the same operators and the same value",
+        "`norm` on a side stream, `y` on the current one",
+        "no race, nor with what the caller does next",
+        "the host never blocks",
+        f"at most {REPAIRED:g} units",
     ),
     judge_repair,
 )
@@ -344,7 +409,7 @@ races = Exercise(
     "streams.races",
     "the race check",
     "hard",
-    15,
+    20,
     (
         "a set with each pair of ops that race, and no other",
         f"in {len(KNOWN)} programs with a name, and in {DRAWN} drawn ones",
@@ -355,7 +420,7 @@ traces = Exercise(
     "streams.traces",
     "what keeps them apart?",
     "medium",
-    10,
-    ("for each trace the cause and the change",),
+    8,
+    ("for each trace what sets the length, and the change",),
     judge_traces,
 )

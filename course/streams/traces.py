@@ -13,7 +13,7 @@ from labkit import files
 __all__ = ["UNNAMED", "bars", "medians", "trace_file"]
 
 FOLDER = "data/recorded/1x-nvidia-h100-80gb-hbm3-2026-11-26/traces"
-UNNAMED = {"A": "small", "B": "pageable_copy", "C": "one_fills", "D": "pinned_copy"}
+UNNAMED = {"A": "small", "B": "pageable_copy", "C": "pinned_copy"}
 
 
 def trace_file(name: str) -> Path:

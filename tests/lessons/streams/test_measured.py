@@ -74,7 +74,7 @@ def test_ways_with_other_results_are_not_compared():
     assert set(samples["variant"]) == {"one", "part"}
 
 
-def test_the_report_of_a_gpu_is_what_the_lesson_loads(tmp_path, capsys):
+def test_the_report_of_a_gpu_is_saved_and_loaded(tmp_path, capsys):
     """The cell's branch for a GPU, with tensors on the CPU and stated peaks."""
     shown = []
 
@@ -110,19 +110,14 @@ def test_the_report_of_a_gpu_is_what_the_lesson_loads(tmp_path, capsys):
     assert report is shown[0] and len(shown[1]) == 2 and "ms by events" in capsys.readouterr().out
     assert (report.name, report.label) == ("streams", "cuda · 1 gpu")
     assert [(v.a, v.b, v.n) for v in report.verdicts] == [("two_streams", "one_stream", 8)]
-    report.provenance["hardware"] = "this machine"
-    saved = report.save(tmp_path)
-    recorded = labkit.files.ours("data/recorded/1x-nvidia-h100-80gb-hbm3-2026-11-26/microbatch.json")
-    files = types.SimpleNamespace(ours=lambda path: saved if path.endswith(f"/{saved.name}") else recorded)
-    told = {"Report": Report, "files": files, "reveal": lambda key, value: f"{key} {value}"}
-    loaded = lesson_cells.run(LESSON, "streams-h100", **told)["h100"]
+    loaded = Report.load(report.save(tmp_path))
     assert loaded.tables["summary"]["peak_percent"].tolist() == [0, 123.08]
 
 
 @pytest.mark.slow
 def test_the_ranks_report_over_the_link_and_without_it(ranks):
     cells = ("streams-micro-measure", "streams-micro-measured", "streams-micro-model")
-    for link, case in ((20, "20 ms a sum on an arranged link"), (0, "no link")):
+    for link, case in ((20, "20 ms a sum on a simulated link"), (0, "no link")):
         names = {"ranks": ranks, "hardware": types.SimpleNamespace(gpus=lambda: []), "LINK": link}
         names |= {"capture": capture, "simulate": simulate, "x": torch.ones(4, 4)}
         (report,), space = run(*cells, **names)
@@ -176,8 +171,12 @@ def test_gloos_sums_are_on_threads_of_their_own(ranks):
 def test_the_price_of_record_stream_grows_with_the_steps():
     names = {"capture": capture, "simulate": simulate, "x": torch.ones(4, 4)}
     _, space = run("streams-price", **names)
-    for way, kept in (("told_the_allocator", 7), ("owner_waits", 1)):
-        program = capture(space[way], torch.ones(8, 8), 7)
+    for way, slots, kept in (
+        ("told_the_allocator", (), 7),
+        ("owner_waits", (1,), 1),
+        ("owner_waits", (3,), 3),
+    ):
+        program = capture(space[way], torch.ones(8, 8), 7, *slots)
         run_of = simulate(program)
         assert not run_of.races and run_of.reserved / 256 - 1 == kept
 

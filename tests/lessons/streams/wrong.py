@@ -79,13 +79,70 @@ def another_value(x, w):
     return y + norm
 
 
+def ends_on_the_side_stream(x, w):
+    here, side = torch.accelerator.current_stream(), torch.Stream(x.device)
+    h = x @ w
+    side.wait_stream(here)
+    with side:
+        norm = h @ h
+    h.record_stream(side)
+    y = torch.relu(x) @ w
+    side.wait_stream(here)
+    with side:
+        total = y + norm
+    y.record_stream(side)
+    return total
+
+
+def y_on_the_side(x, w):
+    here, side = torch.accelerator.current_stream(), torch.Stream(x.device)
+    h = x @ w
+    side.wait_stream(here)
+    with side:
+        r = torch.relu(x)
+        y = r @ w
+    norm = h @ h
+    here.wait_stream(side)
+    return y + norm
+
+
+def into_norm_without_a_wait(x, w):
+    here, side = torch.accelerator.current_stream(), torch.Stream(x.device)
+    h = x @ w
+    with side:
+        norm = torch.empty_like(h)
+        torch.mm(h, h, out=norm)
+    h.record_stream(side)
+    y = torch.relu(x) @ w
+    here.wait_stream(side)
+    return y + norm
+
+
+def asks_the_event(x, w):
+    here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+    h = x @ w
+    made.record()
+    while not made.query():
+        pass
+    with side:
+        norm = h @ h
+    h.record_stream(side)
+    y = torch.relu(x) @ w
+    here.wait_stream(side)
+    return y + norm
+
+
 REPAIR = {
+    ends_on_the_side_stream: "the caller reads what is returned",
+    y_on_the_side: "belongs on the side stream",
+    into_norm_without_a_wait: "let the second one's stream wait for it",
+    asks_the_event: "look at the op that it names",
     as_given: "record it behind the first op",
     record_moved: "the allocator knows one stream",
     owner_waits: "a stream waits that need not",
-    host_waits: "a synchronize stops the host",
+    host_waits: "a synchronize blocks the host",
     one_stream: "keep `norm` in the block",
-    leaves_norm_out: "the work stays as it is given",
+    leaves_norm_out: "the operators stay as they are given",
     another_value: "return what the given function returns",
 }
 
@@ -96,14 +153,13 @@ def read_as(**other):
     right = {
         "A": ("launches", "graph"),
         "B": ("call", "pin"),
-        "C": ("room", "priority"),
-        "D": ("nothing", "nothing"),
+        "C": ("kernels", "nothing"),
     }
     return right | other
 
 
 def a_list():
-    return ["launches", "call", "room", "nothing"]
+    return ["launches", "call", "kernels"]
 
 
 def a_word_of_its_own():
@@ -111,33 +167,28 @@ def a_word_of_its_own():
 
 
 def all_are_full():
-    return read_as(A=("room", "priority"))
+    return read_as(A=("room", "nothing"))
 
 
 def the_copy_is_hidden():
-    return read_as(B=("nothing", "nothing"))
+    return read_as(B=("kernels", "nothing"))
 
 
-def short_kernels():
-    return read_as(C=("launches", "graph"))
-
-
-def pinned_holds_the_host():
-    return read_as(D=("call", "pin"))
+def pinned_blocks_the_host():
+    return read_as(C=("call", "pin"))
 
 
 def a_graph_for_all():
-    return read_as(C=("room", "graph"))
+    return read_as(B=("call", "graph"))
 
 
 TRACES = {
-    a_list: "with the letters A to D",
+    a_list: "with the letters A to C",
     a_word_of_its_own: "causes are room, launches",
     all_are_full: "trace A: compare when",
     the_copy_is_hidden: "trace B: look for the longest",
-    short_kernels: "trace C: how many blocks",
-    pinned_holds_the_host: "trace D: how much of",
-    a_graph_for_all: "change for C",
+    pinned_blocks_the_host: "trace C: which of the two streams",
+    a_graph_for_all: "change for B",
 }
 
 # --- streams.races ---
@@ -164,10 +215,19 @@ def clocks(ops, mistake):
                 later = [j for j, op in enumerate(ops) if op[:2] == ("record", rest[0])]
                 if later:
                     marks = {ops[later[0]][2]: later[0]}
-            clock[rest[1]] = marks if mistake == "replaces" else join(clock.get(rest[1], {}), marks)
+            mine = clock.get(rest[1], {})
+            if mistake == "updates":
+                clock[rest[1]] = {**mine, **marks}
+            else:
+                clock[rest[1]] = marks if mistake == "replaces" else join(mine, marks)
         elif word == "synchronize" and mistake != "no host":
-            host = join(host, clock.get(rest[0], {}))
+            seen = clock.get(rest[0], {})
+            if mistake == "own ops only":
+                seen = {s: n for s, n in seen.items() if s == rest[0]}
+            host = join(host, seen)
         elif word == "record_stream" and mistake != "no record_stream":
+            if mistake == "last one told":
+                told.pop(rest[0], None)
             told.setdefault(rest[0], []).append(rest[1])
         elif word in ("launch", "free"):
             if word == "free" and mistake == "no frees":
@@ -183,7 +243,13 @@ def clocks(ops, mistake):
                 streams = told.pop(rest[0], ())
                 if mistake == "all told" and streams:
                     streams = list(clock)
-                known = join(known, *(clock.get(other, {}) for other in streams))
+                clocks_told = [clock.get(other, {}) for other in streams]
+                if mistake == "only what ran there":
+                    clocks_told = [
+                        {s: n for s, n in one.items() if s == other}
+                        for other, one in zip(streams, clocks_told, strict=True)
+                    ]
+                known = join(known, *clocks_told)
                 if mistake == "stream waits" and streams:
                     clock[stream] = known
             for j, other, read, written in reversed(used):
@@ -250,6 +316,22 @@ def stream_waits(ops):
     return clocks(ops, "stream waits")
 
 
+def updates(ops):
+    return clocks(ops, "updates")
+
+
+def own_ops_only(ops):
+    return clocks(ops, "own ops only")
+
+
+def last_one_told(ops):
+    return clocks(ops, "last one told")
+
+
+def only_what_ran_there(ops):
+    return clocks(ops, "only what ran there")
+
+
 def how_many(ops):
     return len(clocks(ops, ""))
 
@@ -272,6 +354,10 @@ RACES = {
     no_record_stream: "the allocator waits for what b holds",
     all_told: "speaks for the stream that it names",
     stream_waits: "guards the freed memory only",
+    updates: "takes nothing away",
+    own_ops_only: "what that stream had waited for",
+    last_one_told: "may have several record_streams",
+    only_what_ran_there: "includes the waits in it",
     how_many: "return a set of pairs",
     in_words: "return a set of pairs",
 }
