@@ -159,8 +159,9 @@ def test_a_sum_travels_from_the_latest_ranks_entry_and_sums_are_right(ranks, lin
 def test_gloos_sums_are_on_threads_of_their_own(ranks):
     shown = []
     names = {"ranks": ranks, "json": json, "tempfile": tempfile, "Path": Path, "quiet_stderr": quiet_stderr}
-    names |= {"bars": lambda *given: given, "timeline": lambda run, title: shown.append(run)}
+    names |= {"bars": lambda *given: given, "timeline": lambda run, title: run, "display": shown.append}
     _, space = run("streams-gloo", **names)
+    assert len(shown) == 1 and (space["waits"] >= 0).all(axis=None)
     seen = space["seen"]
     assert set(seen["rank"]) == {0, 1}
     assert set(seen.loc[seen["kind"] == "compute", "lane"]) == {"python"}
