@@ -25,13 +25,16 @@ import torch.distributed as dist
 import course
 import labkit
 from course.shared.streams import ops
-from course.shared.streams.ops import DEFAULT
+from course.shared.streams.ops import DEFAULT, StreamError
 from course.shared.streams.program import Program
 from labkit import torch_compat
 
 __all__ = ["NCCL", "Captured", "capture"]
 
 NCCL = "nccl"  # the stream on which `ProcessGroupNCCL` runs what was called with async_op=True
+ASKED = (
+    "query() asks the GPU how far it is, and a captured function has no GPU; a loop around it blocks the host"
+)
 NOT_THE_READERS = tuple(str(Path(module.__file__ or "").parent) for module in (torch, labkit, course))
 ASSIGNED = re.compile(r"\s*(\w+(?:\s*,\s*\w+)*)\s*=(?!=)")
 
@@ -85,6 +88,13 @@ def capture(fn: Callable[..., Any], *args: Any, units: float | Mapping[str, floa
     return made
 
 
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of an argument or a result."""
+    return [
+        t for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, torch.Tensor)
+    ]
+
+
 class _Stream:
     """Stands for a torch.Stream."""
 
@@ -114,6 +124,9 @@ class _Stream:
     def synchronize(self) -> None:
         self.tape.ops.append(ops.Synchronize("stream", self.token))
 
+    def query(self) -> bool:
+        raise StreamError(ASKED)
+
 
 class _Event:
     """Stands for a torch.Event."""
@@ -129,6 +142,9 @@ class _Event:
 
     def synchronize(self) -> None:
         self.tape.ops.append(ops.Synchronize("event", self.token))
+
+    def query(self) -> bool:
+        raise StreamError(ASKED)
 
 
 class _Work:
@@ -212,27 +228,21 @@ class _Tape:
 
     def operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator, and write down the kernel and the memory that it stands for."""
-        inputs = [a for a in (*args, *kwargs.values()) if isinstance(a, (torch.Tensor, list, tuple))]
-        tensors = [t for a in inputs for t in (a if isinstance(a, (list, tuple)) else [a])]
-        reads = [self.block(t) for t in tensors if isinstance(t, torch.Tensor)]
+        given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+        written = {
+            a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+        }
+        only = {a.name for a in func._schema.arguments if a.is_out}
+        reads = [self.block(t) for name, value in given.items() if name not in only for t in _tensors(value)]
         out = func(*args, **kwargs)
         name = func.__name__.partition(".")[0]
         if name == "_local_scalar_dense":
             self.ops.append(ops.Synchronize("stream", self.current))
             return out
-        changed = [
-            given
-            for argument, given in zip(func._schema.arguments, args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        outputs = [
-            t for t in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(t, torch.Tensor)
-        ]
+        changed = [t for argument in given if argument in written for t in _tensors(given[argument])]
         known = set(self.blocks)
-        new = [t for t in outputs if t.untyped_storage().data_ptr() not in known]
-        writes = [self.block(t, name) for t in new] + [
-            self.block(t) for t in changed if isinstance(t, torch.Tensor)
-        ]
+        new = [t for t in _tensors(out) if t.untyped_storage().data_ptr() not in known]
+        writes = [self.block(t, name) for t in new] + [self.block(t) for t in changed]
         if writes and not name.startswith(("empty", "new_empty")):
             self.kernel(name, reads, writes, self.current)
         return out

@@ -40,7 +40,7 @@ class _Box:
 def queues(found: Program | Mapping[str, Program], *, title: str | None = None) -> Figure:
     """Draw what stands in the queue of each stream, in the order in which the host put it there.
 
-    A record is a mark in its queue; an arrow goes from the mark to the wait that took it. A wait that took nothing has
+    A record is a mark in its queue; an arrow goes from the mark to the wait that took it. A wait without effect has
     a dashed frame. What the host does to memory stands in a row of its own where memory changes hands. The two ops of a
     race are joined by a dashed line, and the heading names the mistake.
 
@@ -73,7 +73,7 @@ def queues(found: Program | Mapping[str, Program], *, title: str | None = None) 
     keys = {
         "record": ("record: a mark", _key(RECORD)),
         "wait": ("wait: takes the mark that the arrow comes from", _key(WAIT)),
-        "nothing": ("wait that takes nothing", _key(RACE)),
+        "nothing": ("wait without effect", _key(RACE)),
         "host": ("the host, and what it does to memory", _key(style.QUIET)),
     }
     race = [("race", _race_key)] if any(races for _, races in read.values()) else []

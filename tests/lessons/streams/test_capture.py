@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import random
+import types
+
+import lesson_cells
 import pytest
 import torch
 import torch.distributed as dist
 
-from course.shared.streams import ops, simulate
+from course.shared.streams import Program, StreamError, ops, simulate
 from course.streams.capture import NCCL, capture
 from labkit import lessons
+
+NAMES = {  # the figure of the cell is left out
+    "capture": lambda *args, **kwargs: Program(),
+    "one_stream": types.SimpleNamespace(__name__="one"),
+    "two_streams": types.SimpleNamespace(__name__="two"),
+    "x": None,
+    "simulate": simulate,
+    "timeline": lambda *args, **kwargs: None,
+}
 
 
 def x():
@@ -124,12 +137,86 @@ def test_torch_is_as_it_was_afterwards_also_when_the_function_fails():
 
 def test_the_lessons_functions_have_the_races_that_it_names():
     program = lessons.program("streams")
-    causes = {fn.__name__: [race.cause for race in simulate(capture(fn, x())).races] for fn in program.SIX}
+    causes = {fn.__name__: [race.cause for race in simulate(capture(fn, x())).races] for fn in program.FIVE}
     assert causes == {
         "record_then_wait": [],
-        "record_only": ["missing wait"],
         "record_first": ["record too early"],
         "wait_first": ["wait before record"],
         "record_twice": ["re-recorded"],
         "delete_y": ["cross-stream free"],
     }
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rules_in_the_lesson_give_the_times_of_the_simulation(seed):
+    times = lesson_cells.run("06_streams_and_events", "streams-rules", **NAMES)["times"]
+    draw, program = random.Random(seed), Program(streams="a b")
+    for i in range(25):
+        stream, other = draw.sample(program.streams, 2)
+        word = draw.choice(("kernel", "kernel", "record", "wait", "wait_stream", "synchronize", "device"))
+        if word == "kernel":
+            program.kernel(f"k{i}", 1 + draw.randrange(5), on=stream)
+        elif word == "wait_stream":
+            program.wait_stream(other, on=stream)
+        elif word in ("synchronize", "device"):
+            program.synchronize(stream if word == "synchronize" else None)
+        else:
+            getattr(program, word)(draw.choice("ef"), stream)
+    spans = simulate(program).spans
+    kernels = spans[spans["lane"] != "host"]
+    assert times(program) == [(k.lane, k.name, k.start, k.end) for k in kernels.itertuples()]
+
+
+def test_a_kernel_that_writes_into_a_given_tensor_is_captured():
+    def fn(x):
+        side = torch.Stream(x.device)
+        out = torch.empty_like(x)
+        with side:
+            torch.mm(x, x, out=out)
+        return out + 1
+
+    program = capture(fn, x())
+    assert kernels(program) == [("out = mm", "side"), ("add", "default")]
+    (race,) = simulate(program).races
+    assert (race.cause, race.buffer) == ("missing wait", "out") and torch.equal(program.value, x() @ x() + 1)
+
+
+def test_operators_on_lists_write_all_of_them():
+    def fn(a, b):
+        side = torch.Stream(a.device)
+        with side:
+            torch._foreach_add_([a, b], 1)
+        return b + 1
+
+    (race,) = simulate(capture(fn, x(), x())).races
+    assert race.buffer == "b"
+
+
+@pytest.mark.parametrize("of", ["event", "stream"])
+def test_a_query_is_refused_with_the_reason(of):
+    def fn(x):
+        side, event = torch.Stream(x.device), torch.Event()
+        event.record(side)
+        return {"event": event, "stream": side}[of].query()
+
+    with pytest.raises(StreamError, match=r"query\(\) asks the GPU"):
+        capture(fn, x())
+
+
+def test_a_helper_without_a_join_races_in_its_caller_and_not_alone():
+    def helper(x):
+        here, side = torch.accelerator.current_stream(), torch.Stream(x.device)
+        y = x @ x
+        side.wait_stream(here)
+        with side:
+            z = y @ y
+        return z
+
+    def caller(x):
+        z = helper(x)
+        w = x + 1
+        torch.accelerator.synchronize()
+        return w + z
+
+    assert not simulate(capture(helper, x())).races
+    assert [race.cause for race in simulate(capture(caller, x())).races] == ["cross-stream free"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
+import tempfile
 import time
 import types
+from pathlib import Path
 
 import lesson_cells
 import pandas as pd
@@ -13,18 +16,23 @@ import torch
 import torch.distributed as dist
 
 import labkit
+from course.shared.streams import simulate
+from course.streams.capture import capture
+from course.streams.measure import step_times, summary
 from labkit import Report, hardware, lessons, timing
+from labkit.ranks.output import quiet_stderr
 
 LESSON = "06_streams_and_events"
-SMALL = {"RANKS": 2, "SIZE": 64, "MIB": 1, "PARTS": 2, "ROUNDS": 8}
+SMALL = {"RANKS": 2, "SIZE": 64, "PARTS": 2, "LINK": 20, "ROUNDS": 8, "ROWS": 64, "INNER": 64, "COLUMNS": 16}
 NAMES = {
     "torch": torch,
     "dist": dist,
     "pd": pd,
-    "timing": timing,
     "Times": timing.Times,
     "partial": functools.partial,
     "labkit": labkit,
+    "step_times": step_times,
+    "summary": summary,
 }
 
 
@@ -42,21 +50,7 @@ def run(*ids, **names):
     return made, space
 
 
-def loads(report, tmp_path, cell):
-    """Run the cell that shows a recorded report with this one saved in its place."""
-    report.provenance["hardware"] = "this machine"
-    saved = report.save(tmp_path)
-    files = types.SimpleNamespace(ours=lambda path: saved if path.endswith(f"/{saved.name}") else None)
-    return lesson_cells.run(LESSON, cell, Report=Report, files=files)["h100"]
-
-
-@pytest.fixture(scope="module")
-def steps():
-    """The cell with `step_times` and `summary`."""
-    return run("streams-steps")[1]
-
-
-def test_steps_are_compared_with_the_first_way(steps):
+def test_steps_are_compared_with_the_first_way():
     samples = pd.DataFrame(
         {
             "variant": ["a"] * 4 + ["b"] * 4,
@@ -66,93 +60,147 @@ def test_steps_are_compared_with_the_first_way(steps):
             "peak": [50.0] * 4 + [75.0] * 4,
         }
     )
-    table = steps["summary"](samples).set_index("way")
+    table = summary(samples).set_index("way")
     assert table["step"].tolist() == [200, 400]  # by the slower rank
     assert table["overhead_percent"].tolist() == [0, 100] and table["peak_percent"].tolist() == [0, 50]
-    assert "peak" not in steps["summary"](samples.assign(peak=float("nan")))
+    assert "peak" not in summary(samples.assign(peak=float("nan")))
 
 
-def test_ways_with_other_results_are_not_compared(steps):
+def test_ways_with_other_results_are_not_compared():
     ways = {"one": lambda: torch.ones(2), "other": lambda: torch.zeros(2)}
-    with pytest.raises(AssertionError):
-        steps["step_times"](ways, 8)
+    with pytest.raises(ValueError, match="other returns other numbers"):
+        step_times(ways, 8)
+    samples = step_times({"one": ways["one"]}, 8, alone={"part": ways["other"]})
+    assert set(samples["variant"]) == {"one", "part"}
 
 
-def test_the_report_of_a_gpu_is_what_the_lesson_loads(steps, tmp_path, capsys):
+def test_the_report_of_a_gpu_is_saved_and_loaded(tmp_path, capsys):
     """The cell's branch for a GPU, with tensors on the CPU and stated peaks."""
     shown = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+            self.at = 0.0
+
+        def record(self):
+            self.at = time.perf_counter()
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, other):
+            return (other.at - self.at) * 1e3
+
     fake = types.SimpleNamespace(
-        cuda=types.SimpleNamespace(is_available=lambda: True),
+        cuda=types.SimpleNamespace(is_available=lambda: True, Event=Event),
         full=lambda *size, device: torch.full(*size),
     )
 
-    def step_times(ways, rounds):
-        samples = steps["step_times"](ways, rounds)
-        return samples.assign(peak=samples["variant"].map(dict(zip(ways, (52.0, 116.0, 180.0), strict=True))))
+    def with_peaks(ways, rounds):
+        samples = step_times(ways, rounds)
+        return samples.assign(peak=samples["variant"].map(dict(zip(ways, (52.0, 116.0), strict=True))))
 
-    def one_thread(fn):  # torch's streams need an accelerator
-        return functools.wraps(fn)(lambda x: (x @ x @ x) + ((x + 1) @ x @ x))
+    def two_streams(x):  # torch's streams need an accelerator
+        return (x @ x @ x) + ((x + 1) @ x @ x)
 
-    names = {
-        name: one_thread(getattr(lessons.program("streams"), name)) for name in ("two_streams", "host_waits")
-    }
     stubs = {"display": shown.append, "timeline": dict, "on_gpu": lambda fn, x: fn(x)}
-    (report,), _ = run(
-        "streams-gpu", torch=fake, step_times=step_times, summary=steps["summary"], **names, **stubs
-    )
-    assert report is shown[0] and len(shown[1]) == 2
+    names = {"torch": fake, "step_times": with_peaks, "two_streams": two_streams, **stubs}
+    (report,), _ = run("streams-gpu", **names)
+    assert report is shown[0] and len(shown[1]) == 2 and "ms by events" in capsys.readouterr().out
     assert (report.name, report.label) == ("streams", "cuda · 1 gpu")
-    assert [(v.a, v.b, v.n) for v in report.verdicts] == [
-        ("two_streams", "one_stream", 8),
-        ("host_waits", "one_stream", 8),
-    ]
-    found = loads(report, tmp_path, "streams-h100")
-    assert found.tables["summary"]["peak_percent"].tolist() == [0, 123.08, 246.15]
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert [(v.a, v.b, v.n) for v in report.verdicts] == [("two_streams", "one_stream", 8)]
+    loaded = Report.load(report.save(tmp_path))
+    assert loaded.tables["summary"]["peak_percent"].tolist() == [0, 123.08]
 
 
 @pytest.mark.slow
-def test_the_ranks_report_with_and_without_a_late_one(ranks, tmp_path):
-    cells = ("streams-hidden", "streams-measure", "streams-measured", "streams-steps", "streams-verdicts")
-    cells += ("streams-micro-measure", "streams-micro-measured")
-    names = {"time": time, "ranks": ranks, "simulate": lambda _: types.SimpleNamespace(makespan=1)}
-    names |= {"capture": lambda *args, **kwargs: None, "g": None, "x": None}
-    (overlap, microbatch), _ = run(*cells, **names)
-    assert overlap.name == "overlap" and len(overlap.frame) == 4 and len(overlap.verdicts) == 2
-    assert list(microbatch.frame["case"]) == ["nobody late"] * 2 + ["in turn 10 ms late"] * 2
-    assert list(microbatch.frame["way"]) == ["part_by_part", "overlapped"] * 2
-    late = microbatch.frame.set_index(["case", "way"])["step"]["in turn 10 ms late"]
-    assert late["part_by_part"] > 20  # both parts wait for whoever is late
-    assert [(v.a, v.b, v.evidence) for v in microbatch.verdicts] == [
-        ("overlapped", "part_by_part", f"{ranks.label}, {case}")
-        for case in ("nobody late", "in turn 10 ms late")
-    ]
-    found = loads(microbatch, tmp_path, "streams-micro-h100")
-    assert found.verdicts[0].evidence.endswith("nobody late")
+def test_the_ranks_report_over_the_link_and_without_it(ranks):
+    cells = ("streams-micro-measure", "streams-micro-measured", "streams-micro-model")
+    for link, case in ((20, "20 ms a sum on a simulated link"), (0, "no link")):
+        names = {"ranks": ranks, "hardware": types.SimpleNamespace(gpus=lambda: []), "LINK": link}
+        names |= {"capture": capture, "simulate": simulate, "x": torch.ones(4, 4)}
+        (report,), space = run(*cells, **names)
+        assert report.name == "microbatch" and list(report.frame["way"]) == ["part_by_part", "overlapped"]
+        assert [(v.a, v.b) for v in report.verdicts] == [("overlapped", "part_by_part")]
+        assert report.verdicts[0].evidence == f"{ranks.label}, {case}"
+        assert set(space["model"]) == {"part_by_part", "overlapped"}
+        if link:  # no sum ends before its link has
+            assert (space["ms"][["sums", "part_by_part", "overlapped"]] >= 2 * link).all()
+
+
+def over_a_link(link, late):
+    """On a rank: what both ways return, and how long they took, the last rank being late."""
+    program = lessons.program("streams")
+    me = labkit.ranks.here()
+    x, weight = torch.full((9, 4), me.rank + 1.0), torch.ones(4, 3)
+    took, sums = {}, {}
+    queue = program.Link(link)
+    for way in (program.part_by_part, program.overlapped):
+        dist.barrier()
+        begin = time.perf_counter()
+        if me.rank == me.world_size - 1:
+            time.sleep(late)
+        sums[way.__name__] = way(x, weight, 3, queue.all_reduce)
+        took[way.__name__] = time.perf_counter() - begin
+    return sums, took
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("link", "late"), [(0.05, 0.0), (0.1, 0.3)])
+def test_a_sum_travels_from_the_latest_ranks_entry_and_sums_are_right(ranks, link, late):
+    right = torch.full((9, 3), 4.0 * sum(range(1, len(ranks) + 1)))
+    for sums, took in ranks.run(over_a_link, link, late, timeout=60).values():
+        assert all(torch.equal(total, right) for total in sums.values())
+        assert min(took.values()) >= late + 3 * link - 0.01
+
+
+@pytest.mark.slow
+def test_gloos_sums_are_on_threads_of_their_own(ranks):
+    shown = []
+    names = {"ranks": ranks, "json": json, "tempfile": tempfile, "Path": Path, "quiet_stderr": quiet_stderr}
+    names |= {"bars": lambda *given: given, "timeline": lambda run, title: run, "display": shown.append}
+    _, space = run("streams-gloo", **names)
+    assert len(shown) == 1 and (space["waits"] >= 0).all(axis=None)
+    seen = space["seen"]
+    assert set(seen["rank"]) == {0, 1}
+    assert set(seen.loc[seen["kind"] == "compute", "lane"]) == {"python"}
+    sums = seen[seen["kind"] == "collective"]
+    assert len(sums) == 2 * SMALL["PARTS"] and all(lane.startswith("gloo ") for lane in sums["lane"])
+
+
+def test_the_price_of_record_stream_grows_with_the_steps():
+    names = {"capture": capture, "simulate": simulate, "x": torch.ones(4, 4)}
+    _, space = run("streams-price", **names)
+    for way, slots, kept in (
+        ("told_the_allocator", (), 7),
+        ("owner_waits", (1,), 1),
+        ("owner_waits", (3,), 3),
+    ):
+        program = capture(space[way], torch.ones(8, 8), 7, *slots)
+        run_of = simulate(program)
+        assert not run_of.races and run_of.reserved / 256 - 1 == kept
 
 
 @pytest.mark.gpu
-def test_a_gpu_gives_times_and_memory(steps):
+def test_a_gpu_gives_times_and_memory():
     if not hardware.gpus():
         pytest.skip("needs an NVIDIA GPU")
     from course.streams.cuda import on_gpu
 
     stubs = {"display": lambda shown: None, "timeline": dict, "on_gpu": on_gpu}
-    (report,), _ = run(
-        "streams-gpu", **{"SIZE": 512, **stubs, **{n: steps[n] for n in ("step_times", "summary")}}
-    )
-    assert len(report.frame) == 3 and (report.frame[["step", "peak"]] > 0).all(axis=None)
+    (report,), _ = run("streams-gpu", **{"SIZE": 512, **stubs})
+    assert len(report.frame) == 2 and (report.frame[["step", "peak"]] > 0).all(axis=None)
 
 
 @pytest.mark.gpu
-def test_ranks_on_gpus_report_memory(steps):
+def test_ranks_on_gpus_report_memory():
     if not hardware.gpus():
         pytest.skip("needs an NVIDIA GPU")
     program = lessons.program("streams")
-    given = {n: steps[n] for n in ("step_times", "summary")}
-    _, space = run("streams-micro-measure", **given)
+    _, space = run("streams-micro-measure")
     ways = (program.part_by_part, program.overlapped)
     with labkit.Ranks(2, device="cuda", timeout=120, quiet=True) as ranks:
-        samples = ranks.run(space["measure_microbatches"], ways, 0.0, 512, 4, 8).frame()
-    assert set(samples["rank"]) == {0, 1}
-    assert (steps["summary"](samples)[["step", "peak"]] > 0).all(axis=None)
+        samples = ranks.run(space["measure_microbatches"], ways, (512,) * 3, 4, 8, 0).frame()
+    whole = samples[samples["variant"].isin(["part_by_part", "overlapped"])]
+    assert set(samples["rank"]) == {0, 1} and (summary(whole)[["step", "peak"]] > 0).all(axis=None)
