@@ -39,7 +39,7 @@ TYPED_WRONGLY = [
     (["run", "04", "BLOCKS=²"], "BLOCKS has to be a whole number"),
     (["run", "04", "BLOCKS=" + "9" * 5000], "BLOCKS has to be a whole number"),
     (["run", "04", "BLOCKS="], "BLOCKS has to be a whole number from 1 to 1000, got ''"),
-    (["run", "05", "LINKS=mpi"], "LINKS has to be one or more of"),
+    (["run", "15", "TESTS=mpi"], "TESTS has to be one or more of"),
     (["run", "--all", "BLOKS=1"], "no lesson has a parameter 'BLOKS'"),
     (["run", "04", "--save", ""], "--save: needs the name of a folder"),
     (["run", "04", "--save", " "], "--save: needs the name of a folder"),

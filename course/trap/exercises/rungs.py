@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.shared.capture import operations
 from labkit.ranks import Ranks, here
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import around_operators
 
 __all__ = ["rungs"]
 
@@ -108,7 +108,7 @@ def _rung(name: str, rung: Callable[[Any], Any], stops: Callable[[str, str, Any]
     if name == "operators":
         if (started, waited) != (1, 1):
             return stops(name, "waits", said)
-        with torch.no_grad(), _Marked():
+        with torch.no_grad(), around_operators(_marked):
             marked = rung(start + me.rank)
         if not torch.equal(marked, right + MARK):
             return stops(name, "returned", "its result is not what wait_tensor returned")
@@ -121,12 +121,10 @@ def _rung(name: str, rung: Callable[[Any], Any], stops: Callable[[str, str, Any]
     return _uses(rung, right, stops)
 
 
-class _Marked(TorchDispatchMode):
+def _marked(func: Any, args: Any, kwargs: Any) -> Any:
     """wait_tensor returns another tensor than the one that goes in, with another number in it."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        return result + MARK if func is torch.ops._c10d_functional.wait_tensor.default else result
+    result = func(*args, **kwargs)
+    return result + MARK if func.name() == WAIT else result
 
 
 def _class_of(y: Any) -> str:

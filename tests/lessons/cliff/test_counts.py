@@ -105,6 +105,7 @@ def test_what_the_toys_count(space):
         "deeper": (2, 4),
         "calls_step_8_times": (1, 16),
         "breaks_in_the_loop": (0, 0),
+        "breaks_in_a_try": (0, 0),
     }
     assert table["deeper", "nested_graph_breaks"] == (1, 2)
 
@@ -135,6 +136,34 @@ def branch_in_the_loop(x):
     return x
 
 
+class Timer:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return False
+
+
+def in_a_with_of_its_own(x):
+    with Timer():
+        x = hide(x * 0.5) + 1
+    return x
+
+
+def in_torchs_no_grad(x):
+    with torch.no_grad():
+        x = hide(x * 0.5) + 1
+    return x
+
+
+def in_a_try(x):
+    try:
+        x = hide(x * 0.5) + 1
+    except ValueError:
+        x = x * 2
+    return x
+
+
 def no_tensor_operation(x):
     hide(x)
     return x
@@ -146,10 +175,13 @@ def no_tensor_operation(x):
         (loop_after_the_break, 1, 2),
         (returns_from_the_loop, 1, 2),
         (branch_in_the_loop, 0, 0),
+        (in_a_with_of_its_own, 0, 0),
+        (in_torchs_no_grad, 1, 2),
+        (in_a_try, 0, 0),
         (no_tensor_operation, 1, 1),
     ],
 )
-def test_which_loops_make_dynamo_skip_a_frame(space, fn, breaks, regions):
+def test_where_a_break_makes_dynamo_skip_a_frame(space, fn, breaks, regions):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled, x = torch.compile(own(fn), backend="eager"), torch.ones(4)

@@ -101,10 +101,10 @@ def against_one_process(reduce, loss, compiled):
         sum(losses[2 * r : 2 * r + 2].sum() * (r + 1) for r in range(n)).backward()
     else:
         losses.sum().backward()
-    part = w.chunk(n)[rank].clone().requires_grad_()
+    part, group = w.chunk(n)[rank].clone().requires_grad_(), dist.new_group(list(range(n)))
 
     def forward(part):
-        y = reduce((x.chunk(n, 1)[rank] @ part).t())  # not contiguous
+        y = reduce((x.chunk(n, 1)[rank] @ part).t(), group)  # not contiguous
         return (y.tanh().t() @ v).exp().log1p()
 
     torch.compiler.reset()
