@@ -41,7 +41,9 @@ def test_a_lessons_script_runs_under_torchrun_without_labkit(lesson: str, tmp_pa
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
     for name in ("labkit", "course"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('a script gets by without it')\n")
-    done = subprocess.run([*TORCHRUN, str(path)], capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run(
+        [*TORCHRUN, str(path)], capture_output=True, text=True, timeout=300, env=env, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip()
 
