@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from course.shared.jobs import job_with
 from labkit import files
 from labkit.ranks import Ranks, here
 from labkit.records import record
@@ -130,12 +130,7 @@ def _number(value: Any) -> Any:
 
 def _stack(fix: str, watch: bool) -> Any:
     """The job's model, with `fix` for the line that only one rank runs; as it is for an empty one."""
-    lines = JOB.read_text().split("\n\n\ndef main")[0].splitlines()
-    lines = ["" if "print(" in line else line for line in lines]  # what it prints is no part of the question
-    if fix:
-        lines[LINE - 1] = textwrap.indent(textwrap.dedent(fix), 12 * " ")
-    names: dict[str, Any] = {"__name__": "serve"}
-    exec(compile("\n".join(lines), "serve.py", "exec"), names)
+    names = job_with(JOB, LINE, fix)
     torch.manual_seed(0)
     return names["Stack"](watch)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from course.shared.jobs import judge_jobs
 from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise
 
 __all__ = ["reports"]
 
@@ -47,17 +47,7 @@ CHANGE = {
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Each job's ranks, cause and change; what is wrong in any job is said at once."""
-    answer = on_ranks(ranks, attempt, only=0, hint=FORM)[0]
-    if not isinstance(answer, dict) or set(answer) != set(RIGHT):
-        given = f"the jobs {sorted(map(str, answer))}" if isinstance(answer, dict) else type(answer).__name__
-        raise Mistake(f"it returns {given}", FORM)
-    parts = {job: _parts(job, answer[job]) for job in RIGHT}
-    wrong = {job: hint for job, part in parts.items() if (hint := _hint(job, *part))}
-    if wrong:
-        hints = "; ".join(f"job {job}: {hint}" for job, hint in wrong.items())
-        raise Mistake(f"not right yet: {', '.join(f'job {job}' for job in wrong)}", hints)
-    for job, (on, cause, change) in parts.items():
-        say(f"job {job}: {' and '.join(f'rank {rank}' for rank in sorted(on))}, {cause}, {change}")
+    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
 
 
 def _hint(job: str, on: set[int], cause: str, change: str) -> str:
@@ -71,19 +61,6 @@ def _hint(job: str, on: set[int], cause: str, change: str) -> str:
         if change == change_right
         else CHANGE[job].get(change, "right cause, and the remedy of another one")
     )
-
-
-def _parts(job: str, given: Any) -> tuple[set[int], str, str]:
-    if not isinstance(given, tuple | list) or len(given) != 3:
-        raise Mistake(f"job {job}: {given!r}", FORM)
-    on, cause, change = given
-    on = {on} if isinstance(on, int) else on
-    if not isinstance(on, set | list | tuple | frozenset) or not set(on) <= {0, 1}:
-        raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of 0 and 1")
-    for word, words in ((cause, CAUSES), (change, CHANGES)):
-        if word not in words:
-            raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(words)}")
-    return set(on), cause, change
 
 
 reports = Exercise(

@@ -1,0 +1,87 @@
+"""Exercises about jobs: what their logs say of ranks, cause and change, and a job with one line replaced."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from labkit.ranks import Ranks
+from labkit.study.exercises import Attempt, Mistake, on_ranks
+
+__all__ = ["job_with", "judge_jobs"]
+
+
+def judge_jobs(
+    attempt: Attempt,
+    ranks: Ranks,
+    say: Callable[[str], None],
+    hint_of: Callable[[str, set[int], str, str], str],
+    jobs: Collection[str],
+    causes: Collection[str],
+    changes: Collection[str],
+    form: str,
+) -> None:
+    """Judge each job's ranks, cause and change; what is wrong in any job is said at once.
+
+    Args:
+        attempt: returns {job: (ranks, cause, change)}.
+        ranks: where it runs, on rank 0 alone.
+        say: told each job's answer if all are right.
+        hint_of: given job, ranks, cause and change, the hint for what is wrong there; empty if nothing is.
+        jobs: the names of the jobs.
+        causes, changes: the words that may be used.
+        form: what the answer looks like.
+
+    Raises:
+        Mistake: the answer has another form, a word that is not in the lists, or a job is not right.
+    """
+    answer = on_ranks(ranks, attempt, only=0, hint=form)[0]
+    if not isinstance(answer, dict) or set(answer) != set(jobs):
+        given = f"the jobs {sorted(map(str, answer))}" if isinstance(answer, dict) else type(answer).__name__
+        raise Mistake(f"it returns {given}", form)
+    parts = {job: _parts(job, answer[job], causes, changes, form) for job in jobs}
+    wrong = {job: hint for job, part in parts.items() if (hint := hint_of(job, *part))}
+    if wrong:
+        hints = "; ".join(f"job {job}: {hint}" for job, hint in wrong.items())
+        raise Mistake(f"not right yet: {', '.join(f'job {job}' for job in wrong)}", hints)
+    for job, (on, cause, change) in parts.items():
+        named = " and ".join(f"rank {rank}" for rank in sorted(on)) or "no rank"
+        say(f"job {job}: {named}, {cause}, {change}")
+
+
+def _parts(
+    job: str, given: Any, causes: Collection[str], changes: Collection[str], form: str
+) -> tuple[set[int], str, str]:
+    if not isinstance(given, tuple | list) or len(given) != 3:
+        raise Mistake(f"job {job}: {given!r}", form)
+    on, cause, change = given
+    on = {on} if isinstance(on, int) else on
+    if not isinstance(on, set | list | tuple | frozenset) or not set(on) <= {0, 1}:
+        raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of 0 and 1")
+    for word, words in ((cause, causes), (change, changes)):
+        if word not in words:
+            raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(words)}")
+    return set(on), cause, change
+
+
+def job_with(path: Path, line: int, fix: str) -> dict[str, Any]:
+    """Run a job's definitions, all that stands before its `main`, without its prints.
+
+    Args:
+        path: the job, a Python file whose name ends in .txt.
+        line: the line that `fix` replaces, in a body that is indented by twelve spaces.
+        fix: Python for the line; empty: the job stays as it is.
+
+    Returns:
+        What the job defines, by name.
+    """
+    lines = path.read_text().split("\n\n\ndef main")[0].splitlines()
+    lines = ["" if "print(" in text else text for text in lines]  # what it prints is no part of the question
+    if fix:
+        lines[line - 1] = textwrap.indent(textwrap.dedent(fix), 12 * " ")
+    file = path.name.removesuffix(".txt")
+    names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
+    exec(compile("\n".join(lines), file, "exec"), names)
+    return names
