@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import pandas as pd
 
+from course.fsdp.passes import between
 from course.shared.matrix import Cell, key, matrix
 from labkit.views import style, tables
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 
-__all__ = ["figure", "lifetimes"]
+__all__ = ["lifetimes", "orders"]
 
 ROW = 0.34  # inches
 CALLS = {
     "all_gather": ("#E69F00", "G", "all_gather"),
     "reduce_scatter": ("#D55E00", "S", "reduce_scatter"),
     "wait": ("#F0E442", "w", "wait"),
-    "mm": ("#0072B2", "mm", "matrix product"),
+    "mm": ("#0072B2", "mm", "matmul"),
 }
 
 
 @styled
-def figure(report: Any) -> Figure:
-    """Draw the order of calls in Inductor's code.
+def orders(calls: Mapping[str, list[str]], label: str) -> Figure:
+    """Draw the order of calls in Inductor's code, a row for each piece of code.
 
-    Raises ValueError for a report without the table 'order'.
+    Args:
+        calls: by name, the calls in their order, as `passes.calls_of` gives them.
+        label: what the ranks are, such as 'gloo · cpu'.
     """
-    order = tables.table(report, "order", ["way", "pass", "calls", "products between"])
-    if order.empty:
-        return empty_figure(Sheet(), "nothing was measured", report.label)
     sheet = Sheet()
-    by = order.groupby("way", sort=False)["products between"].sum()
+    if not calls:
+        return empty_figure(sheet, "nothing was compiled", label)
     sheet.title(
-        f"Products between start and wait: {', '.join(f'{w} {n}' for w, n in by.items())}",
-        "The calls of Inductor's code, in order.",
+        "Passes put matmuls between the start of a collective and its wait",
+        "The calls of Inductor's code, in order. The number: matmuls between start and wait, over all collectives.",
     )
     sheet.legend(
         [
@@ -42,16 +43,14 @@ def figure(report: Any) -> Figure:
             for colour, mark, words in CALLS.values()
         ]
     )
-    most = max(len(text.split()) for text in order["calls"])
-    labels, cells = [], []
-    for i, row in enumerate(order.to_dict("records")):
-        labels.append(f"{row['way']}, {row['pass']}")
-        for j, call in enumerate(row["calls"].split()):
+    cells, labels = [], [f"{name}: {between(of)}" for name, of in calls.items()]
+    for i, (name, of) in enumerate(calls.items()):
+        for j, call in enumerate(of):
             colour, mark, _ = CALLS.get(call, ("#BBBBBB", "?", call))
             cells.append(Cell(i, j, colour, mark))
-        sheet.say(f"{labels[-1]}: {row['calls']}")
-    matrix(sheet, labels, [""] * most, cells, height=ROW)
-    return sheet.finish(report.label)
+        sheet.say(f"{name}, {between(of)} between: {' '.join(of)}")
+    matrix(sheet, labels, [""] * max(map(len, calls.values())), cells, height=ROW)
+    return sheet.finish(label)
 
 
 GATHERED = {
@@ -62,14 +61,13 @@ GATHERED = {
 
 
 @styled
-def lifetimes(table: pd.DataFrame, label: str) -> Figure:
+def lifetimes(table: pd.DataFrame, label: str, title: str) -> Figure:
     """Draw when each unit is gathered, whole and reduced: a lane a unit, a panel a route.
-
-    The title tells how many blocks hold memory at once, at most: those that are whole, or on their way.
 
     Args:
         table: the spans, as `moments.spans` makes them.
         label: what the ranks are, such as 'gloo · cpu'.
+        title: what the picture shows.
 
     Raises:
         ValueError: a column is missing.
@@ -79,11 +77,8 @@ def lifetimes(table: pd.DataFrame, label: str) -> Figure:
     if table.empty:
         return empty_figure(sheet, "nothing was measured", label)
     routes = list(dict.fromkeys(table["route"]))
-    most = {route: held_at_once(table[table["route"] == route]) for route in routes}
-    said = ", ".join(f"{count} ({route})" for route, count in most.items())
     sheet.title(
-        f"Blocks in memory at once, at most: {said}",
-        "One step on one rank. A lane is a unit; a block is in memory from the launch of its gather until it is freed.",
+        title, "One step on one rank. A lane is a unit; its gather lasts from the launch until the copy out."
     )
     sheet.legend([(name, key(colour)) for colour, name in GATHERED.values()])
     for route in routes:
@@ -110,18 +105,3 @@ def lifetimes(table: pd.DataFrame, label: str) -> Figure:
         spoken = mine.groupby("what", sort=False).size()
         sheet.say(f"{route}: {', '.join(f'{what} {count} times' for what, count in spoken.items())}")
     return sheet.finish(label)
-
-
-def held_at_once(table: pd.DataFrame) -> int:
-    """The largest number of blocks, the root left out, that are whole or on their way at one time.
-
-    >>> columns = ["unit", "what", "start", "end"]
-    >>> rows = [("root", "whole", 0, 9), ("a", "gathering", 0, 1), ("a", "whole", 1, 4), ("b", "gathering", 3, 5)]
-    >>> held_at_once(pd.DataFrame(rows, columns=columns))
-    2
-    """
-    held = table[(table["unit"] != "root") & table["what"].isin(["gathering", "whole"])]
-    return max(
-        (held[(held["start"] <= now) & (held["end"] > now)]["unit"].nunique() for now in held["start"]),
-        default=0,
-    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from course.fsdp.exercises.ahead import ahead
 from course.fsdp.exercises.buckets import bucket
-from course.fsdp.exercises.gather import gather
-from course.fsdp.exercises.optimizer import optimizer
+from course.fsdp.exercises.jobs import jobs
+from course.fsdp.exercises.sink import sink
+from course.fsdp.exercises.unit import unit
 
-__all__ = ["ahead", "bucket", "gather", "optimizer"]
+__all__ = ["bucket", "jobs", "sink", "unit"]

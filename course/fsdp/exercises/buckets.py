@@ -192,7 +192,7 @@ bucket = Exercise(
     "fsdp.bucket",
     "a pass that makes one all-reduce of several",
     "hard",
-    40,
+    20,
     (
         "the same numbers, and a graph that lints",
         "one all-reduce and one wait, as nodes of the graph, for independent ones of one operation, group and dtype "

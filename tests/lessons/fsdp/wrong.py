@@ -4,237 +4,207 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
+from lessons.fsdp.units import spoilt
 from lessons.fsdp.wrong_bucket import BUCKET
-from torch import nn
 
 
-def _module(forward):
-    def make():
-        return type("Gather", (nn.Module,), {"forward": forward})()
-
-    make.__name__ = forward.__name__
-    return make
+def _in_place(self, weight, part):
+    weight.untyped_storage().resize_(weight.numel() * weight.element_size())
+    with torch.no_grad():
+        weight.copy_(part.reshape(weight.shape))
 
 
-def _summed(self, piece):
-    return funcol.all_gather_tensor(piece, 0, dist.group.WORLD)
+def _no_storage(self, weight, part):
+    weight.data.copy_(part.reshape(weight.shape))
 
 
-def _columns(self, piece):
-    return funcol.all_gather_tensor(piece, 1, dist.group.WORLD)
+def _all_reduce(self, rows):
+    work = dist.all_reduce(rows, async_op=True)
+    return work, rows[dist.get_rank()], rows
 
 
-def _halved(self, piece):
-    return funcol.all_gather_tensor(piece / dist.get_world_size(), 0, dist.group.WORLD)
+def _blocking(self, rows):
+    mine = torch.empty_like(rows[0])
+    dist.reduce_scatter(mine, list(rows))
+
+    class Done:
+        def wait(self):
+            pass
+
+    return Done(), mine, rows
 
 
-def _for_two(self, piece):
-    whole = funcol.all_gather_tensor(piece, 0, dist.group.WORLD)
-    return whole / 2 + (whole - whole / 2).detach()
+def _keeps_gradients(self):
+    self.free()
+    for weight in self.wholes:
+        weight.grad = weight.grad.clone()
 
 
-def _backwards(self, piece):
-    whole = funcol.all_gather_tensor(piece, 0, dist.group.WORLD)
-    return torch.cat(whole.chunk(dist.get_world_size())[::-1])
+def _only_clears(self):
+    for weight in self.wholes:
+        weight.grad = None
 
 
-def _in_place(self, piece):
-    whole = torch.empty(piece.shape[0] * dist.get_world_size(), piece.shape[1])
-    dist.all_gather_into_tensor(whole, piece.detach())
-    return whole
+def _columns(self, gradient):
+    return gradient.reshape(-1, self.ranks).t()
 
 
-def _padded(self, piece):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    share = piece / size + (piece - piece / size).detach()
-    rows = [share if i == rank else torch.zeros_like(piece) for i in range(size)]
-    return funcol.all_reduce(torch.cat(rows), "sum", dist.group.WORLD)
+def _late(self):
+    rows, _, _ = self.scattering
+    mine = torch.empty_like(rows[0])
+    dist.reduce_scatter(mine, list(rows))
+    parts = (mine / self.ranks).split([piece.numel() for piece in self.pieces])
+    for piece, part in zip(self.pieces, parts, strict=True):
+        piece.grad = part.view_as(piece)
 
 
-def _handle(self, piece):
-    whole = torch.empty(piece.shape[0] * dist.get_world_size(), piece.shape[1])
-    dist.all_gather_into_tensor(whole, piece, async_op=True).wait()
-    return whole
+def _no_gradients(self):
+    self.scattering[0].wait()
 
 
-def _not_a_module():
-    return lambda piece: piece
+def _never_waits(self):
+    _, mine, _ = self.scattering
+    parts = (mine / self.ranks).split([piece.numel() for piece in self.pieces])
+    for piece, part in zip(self.pieces, parts, strict=True):
+        piece.grad = part.view_as(piece)
 
 
-GATHERED = {
-    _module(_summed): "divide once by the number of ranks",
-    _module(_columns): "gather along dimension 0",
-    _module(_in_place): "the functional form has a backward",
-    _module(_handle): "a functional collective, a tensor in and a tensor out",
-    _module(_halved): "the weight keeps its values",
-    _module(_for_two): "look for a number that is dist.get_world_size()",
-    _module(_backwards): "in the order of the ranks",
-    _module(_padded): "for more bytes than needed",
-    _not_a_module: "returns a module",
+def _never(self):
+    pass
+
+
+UNIT = {
+    spoilt("sums", divided=lambda self, mine: mine): "divide once",
+    spoilt("divides_twice", divided=lambda self, mine: mine / self.ranks**2): "divided twice",
+    spoilt("for_two", divided=lambda self, mine: mine / 2): "look for a number that is dist.get_world_size()",
+    spoilt("in_place", fill=_in_place): "write into weight.data",
+    spoilt("no_storage", fill=_no_storage): "give the storage its size",
+    spoilt("all_reduces", send=_all_reduce): "one reduce-scatter for each of the",
+    spoilt("blocks", send=_blocking): "async_op=True in `ready`",
+    spoilt("keeps_gradients", clear=_keeps_gradients): "set weight.grad to None",
+    spoilt("stays_whole", clear=_only_clears): "nobody needs its weights",
+    spoilt("columns", lines=_columns): "line r for rank r",
+    spoilt("reads_early", receive=_never): "line r for rank r",
+    spoilt("never_waits", finish=_never_waits): "line r for rank r",
+    spoilt("in_finish", send=lambda self, rows: (rows, None, None), finish=_late): "start it in `ready`",
+    spoilt("no_gradients", finish=_no_gradients): "`finish` sets piece.grad",
+    spoilt("never_reset", reset=_never): "set back what you counted",
 }
 
 
-def nothing(order, i, backward):
-    return []
+def _first_users(graph):
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    for node in [node for node in graph.nodes if "wait_tensor" in str(node.target)]:
+        min(node.users, key=place.get).prepend(node)
 
 
-def forgets_to_return(order, i, backward):
-    order[i + 1 : i + 2]
+def _gathers(graph):
+    return [node for node in graph.nodes if "all_gather" in str(node.target)]
 
 
-def always_the_next(order, i, backward):
-    return order[i + 1 : i + 2]
+def only_sinks(graph):
+    _first_users(graph)
 
 
-def everything(order, i, backward):
-    return order[i + 1 :] if not backward else []
+def to_the_top(graph):
+    for node in _gathers(graph):
+        first = next(n for n in graph.nodes if n.op == "call_function" and "all_gather" not in str(n.target))
+        if all(i.op == "placeholder" for i in node.all_input_nodes):
+            first.prepend(node)
+    _first_users(graph)
 
 
-def forward_only(order, i, backward):
-    return [] if backward else order[i + 1 : i + 2]
+def over_other_collectives(graph):
+    for node in _gathers(graph):
+        above = node
+        while above.prev.op == "call_function" and above.prev not in node.all_input_nodes:
+            above = above.prev
+        if above is not node:
+            above.prepend(node)
+    _first_users(graph)
 
 
-AHEAD = {
-    nothing: "in forward the next unit is order[i + 1]",
-    forgets_to_return: "returns a list of units",
-    always_the_next: "from the last to the first",
-    everything: "each further one holds memory",
-    forward_only: "the first block that it needs is the last one",
+def before_its_input(graph):
+    mm = torch.ops.aten.mm.default
+    for node in _gathers(graph):
+        above = node.prev
+        while above.op == "call_function" and above.target is not mm:
+            above = above.prev
+        if above.op == "call_function":
+            above.prepend(node)
+    _first_users(graph)
+
+
+def waits_stay(graph):
+    for node in _gathers(graph):
+        above, mm = node, torch.ops.aten.mm.default
+        while above is node or above.target is not mm:
+            before = above.prev
+            starts = any(word in str(before.target) for word in ("all_gather", "reduce_scatter"))
+            if before.op != "call_function" or starts or before in node.all_input_nodes:
+                break
+            above = before
+        if above is not node:
+            above.prepend(node)
+
+
+def twice(graph):
+    _first_users(graph)
+    node = next(node for node in graph.nodes if "wait_tensor" in str(node.target))
+    with graph.inserting_after(node):
+        graph.node_copy(node, lambda n: n)
+
+
+SINK = {
+    only_sinks: "may stand before the matmul that precedes it",
+    to_the_top: "each further one holds another whole weight",
+    over_other_collectives: "no start of another collective",
+    before_its_input: "before one of its inputs",
+    waits_stay: "directly before the first of its users",
+    twice: "neither add nor erase any",
 }
 
 
-class _Steps:
-    def __init__(self, step):
-        self.step = step
+def no_dict():
+    return ["A"]
 
 
-def _trainable(parameters):
-    return [p for p in parameters if p.requires_grad]
+def only_rank_0():
+    return _jobs(A=([0], "no units", "block.compile()"))
 
 
-def _flat(tensors):
-    flat = torch.cat([t.detach().flatten() for t in tensors])
-    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))
+def swapped_ranks():
+    return _jobs(B=([0], "micro-batches", "equal micro-batches"))
 
 
-def _sharded(parameters, make, reduce, gathers=True):
-    parameters, rank, size = _trainable(parameters), dist.get_rank(), dist.get_world_size()
-    piece = nn.Parameter(_flat(parameters).chunk(size)[rank].clone())
-    optimizer = make([piece])
-
-    def step():
-        piece.grad = reduce(_flat(p.grad for p in parameters))
-        optimizer.step()
-        rows = [torch.zeros_like(piece) for _ in range(size)]
-        if gathers:
-            dist.all_gather(rows, piece.detach())
-        else:
-            rows = list(_flat(parameters).chunk(size))
-            rows[rank] = piece.detach()
-        sizes = [p.numel() for p in parameters]
-        for p, new in zip(parameters, torch.cat(rows)[: sum(sizes)].split(sizes), strict=True):
-            p.data.copy_(new.view(p.shape))
-
-    return _Steps(step)
+def more_time():
+    return _jobs(B=([1], "micro-batches", "timeout"))
 
 
-def _spoilt(step):
-    def spoils(parameters, make):
-        parameters = list(parameters)
-        made = step(parameters, make)
-
-        def and_spoils():
-            made.step()
-            for p in parameters:
-                p.data *= float("nan")
-
-        return _Steps(and_spoils)
-
-    spoils.__name__ = "spoilt"
-    return spoils
+def not_divided():
+    return _jobs(C=([0, 1], "not divided", "set_gradient_divide_factor"))
 
 
-def _scattered(flat, share):
-    mine = torch.empty_like(flat.chunk(dist.get_world_size())[0])
-    dist.reduce_scatter(mine, list(flat.chunk(dist.get_world_size())))
-    return mine * share
+def prefetches():
+    return _jobs(A=([0, 1], "no units", "set_modules_to_forward_prefetch"))
 
 
-def _reduced(flat):
-    dist.all_reduce(flat)
-    return flat.chunk(dist.get_world_size())[dist.get_rank()] / dist.get_world_size()
+def _jobs(**wrong):
+    right = {
+        "A": ([0, 1], "no units", "block.compile()"),
+        "B": ([1], "micro-batches", "equal micro-batches"),
+        "C": ([0, 1], "divided", "set_gradient_divide_factor"),
+    }
+    return right | wrong
 
 
-def sums(parameters, make):
-    return _sharded(parameters, make, lambda flat: _scattered(flat, 1))
-
-
-def right(parameters, make):
-    return _sharded(parameters, make, lambda flat: _scattered(flat, 1 / dist.get_world_size()))
-
-
-def for_two(parameters, make):
-    return _sharded(parameters, make, lambda flat: _scattered(flat, 1 / 2))
-
-
-def keeps_it_to_itself(parameters, make):
-    return _sharded(parameters, make, lambda flat: _scattered(flat, 1 / dist.get_world_size()), gathers=False)
-
-
-def reduces_all(parameters, make):
-    return _sharded(parameters, make, _reduced)
-
-
-def never_reduces(parameters, make):
-    return _sharded(parameters, make, lambda flat: flat.chunk(dist.get_world_size())[dist.get_rank()])
-
-
-def state_of_all(parameters, make):
-    parameters = _trainable(parameters)
-    optimizer = make(parameters)
-
-    def step():
-        for p in parameters:
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-        optimizer.step()
-
-    return _Steps(step)
-
-
-def some_parameters_each(parameters, make):
-    mine = list(parameters)[dist.get_rank() :: dist.get_world_size()]
-    return make(mine)
-
-
-def frozen_too(parameters, make):
-    parameters, size = list(parameters), dist.get_world_size()
-    made = _sharded(parameters, make, lambda flat: _scattered(flat, 1 / size))
-
-    def step():
-        [p.grad.detach() for p in parameters]
-        made.step()
-
-    return _Steps(step)
-
-
-def no_step(parameters, make):
-    return None
-
-
-OPTIMIZER = {
-    sums: "divide once",
-    keeps_it_to_itself: "every rank needs all parts",
-    reduces_all: "a rank needs only its part of the sum",
-    never_reduces: "reduce them before the update",
-    _spoilt(right): "no numbers any more",
-    for_two: "look for a number that is dist.get_world_size()",
-    state_of_all: "give `make` this rank's part only",
-    some_parameters_each: "pad the flat vector with zeros",
-    no_step: "returns an object with a method step()",
-    frozen_too: "returns an object with a method step()",
+JOBS = {
+    no_dict: "it returns a dict such as",
+    only_rank_0: "what is wrong is wrong on both",
+    swapped_ranks: "count the gathers of the root",
+    more_time: "nobody is late",
+    not_divided: "who should not have",
+    prefetches: "it moves gathers",
 }
 
-
-WRONG = {"fsdp.gather": GATHERED, "fsdp.ahead": AHEAD, "fsdp.optimizer": OPTIMIZER, "fsdp.bucket": BUCKET}
+WRONG = {"fsdp.bucket": BUCKET, "fsdp.jobs": JOBS, "fsdp.sink": SINK, "fsdp.unit": UNIT}

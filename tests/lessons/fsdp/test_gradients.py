@@ -1,0 +1,168 @@
+"""FSDP's gradients are those of one process: by loss, on two and four ranks, eager and compiled, with another model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from course.fsdp.measure import apart, collectives, ranges, times_right
+from labkit import Ranks, lessons
+
+SIZES = (32, 96, 3, 20)  # not the lesson's
+PLACES = ("eager", "compiled, then sharded", "sharded, then compiled")
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def some(request):
+    with Ranks(request.param, device="cpu", backend="gloo", quiet=True, live=False) as group:
+        yield group
+
+
+def _times(loss: str, factor: float | None, where: str, **options: Any) -> float:
+    import torch
+
+    program = lessons.program("fsdp")
+    torch.compiler.reset()
+    model = program.seeded(*SIZES)
+
+    def compiles():
+        for block in model.blocks if where != "eager" else ():
+            block.compile(backend="aot_eager", fullgraph=True)
+
+    if where == PLACES[1]:
+        compiles()
+    program.units(model, **options)
+    if where == PLACES[2]:
+        compiles()
+    program.divide_by(model, factor)
+    for _ in range(2):  # the second step, after a first one
+        model.zero_grad()
+        getattr(program, loss)(model, *program.batch(40)).backward()
+    return times_right(model, program.one_process(*program.batch(40), *SIZES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", PLACES)
+def test_the_gradient_of_each_loss_is_that_of_one_process_with_its_divide_factor(some, where):
+    for loss, factor in (("mean_over_ranks", None), ("replicated", None), ("sum_over_ranks", 1.0)):
+        for times in some.run(_times, loss, factor, where).values():
+            assert math.isclose(times, 1, abs_tol=1e-5), (loss, times)
+
+
+@pytest.mark.slow
+def test_with_the_other_divide_factor_it_is_wrong_by_the_number_of_ranks(some):
+    for loss, factor, times in (
+        ("mean_over_ranks", 1.0, len(some)),
+        ("replicated", 1.0, len(some)),
+        ("sum_over_ranks", None, 1 / len(some)),
+    ):
+        for found in some.run(_times, loss, factor, "eager").values():
+            assert math.isclose(found, times, rel_tol=1e-4), (loss, found)
+
+
+def _masked(loss: str) -> float:
+    """Ranks with unequal numbers of rows that count: -100 is no class."""
+    import torch.nn.functional as F
+
+    program = lessons.program("fsdp")
+    x, y = program.batch(40)
+    y[5:15] = -100
+    right = program.seeded(*SIZES)
+    F.cross_entropy(right(x), y).backward()
+    model = program.units(program.seeded(*SIZES))
+    mine, labels = program.of_this_rank(x), program.of_this_rank(y)
+    if loss == "sum":
+        program.divide_by(model, 1.0)
+        (F.cross_entropy(model(mine), labels, reduction="sum") / (y >= 0).sum()).backward()
+    else:
+        F.cross_entropy(model(mine), labels).backward()
+    return apart(model, [p.grad for p in right.parameters()])
+
+
+@pytest.mark.slow
+def test_where_ranks_have_unequally_many_rows_a_sum_is_right_and_a_mean_of_means_is_not(some):
+    assert all(error < 1e-5 for error in some.run(_masked, "sum").values())
+    assert all(error > 1e-3 for error in some.run(_masked, "mean").values())
+
+
+def _gathered(again: bool) -> float:
+    import torch
+
+    program = lessons.program("fsdp")
+    torch.compiler.reset()
+    model = program.gathered(program.seeded(*SIZES))
+    call = program.recomputing(model) if again else model
+    call = torch.compile(call, backend="aot_eager", fullgraph=True)
+    program.sum_over_ranks(call, *program.batch(40)).backward()
+    right = program.one_process(*program.batch(40), *SIZES)
+    return apart(model, [program.of_this_rank(g) for g in right])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True])
+def test_gathered_weights_have_the_gradient_of_a_sum_over_ranks(some, again):
+    assert all(error < 1e-5 for error in some.run(_gathered, again).values())
+
+
+def _prefetched() -> Any:
+    from functools import partial
+
+    program = lessons.program("fsdp")
+    found = {}
+    for name, build in (("default", program.units), ("prefetch", program.prefetched)):
+        model = build(program.seeded(*SIZES))
+        step = partial(program.one_step, model, *program.batch(40))
+        step()
+        model.zero_grad()
+        found[name] = (
+            [mark for mark, *_ in ranges(step)],
+            apart(model, program.one_process(*program.batch(40), *SIZES)),
+        )
+        found[name] += (collectives(step),)
+    return found
+
+
+@pytest.mark.slow
+def test_forward_prefetch_launches_a_gather_before_the_block_before_it_is_done(some):
+    for found in some.run(_prefetched).values():
+        for way, first in (("default", False), ("prefetch", True)):
+            marks, error, counts = found[way]
+            gather, done = (
+                marks.index("FSDP::all_gather (blocks.2)"),
+                marks.index("FSDP::post_forward (blocks.1)"),
+            )
+            assert (gather < done) == first and error < 1e-5
+            assert counts == {"gathers": 7, "reduce-scatters": 4, "all-reduces": 0}
+
+
+def _linked(wait_at_launch: bool) -> float:
+    program = lessons.program("fsdp")
+    model = program.over(program.prefetched(program.seeded(*SIZES)), program.Link(0.001, wait_at_launch))
+    for _ in range(2):
+        model.zero_grad()
+        program.one_step(model, *program.batch(40))
+    return apart(model, program.one_process(*program.batch(40), *SIZES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait_at_launch", [False, True])
+def test_over_the_simulated_link_gradients_are_those_of_one_process(some, wait_at_launch):
+    assert all(error < 1e-5 for error in some.run(_linked, wait_at_launch).values())
+
+
+def _spoilt(how: str) -> float:
+    program = lessons.program("fsdp")
+    model = program.units(program.seeded(*SIZES))
+    program.one_step(model, *program.batch(40))
+    right = program.one_process(*program.batch(40), *SIZES)
+    first = next(model.parameters())
+    first.grad = None if how == "missing" else first.grad * float("nan")
+    return apart(model, right)
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_missing_or_no_number_is_not_near(ranks):
+    assert all(error == float("inf") for error in ranks.run(_spoilt, "missing").values())
+    assert all(error != error for error in ranks.run(_spoilt, "nan").values())
