@@ -81,7 +81,7 @@ def _gradients(rank: int, found: dict[str, Any], ranks: int) -> None:
         said = f"rank {rank}, step {step}: gradients are {factor:.3g} times the right ones"
         if factor == 1.0:
             continue
-        if step > 1 and found["kept"]:
+        if step > 1 and found["kept"] and factor == factor:
             raise Mistake(said, "autograd adds to a gradient that is there: set weight.grad to None")
         if factor == ranks:
             raise Mistake(said, "a reduce-scatter sums, and the loss is a mean over ranks: divide once")
@@ -137,7 +137,7 @@ def _noted(log: list[tuple[str, bool]]) -> Iterator[None]:
             given = kwargs.get(
                 "output", kwargs.get("tensor_list", kwargs.get("tensor", args[0] if args else None))
             )
-            outputs = list(given) if isinstance(given, list | tuple) else [given]
+            outputs: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
             real(*args, **kwargs)
             results = [output.clone() for output in outputs]
             for output in outputs:
@@ -153,7 +153,8 @@ def _noted(log: list[tuple[str, bool]]) -> Iterator[None]:
 
     names = ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_reduce")
     newer = [name for name in ("all_gather_single", "reduce_scatter_single") if hasattr(dist, name)]
-    with mock.patch.multiple(dist, **{name: noted(name) for name in (*names, *newer)}):
+    patches: dict[str, Any] = {name: noted(name) for name in (*names, *newer)}
+    with mock.patch.multiple(dist, **patches):
         yield
 
 
