@@ -108,20 +108,3 @@ def test_a_missing_name_is_told_with_what_is_lost(monkeypatch, capsys):
 def test_importing_it_imports_no_torch():
     code = "import sys; from labkit import torch_compat; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-
-
-def test_overlap_scheduling_states_a_time_where_torch_would_measure_on_a_gpu(monkeypatch):
-    import torch
-
-    from labkit.torch_compat import compiler
-
-    name = "aten_distributed_optimizations.custom_runtime_estimation"
-    monkeypatch.setattr(compiler, "find", lambda dotted, since: None)  # as on torch 2.11
-    stated = compiler.overlap_scheduling()[name]
-    nodes = [
-        types.SimpleNamespace(target=op) for op in (torch.ops.aten.mm.default, torch.ops.aten.add.Tensor)
-    ]
-    assert [stated(node) for node in nodes] == [1.0, None]
-    assert compiler.overlap_scheduling(custom_runtime_estimation=len)[name] is len
-    monkeypatch.setattr(compiler, "find", lambda dotted, since: "benchmark")
-    assert name not in compiler.overlap_scheduling()

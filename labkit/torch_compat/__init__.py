@@ -30,8 +30,6 @@ from labkit.torch_compat.compiler import (
     hide_from_dynamo,
     is_fake,
     mark_dynamic,
-    no_default_overlap,
-    overlap_scheduling,
     patched,
     quiet_dynamo,
     renamed,

@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.torch_compat.versions import find, require
+from labkit.torch_compat.versions import require
 
 COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
@@ -75,48 +75,6 @@ def patched(dotted: str, **values: Any) -> Any:
     for name in values:
         require(f"torch._{dotted}.{name}")
     return require(f"torch._{dotted}.patch")(**values)
-
-
-def no_default_overlap() -> dict[str, Any]:
-    """Return settings for `patched("inductor.config")` under which Inductor moves no collective by default.
-
-    Since torch 2.14 Inductor moves some by default; before, there is nothing to turn off.
-    """
-    moves = find("torch._inductor.config.aten_distributed_optimizations.enable_simple_overlap", since="2.14")
-    return {} if moves is None else {"aten_distributed_optimizations.enable_simple_overlap": False}
-
-
-def overlap_scheduling(**more: Any) -> dict[str, Any]:
-    """Return settings for `patched("inductor.config")` that overlap collectives by estimates and merge none.
-
-    torch 2.11 times products on a GPU where this asks for an estimate, so that there each takes 1 ms unless `more` says
-    otherwise.
-
-    Args:
-        more: further settings of `aten_distributed_optimizations`.
-    """
-    wanted = {
-        "enable_overlap_scheduling": True,
-        "max_memory_increase_gb": 10.0,
-        "collective_bucketing": False,
-        **more,
-    }
-    if find("torch._inductor.config.aten_distributed_optimizations.compute_estimator", since="2.12"):
-        wanted["compute_estimator"] = "analytical"
-    else:
-        wanted.setdefault("custom_runtime_estimation", _one_millisecond)
-    merges = find(
-        "torch._inductor.config.aten_distributed_optimizations.pre_bucketing_fsdp_collectives", since="2.13"
-    )
-    if merges is not None:
-        wanted["pre_bucketing_fsdp_collectives"] = False
-    return {f"aten_distributed_optimizations.{name}": value for name, value in wanted.items()}
-
-
-def _one_millisecond(node: Any, override_size: Any = None) -> float | None:
-    from torch.utils.flop_counter import flop_registry
-
-    return 1.0 if getattr(node.target, "overloadpacket", None) in flop_registry else None
 
 
 @contextlib.contextmanager
