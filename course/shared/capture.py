@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from labkit.torch_compat import aot_backend, inductor_code, on_collective, quiet_profiler
 
-__all__ = ["Capture", "aot_backend", "calls", "inductor_code", "on_collective", "operations"]
+__all__ = ["Capture", "aot_backend", "inductor_code", "on_collective", "operations"]
 
 
 class Capture:
@@ -46,18 +45,3 @@ def operations(call: Callable[[], Any]) -> Counter[str]:
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as prof:  # or torch 2.12 warns
         call()
     return Counter(event.name for event in prof.events())
-
-
-def calls(graph: Any) -> list[str]:
-    """What a graph calls, in order, by short names: 'sin', '_c10d_functional.all_reduce'."""
-    return [_short(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
-
-
-def _short(node: Any) -> str:
-    target = node.target
-    if isinstance(target, functools.partial):
-        target = target.func
-    name = target if isinstance(target, str) else str(target)
-    if name.startswith("<"):
-        name = getattr(target, "__name__", name)
-    return name.removesuffix(".default").removeprefix("torch.ops.")
